@@ -284,16 +284,17 @@ async def sessions_of(
     app: str,
     *,
     project: str | None = None,
+    owner: str | None = None,
     only: AgentId | None = None,
 ) -> AsyncIterator[AgentId]:
-    """Yield the sessions of an app, of all projects or of one; or only one, which need not be there."""
+    """Yield the sessions of an app, of any project and owner or of one; or one, which need not be there."""
     after: AgentId | None = None
     if only is not None:
         yield only
         return
     while True:
         page = await store.sessions.page(
-            tenant, app, project=project, after=after, limit=SESSIONS_PAGE
+            tenant, app, project=project, owner=owner, after=after, limit=SESSIONS_PAGE
         )
         for agent in page:
             yield agent

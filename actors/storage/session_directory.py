@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 
 from typing_extensions import override
 
 from actors.kernel.json import JsonValue
-from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.storage.session import SessionRow
 from actors.kernel.storage.session_directory import (
     SessionDirectory,
@@ -25,19 +25,27 @@ class InMemorySessionDirectory(SessionDirectory):
     Args:
         now: Stamps new sessions.
         sessions: The sessions.
+        root_agent: Returns the agent of the run that a run is below, or of itself.
     """
 
-    def __init__(self, now: Callable[[], datetime], sessions: InMemorySessions) -> None:
-        self._now, self._sessions = now, sessions
+    def __init__(
+        self,
+        now: Callable[[], datetime],
+        sessions: InMemorySessions,
+        root_agent: Callable[[RunId], AgentId | None],
+    ) -> None:
+        self._now, self._sessions, self._root_agent = now, sessions, root_agent
 
     @override
-    async def create(self, agent: AgentId, label: SessionLabel, *, project: str = "") -> bool:
+    async def create(
+        self, agent: AgentId, label: SessionLabel, *, project: str = "", owner: str | None = None
+    ) -> bool:
         self._sessions.check_open(agent)
         known = self._sessions.records[agent]
-        if known.created_at is not None:
+        if known.created_at is not None or (owner and known.owner not in (None, owner)):
             return False
         known.created_at = known.last_at = self._now()
-        known.project, known.label = project, label
+        known.project, known.label, known.owner = project, label, known.owner or owner
         return True
 
     @override
@@ -71,15 +79,33 @@ class InMemorySessionDirectory(SessionDirectory):
         return [row for row in known if _is_wanted(row, wanted)][:limit]
 
     @override
-    async def is_deleted(self, agent: AgentId) -> bool:
+    async def is_deleted(self, agent: AgentId, *, owner: str | None = None) -> bool:
         known = self._sessions.records.get(agent)
-        return known is not None and (known.created_at is None or known.is_deleting)
+        if known is None or (owner is not None and known.owner != owner):
+            return False
+        return known.created_at is None or known.is_deleting
+
+    @override
+    async def owned(self, tenant: str, owner: str, runs: Collection[RunId]) -> set[RunId]:
+        return {
+            run_id for run_id in runs if await self._is_of(self._root_agent(run_id), tenant, owner)
+        }
+
+    async def _is_of(self, agent: AgentId | None, tenant: str, owner: str) -> bool:
+        row = None if agent is None else await self._sessions.get(agent)
+        return row is not None and (row.agent_id.tenant, row.owner) == (tenant, owner)
 
 
 def _is_wanted(row: SessionRow, wanted: SessionFilter) -> bool:
     is_named = wanted.title is None or wanted.title.casefold() in row.title.casefold()
     is_as_busy = wanted.is_active in (None, row.open_runs > 0)
-    return is_named and is_as_busy and (wanted.after is None or _is_behind(row, wanted.after))
+    is_owned = wanted.owner in (None, row.owner)
+    return (
+        is_named
+        and is_as_busy
+        and is_owned
+        and (wanted.after is None or _is_behind(row, wanted.after))
+    )
 
 
 def _is_behind(row: SessionRow, place: SessionPlace) -> bool:

@@ -30,6 +30,7 @@ class SessionRecord:
     """A session, or the tombstone of one: `created_at` is None then."""
 
     project: str = ""
+    owner: str | None = None
     label: SessionLabel = field(default_factory=SessionLabel)
     created_at: datetime | None = None
     last_at: datetime | None = None
@@ -211,6 +212,7 @@ class InMemorySessions(SessionStore):
         type_: str,
         *,
         project: str | None = None,
+        owner: str | None = None,
         after: AgentId | None = None,
         limit: int = 100,
     ) -> list[AgentId]:
@@ -219,6 +221,7 @@ class InMemorySessions(SessionStore):
             for agent, known in self.records.items()
             if (agent.tenant, agent.type) == (tenant, type_)
             and project in (None, known.project)
+            and owner in (None, known.owner)
             and known.created_at is not None
             and not known.is_deleting
             and (after is None or str(agent) > str(after))
@@ -258,7 +261,7 @@ class InMemorySessions(SessionStore):
         if known is None or not known.is_deleting:
             return 0
         rows = len(known.facts) + 1
-        self.records[agent] = SessionRecord(first_fact=known.last_fact + 1)
+        self.records[agent] = SessionRecord(first_fact=known.last_fact + 1, owner=known.owner)
         return rows
 
     def _refuse_open(self, agent: AgentId, known: SessionRecord) -> None:
@@ -280,4 +283,5 @@ class InMemorySessions(SessionStore):
             known.last_at,
             known.label.title,
             known.label.metadata,
+            known.owner,
         )

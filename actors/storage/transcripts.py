@@ -212,13 +212,12 @@ class MemoryTranscripts(TranscriptStore):
     def nodes(self, agent: AgentId, session: str, ids: Collection[str]) -> list[Turn]:
         """Return the turns with these ids, each with the id of the turn that it follows."""
         known, found = self.kept.get((agent, session), _Transcript()), list[Turn]()
-        for row in known.rows:
+        for place, row in enumerate(known.rows):
             if row.id in ids:
                 path = known.path_to(row.ordinal)
-                before = [
-                    one.id for one in known.rows if one is not row and is_on(path, one.ordinal)
-                ]
-                found.append(replace(row.turn(), parent=before[-1] if before else None))
+                before = (one for one in reversed(known.rows[:place]) if is_on(path, one.ordinal))
+                parent = next(before, None)
+                found.append(replace(row.turn(), parent=None if parent is None else parent.id))
         return found
 
     def forget_agent(self, agent: AgentId) -> None:

@@ -73,6 +73,16 @@ class Settings(BaseSettings):
             errors; `CALLBOARD_TRACE_CONTENT`.
         trace_redact: What they hide then, and events of sessions always: values whose key contains one of
             these names, separated by commas; `CALLBOARD_TRACE_REDACT`.
+        jwt_jwks: File or URL of the public keys that sign JSON web tokens, for `callboard serve --auth jwt`;
+            `CALLBOARD_JWT_JWKS`.
+        jwt_issuer: Their claim ``iss``; left out: it says nothing; `CALLBOARD_JWT_ISSUER`.
+        jwt_audience: One of their claim ``aud``; left out: tokens that have one are refused;
+            `CALLBOARD_JWT_AUDIENCE`.
+        jwt_tenant_claim: The claim with the tenant; empty: all are of the default one;
+            `CALLBOARD_JWT_TENANT_CLAIM`.
+        jwt_principal_claim: The claim with the principal; `CALLBOARD_JWT_PRINCIPAL_CLAIM`.
+        jwt_scopes_claim: The claim with the scopes; `CALLBOARD_JWT_SCOPES_CLAIM`.
+        jwt_leeway_s: So much clocks may differ; `CALLBOARD_JWT_LEEWAY_S`.
         http: ``HOST:PORT`` where a host answers ``/healthz``, ``/readyz`` and ``/metrics``; port 0 is
             a free one; left out: nowhere; `CALLBOARD_HTTP`.
     """
@@ -118,6 +128,13 @@ class Settings(BaseSettings):
     trace_ratio: float = Field(default=1.0, ge=0, le=1)
     trace_content: bool = False
     trace_redact: str = DEFAULT_NAMES
+    jwt_jwks: str | None = Field(default=None, repr=False)
+    jwt_issuer: str | None = None
+    jwt_audience: str | None = None
+    jwt_tenant_claim: str = "tenant"
+    jwt_principal_claim: str = Field(default="sub", min_length=1)
+    jwt_scopes_claim: str = Field(default="scope", min_length=1)
+    jwt_leeway_s: float = Field(default=30.0, ge=0, le=300)
     http: str | None = None
 
     @field_validator("retain_days", mode="before")

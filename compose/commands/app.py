@@ -55,6 +55,7 @@ limits = App(
 indexes = App(
     name="indexes", help="Search by meaning in large collections and memory scopes.", group=SET_UP
 )
+tokens = App(name="tokens", help="Who may ask `callboard serve`, and for what.", group=SET_UP)
 dlq = App(name="dlq", help="Messages that were given up, and giving them back.", group=DECIDE)
 approvals = App(name="approvals", help="What runs may do only if a person agrees.", group=DECIDE)
 cleanup = App(
@@ -104,12 +105,13 @@ _PARTS: Final = (
     (indexes, "operate.indexes", "list=list_indexes build drop"),
     (limits, "operate.limits", "list=list_limits set=set_limit delete=delete_limit"),
     (cleanup, "operate.cleanup", "artifacts tasks"),
+    (tokens, "operate.tokens", "create list=list_tokens revoke"),
     (dlq, "operate.dlq", "list=list_letters show redrive discard"),
 )
 """The part, the module, and its commands, as NAME or NAME=FUNCTION."""
 _APPS: Final = (
     *(runs, agents, history, sessions, memory, dlq, limits, schedules, approvals),
-    *(cleanup, indexes),
+    *(cleanup, indexes, tokens),
 )
 
 

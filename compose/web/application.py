@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Final, TypeAlias
-from urllib.parse import urlsplit
+from typing import Any, Final, TypeAlias
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -17,16 +15,30 @@ from starlette.types import ASGIApp
 
 from actors.runtime.runtime import Runtime
 from actors.sessions.runtime import APP, AgentRuntime
-from compose.web.endpoint import WebApi, WebEndpoint
+from compose.web.access import OPENAPI, access_of
+from compose.web.endpoint import WebApi, WebCall, WebEndpoint
+from compose.web.identity.authentication import Authentication
 from compose.web.limits import Limited
 from compose.web.openapi import openapi_of
+from compose.web.origins import Origins, checked_origins
 from compose.web.principal import LOCAL, Authenticate, Principal
-from compose.web.problems import HttpProblem, problem_of
+from compose.web.problems import HttpProblem, ProblemError, problem_of
 from compose.web.resources import agents as any_agents
-from compose.web.resources import approvals, apps, artifacts, cleanup, events, nodes, runs, sessions
+from compose.web.resources import (
+    approvals,
+    apps,
+    artifacts,
+    cleanup,
+    events,
+    login,
+    nodes,
+    runs,
+    sessions,
+)
 from compose.web.streams import Streams
 
 ENDPOINTS: Final[tuple[WebEndpoint, ...]] = (
+    *login.ENDPOINTS,
     *apps.ENDPOINTS,
     *sessions.ENDPOINTS,
     *runs.ENDPOINTS,
@@ -37,7 +49,7 @@ ENDPOINTS: Final[tuple[WebEndpoint, ...]] = (
     *cleanup.ENDPOINTS,
     *any_agents.ENDPOINTS,
 )
-OPENAPI: Final = "/v1/openapi.json"
+SIGN_IN: Final = "/login"
 _Answer: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 
 
@@ -65,6 +77,8 @@ def app(
     modes: Sequence[str] = (),
     local: Principal = LOCAL,
     authenticate: Authenticate | None = None,
+    apps: Sequence[str] = (),
+    cors_origins: Sequence[str] = (),
     is_loopback: bool = False,
 ) -> WebApplication:
     """Return the API as an ASGI application, for a server or to be mounted in another one.
@@ -76,24 +90,34 @@ def app(
         modes: Names of the modes of that app; with none any mode is tried.
         local: The principal of each request where nobody is asked who they are.
         authenticate: Returns the principal of a request. None: each is `local`, so whoever reaches the address
-            may do all that it may.
+            may do all that it may. An `Authentication` has logins of browsers, too, and ends streams of
+            principals who are nobody any more.
+        apps: Other apps whose sessions may be asked for; where nobody is asked who they are, any may.
+        cors_origins: Origins of other sites whose pages may ask, with a bearer token.
         is_loopback: Answer only requests whose Host is this machine's own address: a web page elsewhere cannot
             ask in the name of its reader, by a name that leads here.
+
+    Raises:
+        ContractError: A text is no origin.
     """
+    origins = Origins(allowed=checked_origins(cors_origins), is_loopback=is_loopback)
     api = WebApi(
         runtime=runtime.runtime if isinstance(runtime, AgentRuntime) else runtime,
         app=runtime.app if isinstance(runtime, AgentRuntime) else default_app,
         modes=tuple(modes),
         local=replace(local, tenant=runtime.tenant) if isinstance(runtime, AgentRuntime) else local,
         authenticate=authenticate,
-        is_loopback=is_loopback,
+        apps=frozenset(apps),
+        streams=Streams(authenticate.over if isinstance(authenticate, Authentication) else None),
         given=runtime if isinstance(runtime, AgentRuntime) else None,
+        sign_in=SIGN_IN if isinstance(authenticate, Authentication) else None,
     )
     by_path: defaultdict[str, dict[str, WebEndpoint]] = defaultdict(dict)
-    for one in ENDPOINTS:
+    pages, more_routes = _pages()
+    for one in (*ENDPOINTS, *pages):
         by_path[one.path][one.method] = one
     routes = [
-        Route(path, _answer(api, found), methods=[*found], name=path)
+        Route(path, _answer(api, found, origins), methods=[*found, "OPTIONS"], name=path)
         for path, found in by_path.items()
     ]
     document = openapi_of(ENDPOINTS)
@@ -105,50 +129,50 @@ def app(
         return problem_of(exc).response(str(request.scope["path"]))
 
     handlers = dict.fromkeys((404, 405), refused)
-    inner = Starlette(routes=[*routes, Route(OPENAPI, openapi)], exception_handlers=handlers)
+    inner = Starlette(
+        routes=[*routes, *more_routes, Route(OPENAPI, openapi)], exception_handlers=handlers
+    )
     inner.router.redirect_slashes = False
     return WebApplication(inner, api.streams)
 
 
-def _answer(api: WebApi, by_method: dict[str, WebEndpoint]) -> _Answer:
+def _pages() -> tuple[tuple[WebEndpoint, ...], list[Route]]:
+    """Return the pages for people, and the routes of their scripts; without the extra a hint in their place."""
+    try:
+        from compose.web.pages.routes import PAGES, ROUTES  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as exc:
+        missing = exc.name
+
+        async def refuse(_: WebCall, __: Any, ___: Any) -> Response:
+            problem = f"the pages cannot be shown: there is no package {missing!r} here"
+            remedy = "pip install 'callboard[web]'; the API under /v1 works without it"
+            raise ProblemError(HttpProblem(501, "no_pages", problem, remedy))
+
+        return (WebEndpoint(method="GET", path="/", call=refuse, says="No pages."),), []
+    return PAGES, ROUTES
+
+
+def _answer(api: WebApi, by_method: dict[str, WebEndpoint], origins: Origins) -> _Answer:
+    access = {method: access_of(method, one.path) for method, one in by_method.items()}
+
     async def answer(request: Request) -> Response:
-        problem = _problem_of_origin(request, is_loopback=api.is_loopback)
+        problem = origins.problem(request)
         if problem is not None:
             return problem.response(str(request.scope["path"]))
+        response = origins.preflight(request)
+        if response is None:
+            response = await respond(request)
+        return origins.show(request, response)
+
+    async def respond(request: Request) -> Response:
         found = by_method.get(request.method)
         if found is None:  # HEAD, which Starlette adds: of a stream it would not end
-            problem = HttpProblem(405, "method_not_allowed", "Method Not Allowed", "use GET")
+            methods = ", ".join(by_method)
+            remedy, allow = f"use {methods}", {"allow": methods}
+            problem = HttpProblem(
+                405, "method_not_allowed", "Method Not Allowed", remedy, headers=allow
+            )
             return problem.response(str(request.scope["path"]))
-        return await found.respond(api, request)
+        return await found.respond(api, request, access[request.method])
 
     return answer
-
-
-def _problem_of_origin(request: Request, *, is_loopback: bool) -> HttpProblem | None:
-    """Return why a request is refused that a page of another site makes, in a browser that may ask."""
-    host, origin = request.headers.get("host", ""), request.headers.get("origin")
-    if is_loopback and not is_own_address(host):
-        problem = f"the request's host is {host!r}, which is not this machine's own address"
-        return HttpProblem(403, "foreign_host", problem, "ask for 127.0.0.1 or localhost")
-    if origin is not None and _authority(origin) != host:
-        problem = "a page of another site may not ask"
-        return HttpProblem(
-            403, "foreign_origin", problem, "ask from a program, or by a server", origin
-        )
-    return None
-
-
-def _authority(origin: str) -> str | None:
-    try:
-        return urlsplit(origin).netloc
-    except ValueError:
-        return None
-
-
-def is_own_address(host: str) -> bool:
-    """Return True if ``HOST`` or ``HOST:PORT`` is ``localhost`` or a loopback address."""
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False

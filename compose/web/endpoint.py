@@ -16,8 +16,9 @@ from actors.kernel.storage.errors import UnknownSessionError
 from actors.kernel.storage.session import SessionRow
 from actors.runtime.runtime import Runtime
 from actors.sessions.runtime import APP, AgentRuntime
+from compose.web.access import Access
 from compose.web.limits import parse_body, parse_id, parse_query, read_body
-from compose.web.principal import LOCAL, Authenticate, Principal, Scope
+from compose.web.principal import LOCAL, NOBODY, Authenticate, Principal
 from compose.web.problems import HttpProblem, ProblemError, problem_of, problem_of_input
 from compose.web.streams import Streams
 
@@ -51,9 +52,10 @@ class WebApi:
         modes: Names of the modes of that app, if they are known; none: any is tried.
         local: The principal of each request where `authenticate` is None.
         authenticate: Returns the principal of a request.
-        is_loopback: Only requests are answered that name this machine's own address as their host.
+        apps: Other apps whose sessions may be asked for. Who may operate, and the local principal, may any.
         streams: Of events; they end together.
         given: Starts the local principal's runs of its app: it knows modes, and may decide approvals.
+        sign_in: Path of the page where people say who they are; pages lead there in place of a 401.
     """
 
     runtime: Runtime
@@ -61,8 +63,9 @@ class WebApi:
     modes: tuple[str, ...] = ()
     local: Principal = LOCAL
     authenticate: Authenticate | None = None
-    is_loopback: bool = False
+    apps: frozenset[str] = frozenset()
     given: AgentRuntime | None = None
+    sign_in: str | None = None
     streams: Streams = field(default_factory=Streams)
     _clients: dict[tuple[str, str, str], AgentRuntime] = field(default_factory=dict)
 
@@ -71,9 +74,17 @@ class WebApi:
 
         Raises:
             InvalidNameError: No app can have this name.
+            ProblemError: It is none of those that are served here.
         """
         key = (principal.tenant, principal.name, app or self.app)
-        if self.given is not None and key == (self.local.tenant, self.local.name, self.given.app):
+        if not self.may_use(principal, key[-1]):
+            problem, remedy = f"no app {app} is served here", "GET /v1/apps lists apps"
+            raise ProblemError(HttpProblem(404, "unknown_app", problem, remedy, app))
+        if (
+            self.authenticate is None
+            and self.given is not None
+            and key == (self.local.tenant, self.local.name, self.given.app)
+        ):
             return self.given
         found = self._clients.get(key)
         if found is None:
@@ -84,6 +95,11 @@ class WebApi:
                 self._clients.pop(next(iter(self._clients)))
             self._clients[key] = found
         return found
+
+    def may_use(self, principal: Principal, app: str) -> bool:
+        """Return True if a principal may have sessions of a type; agents of another one may be none."""
+        is_free = self.authenticate is None or "operate" in principal.scopes
+        return is_free or app == self.app or app in self.apps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,19 +128,20 @@ class WebCall:
         return await self.api.sessions(self.principal, app)
 
     async def session(self, app: str | None, id_: str | None = None) -> FoundSession:
-        """Return the session that the path names, or the one of this id.
+        """Return the session that the path names, or the one of this id, if the principal sees it.
 
         Raises:
             ProblemError: It was deleted.
-            UnknownSessionError: There is none.
+            UnknownSessionError: There is none, or it is another principal's.
         """
         agents = await self.sessions(app)
         agent = agents.agent_id(self.names["session"] if id_ is None else id_)
         store = self.runtime.store
         row = await store.sessions.get(agent)
-        if row is not None:
+        if row is not None and self.principal.sees(row.owner):
             return FoundSession(agents, agent, row)
-        if await store.directory.is_deleted(agent):
+        owner = self.principal.only_owner
+        if row is None and await store.directory.is_deleted(agent, owner=owner):
             problem, remedy = f"session {agent} was deleted", "POST /v1/sessions makes it anew"
             raise ProblemError(HttpProblem(410, "session_deleted", problem, remedy, name=agent.key))
         raise UnknownSessionError(str(agent))
@@ -156,7 +173,6 @@ class WebEndpoint:
         status: Of the answer.
         query: The model of the query.
         body: The model of the body; None: there is none, or `call` reads it.
-        scope: What the principal needs.
         media_type: Of the answer.
         takes: Media type of the body; None: JSON, if there is one.
         streams: The answer may be a stream of events, too.
@@ -170,21 +186,23 @@ class WebEndpoint:
     status: int = 200
     query: type[BaseModel] = NoQuery
     body: type[BaseModel] | None = None
-    scope: Scope = "sessions:own"
     media_type: str = "application/json"
     takes: str | None = None
     streams: bool = False
 
-    async def respond(self, api: WebApi, request: Request) -> Response:
-        """Return the answer to a request; errors are problems."""
+    async def respond(self, api: WebApi, request: Request, access: Access) -> Response:
+        """Return the answer to a request of whoever has this access; errors are problems."""
         try:
-            return await self._respond(api, request)
+            return await self._respond(api, request, access)
         except Exception as exc:  # noqa: BLE001 - the boundary of a request
             return problem_of(exc).response(str(request.scope["path"]))
 
-    async def _respond(self, api: WebApi, request: Request) -> Response:
-        principal = api.local if api.authenticate is None else await api.authenticate(request)
-        principal.check(self.scope)
+    async def _respond(self, api: WebApi, request: Request, access: Access) -> Response:
+        principal = NOBODY
+        if access != "public":
+            principal = api.local if api.authenticate is None else await api.authenticate(request)
+            if access != "signed in":
+                principal.check(access)
         names = {name: parse_id(raw) for name, raw in request.path_params.items()}
         query = _checked(self.query, parse_query(request.scope["query_string"]), "query")
         body = None

@@ -10,12 +10,17 @@ from typing import Any, Final, TypeAlias
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
+from compose.web.access import Access, access_of
 from compose.web.endpoint import WebEndpoint
 from compose.web.problems import MEDIA_TYPE, ProblemJson
 from compose.web.streams import MEDIA_TYPE as STREAM
 
 _REF: Final = "#/components/schemas/{model}"
 _JSON: Final = "application/json"
+_ACCESS: Final[Mapping[Access, str]] = {
+    "public": "Anybody may ask.",
+    "signed in": "Whoever says who they are may ask.",
+}
 _Refs: TypeAlias = "Mapping[Any, dict[str, Any]]"
 """References to schemas, by model and mode."""
 
@@ -56,9 +61,11 @@ def _operation(one: WebEndpoint, refs: _Refs) -> dict[str, Any]:
     }
     statuses = {str(one.status)} | ({"200"} if one.method == "POST" and one.answer else set())
     names = re.findall(r"{(\w+)}", one.path)
+    access = access_of(one.method, one.path)
     operation: dict[str, Any] = {
         "operationId": re.sub(r"\W+", "_", f"{one.method.lower()}{one.path}").strip("_"),
         "summary": one.says,
+        "description": _ACCESS.get(access, f"Needs the scope {access}."),
         "parameters": [_path_parameter(name) for name in names] + _query_parameters(one.query),
         "responses": {**dict.fromkeys(sorted(statuses), answer), "default": problem},
     }

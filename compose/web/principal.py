@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, Literal, TypeAlias, get_args
 
 from starlette.requests import Request
@@ -22,13 +23,26 @@ class Principal:
 
     Attributes:
         tenant: Nothing of another one is found.
-        name: Ids of messages are its own.
+        name: Sessions that it makes, and ids of messages, are its own.
         scopes: What it may do.
+        token: Id of the stored token that it came with; None: it came with none.
+        expires_at: It is nobody any more from then on; None: it has no end.
     """
 
     tenant: str
     name: str
     scopes: frozenset[Scope] = SCOPES
+    token: str | None = None
+    expires_at: datetime | None = None
+
+    @property
+    def only_owner(self) -> str | None:
+        """The owner of all sessions that it sees: itself; None: it sees all of its tenant."""
+        return None if "sessions:all" in self.scopes else self.name
+
+    def sees(self, owner: str | None) -> bool:
+        """Return True if it sees sessions of this owner, in its tenant; those of nobody have None."""
+        return self.only_owner in (None, owner)
 
     def check(self, scope: Scope) -> None:
         """Return if it may do what needs this scope.
@@ -45,6 +59,9 @@ class Principal:
 
 LOCAL: Final = Principal(DEFAULT_TENANT, "local")
 """The principal of each request where nobody is asked who they are."""
+
+NOBODY: Final = Principal(DEFAULT_TENANT, "nobody", frozenset())
+"""The principal of a request that anybody may make."""
 
 Authenticate: TypeAlias = Callable[[Request], Awaitable[Principal]]
 """Returns the principal of a request, or raises `ProblemError` with 401."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from actors.errors import ContractError
 from actors.sessions.runtime import APP, AgentRuntime
@@ -18,7 +19,8 @@ from compose.host.http import AddressError, parse_address
 from compose.host.loader import check_spec, find_served
 from compose.host.process import Stop, opened
 from compose.web.application import app as api_of
-from compose.web.application import is_own_address
+from compose.web.identity.authentication import Authentication
+from compose.web.origins import checked_origins, is_own_address
 from compose.web.server import serve_web
 
 if TYPE_CHECKING:
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("callboard.web")
 
-AUTHS: Final = ("none",)
-"""How requests are authenticated."""
+Auth: TypeAlias = Literal["none", "tokens", "jwt"]
+"""The way in which requests are authenticated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,31 +39,36 @@ class WebOptions:
     Attributes:
         spec: ``MODULE:APP``; None: the API alone.
         listen: ``HOST:PORT``.
-        auth: One of `AUTHS`.
+        auth: See `Auth`.
         has_agents: The process executes agents.
         app: The type of the sessions' agents; None: that of the application.
+        apps: Other apps whose sessions may be asked for.
+        cors_origins: Origins of other sites whose pages may ask.
 
     Raises:
         AddressError: The address is none, or may not be listened at without authentication.
-        ContractError: There is nothing to serve.
+        ContractError: There is nothing to serve, or an origin is none.
         ServeError: `spec` is not of that form.
     """
 
     spec: str | None
     listen: str
-    auth: str = "none"
+    auth: Auth = "none"
     has_agents: bool = True
     app: str | None = None
+    apps: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.spec is not None:
             check_spec(self.spec)
         elif self.has_agents:
             raise ContractError("there are no agents to serve: name MODULE:APP, or say --no-agents")
+        checked_origins(self.cors_origins)
         host, _ = parse_address(self.listen, "--listen")
         if self.auth == "none" and not is_own_address(f"[{host}]" if ":" in host else host):
             problem = "others could ask there, and --auth none asks nobody who they are"
-            remedy = "listen at 127.0.0.1, behind a proxy that authenticates"
+            remedy = "listen at 127.0.0.1, or say --auth tokens or --auth jwt"
             raise AddressError(self.listen, problem, remedy, "--listen")
 
 
@@ -70,8 +77,10 @@ async def run_serve(settings: Settings, options: WebOptions) -> None:
 
     Raises:
         ServeError: `options.spec` does not lead to sessions.
-        ContractError: There is no server to use, it refuses us, or the address is taken.
+        ContractError: There is no server to use, it refuses us, or the address is taken; or it is not said
+            who signs tokens.
     """
+    authentication = _authentication(settings, options.auth)
     stop = Stop()
     stop.listen()
     async with AsyncExitStack() as stack:
@@ -80,7 +89,14 @@ async def run_serve(settings: Settings, options: WebOptions) -> None:
         if runtime is None:
             return
         agents, modes = await stack.enter_async_context(_sessions(runtime, options))
-        application = api_of(agents, modes=modes, is_loopback=options.auth == "none")
+        application = api_of(
+            agents,
+            modes=modes,
+            apps=options.apps,
+            authenticate=authentication(runtime),
+            cors_origins=options.cors_origins,
+            is_loopback=options.auth == "none",
+        )
         serving = serve_web(options.listen, application, before_stop=application.end_streams)
         async with serving as url:
             facts = {"url": url, "app": agents.app, "agents": options.has_agents}
@@ -89,6 +105,42 @@ async def run_serve(settings: Settings, options: WebOptions) -> None:
             _log.info("web.stopping", extra={"signal": stop.signal_name})
         await runtime.stop(drain_s=settings.drain_s)
     _log.info("web.stopped", extra={"pid": os.getpid()})
+
+
+def _authentication(settings: Settings, auth: Auth) -> Callable[[Runtime], Authentication | None]:
+    """Return what authenticates requests, once there is a runtime; None: nothing does.
+
+    Raises:
+        ContractError: It is not said who signs JSON web tokens, or what reads them is not installed.
+    """
+    if auth == "none":
+        return lambda _: None
+    if auth == "tokens":
+        return lambda runtime: Authentication(runtime.store.tokens, runtime.clock)
+    if settings.jwt_jwks is None:
+        problem = "--auth jwt needs the public keys that sign tokens"
+        raise ContractError(f"{problem}: set CALLBOARD_JWT_JWKS to a file or URL of a JWKS")
+    try:  # imported here: only who takes such tokens has it
+        from compose.web.identity.json_web_tokens import ClaimNames, JsonWebTokens  # noqa: PLC0415
+        from compose.web.identity.key_set import KeySet, source_of  # noqa: PLC0415
+    except ModuleNotFoundError as exc:
+        problem = f"--auth jwt needs {exc.name!r}, which is not installed"
+        raise ContractError(f"{problem}: pip install 'callboard[jwt]'") from exc
+    names = ClaimNames(
+        issuer=settings.jwt_issuer,
+        audience=settings.jwt_audience,
+        tenant=settings.jwt_tenant_claim,
+        principal=settings.jwt_principal_claim,
+        scopes=settings.jwt_scopes_claim,
+        leeway_s=settings.jwt_leeway_s,
+    )
+    keys = KeySet(source_of(settings.jwt_jwks), time.monotonic)
+
+    def made(runtime: Runtime) -> Authentication:
+        recognize = JsonWebTokens(keys, names, runtime.clock.now)
+        return Authentication(runtime.store.tokens, runtime.clock, recognize)
+
+    return made
 
 
 @asynccontextmanager

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from pydantic_core import to_json
 from starlette.requests import Request
@@ -14,12 +16,17 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
+from actors.errors import ActorsError
 from actors.runtime.loop.tasks import TaskScope
 from compose.web.principal import Principal
 from compose.web.problems import HttpProblem, ProblemError, problem_of
 
+_log = logging.getLogger("callboard.web")
+
 BEAT_S: Final = 15.0
 """Between two signs of life on a stream, and between the looks for clients who are gone."""
+OVER_S: Final = 2.0
+"""Between two looks for principals who are nobody any more."""
 MAX_STREAMS: Final = 2_000
 """Of one process; more are refused with 429."""
 MAX_STREAMS_OF_ONE: Final = 64
@@ -34,6 +41,9 @@ MEDIA_TYPE: Final = "text/event-stream"
 _HEADERS: Final = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _RETRY: Final = f"retry: {RETRY_MS}\n\n".encode()
 _BEAT: Final = b": beat\n\n"
+
+
+Over: TypeAlias = Callable[[Collection[Principal]], Awaitable[Mapping[Principal, ProblemError]]]
 
 
 class EventLine(NamedTuple):
@@ -59,10 +69,14 @@ class Streams:
     """The streams of one process.
 
     They end together when the process is to end: clients come back to another one.
+
+    Args:
+        over: Returns those of these principals who are nobody any more; None: all are for ever.
     """
 
-    def __init__(self) -> None:
-        self._open: set[EventStream] = set()
+    def __init__(self, over: Over | None = None) -> None:
+        self._over = over
+        self._open: dict[EventStream, Principal] = {}
         self._count: Counter[tuple[str, str]] = Counter()
         self._tasks = TaskScope()
         self._is_stopping = False
@@ -92,12 +106,15 @@ class Streams:
         """Count a stream, and let it live."""
         if not self._open:
             self._tasks.start(self._beat(), name="beat of streams")
-        self._open.add(stream)
+            if self._over is not None:
+                ends = partial(self._end_those_over, self._over)
+                self._tasks.keep(ends, name="streams of principals who are nobody any more")
+        self._open[stream] = principal
         self._count[_key(principal)] += 1
 
     def remove(self, stream: EventStream, principal: Principal) -> None:
         """Forget a stream that has ended."""
-        self._open.discard(stream)
+        self._open.pop(stream, None)
         self._count[_key(principal)] -= 1
         if not self._count[_key(principal)]:
             del self._count[_key(principal)]
@@ -115,6 +132,19 @@ class Streams:
             await asyncio.sleep(BEAT_S)
             for stream in tuple(self._open):
                 stream.beat()
+
+    async def _end_those_over(self, over: Over) -> None:
+        """End the streams of principals who are nobody any more, and say so."""
+        while True:
+            await asyncio.sleep(OVER_S)
+            try:
+                reasons = await over(set(self._open.values()))
+            except ActorsError as exc:
+                _log.debug("tokens of streams are looked at again", exc_info=exc)
+                continue
+            for stream, principal in tuple(self._open.items()):
+                if (reason := reasons.get(principal)) is not None:
+                    stream.end(problem_line(reason))
 
 
 class EventStream:
@@ -156,9 +186,7 @@ class EventStream:
                     self._last_id = line.id or self._last_id
                     self._add(data)
         except Exception as exc:  # noqa: BLE001 - the boundary of a request
-            problem = problem_of(exc)
-            said = {"status": problem.status, "code": problem.code, "detail": problem.detail}
-            self.end(EventLine("problem", to_json({**said, "remedy": problem.remedy})))
+            self.end(problem_line(exc))
         self.is_over = True
         self._news.set()
 
@@ -218,6 +246,13 @@ class StreamResponse(StreamingResponse):
             self._streams.remove(self._stream, self._principal)
         if self._on_gone is not None and not self._stream.is_over:
             await self._on_gone()
+
+
+def problem_line(exc: Exception) -> EventLine:
+    """Return the last event of a stream that ends with an error."""
+    problem = problem_of(exc)
+    said = {"status": problem.status, "code": problem.code, "detail": problem.detail}
+    return EventLine("problem", to_json({**said, "remedy": problem.remedy}))
 
 
 def wants_stream(request: Request, *, unless_said: bool = True) -> bool:

@@ -46,12 +46,20 @@ if TYPE_CHECKING:
     from actors.kernel.storage.erasure import ErasureStore
     from actors.kernel.storage.memory import LongTermMemories
     from actors.kernel.storage.session_directory import SessionDirectory
+    from actors.kernel.storage.token import TokenStore
     from persistence.postgres.stores.boards import PgTaskBoards
 
 _log = logging.getLogger("callboard.postgres")
 
 TIME_EVERY_S: Final = 10.0
 """How old the database's time may get where nobody sends heartbeats."""
+
+
+def _tokens_of(store: PostgresStore) -> TokenStore:
+    """Return the tokens of the API."""
+    from persistence.postgres.features.tokens import PostgresTokens  # noqa: PLC0415 - no host uses it
+
+    return PostgresTokens(store._links)  # noqa: SLF001 - a part of the class
 
 
 class PostgresStore(RunStore):
@@ -124,6 +132,8 @@ class PostgresStore(RunStore):
             *follows.batchers,
             *notified.batchers,
         )
+
+    tokens = cached_property(_tokens_of)
 
     @cached_property
     def boards(self) -> PgTaskBoards:

@@ -70,6 +70,8 @@ _WITHOUT_MAIL = frozenset(
         "fairness",
         "fork",
         "housekeeping",
+        "http_access",
+        "http_tokens",
         "identity",
         "idle_runs",
         "in_doubt",
@@ -103,6 +105,8 @@ _WITHOUT_MAIL = frozenset(
 _IN_MEMORY = frozenset(
     (
         *("branches", "exits", "llm", "middleware", "secrets", "steps", "tool_approvals", "tools"),
+        # http_jwt, http_login: what is decided before the store of tokens is asked
+        *("http_jwt", "http_login"),
         # bytes_of_compaction: what a host hands to its store
         "bytes_of_compaction",
         # prepared_summaries: all but the cut, and that a host which was away or ended writes none

@@ -25,10 +25,11 @@ HOST: Final = (b"host", b"127.0.0.1:8123")
 
 @dataclass(slots=True)
 class Answer:
-    """An answer: its status, headers and body."""
+    """An answer: its status, headers, the cookies that it sets, and body."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
+    set_cookies: list[str] = field(default_factory=list)
     body: bytes = b""
 
     @property
@@ -40,7 +41,9 @@ class Answer:
         """Add a part of it."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+            pairs = [(name.decode(), value.decode()) for name, value in message["headers"]]
+            self.headers = {**dict(pairs)}
+            self.set_cookies = [value for name, value in pairs if name == "set-cookie"]
         else:
             self.body += message.get("body", b"")
 
@@ -116,10 +119,18 @@ class WebClient:
     Args:
         application: The application.
         talks: The sessions of the own app, in a process that executes them.
+        headers: Of each request.
     """
 
-    def __init__(self, application: ASGIApp, talks: AgentRuntime | None = None) -> None:
+    def __init__(
+        self,
+        application: ASGIApp,
+        talks: AgentRuntime | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         self._app, self.talks = application, talks
+        self.headers = {**(headers or {})}
 
     async def __call__(
         self,
@@ -144,7 +155,7 @@ class WebClient:
             **more: The same.
         """
         answer = Answer()
-        given = {"accept": "application/json", **(headers or {}), **more}
+        given = {"accept": "application/json", **self.headers, **(headers or {}), **more}
         waiting = list(pieces) if pieces is not None else [_bytes_of(body)]
 
         async def receive() -> Message:
@@ -178,7 +189,7 @@ class WebClient:
         """
         stream = Stream(is_slow=is_slow)
         method = "GET" if body is None else "POST"
-        scope = scope_of(method, path, {"accept": "text/event-stream", **headers})
+        scope = scope_of(method, path, {"accept": "text/event-stream", **self.headers, **headers})
         given = [{"type": "http.request", "body": _bytes_of(body), "more_body": False}]
 
         async def receive() -> Message:
@@ -211,7 +222,9 @@ class WebClient:
 def scope_of(method: str, path: str, headers: dict[str, str]) -> dict[str, Any]:
     """Return what a server makes of a request's head; the path is as it stands there."""
     target, _, query = path.partition("?")
-    given = [(name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()]
+    given = [
+        (name.replace("_", "-").lower().encode(), text.encode()) for name, text in headers.items()
+    ]
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},

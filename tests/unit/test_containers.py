@@ -185,7 +185,7 @@ def test_the_image_takes_only_packages_whose_hash_is_recorded() -> None:
     given = dict(block.split()[0].split("==") for block in blocks)
     tested = dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", CONSTRAINTS, re.MULTILINE))
     ours = re.findall(
-        r"^(?:cli|cron|host|nats|otlp|postgres|redis) = (\[.*\])$", PYPROJECT, re.MULTILINE
+        r"^(?:cli|cron|host|nats|otlp|postgres|redis|web) = (\[.*\])$", PYPROJECT, re.MULTILINE
     )
     wanted = {
         re.split(r"[\[><=;]", one)[0] for line in ours for one in re.findall(r'"([^"]+)"', line)

@@ -85,3 +85,10 @@ class UnknownNodeError(Facts, ContractError):
     text = "session {session} has no node {node!r}: `callboard sessions nodes` lists its nodes"
     session: str
     node: str
+
+
+class TokenExistsError(Facts, ContractError):
+    """Another token has this name."""
+
+    text = "there is a token {name}: `callboard tokens revoke` ends it, or give the new one another name"
+    name: str

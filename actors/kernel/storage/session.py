@@ -55,6 +55,7 @@ class SessionRow:
         last_at: When its last fact was written.
         title: See `SessionLabel`, as for the next one.
         metadata: See `SessionLabel`.
+        owner: The principal of the tenant that it belongs to; None: nobody.
     """
 
     agent_id: AgentId
@@ -66,6 +67,7 @@ class SessionRow:
     last_at: datetime
     title: str = ""
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+    owner: str | None = None
 
 
 class SessionStore(Protocol):
@@ -121,10 +123,11 @@ class SessionStore(Protocol):
         type_: str,
         *,
         project: str | None = None,
+        owner: str | None = None,
         after: AgentId | None = None,
         limit: int = 100,
     ) -> list[AgentId]:
-        """Return sessions of an app by id, of all projects or of one; at most `limit` behind `after`."""
+        """Return sessions of an app by id, of any project and owner or of one; at most `limit` of them."""
 
     async def idle(
         self, tenant: str, type_: str, *, before: datetime, limit: int = 100

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol
 
 from actors.kernel.json import JsonValue
 from actors.kernel.metadata import metadata_text
-from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.storage.session import SessionRow
 from actors.kernel.text import check_text_of
 
@@ -54,6 +54,7 @@ class SessionFilter:
         app: The type of the sessions' agents.
         is_active: Whether a run of it is open.
         title: A part of the title, in upper or lower case.
+        owner: Only this principal's.
         after: Behind this place: for the next page.
     """
 
@@ -61,14 +62,26 @@ class SessionFilter:
     app: str
     is_active: bool | None = None
     title: str | None = None
+    owner: str | None = None
     after: SessionPlace | None = None
 
 
 class SessionDirectory(Protocol):
     """The sessions as people name and find them. What their runs change is in `SessionStore`."""
 
-    async def create(self, agent: AgentId, label: SessionLabel, *, project: str = "") -> bool:
-        """Make a session without a run; False: there is one, which stays as it is.
+    async def create(
+        self, agent: AgentId, label: SessionLabel, *, project: str = "", owner: str | None = None
+    ) -> bool:
+        """Make a session without a run; False: there is one, which stays as it is, or was one of another owner.
+
+        An id stays its first owner's, also when the session was deleted: readers of its events who were
+        there before see nothing of anybody else.
+
+        Args:
+            agent: The session.
+            label: What people call it.
+            project: A label of another kind.
+            owner: The principal that it belongs to. None: nobody, or whose it was if it is made anew.
 
         Raises:
             SessionDeletingError: It is being deleted.
@@ -91,5 +104,8 @@ class SessionDirectory(Protocol):
     async def find(self, wanted: SessionFilter, *, limit: int = 100) -> list[SessionRow]:
         """Return sessions, the one that changed last first."""
 
-    async def is_deleted(self, agent: AgentId) -> bool:
-        """Return True if there was such a session, and it was deleted, or its deletion began."""
+    async def is_deleted(self, agent: AgentId, *, owner: str | None = None) -> bool:
+        """Return True if such a session, of this owner if one is given, was deleted, or its deletion began."""
+
+    async def owned(self, tenant: str, owner: str, runs: Collection[RunId]) -> set[RunId]:
+        """Return those of these runs that are of a session of this owner, or below such a run."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from actors.kernel.storage.erasure import ErasureStore
     from actors.kernel.storage.memory import LongTermMemories
     from actors.kernel.storage.session_directory import SessionDirectory
+    from actors.kernel.storage.token import TokenStore
 
 
 class RunStore(Protocol):
@@ -69,6 +70,8 @@ class RunStore(Protocol):
     """Facts and heads of sessions."""
     directory: SessionDirectory
     """Names and lists of sessions."""
+    tokens: TokenStore
+    """Tokens of the API."""
     artifacts: ArtifactStores
     """Large bytes, by tenant and scope."""
     memories: LongTermMemories

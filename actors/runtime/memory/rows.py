@@ -36,6 +36,7 @@ from actors.runtime.memory.records import (
 from actors.storage.artifacts import InMemoryArtifacts
 from actors.storage.memories import InMemoryLongTermMemories
 from actors.storage.sessions import InMemorySessions
+from actors.storage.tokens import InMemoryTokens
 from actors.storage.transcripts import MemoryTranscripts
 from actors.storage.usage import UsageRows, count_usage
 
@@ -75,6 +76,7 @@ class MemoryRows:
         self.sessions = InMemorySessions(clock.now, self.transcripts, self._open_runs_of)
         self.artifacts = InMemoryArtifacts(clock.now)
         self.memories = InMemoryLongTermMemories(clock.now, self._is_held)
+        self.tokens = InMemoryTokens(clock.now)
         self.usage: UsageRows = {}
         self.states: defaultdict[AgentId, dict[str, bytes]] = defaultdict(dict)
         self.dead: dict[int, tuple[DeadLetter, InboxRow]] = {}

@@ -24,8 +24,10 @@ def serve(  # noqa: PLR0913 - each is an option
     *,
     listen: str = ADDRESS,
     agents: Annotated[bool, Parameter(negative="--no-agents")] = True,
-    auth: Literal["none"] = "none",
+    auth: Literal["none", "tokens", "jwt"] = "none",
     app: str | None = None,
+    more_apps: Annotated[list[str] | None, Parameter(negative="")] = None,
+    cors_origin: Annotated[list[str] | None, Parameter(negative="")] = None,
     nats_url: str | None = None,
     redis_url: str | None = None,
     namespace: opt.NamespaceOpt = None,
@@ -34,15 +36,13 @@ def serve(  # noqa: PLR0913 - each is an option
 ) -> None:
     """Serve sessions over HTTP, and execute their agents, until SIGTERM or SIGINT.
 
-    One process has agents, API and, with `--data`, the servers. With `--no-agents` it is the API alone,
-    beside hosts: any number of such processes may stand behind a balancer, and no client has to come back to
-    the same one. `docs/http.md` has each endpoint with an example. Events are log lines on stderr, with
-    `--json` one JSON object each.
+    One process has agents, API and, with `--data`, the servers. With `--no-agents` it is the API alone, beside
+    hosts: any number of such processes may stand behind a balancer, and no client has to come back to the
+    same one. `docs/http.md` has each endpoint. Events are log lines on stderr, with `--json` JSON objects.
 
     Examples:
     `callboard serve shop.agents:app --data ./data`;
-    `callboard serve examples.helpdesk.helpdesk:app --data ./data --listen 127.0.0.1:0`;
-    `callboard serve --no-agents --app helpdesk --postgres-url postgresql://me:secret@db/shop`
+    `callboard serve --no-agents --app helpdesk --auth tokens --listen 0.0.0.0:8123`
 
     Parameters
     ----------
@@ -53,10 +53,14 @@ def serve(  # noqa: PLR0913 - each is an option
     agents
         Execute the agents in this process, or leave that to hosts.
     auth
-        How requests are authenticated. none: nobody is asked, which is allowed on this machine's own
-        address only, and each request may do all.
+        none: nobody is asked who they are, which is allowed on this machine's own address only. tokens:
+        those of `callboard tokens create`. jwt: those that the keys of CALLBOARD_JWT_JWKS sign.
     app
         Type of the sessions that requests are about which name none; left out: that of the application.
+    more_apps
+        Types of other sessions that requests may name; with --auth none, or to operate, any.
+    cors_origin
+        Origin of another site whose pages may ask, with a bearer token, such as https://shop.example.
     nats_url
         nats://user:password@host:port of the broker; without it, pieces of answers of other hosts are not
         seen while they are said. [env: CALLBOARD_NATS_URL]
@@ -74,7 +78,15 @@ def serve(  # noqa: PLR0913 - each is an option
     except ModuleNotFoundError as exc:
         problem = f"callboard serve needs {exc.name!r}, which is not installed"
         raise ContractError(f"{problem}: pip install 'callboard[host]'") from exc
-    options = WebOptions(spec=module_app, listen=listen, auth=auth, has_agents=agents, app=app)
+    options = WebOptions(
+        spec=module_app,
+        listen=listen,
+        auth=auth,
+        has_agents=agents,
+        app=app,
+        apps=tuple(more_apps or ()),
+        cors_origins=tuple(cors_origin or ()),
+    )
     run_loop(run_serve(settings, options), _fast_loop())
 
 

@@ -33,11 +33,17 @@ class DecisionJson(StrictModel):
 
 
 async def _open(call: WebCall, run_id: str | None = None) -> list[ApprovalRequest]:
-    """Return the open requests of the principal's tenant."""
+    """Return the open requests that the principal sees: of its sessions and runs below, or of its tenant."""
     run = None if run_id is None else RunId(run_id)
     found = await call.runtime.approvals.open(run_id=run, limit=MOST)
     tenant = call.principal.tenant
-    return [one for one in found if AgentId.parse(one.agent_id).tenant == tenant]
+    found = [one for one in found if AgentId.parse(one.agent_id).tenant == tenant]
+    owner = call.principal.only_owner
+    if owner is None or not found:
+        return found
+    runs = {RunId(one.run_id) for one in found}
+    owned = await call.runtime.store.directory.owned(tenant, owner, runs)
+    return [one for one in found if one.run_id in owned]
 
 
 async def list_approvals(call: WebCall, query: ApprovalsQuery, _: None) -> Done:

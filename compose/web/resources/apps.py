@@ -24,26 +24,31 @@ class AppJson(ShownModel):
 
 
 class AppsJson(ShownModel):
-    """The apps, by name: the server's own, and types that hosts serve."""
+    """The apps, by name: the server's own ones, and, for who may operate, all types that hosts serve."""
 
     apps: list[AppJson]
 
 
-async def list_apps(call: WebCall, _: NoQuery, __: None) -> Done:
+async def apps_of(call: WebCall) -> list[AppJson]:
     """Return the apps that there are."""
     api, runtime = call.api, call.runtime
     served = {name for host in await runtime.store.insight.hosts() for name in host.serves}
     types = {name for name in (*served, *runtime.serves) if "/" not in name}
-    found = [
+    return [
         AppJson(
             app=name,
             is_default=name == api.app,
             is_served=name in types,
             modes=list(api.modes) or None if name == api.app else None,
         )
-        for name in sorted({*types, api.app})
+        for name in sorted({*types, *api.apps, api.app})
+        if api.may_use(call.principal, name)
     ]
-    return AppsJson(apps=found)
+
+
+async def list_apps(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return the apps."""
+    return AppsJson(apps=await apps_of(call))
 
 
 ENDPOINTS: Final = (

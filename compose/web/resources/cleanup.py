@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Final
 
 from pydantic import Field
 
+from actors.kernel.runtime.ids import AgentId
 from actors.sessions import cleanup
 from actors.sessions.artifacts import ArtifactKind
 from compose.web.endpoint import Done, ShownModel, StrictModel, WebCall, WebEndpoint
@@ -80,15 +82,13 @@ class TaskCleanupJson(ShownModel):
 
 
 async def clean_artifacts(call: WebCall, _: None, body: ArtifactChoiceJson) -> Done:
-    """Take names of artifacts away, or say which."""
-    agents = await call.sessions(body.app)
-    done = await agents.cleanup_artifacts(
-        body.session_id,
-        dry_run=body.dry_run,
-        include_all=body.include_all,
-        older_than=_span(body.older_than_s),
-        max_bytes=body.max_bytes,
-    )
+    """Take names of artifacts away, or say which, of sessions that the principal sees."""
+    choice = cleanup.ArtifactChoice(body.include_all, _span(body.older_than_s), body.max_bytes)
+    only = None
+    if body.session_id is not None:
+        only = (await call.session(body.app, body.session_id)).agent
+    sessions = await _sessions(call, body.app, only=only)
+    done = await cleanup.clean_artifacts(call.runtime, sessions, choice, dry_run=body.dry_run)
     fields = ArtifactCandidateJson.model_fields
     found = [
         ArtifactCandidateJson(**{key: getattr(one, key) for key in fields})
@@ -101,12 +101,10 @@ async def clean_artifacts(call: WebCall, _: None, body: ArtifactChoiceJson) -> D
 
 async def clean_tasks(call: WebCall, _: None, body: TaskChoiceJson) -> Done:
     """Remove logs of tasks of a project, or say which. The label is taken as it is, not as a folder here."""
-    agents = await call.sessions(body.app)
     choice = cleanup.TaskChoice(
         body.include_failed, body.include_cancelled, _span(body.older_than_s)
     )
-    store = call.runtime.store
-    sessions = cleanup.sessions_of(store, agents.tenant, agents.app, project=body.project)
+    sessions = await _sessions(call, body.app, project=body.project)
     done = await cleanup.clean_tasks(call.runtime, sessions, choice, dry_run=body.dry_run)
     fields = TaskCandidateJson.model_fields.keys() - {"agent"}
     found = [
@@ -114,6 +112,21 @@ async def clean_tasks(call: WebCall, _: None, body: TaskChoiceJson) -> Done:
         for one in done.candidates
     ]
     return TaskCleanupJson(dry_run=done.is_dry_run, size_bytes=done.size_bytes, candidates=found)
+
+
+async def _sessions(
+    call: WebCall, app: str | None, *, project: str | None = None, only: AgentId | None = None
+) -> AsyncIterator[AgentId]:
+    """Return the sessions of an app that the principal sees."""
+    agents = await call.sessions(app)
+    return cleanup.sessions_of(
+        call.runtime.store,
+        agents.tenant,
+        agents.app,
+        project=project,
+        owner=call.principal.only_owner,
+        only=only,
+    )
 
 
 def _span(seconds: float | None) -> timedelta | None:
@@ -125,7 +138,6 @@ ENDPOINTS: Final = (
         method="POST",
         path="/v1/cleanup/artifacts",
         call=clean_artifacts,
-        scope="cleanup",
         says="Show artifacts that may go, or remove them.",
         body=ArtifactChoiceJson,
         answer=ArtifactCleanupJson,
@@ -134,7 +146,6 @@ ENDPOINTS: Final = (
         method="POST",
         path="/v1/cleanup/tasks",
         call=clean_tasks,
-        scope="cleanup",
         says="Show logs of tasks that may go, or remove them.",
         body=TaskChoiceJson,
         answer=TaskCleanupJson,

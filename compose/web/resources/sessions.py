@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from pydantic import Field, JsonValue
 
+from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.errors import UnknownSessionError
 from actors.kernel.storage.session import SessionRow
 from actors.kernel.storage.session_directory import SessionFilter, SessionLabel, SessionPlace
@@ -64,6 +65,7 @@ class SessionJson(ShownModel):
         project: See `title`.
         status: Whether a run of it is open.
         open_runs: How many are.
+        owner: The principal that it belongs to; null: nobody.
         active_node: The node that the next run goes on from; null: none.
         created_at: When it was made.
         last_at: When a run of it was started, began, was asked to stop, or ended last.
@@ -76,6 +78,7 @@ class SessionJson(ShownModel):
     project: str
     status: Literal["active", "idle"]
     open_runs: int
+    owner: str | None
     active_node: str | None
     created_at: datetime
     last_at: datetime
@@ -117,6 +120,7 @@ def _facts(row: SessionRow) -> dict[str, object]:
         "project": row.project,
         "status": "active" if row.open_runs else "idle",
         "open_runs": row.open_runs,
+        "owner": row.owner,
         "active_node": row.head,
         "created_at": row.created_at,
         "last_at": row.last_at,
@@ -139,12 +143,20 @@ async def create(call: WebCall, _: None, body: NewSessionJson) -> Done:
     agents = await call.sessions(body.app)
     agent = agents.agent_id(secrets.token_hex(16) if body.session_id is None else body.session_id)
     label = SessionLabel(title=body.title, metadata=body.metadata)
-    is_new = await call.runtime.store.directory.create(agent, label, project=body.project)
+    is_new = await _create(call, agent, label, body.project)
     found = await call.session(body.app, agent.key)
     return json_response(await _detail(call, found), 201 if is_new else 200)
 
 
-async def find(call: WebCall, query: SessionsQuery, _: None) -> Done:
+async def _create(call: WebCall, agent: AgentId, label: SessionLabel, project: str) -> bool:
+    """Make it the principal's, unless its id is another's. Who sees all may make that one's anew for it."""
+    directory, principal = call.runtime.store.directory, call.principal
+    if await directory.create(agent, label, project=project, owner=principal.name):
+        return True
+    return principal.only_owner is None and await directory.create(agent, label, project=project)
+
+
+async def page_of_sessions(call: WebCall, query: SessionsQuery) -> SessionsJson:
     """Return a page of the sessions of an app."""
     agents = await call.sessions(query.app)
     wanted = SessionFilter(
@@ -152,6 +164,7 @@ async def find(call: WebCall, query: SessionsQuery, _: None) -> Done:
         app=agents.app,
         is_active=None if query.status is None else query.status == "active",
         title=query.title,
+        owner=call.principal.only_owner,
         after=None if query.after is None else parse_place(query.after),
     )
     rows = await call.runtime.store.directory.find(wanted, limit=query.limit + 1)
@@ -161,6 +174,11 @@ async def find(call: WebCall, query: SessionsQuery, _: None) -> Done:
         sessions=[SessionJson.model_validate(_facts(row)) for row in page],
         next=place_text(SessionPlace(page[-1].last_at, page[-1].agent_id)) if more else None,
     )
+
+
+async def find(call: WebCall, query: SessionsQuery, _: None) -> Done:
+    """Return a page of the sessions of an app."""
+    return await page_of_sessions(call, query)
 
 
 async def show(call: WebCall, query: OfApp, _: None) -> Done:
@@ -182,7 +200,12 @@ async def delete(call: WebCall, query: OfApp, _: None) -> Done:
     agents = await call.sessions(query.app)
     agent = agents.agent_id(call.names["session"])
     store = call.runtime.store
-    if await store.sessions.get(agent) is None and not await store.directory.is_deleted(agent):
+    row, owner = await store.sessions.get(agent), call.principal.only_owner
+    if row is None:
+        is_seen = await store.directory.is_deleted(agent, owner=owner)
+    else:
+        is_seen = call.principal.sees(row.owner)
+    if not is_seen:
         raise UnknownSessionError(str(agent))
     try:
         counts = await agents.delete_session(agent.key)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, LiteralString
 
 from typing_extensions import override
 
 from actors.kernel.json import JsonValue
 from actors.kernel.metadata import metadata_text
-from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.storage.errors import SessionDeletingError
 from actors.kernel.storage.session import SessionRow
 from actors.kernel.storage.session_directory import SessionDirectory, SessionFilter, SessionLabel
@@ -17,16 +17,17 @@ from persistence.postgres.connection.link import Links
 from persistence.postgres.features.sessions import SESSION, session_of
 
 SQL_CREATE_SESSION: Final[LiteralString] = """
-insert into sessions as s (agent, tenant, type, project, title, title_folded, metadata, created_at)
-  values ($1, $2, $3, $4, $5, $6, $7, clock_timestamp())
+insert into sessions as s (agent, tenant, type, project, title, title_folded, metadata, owner, created_at)
+  values ($1, $2, $3, $4, $5, $6, $7, $8, clock_timestamp())
   on conflict (agent) do update set project = excluded.project, title = excluded.title,
       title_folded = excluded.title_folded, metadata = excluded.metadata,
-      created_at = excluded.created_at, last_at = excluded.created_at
-    where s.created_at is null
+      owner = coalesce(s.owner, excluded.owner), created_at = excluded.created_at, last_at = excluded.created_at
+    where s.created_at is null and (s.owner = excluded.owner or s.owner is null or excluded.owner is null)
   returning true as is_made
 """
 SQL_SESSION_IS_DELETED: Final[LiteralString] = """
-select s.created_at is null or s.is_deleting as is_deleted, s.is_deleting from sessions s where s.agent = $1
+select s.created_at is null or s.is_deleting as is_deleted, s.is_deleting from sessions s
+  where s.agent = $1 and ($2::text is null or s.owner = $2)
 """
 SQL_RELABEL_SESSION: Final[LiteralString] = """
 update sessions s set title = coalesce($2, s.title), title_folded = coalesce($3, s.title_folded),
@@ -34,17 +35,31 @@ update sessions s set title = coalesce($2, s.title), title_folded = coalesce($3,
   where s.agent = $1 and s.created_at is not null and not s.is_deleting
   returning true as is_there
 """
+_FOUND: Final[LiteralString] = """
+  n.tenant = $1 and n.type = $2 and n.created_at is not null and not n.is_deleting
+  and n.last_at <= coalesce($3::timestamptz, 'infinity')
+  and ($3::timestamptz is null or n.last_at < $3 or n.agent > $4)
+  and ($5::text is null or strpos(n.title_folded, $5) > 0)
+  and ($6::boolean is null or $6 = exists (
+    select from runs r where r.agent = n.agent and r.ended_at is null offset 0))
+"""
 SQL_FIND_SESSIONS: Final[LiteralString] = f"""
-select {SESSION} from (select * from sessions n
-    where n.tenant = $1 and n.type = $2 and n.created_at is not null and not n.is_deleting
-      and n.last_at <= coalesce($3::timestamptz, 'infinity')
-      and ($3::timestamptz is null or n.last_at < $3 or n.agent > $4)
-      and ($5::text is null or strpos(n.title_folded, $5) > 0)
-      and ($6::boolean is null or $6 = exists (
-        select from runs r where r.agent = n.agent and r.ended_at is null offset 0))
+select {SESSION} from (select * from sessions n where {_FOUND}
     order by n.last_at desc, n.agent limit $7) s
   order by s.last_at desc, s.agent
 """  # noqa: S608 - constants only
+SQL_FIND_OWN_SESSIONS: Final[LiteralString] = f"""
+select {SESSION} from (select * from sessions n where {_FOUND} and n.owner = $8
+    order by n.last_at desc, n.agent limit $7) s
+  order by s.last_at desc, s.agent
+"""  # noqa: S608 - constants only
+SQL_OWNED_RUNS: Final[LiteralString] = """
+select u.id from unnest($3::text[]) u(id)
+  cross join lateral (select coalesce(r.root, r.run_id) as id from runs r where r.run_id = u.id offset 0) k
+  cross join lateral (select r.agent from runs r where r.run_id = k.id offset 0) t
+  cross join lateral (select from sessions s where s.agent = t.agent and s.tenant = $1 and s.owner = $2
+    and s.created_at is not null and not s.is_deleting offset 0) o
+"""
 
 
 class PostgresSessionDirectory(SessionDirectory):
@@ -58,14 +73,19 @@ class PostgresSessionDirectory(SessionDirectory):
         self._links = links
 
     @override
-    async def create(self, agent: AgentId, label: SessionLabel, *, project: str = "") -> bool:
+    async def create(
+        self, agent: AgentId, label: SessionLabel, *, project: str = "", owner: str | None = None
+    ) -> bool:
         args = (
             *(str(agent), agent.tenant, agent.type, project),
             *(label.title, label.title.casefold(), _text_of(label.metadata)),
+            owner,
         )
         if await self._links.fetch("creating a session", SQL_CREATE_SESSION, *args):
             return True
-        rows = await self._links.fetch("creating a session", SQL_SESSION_IS_DELETED, str(agent))
+        rows = await self._links.fetch(
+            "creating a session", SQL_SESSION_IS_DELETED, str(agent), None
+        )
         if rows and rows[0]["is_deleting"]:
             raise SessionDeletingError(str(agent))
         return False
@@ -92,13 +112,25 @@ class PostgresSessionDirectory(SessionDirectory):
             *((None, None) if after is None else (after.last_at, str(after.agent_id))),
             *(None if wanted.title is None else wanted.title.casefold(), wanted.is_active, limit),
         )
-        rows = await self._links.fetch("listing sessions", SQL_FIND_SESSIONS, *args)
+        if wanted.owner is None:
+            rows = await self._links.fetch("listing sessions", SQL_FIND_SESSIONS, *args)
+        else:
+            rows = await self._links.fetch(
+                "listing sessions", SQL_FIND_OWN_SESSIONS, *args, wanted.owner
+            )
         return [session_of(row) for row in rows]
 
     @override
-    async def is_deleted(self, agent: AgentId) -> bool:
-        rows = await self._links.fetch("reading a session", SQL_SESSION_IS_DELETED, str(agent))
+    async def is_deleted(self, agent: AgentId, *, owner: str | None = None) -> bool:
+        args = (str(agent), owner)
+        rows = await self._links.fetch("reading a session", SQL_SESSION_IS_DELETED, *args)
         return bool(rows and rows[0]["is_deleted"])
+
+    @override
+    async def owned(self, tenant: str, owner: str, runs: Collection[RunId]) -> set[RunId]:
+        args = (tenant, owner, [*runs])
+        rows = await self._links.fetch("reading owners of runs", SQL_OWNED_RUNS, *args)
+        return {RunId(row["id"]) for row in rows}
 
 
 def _text_of(metadata: Mapping[str, JsonValue]) -> str:

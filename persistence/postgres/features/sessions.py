@@ -23,7 +23,7 @@ DELETE_BATCH: Final = 1_000
 """So many facts go in one statement."""
 
 SESSION: Final[LiteralString] = """
-  s.agent, s.project, s.last_fact, s.created_at, s.last_at, s.title, s.metadata,
+  s.agent, s.project, s.last_fact, s.created_at, s.last_at, s.title, s.metadata, s.owner,
   (select count(*) from runs r where r.agent = s.agent and r.ended_at is null)::int as open_runs,
   active_node(s.agent, substr(s.agent, strpos(s.agent, '/') + 1)) as head
 """
@@ -41,6 +41,13 @@ SQL_PAGE_OF_SESSIONS: Final[LiteralString] = """
 select s.agent from sessions s
   where s.agent > $4 and s.agent < $5 and s.tenant = $1 and s.type = $2
     and ($3::text is null or s.project = $3) and s.created_at is not null and not s.is_deleting
+  order by s.agent limit $6
+"""
+SQL_PAGE_OF_OWN_SESSIONS: Final[LiteralString] = """
+select s.agent from (select n.agent, n.project from sessions n
+    where n.tenant = $1 and n.type = $2 and n.owner = $7 and n.created_at is not null and not n.is_deleting
+    offset 0) s
+  where s.agent > $4 and s.agent < $5 and ($3::text is null or s.project = $3)
   order by s.agent limit $6
 """
 SQL_IDLE_SESSIONS: Final[LiteralString] = """
@@ -174,6 +181,7 @@ class PostgresSessions(SessionStore):
         type_: str,
         *,
         project: str | None = None,
+        owner: str | None = None,
         after: AgentId | None = None,
         limit: int = 100,
     ) -> list[AgentId]:
@@ -181,7 +189,12 @@ class PostgresSessions(SessionStore):
         first = f"{app}/" if after is None else str(after)
         end = f"{app}0"  # what comes behind a slash: the ids of an app are behind each other
         args = (tenant, type_, project, first, end, limit)
-        rows = await self._links.fetch("listing sessions", SQL_PAGE_OF_SESSIONS, *args)
+        if owner is None:
+            rows = await self._links.fetch("listing sessions", SQL_PAGE_OF_SESSIONS, *args)
+        else:
+            rows = await self._links.fetch(
+                "listing sessions", SQL_PAGE_OF_OWN_SESSIONS, *args, owner
+            )
         return [AgentId.parse(row["agent"]) for row in rows]
 
     @override
@@ -223,4 +236,5 @@ def session_of(row: Row) -> SessionRow:
         row["last_at"],
         row["title"],
         from_json(row["metadata"]),
+        row["owner"],
     )

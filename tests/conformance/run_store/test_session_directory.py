@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from actors.errors import InvalidTextError, NotSerializableError
-from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.storage.errors import SessionDeletingError
 from actors.kernel.storage.session_directory import SessionFilter, SessionLabel, SessionPlace
 from tests.conformance.run_store.test_sessions import CHAT, HOSTILE, begin, kinds, said
@@ -128,3 +128,83 @@ async def test_a_deleted_session_is_known_as_such_and_keeps_no_label(bed: Bed) -
     row = await sessions.get(CHAT)
     assert row is not None
     assert (row.title, dict(row.metadata), await store.is_deleted(CHAT)) == ("", {}, False)
+
+
+async def test_a_session_is_its_owners_also_after_its_end(bed: Bed) -> None:
+    """Nobody else makes it anew; without an owner it is made anew for whose it was."""
+    store, sessions = bed.store.directory, bed.store.sessions
+
+    async def owner() -> str | None:
+        row = await sessions.get(CHAT)
+        return None if row is None else row.owner
+
+    async def delete() -> None:
+        assert await sessions.begin_delete(CHAT)
+        await sessions.finish_delete(CHAT)
+
+    assert await store.create(CHAT, SessionLabel(), owner="ada")
+    assert not await store.create(CHAT, SessionLabel(), owner="bob")
+    assert await owner() == "ada"
+    await said(bed, "a")
+    assert await owner() == "ada"
+    await delete()
+    assert [await store.is_deleted(CHAT, owner=one) for one in ("ada", "bob", None)] == [
+        True,
+        False,
+        True,
+    ]
+    assert not await store.create(CHAT, SessionLabel(), owner="bob")
+    assert await store.is_deleted(CHAT)
+    assert await store.create(CHAT, SessionLabel(), owner="ada")
+    await delete()
+    assert await store.create(CHAT, SessionLabel())
+    assert await owner() == "ada"
+    await delete()
+    await said(bed, "b")
+    assert await owner() == "ada"
+
+
+async def test_an_id_that_was_nobodys_is_its_new_owners(bed: Bed) -> None:
+    """While it is there it stays nobody's."""
+    store, sessions = bed.store.directory, bed.store.sessions
+    await said(bed, "a")
+    assert not await store.create(CHAT, SessionLabel(), owner="ada")
+    row = await sessions.get(CHAT)
+    assert row is not None
+    assert row.owner is None
+    await sessions.begin_delete(CHAT)
+    await sessions.finish_delete(CHAT)
+    assert not await store.is_deleted(CHAT, owner="ada")
+    assert await store.create(CHAT, SessionLabel(), owner="ada")
+    row = await sessions.get(CHAT)
+
+    assert row is not None
+    assert row.owner == "ada"
+
+
+async def test_lists_pages_and_runs_of_an_owner_are_its_own(bed: Bed) -> None:
+    """Of no other owner, of no other tenant's owner of the same name, and of nobody."""
+    store = bed.store.directory
+    for agent, owner in (
+        (AgentId("desk", "1"), "ada"),
+        (AgentId("desk", "2"), "bob"),
+        (AgentId("desk", "3"), None),
+        (AgentId("desk", "4", "acme"), "ada"),
+    ):
+        await store.create(agent, SessionLabel(), owner=owner)
+    ada = SessionFilter(tenant="default", app="desk", owner="ada")
+    pages = [
+        await bed.store.sessions.page("default", "desk", owner=one) for one in ("ada", "bob", None)
+    ]
+    runs = [
+        (await begin(bed, AgentId("desk", key, tenant))).run_id
+        for key, tenant in (("1", "default"), ("2", "default"), ("3", "default"))
+    ]
+    unknown = RunId("nowhere")
+
+    assert await found(bed, ada) == ["1"]
+    assert [[one.key for one in page] for page in pages] == [["1"], ["2"], ["1", "2", "3"]]
+    assert await store.owned("default", "ada", [*runs, unknown]) == {runs[0]}
+    assert await store.owned("acme", "ada", runs) == set()
+    assert await store.owned("default", "bob", runs) == {runs[1]}
+    assert await store.owned("default", "bob", []) == set()

@@ -224,6 +224,7 @@ async def test_a_tenant_goes_and_the_other_one_stays(home: Home, tenant: str) ->
     preview = await home.preview(tenant=tenant)
     report = await home.erase(tenant=tenant)
 
+    assert "tokens of the API" in [one.name for one in report.unreached]
     for agent in AGENTS:
         is_ours = agent.tenant == tenant
         assert await home.left(agent) == (NOTHING if is_ours else WHOLE)

@@ -124,10 +124,18 @@ ROWS: Final = (
     """,
     # A session for each agent, of one fact; and one of many facts, branches and cuts.
     """
-    insert into sessions (agent, tenant, type, last_fact, created_at, last_at)
-      select 'desk/o' || n, 'default', 'desk', 1, now(), now() - n * interval '1 s'
+    insert into sessions (agent, tenant, type, owner, last_fact, created_at, last_at)
+      select 'desk/o' || n, 'default', 'desk', 'p' || n, 1, now(), now() - n * interval '1 s'
         from generate_series(1, $1::int) n
-      union all select 'clerk/s1', 'default', 'clerk', $1::int, now(), now()
+      union all select 'clerk/s1', 'default', 'clerk', null, $1::int, now(), now()
+    """,
+    # Tokens, and as many logins of browsers that are over.
+    """
+    insert into api_tokens (id, digest, name, tenant, principal, scopes, is_login, parent, expires_at)
+      select 'j' || n, 'e' || n, '', 'default', 'p' || n, '{operate}'::text[], true, 'i' || n, now()
+        from generate_series(1, $1::int) n
+      union all select 'i' || n, 'd' || n, 'n' || n, 'default', 'p' || n, '{operate}', false, null, null
+        from generate_series(1, $1::int) n
     """,
     """
     insert into session_facts (agent, number, kind, run_id, at)

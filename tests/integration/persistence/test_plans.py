@@ -198,6 +198,7 @@ SELDOM: Final = frozenset(
         "SQL_TOTALS",
         "SQL_WAITS",
         "SQL_PAGE_OF_SESSIONS",
+        "SQL_LIST_TOKENS",
         "SQL_SWEEP_THESE",
         "SQL_TASKS",
     }

@@ -31,6 +31,7 @@ from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.waits import Answer, Wait
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.kernel.storage.session_directory import SessionFilter, SessionLabel
+from actors.kernel.storage.token import NewToken, TokenStore
 from actors.kernel.storage.usage import UsageFilter
 from actors.kernel.store.limits import Claim, Limit, LimitScope
 from actors.kernel.store.schedule import Schedule, Tick
@@ -120,6 +121,7 @@ class Workday:
             self.schedules,
             self.conversations,
             self.sessions,
+            self.requests,
             self.reading,
             self.housekeeping,
         ):
@@ -462,6 +464,23 @@ class Workday:
 
         await self.all(talk)
 
+    async def requests(self) -> None:
+        """Sessions of principals who come with tokens: made, named, listed; and tokens that end."""
+        store = self.bed.store.directory
+
+        async def ask(n: int) -> None:
+            agent, owner = self.agent("asked", n), f"p-{n}"
+            await take_token(self.bed.store.tokens, f"{self.day}-{n}", owner)
+            await store.create(agent, SessionLabel(title="t"), owner=owner)
+            assert not await store.create(agent, SessionLabel(), owner="other")
+            run = await self.bed.begin(agent=agent)
+            assert await store.owned("default", owner, [run.run_id]) == {run.run_id}
+            wanted = SessionFilter(tenant="default", app=agent.type, owner=owner)
+            assert agent in [row.agent_id for row in await store.find(wanted, limit=5)]
+            assert agent in await self.bed.store.sessions.page("default", "desk", owner=owner)
+
+        await self.all(ask)
+
     async def _look(self, agent: AgentId) -> None:
         store, transcripts = self.bed.store.sessions, self.bed.store.transcripts
         row = await store.get(agent)
@@ -562,3 +581,14 @@ class Workday:
                 await mine.fetch("a test", statement, *values)
         finally:
             await mine.close()
+
+
+async def take_token(tokens: TokenStore, name: str, owner: str) -> None:
+    """Make a token, use it and end it."""
+    new = NewToken(
+        id=name, digest=name, name=name, tenant="default", principal=owner, scopes=("operate",)
+    )
+    await tokens.create(new)
+    assert await tokens.find(name) is not None
+    assert await tokens.over([name]) == {}
+    assert await tokens.revoke(name) is not None

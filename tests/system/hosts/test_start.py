@@ -24,17 +24,20 @@ PYTHONS_OWN: Final = sys.stdlib_module_names | {"__main__", "tests"}
 NOT_NEEDED: Final = {
     "actors.kernel.memory_rules",  # no agent remembers anything
     "actors.kernel.storage.session_directory",  # nobody asks for lists of sessions
+    "actors.kernel.storage.token",  # nobody asks over HTTP
     "actors.kernel.workflow",
     "actors.runtime.memory.store",  # rows are in PostgreSQL
     "actors.runtime.sharding.erasing",
     "actors.storage.boards",
     "actors.workflow",
+    "cryptography",
     "compose.embedded",  # URLs name the servers
     "docstring_parser",
     "compose.web",
     "email.mime",
     "http.client",
     "httptools",
+    "jwt",
     "opentelemetry.exporter",
     "opentelemetry.sdk",  # no collector is named
     "persistence.files",

@@ -22,9 +22,9 @@ MARK = "# -> "
 LEAST = 30
 
 
-def script_of(page: str, address: str) -> tuple[str, list[str]]:
+def script_of(page: str, address: str, language: str = "sh") -> tuple[str, list[str]]:
     """A script that prints what each command prints, with a NUL behind it; and what each has to print."""
-    found = [block for block in blocks(page, "sh") if ADDRESS in block]
+    found = [block for block in blocks(page, language) if ADDRESS in block]
     lines = [line for block in found for line in block.splitlines()]
     script, wanted = ["set -euo pipefail"], []
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
@@ -37,17 +37,18 @@ def script_of(page: str, address: str) -> tuple[str, list[str]]:
     return "\n".join(script), wanted
 
 
-async def typed(script: str) -> list[str]:
+async def typed(script: str, folder: Path = ROOT, **variables: str) -> list[str]:
     """Type it into a shell, and return what the marked commands print."""
     shell = await asyncio.create_subprocess_exec(
         *("bash", "-c", script),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        cwd=ROOT,
+        cwd=folder,
         env={
             "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
             "no_proxy": "*",
             "PYTHONPATH": str(ROOT),
+            **variables,
         },
     )
     out, err = await shell.communicate()
@@ -57,13 +58,19 @@ async def typed(script: str) -> list[str]:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl: install it")
-async def test_the_commands_of_the_page_do_what_it_says(fleet: Hosts) -> None:
-    """In their order, in one shell."""
-    _, url = await fleet.web(SPEC)
-    script, wanted = script_of("docs/http.md", url.removeprefix("http://"))
-    said = await typed(script)
+@pytest.mark.parametrize(
+    ("language", "auth", "least"), [("sh", "none", LEAST), ("bash", "tokens", 10)]
+)
+async def test_the_commands_of_the_page_do_what_it_says(  # noqa: PLR0917 - fixtures
+    fleet: Hosts, tmp_path: Path, language: str, auth: str, least: int
+) -> None:
+    """In their order, in one shell: those of the whole page, and those about tokens."""
+    _, url = await fleet.web(SPEC, "--auth", auth)
+    script, wanted = script_of("docs/http.md", url.removeprefix("http://"), language)
+    servers = {"CALLBOARD_POSTGRES_URL": fleet.url, "CALLBOARD_SCHEMA": fleet.schema}
+    said = await typed(script, tmp_path, **servers)
 
-    assert len(wanted) >= LEAST
+    assert len(wanted) >= least
     assert [(want, one) for want, one in zip(wanted, said, strict=True) if want not in one] == []
 
 

@@ -1,0 +1,66 @@
+"""The one table of who may ask for what: each endpoint, and the scope that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, TypeAlias
+
+from compose.web.principal import Scope
+
+Access: TypeAlias = Scope | Literal["public", "signed in"]
+"""A scope; or nobody is asked who they are; or whoever says who they are may, whatever their scopes."""
+OPENAPI: Final = "/v1/openapi.json"
+
+ACCESS: Final[Mapping[str, Access]] = {
+    f"GET {OPENAPI}": "public",
+    "GET /": "sessions:own",
+    "GET /login": "public",
+    "GET /chat/{app}": "sessions:own",
+    "GET /chat/{app}/{session}": "sessions:own",
+    "GET /chat/{app}/{session}/runs/{run}": "sessions:own",
+    "GET /chat/{app}/{session}/runs/{run}/children/{child}": "sessions:own",
+    "POST /v1/login": "public",
+    "GET /v1/login": "signed in",
+    "POST /v1/logout": "signed in",
+    "GET /v1/apps": "sessions:own",
+    "POST /v1/sessions": "sessions:own",
+    "GET /v1/sessions": "sessions:own",
+    "GET /v1/sessions/{session}": "sessions:own",
+    "PATCH /v1/sessions/{session}": "sessions:own",
+    "DELETE /v1/sessions/{session}": "sessions:own",
+    "GET /v1/sessions/{session}/events": "sessions:own",
+    "GET /v1/sessions/{session}/nodes": "sessions:own",
+    "PUT /v1/sessions/{session}/active-node": "sessions:own",
+    "POST /v1/sessions/{session}/runs": "sessions:own",
+    "GET /v1/sessions/{session}/runs": "sessions:own",
+    "GET /v1/sessions/{session}/runs/{run}": "sessions:own",
+    "GET /v1/sessions/{session}/runs/{run}/events": "sessions:own",
+    "POST /v1/sessions/{session}/runs/{run}/cancel": "sessions:own",
+    "GET /v1/sessions/{session}/runs/{run}/children": "sessions:own",
+    "GET /v1/sessions/{session}/runs/{run}/children/{child}": "sessions:own",
+    "GET /v1/sessions/{session}/runs/{run}/children/{child}/events": "sessions:own",
+    "GET /v1/approvals": "sessions:own",
+    "POST /v1/approvals/{approval}": "sessions:own",
+    "POST /v1/artifacts": "sessions:own",
+    "GET /v1/artifacts": "sessions:own",
+    "GET /v1/artifacts/{artifact}": "sessions:own",
+    "DELETE /v1/artifacts/{artifact}": "sessions:own",
+    "POST /v1/cleanup/artifacts": "cleanup",
+    "POST /v1/cleanup/tasks": "cleanup",
+    "POST /v1/agents/{type}/{key}/messages": "operate",
+    "GET /v1/runs/{run}": "operate",
+    "GET /v1/runs/{run}/events": "operate",
+}
+"""Method and path, and what they need. Which sessions, `Principal.sees` decides."""
+
+
+def access_of(method: str, path: str) -> Access:
+    """Return what an endpoint needs.
+
+    Raises:
+        LookupError: It is not in the table: nobody decided who may.
+    """
+    name = f"{method} {path}"
+    if name not in ACCESS:
+        raise LookupError(f"{name}: say in compose/web/access.py who may")
+    return ACCESS[name]

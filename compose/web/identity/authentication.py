@@ -1,0 +1,156 @@
+"""Authentication of requests: by stored tokens, by tokens of another system, by cookies."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, TypeAlias
+
+from starlette.requests import Request
+
+from actors.kernel.clock import Clock
+from actors.kernel.storage.token import ApiToken, NewToken, TokenState, TokenStore
+from actors.storage.tokens import LOGIN, digest_of, new_secret
+from compose.web.identity.bearer import bearer_of, refused
+from compose.web.identity.cookies import LOGIN_LASTS, login_of
+from compose.web.principal import SCOPES, Principal
+from compose.web.problems import ProblemError
+
+FRESH_S: Final = 2.0
+"""So long a process goes by what it read of a token: a revoked one works so long at most."""
+MOST_KNOWN: Final = 4_096
+"""So many tokens a process remembers meanwhile."""
+
+Recognize: TypeAlias = Callable[[str], Awaitable[Principal]]
+"""Returns the principal whom a bearer token names, or raises `ProblemError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A login of a browser: the secret of its cookie, for whom, and how long."""
+
+    secret: str
+    principal: Principal
+    lasts: timedelta
+
+
+class Authentication:
+    """Says in whose name requests are. See `Authenticate`.
+
+    Args:
+        tokens: The stored tokens: logins, and tokens of programs.
+        clock: Of the runtime.
+        recognize: Knows bearer tokens; None: they are stored ones.
+    """
+
+    def __init__(
+        self, tokens: TokenStore, clock: Clock, recognize: Recognize | None = None
+    ) -> None:
+        self._tokens, self._clock = tokens, clock
+        self._recognize = recognize or self._stored
+        self._known: dict[tuple[Recognize, str], tuple[Principal, float]] = {}
+
+    async def __call__(self, request: Request) -> Principal:
+        """Return the principal of a request. With a bearer token its cookie says nothing.
+
+        Raises:
+            ProblemError: It has no token, or one that is not, or no more, of use.
+        """
+        secret = bearer_of(request)
+        if secret is not None:
+            return await self.principal(secret)
+        secret = login_of(request)
+        if secret is None:
+            raise refused("unauthenticated", "nobody is named in whose name this is asked")
+        return await self._remembered(secret, self._logged_in)
+
+    async def principal(self, secret: str) -> Principal:
+        """Return the principal whom a bearer token names.
+
+        Raises:
+            ProblemError: It names nobody.
+        """
+        return await self._remembered(secret, self._recognize)
+
+    async def log_in(self, secret: str) -> Login:
+        """Return a new login in the name of a bearer token; it ends with that, or after 12 hours.
+
+        Raises:
+            ProblemError: The token names nobody.
+        """
+        principal, now = await self.principal(secret), self._clock.now()
+        end = now + LOGIN_LASTS
+        if principal.expires_at is not None:
+            end = min(end, principal.expires_at)
+        cookie = new_secret(LOGIN)
+        new = NewToken(
+            id=secrets.token_hex(8),
+            digest=digest_of(cookie),
+            name="",
+            tenant=principal.tenant,
+            principal=principal.name,
+            scopes=tuple(sorted(principal.scopes)),
+            expires_at=end,
+            is_login=True,
+            parent=principal.token,
+        )
+        return Login(cookie, _principal(await self._tokens.create(new)), end - now)
+
+    async def log_out(self, principal: Principal) -> None:
+        """End the login that a request came with, and its streams; a token of a program stays."""
+        if principal.token is not None:
+            await self._tokens.revoke(principal.token)
+            self._known.clear()
+
+    async def over(self, principals: Collection[Principal]) -> Mapping[Principal, ProblemError]:
+        """Return those of these principals who are nobody any more, each with the reason."""
+        now = self._clock.now()
+        ids = {one.token for one in principals if one.token is not None}
+        states = await self._tokens.over(ids) if ids else {}
+        found: dict[Principal, ProblemError] = {}
+        for one in principals:
+            is_over = one.expires_at is not None and one.expires_at <= now
+            state = states.get(one.token or "", "expired" if is_over else "valid")
+            if state != "valid":
+                found[one] = _over(state)
+        return found
+
+    async def _remembered(self, secret: str, find: Recognize) -> Principal:
+        """Return the principal, from the store or as it was moments ago."""
+        key, now = (find, digest_of(secret)), self._clock.monotonic()
+        principal, until = self._known.get(key, (None, 0.0))
+        if principal is None or until <= now:
+            self._known.pop(key, None)
+            principal = await find(secret)
+            if len(self._known) >= MOST_KNOWN:
+                self._known.pop(next(iter(self._known)))
+            self._known[key] = principal, now + FRESH_S
+        if principal.expires_at is not None and principal.expires_at <= self._clock.now():
+            raise _over("expired")
+        return principal
+
+    async def _stored(self, secret: str) -> Principal:
+        return await self._found(secret, is_login=False)
+
+    async def _logged_in(self, secret: str) -> Principal:
+        return await self._found(secret, is_login=True)
+
+    async def _found(self, secret: str, *, is_login: bool) -> Principal:
+        token = await self._tokens.find(digest_of(secret))
+        if token is None or token.is_login is not is_login:
+            raise refused("bad_token", "there is no such token")
+        if token.state != "valid":
+            raise _over(token.state)
+        return _principal(token)
+
+
+def _over(state: TokenState) -> ProblemError:
+    return refused(f"token_{state}", f"the token is {state}", "get a new one, or log in again")
+
+
+def _principal(token: ApiToken) -> Principal:
+    """Return the principal; scopes of another release are none."""
+    scopes = SCOPES.intersection(token.scopes)
+    return Principal(token.tenant, token.principal, scopes, token.id, token.expires_at)

@@ -1,0 +1,42 @@
+"""Secrets in requests, and how a request is refused that has none, or a wrong one."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from starlette.requests import Request
+
+from compose.web.problems import HttpProblem, ProblemError
+
+_SECRET: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,8192}=*")
+"""See RFC 6750, 2.1; a larger one is none."""
+_ASKS: Final = 'Bearer realm="callboard"'
+_REMEDY: Final = "send `Authorization: Bearer TOKEN`, with a token of `callboard tokens create`"
+
+
+def refused(code: str, detail: str, remedy: str = _REMEDY) -> ProblemError:
+    """Return what to raise where nobody is known to ask."""
+    asks = _ASKS if code == "unauthenticated" else f'{_ASKS}, error="invalid_token"'
+    return ProblemError(HttpProblem(401, code, detail, remedy, headers={"www-authenticate": asks}))
+
+
+def bearer_of(request: Request) -> str | None:
+    """Return the bearer token of a request; None: it has no Authorization at all.
+
+    Raises:
+        ProblemError: It has two, or one of another form.
+    """
+    given = request.headers.getlist("authorization")
+    if not given:
+        return None
+    if len(given) > 1:
+        problem = "the header Authorization comes twice"
+        raise ProblemError(HttpProblem(400, "malformed", problem, "send it once"))
+    scheme, _, secret = given[0].partition(" ")
+    if scheme.lower() != "bearer":
+        raise refused("unauthenticated", "the header Authorization is not of the scheme Bearer")
+    secret = secret.strip(" ")
+    if not _SECRET.fullmatch(secret):
+        raise refused("bad_token", "the token has characters or a size that no token has")
+    return secret

@@ -1,0 +1,103 @@
+"""Origins: which pages may ask, by the request's Host and Origin; and CORS for those of other sites."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from actors.errors import ContractError
+from compose.web.problems import HttpProblem
+
+_ORIGIN: Final = re.compile(
+    r"https?://[a-z0-9.-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?"
+)
+_PREFLIGHT: Final = {
+    "access-control-allow-methods": "GET, POST, PUT, PATCH, DELETE",
+    "access-control-allow-headers": "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Prefer",
+    "access-control-max-age": "600",
+}
+"""No credentials: pages of other sites send bearer tokens, and never cookies."""
+_EXPOSED: Final = "Location, Preference-Applied, Retry-After, WWW-Authenticate"
+
+
+def checked_origins(given: Sequence[str]) -> frozenset[str]:
+    """Return origins such as ``https://shop.example``.
+
+    Raises:
+        ContractError: One is none; a wildcard is none.
+    """
+    for one in given:
+        if not _ORIGIN.fullmatch(one):
+            remedy = (
+                "give scheme, host and port as a browser says them, such as https://shop.example"
+            )
+            raise ContractError(f"--cors-origin {one}: it is no origin; {remedy}")
+    return frozenset(given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origins:
+    """The pages that may ask.
+
+    Attributes:
+        allowed: Origins of other sites whose pages may, with a bearer token.
+        is_loopback: Only requests are answered that name this machine's own address as their host.
+    """
+
+    allowed: frozenset[str] = frozenset()
+    is_loopback: bool = False
+
+    def problem(self, request: Request) -> HttpProblem | None:
+        """Return why a request is refused that a page of another site makes, in a browser that may ask."""
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        if self.is_loopback and not is_own_address(host):
+            problem = f"the request's host is {host!r}, which is not this machine's own address"
+            return HttpProblem(403, "foreign_host", problem, "ask for 127.0.0.1 or localhost")
+        if origin is not None and authority_of(origin) != host and origin not in self.allowed:
+            problem = "a page of another site may not ask"
+            remedy = (
+                "ask from a program, or by a server, or allow it: callboard serve --cors-origin"
+            )
+            return HttpProblem(403, "foreign_origin", problem, remedy, origin)
+        return None
+
+    def preflight(self, request: Request) -> Response | None:
+        """Return the answer to a browser that asks before a page of an allowed site does; None: it is none."""
+        is_asked = "access-control-request-method" in request.headers
+        if request.method != "OPTIONS" or not is_asked:
+            return None
+        return Response(status_code=204, headers=dict(_PREFLIGHT))
+
+    def show(self, request: Request, response: Response) -> Response:
+        """Return an answer that the page which asked may read, if its site is allowed."""
+        if self.allowed:
+            response.headers.add_vary_header("Origin")
+        origin = request.headers.get("origin")
+        if origin in self.allowed:
+            response.headers["access-control-allow-origin"] = origin
+            response.headers["access-control-expose-headers"] = _EXPOSED
+        return response
+
+
+def authority_of(origin: str) -> str | None:
+    """Return host and port of an origin; None: it is none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
+
+
+def is_own_address(host: str) -> bool:
+    """Return True if ``HOST`` or ``HOST:PORT`` is ``localhost`` or a loopback address."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

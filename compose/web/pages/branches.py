@@ -1,0 +1,81 @@
+"""Branches of a conversation: what else was said at a node's place, and where those branches end."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from actors.kernel.agent.transcript import NO_CUT, Turn
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.store.store import RunStore
+
+MOST: Final = 500
+"""So many nodes of other branches are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """The place of a node among those that follow the same node.
+
+    Attributes:
+        number: Of this one, from 1.
+        count: How many there are.
+        before: The last node of the branch before; None: this is the first.
+        behind: The last node of the branch behind; None: this is the last.
+    """
+
+    number: int
+    count: int
+    before: str | None
+    behind: str | None
+
+
+async def forks_of(
+    store: RunStore, agent: AgentId, shown: Sequence[Turn], before: Turn | None
+) -> dict[str, Fork]:
+    """Return the forks of a part of the active path, by the node that is on the path.
+
+    Args:
+        store: The rows.
+        agent: The session's agent.
+        shown: The part, oldest first.
+        before: The node in front of it; None: it begins the path.
+    """
+    if not shown:
+        return {}
+    transcripts = store.transcripts
+    infos = await transcripts.sessions(agent)
+    all_turns = next((one.turns for one in infos if one.name == agent.key), 0)
+    if all_turns == await transcripts.count(agent, agent.key):
+        return {}  # all are on the path
+    begin = NO_CUT if before is None else before.ordinal
+    found = await transcripts.page(agent, agent.key, limit=MOST, after=begin, branches=True)
+    on_path = {turn.id for turn in shown}
+    turns = await store.sessions.nodes(agent, [turn.id for turn in found])
+    return forks_among(turns, on_path)
+
+
+def forks_among(turns: Sequence[Turn], on_path: set[str]) -> dict[str, Fork]:
+    """Return the forks among these turns, by the node of each that is on the path."""
+    by_parent: defaultdict[str | None, list[str]] = defaultdict(list)
+    for turn in sorted(turns, key=lambda one: one.ordinal):
+        by_parent[turn.parent].append(turn.id)
+    found = {}
+    for siblings in by_parent.values():
+        place = next((n for n, one in enumerate(siblings) if one in on_path), None)
+        if place is None or len(siblings) == 1:
+            continue
+        ends = [_end_of(one, by_parent) for one in siblings]
+        before = ends[place - 1] if place else None
+        behind = ends[place + 1] if place + 1 < len(siblings) else None
+        found[siblings[place]] = Fork(place + 1, len(siblings), before, behind)
+    return found
+
+
+def _end_of(node: str, by_parent: Mapping[str | None, list[str]]) -> str:
+    """Return the last node of the newest branch behind a node."""
+    while children := by_parent.get(node):
+        node = children[-1]
+    return node

@@ -1,0 +1,275 @@
+"""A run as cards: what was said, tools, approvals, runs below it and its end, in the order of its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Final, Literal, TypeAlias
+
+from actors.kernel.agent.transcript import Turn
+from actors.sessions.events import SessionEvent
+
+Kind: TypeAlias = Literal["message", "tool", "approval", "child", "note"]
+ENDED: Final = ("run_completed", "run_failed", "run_cancelled", "run_dequeued")
+_QUIET: Final[tuple[Any, ...]] = ("", None, {}, [])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A thing that a reader of a run sees.
+
+    Attributes:
+        kind: The template that shows it.
+        key: Unique in its run, and the same each time the run is read.
+        title: A name: of a role, a tool, of what is to be approved, of an agent; or what happened.
+        status: A word.
+        text: What was said.
+        reasoning: What the model thought before.
+        before: A value: arguments.
+        after: A value: the result.
+        id: Of a node, an approval or a child.
+        parent: Of a node: the one that it follows.
+        at: When, aware UTC.
+        by: Who decided.
+        extra: Types of blocks that are not text.
+    """
+
+    kind: Kind
+    key: str
+    title: str
+    status: str = ""
+    text: str = ""
+    reasoning: str = ""
+    before: Any = None
+    after: Any = None
+    id: str = ""
+    parent: str | None = None
+    at: datetime | None = None
+    by: str = ""
+    extra: tuple[str, ...] = ()
+
+    @property
+    def says_something(self) -> bool:
+        """Return whether a message has anything to show."""
+        return bool(self.text or self.reasoning or self.extra)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedMessage:
+    """A message of a user to an open run. It is no node until the run comes to its first answer."""
+
+    run_id: str
+    text: str
+    at: datetime
+
+
+@dataclass(slots=True)
+class RunCards:
+    """The cards of one run, made of its events.
+
+    Attributes:
+        cards: By key, in order.
+        is_over: The last event has come.
+        parked: Why it waits for an operator; empty: it does not.
+    """
+
+    cards: dict[str, Card] = field(default_factory=dict)
+    is_over: bool = False
+    parked: str = ""
+
+    def take_all(self, events: Iterable[SessionEvent]) -> None:
+        """Take events in order."""
+        for event in events:
+            self._take(event)
+
+    def put(self, card: Card) -> None:
+        """Add a card, or put it in place of the one with its key."""
+        self.cards[card.key] = card
+
+    def put_first(self, cards: Iterable[Card]) -> None:
+        """Add cards in front of all others."""
+        first = {card.key: card for card in cards}
+        self.cards = first | {key: one for key, one in self.cards.items() if key not in first}
+
+    def begin_with(self, asked: AskedMessage | None) -> None:
+        """Show the user's message first, which caused the run: before it is a node as `asked` has it."""
+        first = next((card for card in self.cards.values() if card.title == "user"), None)
+        if first is None and asked is not None:
+            first = Card(kind="message", key="asked", title="user", text=asked.text, at=asked.at)
+        if first is not None:
+            self.put_first([first])
+
+    def forget_nodes(self) -> None:
+        """Leave the ids of nodes out: a reader can do nothing with them."""
+        for key, card in self.cards.items():
+            if card.kind == "message":
+                self.cards[key] = replace(card, id="")
+
+    def keep_messages(self, nodes: set[str]) -> None:
+        """Leave out what was said elsewhere than at these nodes: on a branch that is not shown."""
+        self.cards = {
+            key: card
+            for key, card in self.cards.items()
+            if card.kind != "message" or card.id in nodes
+        }
+
+    def follow(self, parents: Mapping[str, str | None]) -> None:
+        """Tell the nodes which ones they follow."""
+        for id_ in self.node_ids:
+            self.put(replace(self.cards[f"m{id_}"], parent=parents.get(id_)))
+
+    @property
+    def node_ids(self) -> list[str]:
+        """The nodes among the cards, in order."""
+        return [card.id for card in self.cards.values() if card.kind == "message" and card.id]
+
+    def _take(self, event: SessionEvent) -> None:
+        said: dict[str, Any] = {**event.payload}
+        take = getattr(self, f"_on_{event.type}", None)
+        if take is not None:
+            take(event, said)
+        if event.type in ENDED:
+            self.is_over = True
+
+    def _on_message(self, event: SessionEvent, said: dict[str, Any]) -> None:
+        if said["role"] == "tool":
+            return  # its card has the result
+        card = message_card(
+            event.node_id or f"e{event.seq}", said["role"], said["content"], event.at
+        )
+        if card.says_something:
+            self.put(replace(card, id=event.node_id or ""))
+
+    def _on_tool_started(self, event: SessionEvent, said: dict[str, Any]) -> None:
+        key = f"t{event.tool_call_id or event.seq}"
+        self.put(
+            Card(
+                kind="tool",
+                key=key,
+                title=said["name"],
+                status="running",
+                before=said.get("arguments"),
+                at=event.at,
+            )
+        )
+
+    def _on_tool_finished(self, event: SessionEvent, said: dict[str, Any]) -> None:
+        card = self._tool_of(event, said["name"])
+        self.put(replace(card, status=said["status"], after=said["result"]))
+
+    def _tool_of(self, event: SessionEvent, name: str) -> Card:
+        card = self.cards.get(f"t{event.tool_call_id}")
+        if card is not None:
+            return card
+        for one in reversed(self.cards.values()):
+            if (one.kind, one.title, one.status) == ("tool", name, "running"):
+                return one
+        return Card(kind="tool", key=f"t{event.tool_call_id or event.seq}", title=name, at=event.at)
+
+    def _on_approval_requested(self, event: SessionEvent, said: dict[str, Any]) -> None:
+        id_ = said["approval_id"]
+        self.put(
+            Card(
+                kind="approval",
+                key=f"a{id_}",
+                id=id_,
+                title=said["what"],
+                status="waiting",
+                before=said["args"],
+                at=event.at,
+            )
+        )
+
+    def _on_approval_decided(self, _: SessionEvent, said: dict[str, Any]) -> None:
+        card = self.cards.get(f"a{said['approval_id']}")
+        if card is not None:
+            by, comment = said.get("by") or "", said.get("comment") or ""
+            self.put(replace(card, status=said["status"], text=comment, by=by))
+
+    def _on_child_started(self, event: SessionEvent, said: dict[str, Any]) -> None:
+        child = said["child"]
+        self.put(
+            Card(
+                kind="child",
+                key=f"c{child}",
+                id=child,
+                title=said["agent"],
+                status="running",
+                at=event.at,
+            )
+        )
+
+    def _on_child_finished(self, event: SessionEvent, said: dict[str, Any]) -> None:
+        child = said["child"]
+        card = self.cards.get(f"c{child}") or Card(
+            kind="child", key=f"c{child}", id=child, title=child, at=event.at
+        )
+        after = said.get("error") or said.get("output")
+        status = str(said["status"]).lower()
+        self.put(replace(card, status=status, after=None if after in _QUIET else after))
+
+    def _on_run_waiting(self, _: SessionEvent, said: dict[str, Any]) -> None:
+        self.parked = said.get("parked") or ""
+
+    def _on_run_resumed(self, _: SessionEvent, __: dict[str, Any]) -> None:
+        self.parked = ""
+
+    def _on_attempt_failed(self, event: SessionEvent, said: dict[str, Any]) -> None:
+        self._note(event, f"Attempt {said['attempt']} failed", "failed", said["error"])
+
+    def _on_run_failed(self, event: SessionEvent, said: dict[str, Any]) -> None:
+        self._note(event, "The run failed", "failed", said["error"])
+
+    def _on_run_cancelled(self, event: SessionEvent, said: dict[str, Any]) -> None:
+        self._note(event, "Stopped", "cancelled", said["reason"])
+
+    def _note(self, event: SessionEvent, title: str, status: str, about: Any) -> None:
+        """Add what happened, in the words of the error if it has some."""
+        text = about if isinstance(about, str) else str((about or {}).get("message") or about or "")
+        key = f"n{event.seq}"
+        self.put(
+            Card(kind="note", key=key, title=title, status=status, text=text[:2_000], at=event.at)
+        )
+
+
+def message_card(
+    id_: str, role: str, content: Iterable[dict[str, Any]], at: datetime | None
+) -> Card:
+    """Return what was said as a card: its text, what the model thought, and types of other blocks."""
+    texts: dict[str, list[str]] = {"text": [], "reasoning": []}
+    extra = []
+    for block in content:
+        type_ = str(block.get("type"))
+        if type_ in texts:
+            texts[type_].append(str(block.get("text") or ""))
+        elif type_ not in ("tool_call", "tool_result"):
+            extra.append(type_)
+    return Card(
+        kind="message",
+        key=f"m{id_}",
+        title=role,
+        text="".join(texts["text"]),
+        reasoning="".join(texts["reasoning"]),
+        at=at,
+        extra=tuple(extra),
+    )
+
+
+def cards_of_nodes(turns: Iterable[Turn]) -> list[Card]:
+    """Return what turns say by themselves, for readers of runs whose events are gone."""
+    found = RunCards()
+    for turn in turns:
+        content = [block.model_dump(mode="json") for block in turn.message.content]
+        card = message_card(turn.id, turn.message.role, content, turn.at)
+        if turn.message.role != "tool" and card.says_something:
+            found.put(replace(card, id=turn.id))
+        for block in content:
+            key = f"t{block.get('id')}"
+            if block["type"] == "tool_call":
+                name, given = str(block.get("name")), block.get("arguments")
+                found.put(Card(kind="tool", key=key, title=name, before=given, at=turn.at))
+            elif block["type"] == "tool_result" and key in found.cards:
+                status = "error" if block.get("is_error") else "ok"
+                found.put(replace(found.cards[key], status=status, after=block.get("text")))
+    return list(found.cards.values())

@@ -1,0 +1,147 @@
+"""The pages of sessions: apps, lists of sessions, a conversation, a run of it, and a run below that."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pydantic import Field
+
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.text import MAX_INT
+from actors.runtime.replay.summary import row_of
+from actors.sessions.artifacts import artifacts_of
+from compose.web.endpoint import Done, NoQuery, StrictModel, WebCall
+from compose.web.pages.conversation import (
+    child_section,
+    forks_of_section,
+    open_runs,
+    section_of,
+    view_of,
+)
+from compose.web.pages.html import PageEndpoint, page
+from compose.web.resources.apps import apps_of
+from compose.web.resources.runs import child_of, run_of
+from compose.web.resources.sessions import SessionsQuery, page_of_sessions
+
+_LISTED: Final = 30
+"""Sessions beside a conversation, and on a page of the list."""
+
+
+class ListQuery(StrictModel):
+    """The query of a list of sessions. `title` is a part of it; `after` is where the page before ends."""
+
+    title: str = ""
+    after: str | None = None
+
+
+class PartQuery(StrictModel):
+    """The query of a conversation: the part in front of a place in its path; by default its end."""
+
+    before: int | None = Field(default=None, ge=0, le=MAX_INT)
+
+
+class SignInQuery(StrictModel):
+    """The query of the page where people say who they are. `next`: where they wanted to go."""
+
+    next: str = "/"
+
+
+async def sign_in(call: WebCall, query: SignInQuery, _: None) -> Done:
+    """Return the page where a token becomes a login."""
+    return page(call.request, "login.html", next=query.next)
+
+
+async def show_apps(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return the page of apps, the server's own one first."""
+    apps = sorted(await apps_of(call), key=lambda one: not one.is_default)
+    return page(call.request, "apps.html", apps=apps)
+
+
+async def _listed(call: WebCall, query: ListQuery, app: str) -> dict[str, Any]:
+    wanted = SessionsQuery(
+        app=app, title=query.title or None, after=query.after or None, limit=_LISTED
+    )
+    found = await page_of_sessions(call, wanted)
+    return {"sessions": found.sessions, "next": found.next, "title": query.title, "app": app}
+
+
+async def show_sessions(call: WebCall, query: ListQuery, _: None) -> Done:
+    """Return the page of an app's sessions."""
+    values = await _listed(call, query, call.names["app"])
+    return page(call.request, "sessions.html", **values)
+
+
+async def show_session(call: WebCall, query: PartQuery, _: None) -> Done:
+    """Return the page of a conversation, with the app's last sessions beside."""
+    app = call.names["app"]
+    found = await call.session(app)
+    view = await view_of(call.runtime, found, before=query.before)
+    listed = await _listed(call, ListQuery(), app)
+    template = "session.html" if query.before is None else "earlier.html"
+    modes = call.api.modes if app == call.api.app else ()
+    shown = {"view": view, "open": view.open, "files": view.files, "modes": modes}
+    values = {**listed, **shown, "session": found.agent.key}
+    return page(call.request, template, **values)
+
+
+async def show_run(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return a page with one run of a conversation, and what waits behind it."""
+    found = await call.session(call.names["app"])
+    row = await run_of(call, found)
+    files = await artifacts_of(call.runtime.store, found.agent).list()
+    opened = await open_runs(call.runtime, found.agent)
+    section = await section_of(call.runtime, found.agent, row.run_id, files=files, opened=opened)
+    return page(
+        call.request,
+        "run.html",
+        app=call.names["app"],
+        session=found.agent.key,
+        section=section,
+        open=opened,
+        files=files,
+        forks=await forks_of_section(call.runtime, found.agent, section),
+    )
+
+
+async def show_child(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return a page with a run below one of a conversation."""
+    run, child = await child_of(call, call.names["app"])
+    row = await row_of(call.runtime.store, RunId(child))
+    return page(
+        call.request,
+        "child.html",
+        app=call.names["app"],
+        session=run.session_id,
+        run_id=run.run_id,
+        agent=str(row.agent_id),
+        section=await child_section(call.runtime, await run.inspect_child(child)),
+        forks={},
+    )
+
+
+_APP: Final = "/chat/{app}"
+_SESSION: Final = f"{_APP}/{{session}}"
+_RUN: Final = f"{_SESSION}/runs/{{run}}"
+PAGES: Final = (
+    PageEndpoint(method="GET", path="/", call=show_apps, says="Apps."),
+    PageEndpoint(
+        method="GET",
+        path="/login",
+        call=sign_in,
+        says="Where people say who they are.",
+        query=SignInQuery,
+    ),
+    PageEndpoint(
+        method="GET", path=_APP, call=show_sessions, says="Sessions of an app.", query=ListQuery
+    ),
+    PageEndpoint(
+        method="GET", path=_SESSION, call=show_session, says="A conversation.", query=PartQuery
+    ),
+    PageEndpoint(method="GET", path=_RUN, call=show_run, says="A run of a conversation."),
+    PageEndpoint(
+        method="GET",
+        path=f"{_RUN}/children/{{child}}",
+        call=show_child,
+        says="A run below one of a conversation.",
+    ),
+)

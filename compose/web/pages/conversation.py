@@ -1,0 +1,302 @@
+"""A session as its page shows it: the end of the active path by runs, what waits, and where events go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Final
+
+from actors.kernel.agent.transcript import Turn
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.rows import RunRow
+from actors.kernel.storage.session import SessionRow
+from actors.runtime.replay.summary import row_of
+from actors.runtime.runtime import Runtime
+from actors.sessions.artifacts import SessionArtifact, artifacts_of
+from actors.sessions.cursor import EventCursor
+from actors.sessions.events import SessionEvent
+from actors.sessions.run import ChildInspection, state_of
+from actors.sessions.translation import RunTranslator
+from compose.web.endpoint import FoundSession
+from compose.web.pages.branches import Fork, forks_of
+from compose.web.pages.cards import AskedMessage, Card, RunCards, cards_of_nodes
+from compose.web.resources.runs import OPEN
+from compose.web.resources.sessions import MOST_QUEUED
+
+WINDOW: Final = 40
+"""So many nodes of the path a page has."""
+WINDOW_CHARACTERS: Final = 64 * 1024
+"""Of what was said on a page; more only if one node has more."""
+MOST_CARDS: Final = 300
+"""Of one run: the last ones."""
+_TRIES: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSection:
+    """A run in a conversation.
+
+    Attributes:
+        run_id: The run; empty: a program said it, not a run.
+        key: Names the section in the page.
+        status: Of the run now; empty: it is known no more.
+        parked: Why it waits for an operator; empty: it does not.
+        cards: See `RunCards`.
+        left_out: How many cards stand before these.
+        files: Those that the run has put.
+        parent: The node in front of its first one; empty: none.
+        last: The last node; empty: none.
+    """
+
+    run_id: str
+    key: str
+    status: str
+    parked: str
+    cards: tuple[Card, ...]
+    left_out: int
+    files: tuple[SessionArtifact, ...]
+    parent: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRuns:
+    """The open runs of a session.
+
+    Attributes:
+        active: The one that executes; None: none does.
+        asked: Their messages, by run.
+        queue: Those that wait for the runs before them, in their order.
+        head: The active node, which the run that executes goes on from; empty: none.
+    """
+
+    active: RunRow | None = None
+    asked: Mapping[str, AskedMessage] = field(default_factory=dict)
+    queue: tuple[AskedMessage, ...] = ()
+    head: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationView:
+    """A session as a page shows it.
+
+    Attributes:
+        row: The session.
+        sections: Its last runs, oldest first.
+        forks: By node: see `Fork`.
+        first: The place in the path of the first node that is shown.
+        open: What executes and what waits.
+        files: All artifacts of the session.
+        cursor: Events behind it are not in this view.
+    """
+
+    row: SessionRow
+    sections: tuple[RunSection, ...]
+    forks: dict[str, Fork]
+    first: int
+    open: OpenRuns
+    files: tuple[SessionArtifact, ...]
+    cursor: str
+
+    @property
+    def title(self) -> str:
+        """Its title, or its id."""
+        return self.row.title or self.row.agent_id.key
+
+
+async def view_of(runtime: Runtime, found: FoundSession, *, before: int | None) -> ConversationView:
+    """Return a session as its page shows it: the end of its path, or a part before a place in it."""
+    store, agent = runtime.store, found.agent
+    row, opened = await _present(runtime, found)
+    shown, first, prior = await _window(runtime, agent, before)
+    files = tuple(await artifacts_of(store, agent).list())
+    parts = [(RunId(id_), list(of)) for id_, of in groupby(shown, key=lambda turn: turn.run_id)]
+    active = opened.active
+    if active is not None and before is None and all(id_ != active.run_id for id_, _ in parts):
+        parts.append((active.run_id, []))
+    sections = [
+        await section_of(runtime, agent, run_id, files=files, opened=opened, turns=of)
+        for run_id, of in parts
+    ]
+    return ConversationView(
+        row=row,
+        sections=tuple(sections),
+        forks=await forks_of(store, agent, shown, prior),
+        first=first,
+        open=opened,
+        files=files,
+        cursor=str(EventCursor(row.last_fact, -1 if active is None else active.last_seq)),
+    )
+
+
+async def _present(runtime: Runtime, found: FoundSession) -> tuple[SessionRow, OpenRuns]:
+    """Return the session and its open runs as they are at one moment, so that they make a cursor."""
+    row, opened = found.row, OpenRuns()
+    for _ in range(_TRIES):
+        opened = await open_runs(runtime, found.agent)
+        now = await runtime.store.sessions.get(found.agent) or row
+        if now.last_fact == row.last_fact:
+            break
+        row = now
+    return row, opened
+
+
+async def open_runs(runtime: Runtime, agent: AgentId) -> OpenRuns:
+    """Return what executes in a session, and what waits."""
+    rows = await runtime.store.lists.runs(agent=agent, status=OPEN, limit=MOST_QUEUED)
+    if not rows:
+        return OpenRuns()
+    asked: dict[str, AskedMessage] = {}
+    for arrived in await runtime.store.insight.inbox(agent, limit=MOST_QUEUED):
+        message, run_id = arrived.message, arrived.run_id or ""
+        said = message.payload
+        text = str((said.get("text") if isinstance(said, dict) else said) or "")
+        asked.setdefault(run_id, AskedMessage(run_id, text, message.created_at))
+    ordered = sorted(rows, key=lambda row: row.arrival)
+    waiting = [row.run_id for row in ordered if row.last_seq < 0]
+    queue = tuple(asked[run_id] for run_id in waiting if run_id in asked)
+    active = next((row for row in ordered if row.last_seq >= 0), None)
+    session = await runtime.store.sessions.get(agent)
+    return OpenRuns(active, asked, queue, (session and session.head) or "")
+
+
+async def _window(
+    runtime: Runtime, agent: AgentId, before: int | None
+) -> tuple[list[Turn], int, Turn | None]:
+    """Return a part of the active path, the place of its first node, and the node in front of it."""
+    transcripts = runtime.store.transcripts
+    count = await transcripts.count(agent, agent.key)
+    end = count if before is None else max(0, min(before, count))
+    first = max(0, end - WINDOW)
+    begin = max(0, first - 1)
+    page = await transcripts.page(agent, agent.key, limit=end - begin, offset=begin)
+    turns = await runtime.store.sessions.nodes(agent, [turn.id for turn in page])
+    kept = _last(turns[first - begin :])
+    place = len(turns) - len(kept)
+    return kept, begin + place, turns[place - 1] if place else None
+
+
+def _last(turns: Sequence[Turn]) -> list[Turn]:
+    """Return so many of these turns, from their end, as have few characters together; one at least."""
+    count = size = 0
+    for turn in reversed(turns):
+        size += len(turn.message.text)
+        if count and size > WINDOW_CHARACTERS:
+            break
+        count += 1
+    return list(turns[len(turns) - count :])
+
+
+async def section_of(
+    runtime: Runtime,
+    agent: AgentId,
+    run_id: RunId,
+    *,
+    files: Sequence[SessionArtifact],
+    opened: OpenRuns,
+    turns: Sequence[Turn] = (),
+) -> RunSection:
+    """Return a run of a session.
+
+    Args:
+        runtime: Knows the store.
+        agent: The session's agent.
+        run_id: The run; empty: no run said these turns.
+        files: Artifacts of the session.
+        opened: Its open runs.
+        turns: Those of its nodes that are on the path; none: all of its nodes are shown.
+    """
+    row = await runtime.store.reads.run(run_id) if run_id else None
+    found = await _cards_of(runtime, agent, row, turns)
+    if row is not None and row.last_seq >= 0:
+        found.begin_with(opened.asked.get(run_id))
+    await _note_waiting(runtime, found)
+    made = _section(run_id, row, found, files)
+    is_new = opened.active is not None and opened.active.run_id == run_id and not made.last
+    return replace(made, parent=opened.head) if is_new else made
+
+
+async def _cards_of(
+    runtime: Runtime, agent: AgentId, row: RunRow | None, turns: Sequence[Turn]
+) -> RunCards:
+    """Return what a run's events say, or its turns, where the events are gone."""
+    is_on_path = bool(turns) and (row is None or row.status.is_terminal)
+    by_id = {turn.id: turn for turn in turns}
+
+    async def on_path(ids: Sequence[str]) -> list[Turn]:
+        return [by_id[one] for one in ids if one in by_id]
+
+    async def stored(ids: Sequence[str]) -> list[Turn]:
+        return await runtime.store.sessions.nodes(agent, ids)
+
+    found = RunCards()
+    if row is not None and not row.swept:
+        nodes = on_path if is_on_path else stored
+        translator = RunTranslator(agent.key, row.run_id, agent, runtime.hidden_names, nodes)
+        found.take_all(await _events(runtime, translator))
+        if is_on_path:
+            found.keep_messages(set(by_id))
+    missing = [id_ for id_ in found.node_ids if id_ not in by_id]
+    if missing:
+        by_id |= {turn.id: turn for turn in await stored(missing)}
+    if not found.node_ids:
+        found.put_first(cards_of_nodes(turns))
+    found.follow({turn.id: turn.parent for turn in by_id.values()})
+    return found
+
+
+async def forks_of_section(
+    runtime: Runtime, agent: AgentId, section: RunSection
+) -> dict[str, Fork]:
+    """Return the forks of a run's nodes, see `forks_of`."""
+    ids = [card.id for card in section.cards if card.kind == "message" and card.id]
+    wanted = [*ids, section.parent] if section.parent else ids
+    turns = await runtime.store.sessions.nodes(agent, wanted)
+    prior = next((turn for turn in turns if turn.id == section.parent), None)
+    shown = [turn for turn in turns if turn is not prior]
+    return await forks_of(runtime.store, agent, shown, prior)
+
+
+def _section(
+    run_id: str, row: RunRow | None, found: RunCards, files: Sequence[SessionArtifact]
+) -> RunSection:
+    cards = list(found.cards.values())
+    said = [card for card in cards if card.kind == "message" and card.id]
+    return RunSection(
+        run_id=run_id,
+        key=run_id or (said[0].id if said else "none"),
+        status="" if row is None else state_of(row),
+        parked="" if row is None else row.parked or "",
+        cards=tuple(cards[-MOST_CARDS:]),
+        left_out=max(0, len(cards) - MOST_CARDS),
+        files=tuple(one for one in files if run_id and one.run_id == run_id),
+        parent=(said[0].parent or "") if said else "",
+        last=said[-1].id if said else "",
+    )
+
+
+async def _note_waiting(runtime: Runtime, found: RunCards) -> None:
+    """Say of runs below that they wait for a person: they tell only their own readers."""
+    for key, card in found.cards.items():
+        if (card.kind, card.status) == ("child", "running"):
+            asked = await runtime.approvals.open(run_id=RunId(card.id), limit=1)
+            if asked:
+                found.cards[key] = replace(card, status="waiting", text="for a decision")
+
+
+async def child_section(runtime: Runtime, child: ChildInspection) -> RunSection:
+    """Return a run below a session's own. What was said there is no node of the session."""
+    row = await row_of(runtime.store, child.run_id)
+    opened = await open_runs(runtime, row.agent_id)
+    found = RunCards()
+    found.take_all(child.events)
+    found.put_first(cards_of_nodes(one for one in child.nodes if one.message.role == "user"))
+    found.begin_with(opened.asked.get(child.run_id))
+    found.forget_nodes()
+    return _section(child.run_id, row, found, ())
+
+
+async def _events(runtime: Runtime, translator: RunTranslator) -> list[SessionEvent]:
+    entries = runtime.entries(translator.run_id)
+    return [event async for entry in entries for event in await translator.of(entry)]

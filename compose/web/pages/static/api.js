@@ -1,0 +1,48 @@
+// Requests to the API, in the name of who reads the page.
+import { tell } from "./dom.js";
+
+const CSRF = /(?:^|; )(?:__Host-)?callboard_csrf=([0-9a-f]+)/; // the part of a login's cookies that scripts see
+export const base = document.body.dataset.base;
+export const part = encodeURIComponent;
+
+/** Return what a change has to say beside a login's cookie; null: there is no login. */
+export const csrf = () => CSRF.exec(document.cookie)?.[1] ?? null;
+
+/** Return the JSON of an answer. Throws an Error with the problem's words. */
+export async function ask(method, path, body) {
+  const headers = { accept: "application/json", "content-type": "application/json" };
+  const proof = csrf();
+  if (proof) headers["x-csrf-token"] = proof;
+  let response;
+  try {
+    response = await fetch(`${base}/v1${path}`, { method, headers, body: body && JSON.stringify(body) });
+  } catch {
+    throw new Error("The server cannot be reached. Try again.");
+  }
+  const text = await response.text();
+  const data = text ? JSON.parse(text) : null;
+  if (!response.ok) throw new Error(`${data.detail} (${data.remedy})`);
+  return data;
+}
+
+/** Do something once at a time for an element, and tell the reader if it fails. Returns whether it worked. */
+export async function attempt(element, work) {
+  if (element.dataset.busy) return false;
+  element.dataset.busy = "1";
+  try {
+    await work();
+    tell("");
+    return true;
+  } catch (error) {
+    tell(error.message);
+    return false;
+  } finally {
+    delete element.dataset.busy;
+  }
+}
+
+/** Make a session, and go there. */
+export async function begin(app) {
+  const made = await ask("POST", "/sessions", { app });
+  location.assign(`${base}/chat/${part(app)}/${part(made.session_id)}`);
+}

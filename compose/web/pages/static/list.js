@@ -1,0 +1,7 @@
+// The page of an app's sessions: begin one.
+import "./page.js";
+import { attempt, begin } from "./api.js";
+
+const main = document.getElementById("main");
+const button = main.querySelector("[data-do=new]");
+button.addEventListener("click", () => attempt(button, () => begin(main.dataset.app)));

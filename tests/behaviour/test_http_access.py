@@ -1,0 +1,278 @@
+"""Who may what: each endpoint and page with each scope, for an owner, another principal and another tenant."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from actors.kernel.runtime.ids import AgentId
+from actors.sessions import AgentRuntime
+from compose.web.access import ACCESS, access_of
+from compose.web.application import ENDPOINTS
+from compose.web.endpoint import WebEndpoint
+from compose.web.pages.chat import PAGES
+from tests.behaviour.guarded import Guarded, guarded_on
+from tests.behaviour.talks import Echo
+from tests.behaviour.web import Answer, WebClient, made, told
+
+if TYPE_CHECKING:
+    from actors.kernel.agent.message import Message
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+EVERY: Final[tuple[WebEndpoint, ...]] = (*ENDPOINTS, *PAGES)
+SCOPES: Final = (
+    *((), ("sessions:own",), ("sessions:all",), ("operate",), ("cleanup",)),
+    *(("sessions:own", "operate"), ("sessions:all", "cleanup")),
+)
+REQUESTS: Final[dict[str, tuple[str, Any]]] = {
+    "POST /v1/sessions": ("", {"session_id": "s"}),
+    "PATCH /v1/sessions/{session}": ("", {"title": "t"}),
+    "PUT /v1/sessions/{session}/active-node": ("", {"node_id": "root"}),
+    "POST /v1/sessions/{session}/runs": ("", {"text": "x", "message_id": "again"}),
+    "POST /v1/approvals/{approval}": ("", {"approve": True}),
+    "POST /v1/artifacts": ("?session_id=s&name=a", b"bytes"),
+    "GET /v1/artifacts": ("?session_id=s", None),
+    "GET /v1/artifacts/{artifact}": ("?session_id=s", None),
+    "DELETE /v1/artifacts/{artifact}": ("?session_id=s", None),
+    "POST /v1/cleanup/artifacts": ("", {"session_id": "s", "include_all": True, "dry_run": False}),
+    "POST /v1/cleanup/tasks": ("", {"project": "none"}),
+    "POST /v1/agents/{type}/{key}/messages": ("", {"payload": 1, "starts_run": False}),
+    "POST /v1/login": ("", {"token": "x"}),
+}
+"""Query and body of requests that are more than a path."""
+OF_SESSION: Final = ("{session}", "{approval}", "/v1/artifacts", "/v1/cleanup/artifacts")
+LAST: Final = (
+    *("POST /v1/approvals", "PUT", "DELETE /v1/artifacts", "POST /v1/cleanup/artifacts"),
+    "DELETE",
+)
+"""What takes something away is asked last, by those who may."""
+
+
+def name_of(one: WebEndpoint) -> str:
+    """An endpoint as the table has it."""
+    return f"{one.method} {one.path}"
+
+
+def rank(one: WebEndpoint) -> int:
+    """Its place among those that are asked by who may."""
+    return next((n for n, begin in enumerate(LAST, 1) if name_of(one).startswith(begin)), 0)
+
+
+async def ask(web: WebClient, one: WebEndpoint, names: dict[str, str]) -> Answer:
+    """Send a request that is right but for who sends it."""
+    query, body = REQUESTS.get(name_of(one), ("", {} if one.body is not None else None))
+    path = re.sub(r"{(\w+)}", lambda found: names[found[1]], one.path)
+    if body is not None and isinstance(body, dict) and "message_id" in body:
+        body = {**body, "mode": "echo"}
+    return await web(one.method, path + query, body)
+
+
+def wanted(one: WebEndpoint, scopes: tuple[str, ...], who: str) -> int:
+    """The status, or 2 for any success."""
+    access, has = access_of(one.method, one.path), {*scopes}
+    if access in ("public", "signed in"):
+        return 401 if name_of(one) == "POST /v1/login" else 2
+    if "sessions:all" in has:
+        has.add("sessions:own")
+    if access not in has:
+        return 403
+    if who == "stranger" and "{run}" in one.path:
+        return 404
+    is_of_session = any(part in one.path for part in OF_SESSION)
+    sees = who == "owner" or (who == "other" and "sessions:all" in scopes)
+    if name_of(one) == "POST /v1/sessions":
+        return 404 if who == "other" and not sees else 2
+    return 404 if is_of_session and not sees else 2
+
+
+async def prepared(bed: Bed, guarded: Guarded) -> dict[str, str]:
+    """A session `s` of ada: an ended run with a child, a run that waits for a person, and an artifact."""
+    ada = await guarded.client("ada", "sessions:own")
+    await ada.post("/v1/sessions", {"session_id": "s"})
+    path = "/v1/sessions/s"
+    run = (await told(ada, path, "go"))["run_id"]
+    [child] = (await ada.get(f"{path}/runs/{run}/children"))["runs"]
+    waiting = (await ada.post(f"{path}/runs", {"text": "?", "mode": "ask"}))["run_id"]
+    await bed.seen(waiting, "ask.sent")
+    [approval] = (await ada.get("/v1/approvals"))["approvals"]
+    await ada.post("/v1/artifacts?session_id=s&name=a", b"bytes")
+    return {
+        "app": guarded.app,
+        "session": "s",
+        "run": run,
+        "child": child["run_id"],
+        "approval": approval["id"],
+        "artifact": "a",
+        "type": child["agent"].partition("/")[0],
+        "key": child["agent"].partition("/")[2],
+    }
+
+
+async def crew(bed: Bed) -> dict[str, Any]:
+    """Agents by mode: one spawns a child, one asks a person, one says what it heard."""
+    helper = Echo("child").agent()
+    helper.id = bed.name("c")
+    await bed.runtime.register(helper)
+
+    class Boss:
+        id = helper.id
+
+        async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
+            return (await ctx.join(await ctx.spawn(helper.id, "look into it"))).output
+
+    class Asker:
+        id = helper.id
+
+        async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
+            return (await ctx.approval("pay", {"amount": 5})).is_approved
+
+    return {"normal": Boss(), "ask": Asker(), "echo": Echo().agent()}
+
+
+def test_each_endpoint_is_in_the_table_and_nothing_else() -> None:
+    """What is not of sessions is for operators. A new route without an entry: there is no application."""
+    assert {name_of(one) for one in EVERY} | {"GET /v1/openapi.json"} == set(ACCESS)
+    assert set(REQUESTS) <= set(ACCESS)
+    for name, access in ACCESS.items():
+        if name in ("GET /v1/openapi.json", "POST /v1/login", "GET /login"):
+            assert access == "public"
+        elif name in ("GET /v1/login", "POST /v1/logout"):
+            assert access == "signed in"
+        elif "/v1/runs/" in name or "/v1/agents/" in name:
+            assert access == "operate", "these are not only of sessions"
+        elif "/v1/cleanup/" in name:
+            assert access == "cleanup"
+        else:
+            assert access == "sessions:own", name
+    with pytest.raises(LookupError, match=r"GET /v1/odd: say in compose/web/access\.py who may"):
+        access_of("GET", "/v1/odd")
+
+
+async def test_each_endpoint_is_for_those_who_may(bed: Bed) -> None:
+    """Whoever may not, changes nothing and learns nothing; whoever may, may."""
+    async with guarded_on(bed, await crew(bed)) as guarded:
+        names = await prepared(bed, guarded)
+        whos = (
+            ("owner", "ada", "default"),
+            ("other", "bob", "default"),
+            ("stranger", "ada", "acme"),
+        )
+        cases = [
+            (one, scopes, who, await guarded.client(name, *scopes, tenant=tenant))
+            for who, name, tenant in whos
+            for scopes in SCOPES
+            for one in EVERY
+        ]
+        owner = await guarded.client("ada", "sessions:own")
+        before = await owner.get("/v1/sessions/s")
+        wrong = []
+        for one, scopes, who, web in cases:
+            status = wanted(one, scopes, who)
+            if status >= 400:
+                answer = await ask(web, one, names)
+                if answer.status != status:
+                    wrong.append((name_of(one), scopes, who, status, answer))
+        assert wrong == []
+        assert await owner.get("/v1/sessions/s") == before
+        assert (await owner("GET", "/v1/artifacts/a?session_id=s")).body == b"bytes"
+        missed = []
+        done: set[str] = set()
+        for one, scopes, who, web in sorted(cases, key=lambda case: rank(case[0])):
+            if wanted(one, scopes, who) < 400:
+                answer = await ask(web, one, names)
+                is_again = rank(one) > 0 and name_of(one) in done
+                if answer.status >= 400 and not (is_again and answer.status in (404, 409, 410)):
+                    missed.append((name_of(one), scopes, who, answer))
+                done.add(name_of(one))
+                if name_of(one) == "POST /v1/approvals/{approval}":
+                    for run in (await owner.get("/v1/sessions/s/runs"))["runs"]:
+                        await bed.result(run["run_id"])
+        assert missed == []
+        assert done == set(ACCESS) - {"POST /v1/login", "GET /v1/openapi.json"}
+
+
+async def test_lists_show_what_is_ones_own(bed: Bed) -> None:
+    """Sessions, approvals, clean-up and apps: of the principal, of its tenant, of no other one."""
+    async with guarded_on(bed, await crew(bed), apps=["more"]) as guarded:
+        names = await prepared(bed, guarded)
+        ada = await guarded.client("ada", "sessions:own", "cleanup")
+        bob = await guarded.client("bob", "sessions:own", "cleanup")
+        boss = await guarded.client("eve", "sessions:all", "cleanup", "operate")
+        far = await guarded.client("ada", "sessions:all", "cleanup", tenant="acme")
+        await bob.post("/v1/sessions", {"session_id": "b"})
+        await bed.runtime.submit(AgentId(guarded.app, "nobodys"), {"text": "x"})
+        sessions, approvals, candidates = [], [], []
+        for web in (ada, bob, boss, far):
+            found = (await web.get("/v1/sessions"))["sessions"]
+            sessions.append({one["session_id"]: one["owner"] for one in found})
+            found = (await web.get("/v1/approvals?limit=500"))["approvals"]
+            approvals.append(names["approval"] in [one["id"] for one in found])
+            looked = await web.post("/v1/cleanup/artifacts", {"include_all": True})
+            candidates.append([one["session_id"] for one in looked["candidates"]])
+        owners = {"s": f"ada-{guarded.app}", "b": f"bob-{guarded.app}"}
+
+        assert sessions[0] == {"s": owners["s"]}
+        assert sessions[1] == {"b": owners["b"]}
+        assert {key: sessions[2][key] for key in owners} == owners
+        assert sessions[2].get("nobodys") is None
+        assert sessions[3] == {}
+        assert approvals == [True, False, True, False]
+        assert candidates == [["s"], [], ["s"], []]
+        another = bed.name().type
+        await bed.runtime.register_type(another, lambda _: Echo().agent())
+        assert another in {one["app"] for one in (await boss.get("/v1/apps"))["apps"]}
+        assert {one["app"] for one in (await bob.get("/v1/apps"))["apps"]} == {guarded.app, "more"}
+
+
+async def test_sessions_of_nobody_are_seen_by_who_sees_all(bed: Bed) -> None:
+    """Those that a program started, for example; nobody takes them over by their id."""
+    async with guarded_on(bed) as guarded:
+        program = AgentRuntime(runtime=bed.runtime, app=guarded.app)
+        async with program:
+            await (await program.start("hello", session_id="p")).result()
+        bob = await guarded.client("bob", "sessions:own")
+        boss = await guarded.client("eve", "sessions:all")
+        assert (await bob("GET", "/v1/sessions/p")).status == 404
+        taken = await bob("POST", "/v1/sessions", {"session_id": "p"})
+        assert (taken.status, taken.data["code"]) == (404, "unknown_session")
+        shown = await boss.get("/v1/sessions/p")
+        assert (shown["owner"], (await bob.get("/v1/sessions"))["sessions"]) == (None, [])
+
+
+@pytest.mark.item(382)
+async def test_the_id_of_a_deleted_session_stays_its_owners(bed: Bed) -> None:
+    """410 for the owner, 404 for others, who cannot make it anew: its readers would read theirs."""
+    async with guarded_on(bed) as guarded:
+        ada = await guarded.client("ada", "sessions:own")
+        bob = await guarded.client("bob", "sessions:own")
+        boss = await guarded.client("eve", "sessions:all")
+        await told(ada, await made(ada), "1")
+        async with ada.stream("/v1/sessions/s/events") as reader:
+            await reader.until("run_completed")
+            assert (await ada("DELETE", "/v1/sessions/s")).status == 200
+            statuses = [(await one("GET", "/v1/sessions/s")).status for one in (ada, bob, boss)]
+            assert statuses == [410, 404, 410]
+            assert (await bob("DELETE", "/v1/sessions/s")).status == 404
+            again = await bob("POST", "/v1/sessions", {"session_id": "s"})
+            assert (again.status, again.data["code"]) == (404, "unknown_session")
+            assert (await ada("GET", "/v1/sessions/s")).status == 410
+        assert (await boss.post("/v1/sessions", {"session_id": "s"}))["owner"].startswith("ada-")
+        assert (await ada.get("/v1/sessions/s"))["status"] == "idle"
+        assert (await bob("GET", "/v1/sessions/s")).status == 404
+
+
+async def test_an_agent_that_is_no_app_is_for_who_may_operate(bed: Bed) -> None:
+    """A session of its type would start runs of it, and show those of others."""
+    async with guarded_on(bed, await crew(bed)) as guarded:
+        names = await prepared(bed, guarded)
+        boss = await guarded.client("eve", "sessions:all")
+        for web in (boss, await guarded.client("ada", "sessions:own")):
+            made_ = await web("POST", "/v1/sessions", {"app": names["type"], "session_id": "x"})
+            assert (made_.status, made_.data["code"]) == (404, "unknown_app")
+            shown = await web("GET", f"/v1/sessions/{names['key']}?app={names['type']}")
+            assert shown.status == 404
+        admin = await guarded.client("eve", "sessions:own", "operate")
+        await admin.post("/v1/sessions", {"app": names["type"], "session_id": "x"})

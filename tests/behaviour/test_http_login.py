@@ -1,0 +1,191 @@
+"""Logins of browsers, and pages of other sites."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from http.cookies import SimpleCookie
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from actors.errors import ContractError
+from compose.web.origins import checked_origins
+from tests.behaviour.guarded import Guarded, guarded_on
+from tests.behaviour.talks import Echo
+from tests.behaviour.web import Answer, WebClient, made, told, web_on
+
+if TYPE_CHECKING:
+    from tests.behaviour.bed import Bed
+
+SHOP: Final = "https://shop.example"
+HOST: Final = "api.example"
+
+
+def cookies(answer: Answer) -> dict[str, Any]:
+    """The cookies that an answer sets, by name."""
+    found = SimpleCookie()
+    for text in answer.set_cookies:
+        found.load(text)
+    return {**found}
+
+
+async def logged_in(guarded: Guarded, secret: str, **headers: str) -> tuple[WebClient, Any]:
+    """A client with the cookies of a login, and what the login said."""
+    answer = await guarded.web("POST", "/v1/login", {"token": secret}, headers=headers)
+    assert answer.status == 200, answer
+    jar = "; ".join(f"{name}={one.value}" for name, one in cookies(answer).items())
+    return WebClient(guarded.web._app, headers={"cookie": jar, **headers}), answer.data
+
+
+async def test_a_token_becomes_a_cookie_that_no_script_reads(bed: Bed) -> None:
+    """For 12 hours, of this site only, and by TLS only but on this machine."""
+    async with guarded_on(bed) as guarded:
+        secret = await guarded.token("ada", "sessions:own")
+        here = await guarded.web("POST", "/v1/login", {"token": secret})
+        far = await guarded.web("POST", "/v1/login", {"token": secret}, host=HOST)
+        said = here.data
+        assert said["principal"] == f"ada-{guarded.app}"
+        assert (said["tenant"], said["scopes"]) == ("default", ["sessions:own"])
+        for answer, prefix, secure in ((here, "", ""), (far, "__Host-", True)):
+            jar = cookies(answer)
+            login, csrf = (jar[f"{prefix}callboard_{name}"] for name in ("login", "csrf"))
+            assert (bool(login["httponly"]), bool(csrf["httponly"])) == (True, False)
+            assert csrf.value == answer.data["csrf_token"]
+            assert login.value.startswith("cbl_")
+            for one in (login, csrf):
+                assert (one["samesite"], one["path"], one["domain"]) == ("strict", "/", "")
+                assert one["secure"] == secure
+                assert int(one["max-age"]) in range(43_190, 43_201)
+        assert secret not in str(here.set_cookies)
+        web, _ = await logged_in(guarded, secret)
+        assert (await web.get("/v1/login"))["principal"] == f"ada-{guarded.app}"
+        assert (await web("GET", "/v1/sessions", host=HOST)).status == 401
+
+
+async def test_a_change_by_cookie_needs_the_token_of_the_page(bed: Bed) -> None:
+    """That of this login, and no page of another origin; reads and bearer tokens need none."""
+    async with guarded_on(bed, cors_origins=[SHOP]) as guarded:
+        secret = await guarded.token("ada", "sessions:own")
+        web, said = await logged_in(guarded, secret)
+        _, other = await logged_in(guarded, secret)
+        body = {"session_id": "s"}
+        for wrong in ({}, {"x-csrf-token": ""}, {"x-csrf-token": other["csrf_token"]}):
+            answer = await web("POST", "/v1/sessions", body, headers=wrong)
+            assert (answer.status, answer.data["code"]) == (403, "csrf")
+        good = {"x-csrf-token": said["csrf_token"]}
+        elsewhere = await web("POST", "/v1/sessions", body, headers={**good, "origin": SHOP})
+        assert (elsewhere.status, elsewhere.data["code"]) == (403, "csrf")
+        foreign = await web("GET", "/v1/sessions", origin="https://evil.example")
+        assert (foreign.status, foreign.data["code"]) == (403, "foreign_origin")
+        assert (await web("GET", "/v1/sessions", origin=SHOP)).status == 403
+        own = {**good, "origin": "http://127.0.0.1:8123"}
+        assert (await web("POST", "/v1/sessions", body, headers=own)).status == 201
+        assert (await web.get("/v1/sessions/s"))["session_id"] == "s"
+        both = {"authorization": f"Bearer {secret}"}
+        assert (await web("POST", "/v1/sessions", body, headers=both)).status == 200
+        nobody = {"authorization": "Bearer cb_nothing", **good}
+        assert (await web("POST", "/v1/sessions", body, headers=nobody)).status == 401
+
+
+async def test_secrets_of_cookies_and_of_programs_are_not_each_other(bed: Bed) -> None:
+    """Neither at the other's place, also when the process has just seen it at its own."""
+    async with guarded_on(bed) as guarded:
+        secret = await guarded.token("ada", "sessions:own")
+        web, _ = await logged_in(guarded, secret)
+        cookie = web.headers["cookie"].partition("callboard_login=")[2].partition(";")[0]
+        await web.get("/v1/login")
+        await guarded.with_token(secret).get("/v1/login")
+        assert (await guarded.with_token(cookie)("GET", "/v1/login")).status == 401
+        for value in (secret, "", "x", "\x00", "cbl_" + "x" * 43, "x" * 7_000):
+            swapped = WebClient(guarded.web._app, headers={"cookie": f"callboard_login={value}"})
+            assert (await swapped("GET", "/v1/login")).status == 401, value
+
+
+async def test_a_login_ends_when_it_is_told_to_or_its_token_does(bed: Bed) -> None:
+    """With its streams; the token itself goes on after a logout."""
+    async with guarded_on(bed) as guarded:
+        name = f"token-{guarded.app}"
+        secret = await guarded.token("ada", "sessions:own", called=name)
+        (web, said), (again, _) = [await logged_in(guarded, secret) for _ in range(2)]
+        path = await made(guarded.with_token(secret))
+        await told(guarded.with_token(secret), path, "hello")
+        good = {"x-csrf-token": said["csrf_token"]}
+        async with web.stream(f"{path}/events") as one, again.stream(f"{path}/events") as two:
+            for stream in (one, two):
+                await stream.until("run_completed")
+            assert (await web("POST", "/v1/logout")).status == 403
+            out = await web("POST", "/v1/logout", headers=good)
+            assert out.status == 204
+            assert {one.value for one in cookies(out).values()} == {""}
+            assert (await one.until())[-1]["data"]["code"] == "token_revoked"
+            assert (await web("GET", "/v1/login")).data["code"] == "token_revoked"
+            assert (await again("GET", "/v1/login")).status == 200
+            await bed.runtime.store.tokens.revoke(name)
+            assert (await two.until())[-1]["data"]["code"] == "token_revoked"
+        assert (await guarded.web("POST", "/v1/login", {"token": secret})).status == 401
+        program = await guarded.client("ada", "sessions:own")
+        assert (await program("POST", "/v1/logout")).status == 204
+        assert (await program("GET", "/v1/login")).status == 200
+
+
+async def test_a_login_lasts_no_longer_than_its_token(bed: Bed) -> None:
+    """And 12 hours at most."""
+    if bed.backend != "memory":
+        pytest.skip("hours")
+    soon = bed.clock.now() + timedelta(minutes=10)
+    async with guarded_on(bed) as guarded:
+        short = await guarded.token("ada", "sessions:own", expires_at=soon)
+        long = await guarded.token("ada", "sessions:own")
+        (young, _), (old, _) = [await logged_in(guarded, one) for one in (short, long)]
+        await asyncio.sleep(601)
+        assert (await young("GET", "/v1/login")).data["code"] == "token_expired"
+        assert (await old("GET", "/v1/login")).status == 200
+        await asyncio.sleep(12 * 3_600 - 600)
+        assert (await old("GET", "/v1/login")).data["code"] == "token_expired"
+        assert (await guarded.with_token(long)("GET", "/v1/login")).status == 200
+
+
+async def test_where_nobody_is_asked_there_is_no_login(bed: Bed) -> None:
+    """The page is told who it is: the local principal."""
+    async with web_on(bed, Echo().agent(), app_name=bed.name().type) as web:
+        answer = await web("POST", "/v1/login", {"token": "x"})
+        assert (answer.status, answer.data["code"]) == (404, "no_login")
+        assert (await web.get("/v1/login"))["principal"] == "local"
+
+
+async def test_pages_of_allowed_sites_may_ask_and_of_no_others(bed: Bed) -> None:
+    """With a bearer token; answers, problems included, may be read by them, and never with cookies."""
+    async with guarded_on(bed, cors_origins=[SHOP]) as guarded:
+        web = await guarded.client("ada", "sessions:own")
+        preflight = {
+            "access_control_request_method": "POST",
+            "access_control_request_headers": "authorization,content-type,idempotency-key",
+        }
+        asked = await guarded.web("OPTIONS", "/v1/sessions", headers=preflight, origin=SHOP)
+        assert (asked.status, asked.body) == (204, b"")
+        assert asked.headers["access-control-allow-origin"] == SHOP
+        assert "Authorization" in asked.headers["access-control-allow-headers"]
+        assert "csrf" not in asked.headers["access-control-allow-headers"].lower()
+        for answer in (
+            await web("GET", "/v1/sessions", origin=SHOP),
+            await web("GET", "/v1/sessions/nowhere", origin=SHOP),
+            await guarded.web("GET", "/v1/sessions", origin=SHOP),
+        ):
+            assert answer.headers["access-control-allow-origin"] == SHOP
+            assert answer.headers["vary"] == "Origin"
+            assert "access-control-allow-credentials" not in answer.headers
+        for origin in ("https://evil.example", "null", f"{SHOP}:444", f"{SHOP}.evil.example", "*"):
+            refused = await web("OPTIONS", "/v1/sessions", headers=preflight, origin=origin)
+            assert refused.status == 403
+            assert "access-control-allow-origin" not in refused.headers
+        assert (await web("OPTIONS", "/v1/sessions")).status == 405
+
+
+def test_an_origin_is_written_as_browsers_say_it() -> None:
+    """No wildcard, no path, no upper case."""
+    good = ("https://shop.example", "http://localhost:3000", "http://[::1]:8080")
+    assert checked_origins(good) == {*good}
+    for bad in ("*", "null", "", "shop.example", "https://shop.example/", "https://*.example"):
+        with pytest.raises(ContractError, match="--cors-origin"):
+            checked_origins([bad])

@@ -1,0 +1,158 @@
+"""Bearer tokens over HTTP: what is none, what is over, and streams that end with it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from compose.web.identity import authentication as known
+from tests.behaviour.guarded import guarded_on
+from tests.behaviour.talks import Echo
+from tests.behaviour.web import WebClient, made, told
+
+if TYPE_CHECKING:
+    from tests.behaviour.bed import Bed
+
+BAD: Final = {
+    "no header": (None, "unauthenticated"),
+    "empty": ("", "unauthenticated"),
+    "another scheme": ("Basic YTpi", "unauthenticated"),
+    "no token": ("Bearer", "bad_token"),
+    "spaces": ("Bearer    ", "bad_token"),
+    "two": ("Bearer a b", "bad_token"),
+    "a list": ("Bearer a, Bearer b", "bad_token"),
+    "unknown": ("Bearer cb_unknown", "bad_token"),
+    "NUL": ("Bearer a\x00b", "bad_token"),
+    "not ASCII": ("Bearer ü", "bad_token"),
+    "quoted": ('Bearer "x"', "bad_token"),
+    "huge": ("Bearer " + "x" * 8_200, "bad_token"),
+    "SQL": ("Bearer ' or 1=1 --", "bad_token"),
+}
+
+
+async def refused(web: WebClient, **headers: str) -> tuple[int, str]:
+    """Status and code of the answer to who asks so; each 401 says how to ask."""
+    answer = await web("GET", "/v1/sessions", headers=headers)
+    if answer.status == 401:
+        assert answer.headers["www-authenticate"].startswith('Bearer realm="callboard"')
+        assert answer.data["remedy"]
+    return answer.status, answer.data["code"]
+
+
+async def test_who_has_no_token_is_nobody(bed: Bed) -> None:
+    """On each endpoint, whatever the header says instead; the document is for everybody."""
+    async with guarded_on(bed) as guarded:
+        for what, (said, code) in BAD.items():
+            headers = {} if said is None else {"authorization": said}
+            assert await refused(guarded.web, **headers) == (401, code), what
+        secret = await guarded.token("ada", "sessions:own")
+        for good in (f"Bearer {secret}", f"bearer  {secret} "):
+            assert (await guarded.web("GET", "/v1/sessions", authorization=good)).status == 200
+        twice = {"authorization": f"Bearer {secret}", "Authorization": f"Bearer {secret}"}
+        assert (await guarded.web("GET", "/v1/sessions", headers=twice)).status == 400
+        for wrong in (secret[:-1], secret + "a", secret.swapcase(), secret.removeprefix("cb_")):
+            assert await refused(guarded.with_token(wrong)) == (401, "bad_token")
+        assert (await guarded.web("GET", "/v1/openapi.json")).status == 200
+
+
+async def test_a_token_that_is_over_says_so(bed: Bed) -> None:
+    """A revoked one works for two seconds more where it was just used; one that expires not at all."""
+    now, store = bed.clock.now(), bed.runtime.store.tokens
+    async with guarded_on(bed) as guarded:
+        past = await guarded.token("ada", "sessions:own", expires_at=now - timedelta(seconds=1))
+        assert await refused(guarded.with_token(past)) == (401, "token_expired")
+        name = f"token-{guarded.app}"
+        web = guarded.with_token(await guarded.token("ada", "sessions:own", called=name))
+        assert await refused(guarded.with_token(name)) == (401, "bad_token")
+        await store.revoke(name)
+        assert await refused(web) == (401, "token_revoked")
+        if bed.backend == "memory":
+            soon = now + timedelta(seconds=1)
+            short = await guarded.token("ada", "sessions:own", expires_at=soon)
+            assert (await guarded.with_token(short)("GET", "/v1/sessions")).status == 200
+            await asyncio.sleep(1.1)
+            assert await refused(guarded.with_token(short)) == (401, "token_expired")
+            revoked = guarded.with_token(await guarded.token("ada", "sessions:own", called="used"))
+            await revoked.get("/v1/sessions")
+            await store.revoke("used")
+            await asyncio.sleep(known.FRESH_S + 0.1)
+            assert await refused(revoked) == (401, "token_revoked")
+
+
+async def test_what_is_remembered_of_tokens_has_a_limit(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are; each is asked for anew then."""
+    monkeypatch.setattr(known, "MOST_KNOWN", 2)
+    async with guarded_on(bed) as guarded:
+        webs = [await guarded.client(f"p{n}", "sessions:own") for n in range(5)]
+        for web in (*webs, *webs):
+            await web.get("/v1/sessions")
+        assert len(webs) == 5
+
+
+async def test_a_token_that_is_revoked_ends_its_streams_and_no_others(bed: Bed) -> None:
+    """Each with an event that says so; the run goes on, also if its stream was to cancel it."""
+    echo = Echo()
+    async with guarded_on(bed, echo.agent()) as guarded:
+        name = f"token-{guarded.app}"
+        web = guarded.with_token(await guarded.token("ada", "sessions:own", called=name))
+        other = await guarded.client("ada", "sessions:own")
+        path = await made(web)
+        gate = echo.hold("go")
+        url, cancels = f"{path}/events", f"{path}/runs?on_disconnect=cancel"
+        async with (
+            web.stream(cancels, {"text": "go"}) as mine,
+            web.stream(url) as watching,
+            other.stream(url) as staying,
+        ):
+            for one in (mine, watching, staying):
+                await one.until("loop_started")
+            await bed.runtime.store.tokens.revoke(name)
+            ends: list[Any] = [(await one.until())[-1] for one in (mine, watching)]
+            assert [one["event"] for one in ends] == ["problem", "problem"]
+            assert {one["data"]["code"] for one in ends} == {"token_revoked"}
+            assert {one["data"]["status"] for one in ends} == {401}
+            gate.set()
+            assert (await staying.until("run_completed"))[-1]["event"] == "run_completed"
+        assert (await told(other, path, "next"))["status"] == "completed"
+        found = (await other.get(f"{path}/runs"))["runs"]
+        assert [one["status"] for one in found] == ["completed", "completed"]
+
+
+async def test_a_token_that_expires_ends_its_streams(bed: Bed) -> None:
+    """At most two seconds later."""
+    soon = bed.clock.now() + timedelta(seconds=1)
+    async with guarded_on(bed) as guarded:
+        web = guarded.with_token(await guarded.token("ada", "sessions:own", expires_at=soon))
+        path = await made(web)
+        async with web.stream(f"{path}/events") as stream:
+            events = await stream.until()
+        assert (events[-1]["event"], events[-1]["data"]["code"]) == ("problem", "token_expired")
+
+
+async def test_no_secret_is_logged_or_answered(bed: Bed, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever is wrong with the request."""
+    caplog.set_level(logging.DEBUG)
+    async with guarded_on(bed) as guarded:
+        secret = await guarded.token("ada", "sessions:own", "operate")
+        web = guarded.with_token(secret)
+        answers = [
+            await web("GET", "/v1/sessions"),
+            await web("GET", "/v1/nowhere"),
+            await web("POST", "/v1/sessions", b"{"),
+            await guarded.with_token(secret + "x")("GET", "/v1/sessions"),
+            await guarded.web("GET", "/v1/sessions", authorization=f"Basic {secret}"),
+            await guarded.web("POST", "/v1/login", {"token": secret + "y"}),
+            await guarded.web("POST", "/v1/login", {"token": [secret]}),
+            await guarded.web("POST", "/v1/login", {"odd": secret}),
+        ]
+        text = caplog.text + "".join(f"{one.headers}{one.body!r}" for one in answers)
+        assert secret not in text
+        assert secret[3:40] not in text
+        rows = repr(await bed.runtime.store.tokens.list())
+        assert secret[3:] not in rows

@@ -1,0 +1,322 @@
+"""Pages for people over HTTP: they say what the API says, and nothing that anybody wrote acts in them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import pytest
+from typing_extensions import override
+
+from actors.agents import ReActAgent
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.tools import Risk, Tool, ToolCall
+from actors.kernel.agent.transcript import NewTurn
+from actors.kernel.runtime.ids import AgentId
+from actors.testing import FunctionModel, ModelReply
+from compose.web import app as api_of
+from compose.web.pages.conversation import WINDOW
+from compose.web.pages.html import POLICY
+from compose.web.principal import LOCAL, Principal
+from compose.web.problems import HttpProblem, ProblemError
+from tests.behaviour.agents import Acting
+from tests.behaviour.bed import FAST
+from tests.behaviour.guarded import guarded_on
+from tests.behaviour.talks import Echo
+from tests.behaviour.web import Answer, WebClient, made, told, web_on
+from tests.harness.elements import Elements
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.requests import Request
+
+    from actors.kernel.agent.message import Message
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+EVIL: Final = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{1337*1337}}"
+HTML: Final = "text/html"
+
+
+@pytest.fixture
+def app(bed: Bed) -> str:
+    """A type that no other test has."""
+    return bed.name().type
+
+
+def read(answer: Answer, status: int = 200) -> Elements:
+    """Return a page, which nothing in it can leave: no script, style, handler or image but our own."""
+    assert answer.status == status, answer
+    assert answer.headers["content-security-policy"] == POLICY
+    assert answer.headers["content-type"].startswith(HTML)
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    page = Elements(answer.body.decode())
+    assert not page.all("img") + page.all("style") + page.all("iframe")
+    for one in (*page.all("script"), *page.all("link")):
+        assert str(one.get("src") or one.get("href")).startswith("/static/"), one
+    for _, attributes in page.found:
+        assert not [name for name in attributes if name.startswith("on") or name == "style"]
+    assert "1787569" not in page.text
+    return page
+
+
+async def page_of(web: WebClient, path: str, status: int = 200) -> Elements:
+    """Return the page there."""
+    return read(await web("GET", path, accept=HTML), status)
+
+
+class EvilDesk(ReActAgent):
+    """An agent whose every word is markup: of its model, its tools, its specialist and its errors."""
+
+    def __init__(self, specialist: AgentId) -> None:
+        async def pay(**given: Any) -> Any:
+            return {EVIL: EVIL}
+
+        schema = {"type": "object", "properties": {EVIL: {"type": "string"}}}
+        tool = Tool("pay", EVIL, pay, parameters=schema, risk=Risk.HIGH)
+        super().__init__("desk", model=FunctionModel(self._answer), tools=[tool])
+        self._specialist = specialist
+
+    def _answer(self, messages: Sequence[ChatMessage], options: Any) -> ModelReply:
+        del options
+        if messages[-1].role == "tool" or messages[-1].text == "go on":
+            return ModelReply(text=EVIL, reasoning=EVIL)
+        if "fail" in messages[-1].text:
+            return ModelReply(pieces=(), error=ValueError(EVIL))
+        calls = [ToolCall(id=EVIL, name="pay", arguments={EVIL: EVIL})]
+        return ModelReply(text=EVIL, calls=calls)
+
+    @override
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
+        """Ask a specialist, then answer."""
+        await ctx.join(await ctx.spawn(self._specialist, {"text": EVIL}))
+        return await super().run(ctx, inbox)
+
+
+@pytest.mark.item(364, 369, 387)
+async def test_nothing_that_anybody_wrote_acts_in_a_page(bed: Bed, app: str) -> None:
+    """Ids, titles, messages, answers, tools, approvals, files, specialists, errors, and what was asked for."""
+
+    async def helps(ctx: RunContext, inbox: list[Message]) -> Any:
+        return {EVIL: inbox[0].payload}
+
+    helper = Acting(bed.name(EVIL), helps)
+    bed.agents[helper.id] = helper
+    await bed.runtime.register(helper)
+    async with web_on(bed, EvilDesk(helper.id), app_name=app, retry=FAST) as web:
+        session, path = EVIL, f"/v1/sessions/{quote(EVIL, safe='')}"
+        label = {"session_id": session, "title": EVIL, "metadata": {EVIL: EVIL}, "project": EVIL}
+        await web.post("/v1/sessions", label)
+        run = (await web.post(f"{path}/runs", {"text": EVIL}))["run_id"]
+        here = f"/chat/{app}/{quote(session, safe='')}"
+        await bed.seen(run, "ask.sent")
+        waiting = await page_of(web, here)
+        [asked] = (await web.get(f"/v1/approvals?run_id={run}"))["approvals"]
+        assert [one["data-approval"] for one in waiting.all("article", "approval")] == [asked["id"]]
+        await web.post(f"/v1/approvals/{asked['id']}", {"approve": True, "comment": EVIL})
+        await web.post(f"{path}/runs", {"text": f"fail {EVIL}", "message_id": "f"})
+        name = quote(EVIL, safe="")
+        upload = f"/v1/artifacts?session_id={name}&name={name}"
+        await web("POST", upload, b"x", content_type=EVIL.replace("\n", ""))
+        assert (await told(web, path, "go on"))["status"] == "completed"
+        pages = [
+            await page_of(web, one)
+            for one in (
+                "/",
+                f"/chat/{app}",
+                f"/chat/{app}?title={quote('<script>')}",
+                here,
+                f"{here}?before=1",
+                f"{here}/runs/{run}",
+            )
+        ]
+        whole = pages[3]
+        assert whole.text.count(EVIL) >= 10
+        [child] = [one for one in whole.links() if f"/runs/{run}/children/" in one]
+        assert EVIL in (await page_of(web, child)).text
+        [file] = {one for one in whole.links() if one.startswith("/v1/artifacts/")}
+        assert (await web("GET", file)).body == b"x"
+        for status, lost in (
+            (404, f"/chat/{app}/{quote('no ' + EVIL, safe='')}"),
+            (404, f"{here}/runs/{quote(EVIL, safe='')}"),
+            (404, f"{here}/runs/{run}/children/{quote(EVIL, safe='')}"),
+            (422, f"{here}?{quote(EVIL)}=1"),
+            (422, f"/chat/{quote(EVIL, safe='')}"),
+            (400, f"/chat/{app}?after={quote(EVIL)}"),
+        ):
+            await page_of(web, lost, status)
+
+
+async def test_a_conversation_is_read_without_scripts(bed: Bed, app: str) -> None:
+    """Apps lead to sessions, these to conversations; answers are formatted, instants exact."""
+    async with web_on(bed, Echo().agent(), app_name=app) as web:
+        path = await made(web, "a/b")
+        await web("PATCH", path.replace("a/b", "a%2Fb"), {"title": "Large whales"})
+        await told(web, "/v1/sessions/a%2Fb", "where are **whales**?")
+        apps = await page_of(web, "/")
+        assert f"/chat/{app}" in apps.links()
+        listed = await page_of(web, f"/chat/{app}?title=WHALE")
+        assert [one for one in listed.links() if one.endswith("/a%2Fb")] == [f"/chat/{app}/a%2Fb"]
+        assert "/a%2Fb" not in str((await page_of(web, f"/chat/{app}?title=dragon")).links())
+        page = await page_of(web, f"/chat/{app}/a%2Fb")
+        assert "where are **whales**?" in page.text
+        assert (
+            len(page.all("strong")) - len(page.all("article", "message")) == 2
+        )  # title, **whales**
+        assert all(len(str(one["datetime"])) > 18 for one in page.all("time"))
+        assert " UTC" in page.text
+
+
+@pytest.mark.item(356)
+async def test_a_page_has_the_end_of_a_conversation_and_links_to_the_rest(
+    bed: Bed, app: str
+) -> None:
+    """Each node once, however long it is."""
+    async with web_on(bed, Echo().agent(), app_name=app) as web:
+        path = await made(web)
+        await told(web, path, "first")
+        agent = web.talks.agent_id("s") if web.talks else AgentId(app, "s")
+        more = [NewTurn("s", f"n{n}", ChatMessage.of("assistant", f"turn {n}")) for n in range(95)]
+        await bed.runtime.store.transcripts.append(agent, more)
+        nodes = [one["node_id"] for one in (await web.get(f"{path}/nodes"))["nodes"]]
+        seen: list[str] = []
+        here, links = f"/chat/{app}/s", [f"/chat/{app}/s"]
+        while links:
+            page = await page_of(web, links[0])
+            shown = [str(one["data-node"]) for one in page.all("article", "message")]
+            assert len(shown) <= WINDOW
+            seen = shown + seen
+            links = [one for one in page.links() if one.startswith(f"{here}?before=")]
+        assert seen == nodes
+
+
+@pytest.mark.item(357)
+async def test_branches_are_numbered_and_lead_to_their_ends(bed: Bed, app: str) -> None:
+    """An edited message has arrows to the newest end of what was said before and behind it."""
+    async with web_on(bed, Echo().agent(), app_name=app) as web:
+        path = await made(web)
+        for text in ("one", "two"):
+            await told(web, path, text)
+        nodes = (await web.get(f"{path}/nodes"))["nodes"]
+        await told(web, path, "zwei")
+        await web.post(
+            f"{path}/runs", {"text": "deux", "parent_node": nodes[1]["node_id"]}, prefer="wait=20"
+        )
+        page = await page_of(web, f"/chat/{app}/s")
+        ends = [str(one["data-to"]) for one in page.all("button") if one.get("data-do") == "switch"]
+        assert len(ends) == 2
+        assert ends[1] == ""
+        await web("PUT", f"{path}/active-node", {"node_id": ends[0]})
+        back = await page_of(web, f"/chat/{app}/s")
+        assert ("zwei" in back.text, "deux" in back.text) == (True, False)
+        run = nodes[2]["run_id"]
+        part = await page_of(web, f"/chat/{app}/s/runs/{run}")
+        assert [one for one in part.all("button") if one.get("data-do") == "switch"] == [
+            one for one in back.all("button") if one.get("data-do") == "switch"
+        ]
+
+
+@pytest.mark.item(362, 364)
+async def test_a_page_shows_what_executes_and_what_waits(bed: Bed, app: str) -> None:
+    """The message of the open run, before there is an answer, and those behind it; and where events go on."""
+    echo = Echo()
+    async with web_on(bed, echo.agent(), app_name=app) as web:
+        path = await made(web)
+        gate = echo.hold("slow")
+        first = (await web.post(f"{path}/runs", {"text": "slow"}))["run_id"]
+        second = (await web.post(f"{path}/runs", {"text": "queued one"}))["run_id"]
+        await bed.seen(first, "run.started")
+        page = await page_of(web, f"/chat/{app}/s")
+        [state] = [one for one in page.all("div") if one.get("id") == "state"]
+        assert state["data-active"] == first
+        assert [one["id"] for one in page.all("li") if "id" in one] == [f"queued-{second}"]
+        assert page.text.count("queued one") == 1
+        assert "slow" in page.text
+        [main] = page.all("main")
+        gate.set()
+        async with web.stream(f"{path}/events", last_event_id=str(main["data-cursor"])) as stream:
+            await stream.until("run_completed")
+            behind = await stream.until("run_completed")
+        assert {one["data"]["run_id"] for one in behind} == {second}
+
+
+async def test_a_page_is_of_its_reader(bed: Bed, app: str) -> None:
+    """Another tenant finds nothing; who is nobody is led to where people say who they are, or told so."""
+    async with web_on(bed, Echo().agent(), app_name=app) as web:
+        path = await made(web)
+        run = await told(web, path, "secret")
+
+        async def stranger(_: Request) -> Principal:
+            return Principal("other", "eve", LOCAL.scopes)
+
+        async def nobody(_: Request) -> Principal:
+            raise ProblemError(HttpProblem(401, "unauthorized", "say who you are"))
+
+        here = f"/chat/{app}/s"
+        theirs = WebClient(api_of(bed.runtime, default_app=app, authenticate=stranger))
+        for one in (here, f"{here}/runs/{run['run_id']}", f"{here}?before=1"):
+            assert "secret" not in (await page_of(theirs, one, 404)).text
+        assert not [
+            one for one in (await page_of(theirs, f"/chat/{app}")).links() if one.endswith("/s")
+        ]
+        unknown = WebClient(api_of(bed.runtime, default_app=app, authenticate=nobody))
+        await page_of(unknown, here, 401)
+
+
+async def test_a_page_leads_who_is_nobody_to_where_people_sign_in(bed: Bed) -> None:
+    """And back. Another principal's sessions are no pages, and in no list; scopes are those of the API."""
+    async with guarded_on(bed) as guarded:
+        ada, bob = [await guarded.client(name, "sessions:own") for name in ("ada", "bob")]
+        await made(ada, "s")
+        here = f"/chat/{guarded.app}/s"
+        asked = await guarded.web("GET", here, accept=HTML)
+        assert (asked.status, asked.headers["location"]) == (303, f"/login?next={here}")
+        form = (await page_of(guarded.web, asked.headers["location"])).all("form")
+        assert [one["data-next"] for one in form] == [here]
+        await page_of(ada, here)
+        await page_of(bob, here, 404)
+        lists = [await page_of(one, f"/chat/{guarded.app}") for one in (ada, bob)]
+        assert [here in one.links() for one in lists] == [True, False]
+        await page_of(await guarded.client("eve", "cleanup"), "/", 403)
+
+
+async def test_a_session_that_is_gone_is_a_page_that_says_so(bed: Bed, app: str) -> None:
+    """410, with a way on."""
+    async with web_on(bed, Echo().agent(), app_name=app) as web:
+        path = await made(web)
+        await web("DELETE", path)
+        page = await page_of(web, f"/chat/{app}/s", 410)
+        assert "/" in page.links()
+
+
+async def test_files_of_pages_are_kept_by_browsers_as_long_as_they_are_the_same(
+    bed: Bed, app: str
+) -> None:
+    """Their name has a digest; one that another version of a process has named is not kept."""
+    async with web_on(bed, Echo().agent(), app_name=app) as web:
+        page = await page_of(web, "/")
+        [script] = [str(one["src"]) for one in page.all("script")]
+        found = await web("GET", script, accept_encoding="gzip")
+        assert found.headers["content-encoding"] == "gzip"
+        assert "immutable" in found.headers["cache-control"]
+        old = await web("GET", "/static/old/page.js")
+        assert old.headers["cache-control"] == "no-store"
+        assert b"import" in old.body
+        for lost in ("/static/x/nothing.js", "/static/x/..%2Fhtml.py", "/static/x/page.html"):
+            assert (await web("GET", lost)).status == 404
+
+
+async def test_without_its_extra_the_page_says_what_to_install(
+    bed: Bed, app: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The API is there all the same."""
+    for name in [one for one in sys.modules if one.startswith("compose.web.pages.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    async with web_on(bed, Echo().agent(), app_name=app) as web:
+        answer = await web("GET", "/")
+        assert (answer.status, answer.data["code"]) == (501, "no_pages")
+        assert "callboard[web]" in answer.data["remedy"]
+        assert (await web.get("/v1/apps"))["apps"]

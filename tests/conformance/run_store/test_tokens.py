@@ -1,0 +1,143 @@
+"""Tokens of the API: found by the hash of their secret, listed, revoked, over."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import InvalidNameError, InvalidTextError
+from actors.kernel.storage.errors import TokenExistsError
+from actors.kernel.storage.token import NewToken
+from actors.storage.tokens import digest_of, new_secret
+from tests.conformance.clock import ManualClock
+
+if TYPE_CHECKING:
+    from tests.conformance.bed import Bed
+
+
+def token(name: str = "ci", *, id_: str = "", **more: Any) -> NewToken:
+    """A token whose secret is its id."""
+    one = id_ or name
+    scopes = ("sessions:own", "operate")
+    facts = {"tenant": "default", "principal": "ada", "scopes": scopes, **more}
+    return NewToken(id=one, digest=digest_of(one), name=name, **facts)
+
+
+def login(id_: str, parent: str | None, **more: Any) -> NewToken:
+    """The cookie of a browser."""
+    return token("", id_=id_, is_login=True, parent=parent, **more)
+
+
+async def test_a_token_is_found_by_the_hash_of_its_secret_alone(bed: Bed) -> None:
+    """With all that it was made with; its name or id is no secret."""
+    tokens = bed.store.tokens
+    made = await tokens.create(token(tenant="acme"))
+    found = await tokens.find(digest_of("ci"))
+
+    assert found is not None
+    assert (found.id, found.name, found.tenant, found.principal) == ("ci", "ci", "acme", "ada")
+    assert (found.scopes, found.state) == (("sessions:own", "operate"), "valid")
+    assert (found.is_login, found.expires_at, found.revoked_at) == (False, None, None)
+    assert found.created_at == made.created_at
+    assert [await tokens.find(one) for one in ("ci", "", digest_of("other"), "x" * 3_000)] == [
+        None
+    ] * 4
+    secret = new_secret("cb_")
+    assert (len(secret), len({new_secret("cb_") for _ in range(100)})) == (46, 100)
+
+
+async def test_one_token_at_a_time_has_a_name(bed: Bed) -> None:
+    """Of several that are made at once one is; a name is free again when its token was revoked."""
+    tokens = bed.store.tokens
+    made = await asyncio.gather(
+        *(tokens.create(token(id_=f"t{n}")) for n in range(3)), return_exceptions=True
+    )
+    assert sorted(type(one).__name__ for one in made) == ["ApiToken"] + ["TokenExistsError"] * 2
+    revoked = await tokens.revoke("ci")
+    assert revoked is not None
+    assert revoked.state == "revoked"
+    await tokens.create(token(id_="new"))
+    with pytest.raises(TokenExistsError, match="tokens revoke"):
+        await tokens.create(token(id_="newer"))
+
+    assert [(one.id, one.state) for one in await tokens.list()] == [
+        (revoked.id, "revoked"),
+        ("new", "valid"),
+    ]
+
+
+async def test_a_revoked_token_stays_so_with_the_logins_made_from_it(bed: Bed) -> None:
+    """By name or id, once or twice; others go on, and what nobody knows counts as revoked."""
+    tokens = bed.store.tokens
+    for one in (token("a"), token("b"), login("la", "a"), login("lb", "b"), login("jwt", None)):
+        await tokens.create(one)
+    assert await tokens.over(["a", "b", "la", "lb", "jwt"]) == {}
+    first, again = await tokens.revoke("a"), await tokens.revoke("a")
+    assert first is not None
+    assert again == first
+    assert await tokens.revoke("nobody") is None
+    over = await tokens.over(["a", "b", "la", "lb", "jwt", "nobody"])
+
+    assert over == {"a": "revoked", "la": "revoked", "nobody": "revoked"}
+    states = [await tokens.find(digest_of(one)) for one in ("a", "la", "b", "lb")]
+    assert [one and one.state for one in states] == ["revoked", "revoked", "valid", "valid"]
+    assert [one.id for one in await tokens.list()] == ["a", "b"]
+    await tokens.revoke("lb")
+    assert await tokens.over(["b", "lb"]) == {"lb": "revoked"}
+
+
+async def test_a_token_expires_and_logins_that_did_are_forgotten(bed: Bed) -> None:
+    """A token that is over is still listed; the next one of its principal takes old logins away."""
+    tokens, now = bed.store.tokens, bed.clock.now()
+    past, soon = now - timedelta(minutes=5), now + timedelta(days=1)
+    for one in (token("old", expires_at=past), token("young", expires_at=soon)):
+        await tokens.create(one)
+    await tokens.create(login("gone", "young", expires_at=past))
+    found = await tokens.find(digest_of("gone"))
+    assert found is not None
+    assert (found.state, await tokens.over(["gone"])) == ("expired", {"gone": "expired"})
+    await tokens.create(login("other", "young", expires_at=soon, principal="bob"))
+    assert await tokens.find(digest_of("gone")) is not None
+    await tokens.create(login("kept", "young", expires_at=soon))
+
+    assert await tokens.find(digest_of("gone")) is None
+    assert await tokens.over(["old", "young", "kept"]) == {"old": "expired"}
+    assert [(one.id, one.state) for one in await tokens.list()] == [
+        ("old", "expired"),
+        ("young", "valid"),
+    ]
+
+
+async def test_the_use_of_a_token_is_written_once_a_minute(bed: Bed) -> None:
+    """A look at it by operators is no use."""
+    tokens = bed.store.tokens
+
+    async def used() -> Any:
+        return [one.last_used_at for one in await tokens.list()]
+
+    await tokens.create(token())
+    await tokens.over(["ci"])
+    assert await used() == [None]
+    await tokens.find(digest_of("ci"))
+    first = await used()
+    await tokens.find(digest_of("ci"))
+    assert await used() == first != [None]
+    if isinstance(bed.clock, ManualClock):
+        bed.clock.advance(61)
+        await tokens.find(digest_of("ci"))
+        assert await used() == [bed.clock.now()]
+
+
+def test_what_no_database_takes_is_refused() -> None:
+    """Before anything is asked of one."""
+    for bad in ("", "a b", "x" * 300):
+        with pytest.raises(InvalidNameError):
+            token(tenant=bad)
+    for bad in ("a\x00b", "\ud800", "x" * 1_025):
+        with pytest.raises(InvalidTextError):
+            token(bad)
+        with pytest.raises(InvalidTextError):
+            token(principal=bad)

@@ -1,0 +1,136 @@
+"""The machine's Chromium, driven by playwright: one browser for a session of tests.
+
+Nothing is downloaded from elsewhere than the machine's own package source: as root, apt installs Chromium
+where there is none. Else the tests that need it are skipped, in CI too: `REMEDY` says what to do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from playwright.async_api import async_playwright
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from playwright.async_api import Browser, ConsoleMessage, Page, Response
+
+REMEDY: Final = (
+    "there is no Chromium: apt-get install chromium, or name one in CALLBOARD_TEST_CHROMIUM"
+)
+_NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_FLAGS: Final = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
+)
+_APT: Final = (
+    "apt-get",
+    "install",
+    "-y",
+    "--no-install-recommends",
+    "chromium",
+    "fonts-dejavu-core",
+)
+_APT_LIMIT_S: Final = 45
+
+
+def find_chromium() -> str:
+    """Return the path of Chromium; where there is none, install it, or skip the test."""
+    found = _found()
+    if found is None and os.name == "posix" and os.geteuid() == 0 and shutil.which("apt-get"):
+        with (Path(tempfile.gettempdir()) / "callboard-chromium.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one worker installs
+            if _found() is None:
+                env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+                with suppress(subprocess.TimeoutExpired):
+                    for command in (("apt-get", "update"), _APT):
+                        subprocess.run(
+                            command, capture_output=True, check=False, env=env, timeout=_APT_LIMIT_S
+                        )
+        found = _found()
+    if found is None:
+        pytest.skip(REMEDY)
+    return found
+
+
+def _found() -> str | None:
+    given = os.environ.get("CALLBOARD_TEST_CHROMIUM")
+    return given or next((path for name in _NAMES if (path := shutil.which(name))), None)
+
+
+@asynccontextmanager
+async def chromium() -> AsyncIterator[Browser]:
+    """Yield a browser without a window."""
+    path = find_chromium()
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=path, args=[*_FLAGS])
+        try:
+            yield browser
+        finally:
+            await browser.close()
+
+
+@dataclass
+class Watched:
+    """A page that is watched: what went wrong in it.
+
+    Attributes:
+        page: The page.
+        origin: All requests have to be for it.
+        wrong: Errors of scripts, refusals of the content policy, requests that failed or went elsewhere.
+        is_cut: The test cuts the line: requests may fail.
+    """
+
+    page: Page
+    origin: str
+    wrong: list[str] = field(default_factory=list)
+    is_cut: bool = False
+
+    def __post_init__(self) -> None:
+        self.page.on("console", self._said)
+        self.page.on("pageerror", lambda error: self._note(str(error)))
+        self.page.on("request", lambda asked: self._asked(asked.url))
+        self.page.on("requestfailed", self._failed)
+        self.page.on("response", self._answered)
+
+    def _said(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self._note(message.text)
+
+    def _answered(self, got: Response) -> None:
+        if got.status >= 400:
+            self._note(f"{got.status} {got.url}")
+
+    def _note(self, text: str) -> None:
+        if not self.is_cut:
+            self.wrong.append(text)
+
+    def _asked(self, url: str) -> None:
+        if not url.startswith((self.origin, "data:")):
+            self.wrong.append(f"another origin: {url}")
+
+    def _failed(self, asked: Any) -> None:
+        if asked.failure != "net::ERR_ABORTED":  # the page was left, or has closed a stream
+            self._note(f"{asked.url}: {asked.failure}")
+
+
+@asynccontextmanager
+async def watched(browser: Browser, origin: str, **options: Any) -> AsyncIterator[Watched]:
+    """Yield a page of a context of its own, in which nothing may go wrong."""
+    context = await browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **options})
+    context.set_default_timeout(15_000)
+    try:
+        seen = Watched(await context.new_page(), origin)
+        yield seen
+        assert not seen.wrong, seen.wrong
+    finally:
+        await context.close()

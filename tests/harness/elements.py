@@ -1,0 +1,44 @@
+"""The elements of a page, as a reader without scripts gets it."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+from typing_extensions import override
+
+
+class Elements(HTMLParser):
+    """The elements of a text, with their attributes, and all words between them.
+
+    Attributes:
+        found: Tags and attributes, in order.
+        text: What stands between tags.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+
+    @override
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Remember an element."""
+        self.found.append((tag, dict(attrs)))
+
+    @override
+    def handle_data(self, data: str) -> None:
+        """Remember words."""
+        self.text += data
+
+    def all(self, tag: str, class_: str = "") -> list[dict[str, str | None]]:
+        """Return the attributes of the elements of a tag, perhaps only of those that have a class."""
+        return [
+            attributes
+            for name, attributes in self.found
+            if name == tag and (not class_ or class_ in str(attributes.get("class")).split())
+        ]
+
+    def links(self) -> list[str]:
+        """Return where links lead."""
+        return [str(one["href"]) for one in self.all("a") if "href" in one]

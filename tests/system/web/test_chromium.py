@@ -1,0 +1,325 @@
+"""Journeys through the pages in a real Chromium: what people do, and that they see what is so."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+import pytest_asyncio
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import expect
+
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.transcript import NewTurn
+from actors.kernel.storage.session_directory import SessionLabel
+from actors.kernel.storage.token import NewToken
+from actors.sessions import AgentRuntime
+from actors.storage.tokens import BEARER, digest_of, new_secret
+from compose.web import app
+from compose.web.server import serve_web
+from tests.harness.chromium import chromium, watched
+from tests.harness.slow import IS_SLOW
+from tests.system.web.desk import APP_NAME, Desk, served
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from playwright.async_api import Browser, Page
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PHONE: Final = {"width": 360, "height": 740}
+MANY: Final = 2_000
+expect.set_options(timeout=15_000)
+
+
+class Place:
+    """A browser, and the pages that a desk is served at."""
+
+    def __init__(self, browser: Browser, url: str, talks: AgentRuntime, desk: Desk) -> None:
+        self.browser, self.url, self.talks, self.desk = browser, url, talks, desk
+
+    async def session(self, name: str) -> str:
+        """Make a session, and return the address of its page."""
+        agent = self.talks.agent_id(name)
+        await self.talks.runtime.store.directory.create(agent, SessionLabel(title=name))
+        return f"{self.url}/chat/{APP_NAME}/{name}"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def place() -> AsyncIterator[Place]:
+    """One browser, and one desk in memory, for all tests here."""
+    desk = Desk()
+    async with chromium() as browser, served(desk) as (url, talks):
+        yield Place(browser, url, talks, desk)
+
+
+async def say(page: Page, text: str) -> None:
+    """Write a message, and send it by the keyboard."""
+    await page.fill("#text", text)
+    await page.press("#text", "Enter")
+
+
+async def check_access(page: Page) -> None:
+    """Nothing on the page is out of reach of those who hear it or have no mouse."""
+    found = (await Axe().run(page)).response["violations"]
+    bad = [(one["id"], [node["html"] for node in one["nodes"]]) for one in found]
+    assert not [one for one, rule in zip(bad, found, strict=True) if rule["impact"] in HARD], bad
+
+
+HARD: Final = ("serious", "critical")
+
+
+@pytest.mark.item(349, 351, 362, 364, 371)
+async def test_a_reload_in_the_middle_of_an_answer_shows_the_same(place: Place) -> None:
+    """So does a second reader; the answer's end comes to both, as HTML. A message waits, and is cancelled."""
+    gate = place.desk.hold("reload whales")
+    async with (
+        watched(place.browser, place.url) as seen,
+        watched(place.browser, place.url) as other,
+    ):
+        page = seen.page
+        await page.goto(place.url)
+        await page.click("text=helpdesk")
+        await page.click("[data-do=new]")
+        await say(page, "reload whales")
+        live = page.locator(".live .said")
+        await expect(live).to_have_text("Whales live in ")
+        await expect(page.locator(".message.user .said")).to_have_text("reload whales")
+        await other.page.goto(page.url)
+        await expect(other.page.locator(".live .said")).to_have_text("Whales live in ")
+        await page.reload()
+        await expect(live).to_have_text("Whales live in ")
+        await expect(page).to_have_title("reload whales · helpdesk")
+        await say(page, "never mind")
+        for one in (page, other.page):
+            await expect(one.locator("#queue li .plain")).to_have_text("never mind")
+        await other.page.click("#queue button")
+        await expect(page.locator("#queue li")).to_have_count(0)
+        gate.set()
+        for one in (page, other.page):
+            await expect(one.locator(".said table td").first).to_have_text("Blue whale")
+            await expect(one.locator(".live > *")).to_have_count(0)
+            await expect(one.locator("article.message")).to_have_count(2)
+            await expect(one.locator("#line button")).to_have_count(0)
+        await check_access(page)
+
+
+@pytest.mark.item(369, 376)
+async def test_an_approval_is_given_and_refused_by_keyboard_alone(place: Place) -> None:
+    """With a reason; tools, and the file that one has left, are cards in place, after a reload too."""
+    async with watched(place.browser, place.url, color_scheme="dark") as seen:
+        page = seen.page
+        await page.goto(await place.session("keys"))
+        await page.keyboard.type("please refund")
+        await page.keyboard.press("Enter")
+        waiting = page.locator(".approval.waiting")
+        await expect(waiting).to_have_count(1)
+        await check_access(page)
+        await page.locator("#scroll").focus()
+        await page.keyboard.press("d")
+        await page.keyboard.type("too much")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".approval.denied .plain")).to_have_text("too much")
+        await expect(waiting).to_have_count(0)
+        await page.locator("#scroll").focus()
+        await page.keyboard.press("/")
+        await page.keyboard.type("another refund")
+        await page.keyboard.press("Enter")
+        await expect(waiting).to_have_count(1)
+        await page.locator("#scroll").focus()
+        await page.keyboard.press("a")
+        await expect(page.locator(".cards .file a")).to_have_text("receipt-7.txt")
+        cards = await page.locator(".cards > *").evaluate_all("all => all.map((one) => one.id)")
+        await page.reload()
+        assert cards == await page.locator(".cards > *").evaluate_all("a => a.map((b) => b.id)")
+        async with page.expect_download() as download:
+            await page.locator(".cards .file a").click()
+        assert (await (await download.value).path()).read_text() == "order 7: 40 EUR\n"
+
+
+@pytest.mark.item(357)
+async def test_an_edited_message_is_a_branch_on_a_phone(place: Place) -> None:
+    """Arrows lead to what was said before, and back; nothing is wider than the screen."""
+    async with watched(place.browser, place.url, viewport=PHONE) as seen:
+        page = seen.page
+        await page.goto(await place.session("branches"))
+        for text in ("whales first", "second"):
+            await say(page, text)
+            await expect(page.locator(".message.assistant:not(.now)").last).to_be_visible()
+            await expect(page.locator("#line button")).to_have_count(0)
+        await page.locator(".edit").first.click()
+        await page.keyboard.type("No, dragons: ")
+        await page.locator("article form").get_by_text("Send as a branch").click()
+        users, fork = page.locator(".message.user .said"), page.locator(".fork")
+        await expect(users).to_have_count(1)
+        await expect(users).to_contain_text("dragons")
+        await expect(fork).to_contain_text("2/2")
+        await page.get_by_label("The branch before").click()
+        await expect(users).to_have_text(["whales first", "second"])
+        await page.get_by_label("The next branch").click()
+        await expect(users).to_have_count(1)
+        wide = await page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= PHONE["width"]
+
+
+@pytest.mark.item(370)
+async def test_a_specialist_is_opened_beside_while_it_speaks(place: Place) -> None:
+    """With its words so far, then the rest; the conversation goes on, and a run is stopped."""
+    gate = place.desk.hold("specialist of beside")
+    async with watched(place.browser, place.url) as seen:
+        page = seen.page
+        await page.goto(await place.session("beside"))
+        await say(page, "ask the specialist of beside")
+        await page.locator("[data-do=beside]").click()
+        beside = page.locator("#beside")
+        await expect(beside.locator(".live .said")).to_have_text("You said ask th"[:15])
+        gate.set()
+        await expect(beside.locator(".assistant:not(.now) .said")).to_contain_text("of beside")
+        await expect(beside.locator("header .status").first).to_have_text("completed")
+        await page.keyboard.press("Escape")
+        await expect(beside).to_be_hidden()
+        await say(page, "let the specialist refund it")
+        await expect(page.locator(".child .status.waiting")).to_contain_text("for a decision")
+        await page.locator("[data-do=beside]").last.click()
+        await beside.get_by_text("Approve").click()
+        await expect(beside.locator("header .status").first).to_have_text("completed")
+        await page.keyboard.press("Escape")
+        await expect(page.locator("#path .approval.waiting")).to_be_visible()
+        await page.locator("#scroll").focus()
+        await page.keyboard.press("a")
+        await expect(page.locator("#line button")).to_have_count(0)
+        place.desk.hold("for ever")
+        await say(page, "speak for ever")
+        await page.locator("#line .stop").click()
+        await expect(page.locator(".note.cancelled")).to_contain_text("Stopped")
+        await expect(page.locator(".live > *")).to_have_count(0)
+
+
+async def test_a_page_comes_back_after_its_server_has_died(place: Place) -> None:
+    """It says so meanwhile, and misses nothing: neither stored events nor the middle of an answer."""
+    gate = place.desk.hold("restart whales")
+    application = app(place.talks, is_loopback=True)
+    async with watched(place.browser, "http://127.0.0.1") as seen:
+        page = seen.page
+        address = await place.session("restart")
+        async with serve_web(
+            "127.0.0.1:0", application, before_stop=application.end_streams
+        ) as url:
+            await page.goto(address.replace(place.url, url))
+            await expect(page.locator("#told")).to_be_hidden()
+            await say(page, "restart whales")
+            await expect(page.locator(".live .said")).to_have_text("Whales live in ")
+            seen.is_cut = True
+        await expect(page.locator("#told")).to_contain_text("connection is lost")
+        behind = await place.talks.start("said meanwhile", session_id="restart")
+        again = app(place.talks, is_loopback=True)
+        async with serve_web(url.removeprefix("http://"), again, before_stop=again.end_streams):
+            await expect(page.locator("#queue .plain")).to_have_text("said meanwhile")
+            await expect(page.locator(".live .said")).to_have_text("Whales live in ")
+            await expect(page.locator(".live .reasoning .plain")).to_have_text("They ask about it.")
+            await expect(page.locator("#told")).to_be_hidden()
+            seen.is_cut = False
+            gate.set()
+            await behind.wait()
+            await expect(page.locator(".said table")).to_be_visible()
+            await expect(page.locator("article.message")).to_have_count(4)
+            seen.is_cut = True
+
+
+async def test_a_person_signs_in_and_out(place: Place) -> None:
+    """With a token; who is nobody comes to that page from any other one, and then where they wanted to go."""
+    secret = new_secret(BEARER)
+    async with (
+        served(place.desk, is_guarded=True) as (url, talks),
+        watched(place.browser, url) as seen,
+    ):
+        page, tokens = seen.page, talks.runtime.store.tokens
+        new = NewToken(
+            id="t1",
+            digest=digest_of(secret),
+            name="laptop",
+            tenant="default",
+            principal="ada",
+            scopes=("sessions:own",),
+            expires_at=None,
+        )
+        await tokens.create(new)
+        await page.goto(f"{url}/chat/{APP_NAME}")
+        await expect(page).to_have_url(f"{url}/login?next=/chat/{APP_NAME}")
+        await check_access(page)
+        seen.is_cut = True
+        await page.keyboard.type("wrong")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#told")).to_be_visible()
+        seen.is_cut = False
+        await page.fill("#token", secret)
+        await page.keyboard.press("Enter")
+        await expect(page).to_have_url(f"{url}/chat/{APP_NAME}")
+        await page.click("[data-do=new]")
+        await page.wait_for_selector("#composer")
+        await say(page, "signed in")
+        await expect(page.locator(".assistant:not(.now) .said")).to_have_text("You said signed in")
+        await page.click("#leave")
+        await expect(page.locator("#token")).to_be_visible()
+        await page.goto(f"{url}/login?next=//elsewhere.example/")
+        await page.fill("#token", secret)
+        await page.keyboard.press("Enter")
+        await expect(page).to_have_url(f"{url}/")
+
+
+async def test_two_thousand_messages_are_scrolled_to_the_first(place: Place) -> None:
+    """Each is there once, in order, and the reader stays at the message that they look at."""
+    address = await place.session("many")
+    agent, transcripts = place.talks.agent_id("many"), place.talks.runtime.store.transcripts
+    for n in range(0, MANY, 2):
+        pair = [
+            NewTurn("many", f"n{n}", ChatMessage.of("user", f"message {n}")),
+            NewTurn(
+                "many", f"n{n + 1}", ChatMessage.of("assistant", f"message {n + 1}\n\n- a\n- b")
+            ),
+        ]
+        await transcripts.append(agent, pair, run_id=f"r{n}")
+    async with watched(place.browser, place.url) as seen:
+        page = seen.page
+        await page.goto(address)
+        while await page.locator("#more").count():
+            await page.evaluate("document.getElementById('scroll').scrollTop = 0")
+            await page.wait_for_timeout(20)
+        texts = await page.locator("article .said").all_text_contents()
+        assert [re.findall(r"message (\d+)", one)[0] for one in texts] == [
+            str(n) for n in range(MANY)
+        ]
+
+
+@pytest.mark.skipif(not IS_SLOW, reason="both themes, both widths: CALLBOARD_TEST_SLOW=1")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1440])
+async def test_every_page_can_be_read_by_all(place: Place, scheme: Any, width: int) -> None:
+    """By those who hear it, in both themes, at both widths; without scripts, too."""
+    name = f"read-{scheme}-{width}"
+    address = await place.session(name)
+    run = await place.talks.start("ask the specialist about whales", session_id=name)
+    await run.wait()
+    [child] = await run.children()
+    await (await place.talks.start("please refund", session_id=name)).refresh()
+    size = {"width": width, "height": 800}
+    async with watched(place.browser, place.url, color_scheme=scheme, viewport=size) as seen:
+        for path in (
+            place.url,
+            f"{place.url}/chat/{APP_NAME}",
+            address,
+            f"{address}/runs/{run.run_id}",
+            f"{address}/runs/{run.run_id}/children/{child}",
+        ):
+            await seen.page.goto(path)
+            await check_access(seen.page)
+            wide = await seen.page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width
+    plain = {"java_script_enabled": False, "viewport": size}
+    async with watched(place.browser, place.url, **plain) as seen:
+        await seen.page.goto(address)
+        await expect(seen.page.locator(".said table")).to_be_visible()
+        await expect(seen.page.locator("#composer")).to_be_hidden()
+        await expect(seen.page.locator("noscript p")).to_be_visible()

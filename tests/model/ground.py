@@ -37,7 +37,7 @@ def run_of(agent: AgentId, payload: dict[str, Any], id: str) -> tuple[NewRun, Me
     return run, message_of(agent, payload, id)
 
 
-_APART: Final = ("transcripts", "artifacts", "memories", "sessions")
+_APART: Final = ("transcripts", "artifacts", "memories", "sessions", "tokens")
 """Rows in memory that are values of their own."""
 
 
@@ -120,6 +120,7 @@ class MemoryGround:
             "artifacts",
             "memories",
             "sessions",
+            "tokens",
             "_transcripts",
             "_open_runs",
             "_now",

@@ -19,7 +19,6 @@ ORDERS: dict[str, list[str]] = {
     "send": ["desk/a", "{}"],
     "ask": ["desk/a", "{}"],
     "chat": ["tests.system.agents:TYPES", "--message", "hi"],
-    "serve": ["tests.system.agents:TYPES", "--listen", "127.0.0.1:0"],
     "tokens create": ["web"],
     "tokens list": [],
     "tokens revoke": ["web"],
@@ -96,6 +95,7 @@ WITHOUT_DATABASE = {
     "completion",
     "env",
     "nats-config",
+    "serve",
     "tap",
 }
 """What needs none, starts its own, or waits for it."""

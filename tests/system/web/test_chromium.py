@@ -131,6 +131,7 @@ async def test_an_approval_is_given_and_refused_by_keyboard_alone(place: Place) 
         await page.locator("#scroll").focus()
         await page.keyboard.press("a")
         await expect(page.locator(".cards .file a")).to_have_text("receipt-7.txt")
+        await expect(page.locator(".cards > *")).to_have_count(12)  # the last answer has come, too
         cards = await page.locator(".cards > *").evaluate_all("all => all.map((one) => one.id)")
         await page.reload()
         assert cards == await page.locator(".cards > *").evaluate_all("a => a.map((b) => b.id)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import date
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Self
 
 from actors.context.store_history import StoreHistory
@@ -340,7 +340,7 @@ class Runtime(Client):
         served = self._registry.serves()
         return (*served.types, *map(str, served.agents))
 
-    @property
+    @cached_property
     def front(self) -> Front:
         """The API of external clients, each for its own tenant."""
         return RuntimeFront(

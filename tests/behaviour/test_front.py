@@ -50,17 +50,16 @@ async def test_who_serves_what_is_read_once_for_many_orders(
             return await hosts(self)
 
         monkeypatch.setattr(insight, "hosts", counted)
-        front = client.front
-        runs = [await ordered(front, agent_id, f"m{n}") for n in range(3)]
+        runs = [await ordered(client.front, agent_id, f"m{n}") for n in range(3)]
         assert len(reads) == 1
         for _ in range(2):
             with pytest.raises(UnservedError):
-                await ordered(front, late_id, "late")
+                await ordered(client.front, late_id, "late")
         assert len(reads) == 3
         bed.agents[late_id] = agent = Acting(late_id, repeats)
         await bed.runtime.register(agent)
-        late = await ordered(front, late_id, "late")
-        ended = [await front.result(CRM, run) for run in (*runs, late)]
+        late = await ordered(client.front, late_id, "late")
+        ended = [await client.front.result(CRM, run) for run in (*runs, late)]
 
     assert [one.output for one in ended] == ["m0", "m1", "m2", "late"]
 

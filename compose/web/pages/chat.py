@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from actors.kernel.runtime.ids import RunId
 from actors.kernel.text import MAX_INT
 from actors.runtime.replay.summary import row_of
 from actors.sessions.artifacts import artifacts_of
@@ -76,12 +75,13 @@ async def show_session(call: WebCall, query: PartQuery, _: None) -> Done:
     app = call.names["app"]
     found = await call.session(app)
     view = await view_of(call.runtime, found, before=query.before)
-    listed = await _listed(call, ListQuery(), app)
-    template = "session.html" if query.before is None else "earlier.html"
-    modes = call.api.modes if app == call.api.app else ()
-    shown = {"view": view, "open": view.open, "files": view.files, "modes": modes}
-    values = {**listed, **shown, "session": found.agent.key}
-    return page(call.request, template, **values)
+    values: dict[str, Any] = {"app": app, "session": found.agent.key, "view": view}
+    if query.before is not None:
+        return page(call.request, "earlier.html", **values)
+    values |= await _listed(call, ListQuery(), app)
+    values |= {"open": view.open, "files": view.files}
+    values["modes"] = call.api.modes if app == call.api.app else ()
+    return page(call.request, "session.html", **values)
 
 
 async def show_run(call: WebCall, _: NoQuery, __: None) -> Done:
@@ -106,7 +106,7 @@ async def show_run(call: WebCall, _: NoQuery, __: None) -> Done:
 async def show_child(call: WebCall, _: NoQuery, __: None) -> Done:
     """Return a page with a run below one of a conversation."""
     run, child = await child_of(call, call.names["app"])
-    row = await row_of(call.runtime.store, RunId(child))
+    row = await row_of(call.runtime.store, child)
     return page(
         call.request,
         "child.html",

@@ -195,7 +195,12 @@ class WebEndpoint:
         try:
             return await self._respond(api, request, access)
         except Exception as exc:  # noqa: BLE001 - the boundary of a request
-            return problem_of(exc).response(str(request.scope["path"]))
+            return self._refusal(api, request, problem_of(exc))
+
+    def _refusal(self, api: WebApi, request: Request, problem: HttpProblem) -> Response:
+        """Return the answer to a request that is refused."""
+        del api
+        return problem.response(str(request.scope["path"]))
 
     async def _respond(self, api: WebApi, request: Request, access: Access) -> Response:
         principal = NOBODY

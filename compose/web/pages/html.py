@@ -16,11 +16,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from typing_extensions import override
 
-from compose.web.access import Access
 from compose.web.endpoint import WebApi, WebEndpoint
 from compose.web.pages.assets import Assets
 from compose.web.pages.markup import html_of_markdown
-from compose.web.problems import HttpProblem, problem_of
+from compose.web.problems import HttpProblem
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 POLICY: Final = (
@@ -46,23 +45,14 @@ class PageEndpoint(WebEndpoint):
     """A page: an endpoint whose problems are pages, too."""
 
     @override
-    async def respond(self, api: WebApi, request: Request, access: Access) -> Response:
-        """See `WebEndpoint.respond`."""
-        try:
-            return await self._respond(api, request, access)
-        except Exception as exc:  # noqa: BLE001 - the boundary of a request
-            problem = problem_of(exc)
-            if problem.status == HTTPStatus.UNAUTHORIZED and api.sign_in is not None:
-                base, here = request.scope.get("root_path", ""), quote(request.scope["path"])
-                return RedirectResponse(f"{base}{api.sign_in}?next={here}", HTTPStatus.SEE_OTHER)
-            return problem_page(request, problem)
-
-
-def problem_page(request: Request, problem: HttpProblem) -> Response:
-    """Return a problem as a page."""
-    response = page(request, "problem.html", status=problem.status, problem=problem)
-    response.headers.update(problem.headers)
-    return response
+    def _refusal(self, api: WebApi, request: Request, problem: HttpProblem) -> Response:
+        """Return the problem as a page; who is nobody is led to where people say who they are."""
+        if problem.status == HTTPStatus.UNAUTHORIZED and api.sign_in is not None:
+            base, here = request.scope.get("root_path", ""), quote(request.scope["path"])
+            return RedirectResponse(f"{base}{api.sign_in}?next={here}", HTTPStatus.SEE_OTHER)
+        response = page(request, "problem.html", status=problem.status, problem=problem)
+        response.headers.update(problem.headers)
+        return response
 
 
 def page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:

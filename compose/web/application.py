@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, Final, TypeAlias
 
 from starlette.applications import Starlette
@@ -100,40 +101,55 @@ def app(
     Raises:
         ContractError: A text is no origin.
     """
-    origins = Origins(allowed=checked_origins(cors_origins), is_loopback=is_loopback)
+    given = None
+    if isinstance(runtime, AgentRuntime):
+        given, default_app = runtime, runtime.app
+        local = replace(local, tenant=runtime.tenant)
+        runtime = runtime.runtime
+    logins = authenticate if isinstance(authenticate, Authentication) else None
     api = WebApi(
-        runtime=runtime.runtime if isinstance(runtime, AgentRuntime) else runtime,
-        app=runtime.app if isinstance(runtime, AgentRuntime) else default_app,
+        runtime=runtime,
+        app=default_app,
         modes=tuple(modes),
-        local=replace(local, tenant=runtime.tenant) if isinstance(runtime, AgentRuntime) else local,
+        local=local,
         authenticate=authenticate,
         apps=frozenset(apps),
-        streams=Streams(authenticate.over if isinstance(authenticate, Authentication) else None),
-        given=runtime if isinstance(runtime, AgentRuntime) else None,
-        sign_in=SIGN_IN if isinstance(authenticate, Authentication) else None,
+        streams=Streams(None if logins is None else logins.over),
+        given=given,
+        sign_in=None if logins is None else SIGN_IN,
     )
-    by_path: defaultdict[str, dict[str, WebEndpoint]] = defaultdict(dict)
+    origins = Origins(allowed=checked_origins(cors_origins), is_loopback=is_loopback)
+    inner = Starlette(
+        routes=_routes(api, origins), exception_handlers=dict.fromkeys((404, 405), _refused)
+    )
+    inner.router.redirect_slashes = False
+    return WebApplication(inner, api.streams)
+
+
+def _routes(api: WebApi, origins: Origins) -> list[Route]:
     pages, more_routes = _pages()
+    by_path: defaultdict[str, dict[str, WebEndpoint]] = defaultdict(dict)
     for one in (*ENDPOINTS, *pages):
         by_path[one.path][one.method] = one
     routes = [
         Route(path, _answer(api, found, origins), methods=[*found, "OPTIONS"], name=path)
         for path, found in by_path.items()
     ]
-    document = openapi_of(ENDPOINTS)
+    return [*routes, *more_routes, Route(OPENAPI, _openapi)]
 
-    async def openapi(_: Request) -> Response:
-        return JSONResponse(document)
 
-    async def refused(request: Request, exc: Exception) -> Response:
-        return problem_of(exc).response(str(request.scope["path"]))
+async def _openapi(_: Request) -> Response:
+    return JSONResponse(_document())
 
-    handlers = dict.fromkeys((404, 405), refused)
-    inner = Starlette(
-        routes=[*routes, *more_routes, Route(OPENAPI, openapi)], exception_handlers=handlers
-    )
-    inner.router.redirect_slashes = False
-    return WebApplication(inner, api.streams)
+
+@cache
+def _document() -> dict[str, Any]:
+    """Return the description of all endpoints. Few ask for it, and it takes a tenth of a second to make."""
+    return openapi_of(ENDPOINTS)
+
+
+async def _refused(request: Request, exc: Exception) -> Response:
+    return problem_of(exc).response(str(request.scope["path"]))
 
 
 def _pages() -> tuple[tuple[WebEndpoint, ...], list[Route]]:

@@ -31,10 +31,10 @@ def openapi_of(endpoints: Sequence[WebEndpoint]) -> dict[str, Any]:
         (ProblemJson, "serialization"): None
     }
     for one in endpoints:
-        wanted |= {(body, "validation"): None for body in (one.body,) if body is not None}
-        wanted |= {
-            (answer, "serialization"): None for answer in (one.answer,) if answer is not None
-        }
+        if one.body is not None:
+            wanted[one.body, "validation"] = None
+        if one.answer is not None:
+            wanted[one.answer, "serialization"] = None
     refs, schemas = models_json_schema(list(wanted), ref_template=_REF)
     paths: dict[str, Any] = {}
     for one in endpoints:

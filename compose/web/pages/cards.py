@@ -11,7 +11,6 @@ from actors.kernel.agent.transcript import Turn
 from actors.sessions.events import SessionEvent
 
 Kind: TypeAlias = Literal["message", "tool", "approval", "child", "note"]
-ENDED: Final = ("run_completed", "run_failed", "run_cancelled", "run_dequeued")
 _QUIET: Final[tuple[Any, ...]] = ("", None, {}, [])
 
 
@@ -70,18 +69,18 @@ class RunCards:
 
     Attributes:
         cards: By key, in order.
-        is_over: The last event has come.
         parked: Why it waits for an operator; empty: it does not.
     """
 
     cards: dict[str, Card] = field(default_factory=dict)
-    is_over: bool = False
     parked: str = ""
 
     def take_all(self, events: Iterable[SessionEvent]) -> None:
-        """Take events in order."""
+        """Take events in order; those of a type that no card shows are passed over."""
         for event in events:
-            self._take(event)
+            take = getattr(self, f"_on_{event.type}", None)
+            if take is not None:
+                take(event, {**event.payload})
 
     def put(self, card: Card) -> None:
         """Add a card, or put it in place of the one with its key."""
@@ -123,14 +122,6 @@ class RunCards:
     def node_ids(self) -> list[str]:
         """The nodes among the cards, in order."""
         return [card.id for card in self.cards.values() if card.kind == "message" and card.id]
-
-    def _take(self, event: SessionEvent) -> None:
-        said: dict[str, Any] = {**event.payload}
-        take = getattr(self, f"_on_{event.type}", None)
-        if take is not None:
-            take(event, said)
-        if event.type in ENDED:
-            self.is_over = True
 
     def _on_message(self, event: SessionEvent, said: dict[str, Any]) -> None:
         if said["role"] == "tool":

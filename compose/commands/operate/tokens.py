@@ -5,22 +5,25 @@ from __future__ import annotations
 import secrets
 import sys
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from cyclopts import Parameter
 
-from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import DEFAULT_TENANT
 from actors.kernel.storage.token import ApiToken, NewToken
 from actors.kernel.text import is_name
 from actors.storage.tokens import BEARER, digest_of, new_secret
 from compose.commands.options import HERE, Target, span_s
-from compose.commands.output import Exit, NoDataError, ago, print_json, visible
+from compose.commands.output import Exit, NoDataError, ago, picked, print_json, visible
 
 ScopeOpt = Annotated[
     list[Literal["sessions:own", "sessions:all", "operate", "cleanup"]] | None,
     Parameter(negative=""),
 ]
+_SHOWN: Final = (
+    "id name tenant principal scopes state created_at expires_at revoked_at last_used_at"
+)
+"""The attributes of a token that programs get."""
 
 
 async def create(
@@ -71,7 +74,7 @@ async def create(
         )
         made = await runtime.store.tokens.create(new)
     if target.json:
-        print_json({"token": secret, **_to_json(made)})
+        print_json({"token": secret, **picked(made, _SHOWN)})
     else:
         sys.stderr.write(f"{visible(_text(made))}\n")
         sys.stdout.write(f"{secret}\n")
@@ -87,7 +90,7 @@ async def list_tokens(*, target: Target = HERE) -> None:
         found = await runtime.store.tokens.list()
     target.table(
         found,
-        _to_json,
+        _SHOWN,
         ("id", "name", "tenant", "principal", "scopes", "state", "expires", "last used"),
         _row,
         empty="no tokens",
@@ -112,7 +115,7 @@ async def revoke(name_or_id: str, /, *, target: Target = HERE) -> int:
             found = await runtime.store.tokens.revoke(name_or_id)
     if found is None:
         raise NoDataError(f"there is no token {name_or_id[:100]}")
-    return target.tell(_to_json(found), f"token {found.name} ({found.id}) is revoked")
+    return target.tell(picked(found, _SHOWN), f"token {found.name} ({found.id}) is revoked")
 
 
 def _text(token: ApiToken) -> str:
@@ -129,19 +132,3 @@ def _row(token: ApiToken) -> tuple[object, ...]:
         *(token.state, "" if end is None else f"{end:%Y-%m-%d %H:%M}"),
         "never" if used is None else f"{ago(used)} ago",
     )
-
-
-def _to_json(token: ApiToken) -> dict[str, JsonValue]:
-    instants = {
-        key: None if (at := getattr(token, key)) is None else at.isoformat()
-        for key in ("created_at", "expires_at", "revoked_at", "last_used_at")
-    }
-    return {
-        "id": token.id,
-        "name": token.name,
-        "tenant": token.tenant,
-        "principal": token.principal,
-        "scopes": [*token.scopes],
-        "state": token.state,
-        **instants,
-    }

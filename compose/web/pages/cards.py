@@ -53,6 +53,11 @@ class Card:
         """Return whether a message has anything to show."""
         return bool(self.text or self.reasoning or self.extra)
 
+    @property
+    def is_node(self) -> bool:
+        """Return whether it is a message that is a node of the session."""
+        return self.kind == "message" and bool(self.id)
+
 
 @dataclass(frozen=True, slots=True)
 class AskedMessage:
@@ -121,7 +126,7 @@ class RunCards:
     @property
     def node_ids(self) -> list[str]:
         """The nodes among the cards, in order."""
-        return [card.id for card in self.cards.values() if card.kind == "message" and card.id]
+        return [card.id for card in self.cards.values() if card.is_node]
 
     def _on_message(self, event: SessionEvent, said: dict[str, Any]) -> None:
         if said["role"] == "tool":

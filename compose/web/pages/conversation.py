@@ -250,7 +250,7 @@ async def forks_of_section(
     runtime: Runtime, agent: AgentId, section: RunSection
 ) -> dict[str, Fork]:
     """Return the forks of a run's nodes, see `forks_of`."""
-    ids = [card.id for card in section.cards if card.kind == "message" and card.id]
+    ids = [card.id for card in section.cards if card.is_node]
     wanted = [*ids, section.parent] if section.parent else ids
     turns = await runtime.store.sessions.nodes(agent, wanted)
     prior = next((turn for turn in turns if turn.id == section.parent), None)
@@ -262,7 +262,7 @@ def _section(
     run_id: str, row: RunRow | None, found: RunCards, files: Sequence[SessionArtifact]
 ) -> RunSection:
     cards = list(found.cards.values())
-    said = [card for card in cards if card.kind == "message" and card.id]
+    said = [card for card in cards if card.is_node]
     return RunSection(
         run_id=run_id,
         key=run_id or (said[0].id if said else "none"),

@@ -18,6 +18,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -83,27 +84,51 @@ async def serve_http(address: str, probes: Probes) -> AsyncIterator[str]:
     """
     listening = listen(address)
     url = url_of(listening)
-    config = uvicorn.Config(
+    answering = run_server(
+        listening,
         _application(probes),
+        name="http",
+        stop_limit_s=STOP_LIMIT_S,
+        http=_Connection,
+        backlog=BACKLOG,
+    )
+    async with answering:
+        _log.info("host.http", extra={"url": url})
+        yield url
+
+
+@asynccontextmanager
+async def run_server(
+    listening: socket.socket, application: ASGIApp, *, name: str, stop_limit_s: int, **options: Any
+) -> AsyncIterator[None]:
+    """Serve an application at a socket, on the loop of the process, until the end of the block.
+
+    Args:
+        listening: The socket.
+        application: The application.
+        name: Of the task.
+        stop_limit_s: So long answers under way have at the end.
+        **options: Of `uvicorn.Config`.
+    """
+    config = uvicorn.Config(
+        application,
         log_config=None,
         log_level="warning",
         access_log=False,
         lifespan="off",
-        timeout_graceful_shutdown=STOP_LIMIT_S,
-        http=_Connection,
+        timeout_graceful_shutdown=stop_limit_s,
         ws="none",
         server_header=False,
-        backlog=BACKLOG,
+        **options,
     )
     server = HttpServer(config)
     async with TaskScope() as tasks:
-        tasks.start(server.serve(sockets=[listening]), name="http")
-        _log.info("host.http", extra={"url": url})
+        tasks.start(server.serve(sockets=[listening]), name=name)
         try:
-            yield url
+            yield
         finally:
             server.should_exit = True
-            await tasks.settle(limit_s=2 * STOP_LIMIT_S)
+            await tasks.settle(limit_s=2 * stop_limit_s)
 
 
 class HttpServer(uvicorn.Server):

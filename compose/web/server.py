@@ -7,17 +7,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-import uvicorn
 from starlette.types import ASGIApp
 
-from actors.runtime.loop.tasks import TaskScope
-from compose.host.http import HttpServer, listen, url_of
+from compose.host.http import listen, run_server, url_of
 from compose.web.limits import MAX_HEAD_BYTES
 
 _log = logging.getLogger("callboard.web")
 
 BACKLOG: Final = 1_024
-STOP_LIMIT_S: Final = 5.0
+STOP_LIMIT_S: Final = 5
 """So long answers under way have when the server ends."""
 
 
@@ -36,29 +34,22 @@ async def serve_web(
         AddressError: The address is none, or somebody else has it.
     """
     listening = listen(address, "--listen")
-    config = uvicorn.Config(
+    url = url_of(listening)
+    answering = run_server(
+        listening,
         application,
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        lifespan="off",
-        timeout_graceful_shutdown=int(STOP_LIMIT_S),
+        name="web",
+        stop_limit_s=STOP_LIMIT_S,
         http=_connection_class(),
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-        ws="none",
-        server_header=False,
         backlog=BACKLOG,
     )
-    server = HttpServer(config)
-    async with TaskScope() as tasks:
-        tasks.start(server.serve(sockets=[listening]), name="web")
-        _log.info("web.listening", extra={"url": url_of(listening)})
+    async with answering:
+        _log.info("web.listening", extra={"url": url})
         try:
-            yield url_of(listening)
+            yield url
         finally:
             before_stop()
-            server.should_exit = True
-            await tasks.settle(limit_s=2 * STOP_LIMIT_S)
 
 
 def _connection_class() -> Any:

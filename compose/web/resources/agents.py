@@ -112,13 +112,16 @@ async def send(call: WebCall, _: NoQuery, body: MessageJson) -> Done:
         priority=body.priority,
         metadata={},
     )
-    caller = Caller(principal.tenant, principal.name, sees="tenant", kind="session")
-    run_id = await call.runtime.front.submit(caller, order)
+    run_id = await call.runtime.front.submit(_caller(call), order)
     return json_response(
         SentJson(message_id=id_, run_id=run_id, is_new=True),
         202,
         {"location": f"/v1/runs/{run_id}"},
     )
+
+
+def _caller(call: WebCall) -> Caller:
+    return Caller(call.principal.tenant, call.principal.name, sees="tenant", kind="session")
 
 
 async def any_run(call: WebCall) -> RunRow:
@@ -147,8 +150,8 @@ def _behind(cursor: str, row: RunRow) -> int:
 
 async def _lines(call: WebCall, run_id: RunId, begin: int) -> AsyncGenerator[EventLine, None]:
     """Yield entries and live pieces; the last line is the run's end."""
-    caller = Caller(call.principal.tenant, call.principal.name, sees="tenant", kind="session")
-    async with aclosing(call.runtime.front.events(caller, run_id, from_seq=begin)) as events:
+    front, caller = call.runtime.front, _caller(call)
+    async with aclosing(front.events(caller, run_id, from_seq=begin)) as events:
         async for event in events:
             id_ = str(event.seq) if event.kind == "entry" else None
             yield EventLine(event.kind, to_json(asdict(event)), id_)

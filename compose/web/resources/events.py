@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from functools import partial
 from typing import Final
 
 from actors.kernel.runtime.ids import RunId
@@ -24,7 +23,7 @@ from compose.web.resources.readers import (
     feed_of_session,
     streamed,
 )
-from compose.web.resources.runs import GONE, RUN, child_of, run_of
+from compose.web.resources.runs import RUN, child_of, on_gone, run_of
 from compose.web.streams import EventLine, wants_stream
 
 _PLACE: Final = re.compile(r"(\d{1,15})\.(\d{1,9})", re.ASCII)
@@ -50,8 +49,7 @@ async def of_run(call: WebCall, query: RunEventsQuery, _: None) -> Done:
     row = await run_of(call, found)
     cursor = cursor_of(call.request, query.after)
     feed = await feed_of_run(call, found.agent, row.run_id, cursor, live=query.live)
-    cancels = query.on_disconnect == "cancel"
-    gone = partial(call.runtime.cancel, row.run_id, reason=GONE) if cancels else None
+    gone = on_gone(call, row.run_id, query.on_disconnect)
     return await answered(call, feed, limit=query.limit, on_gone=gone)
 
 

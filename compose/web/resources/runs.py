@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
@@ -48,7 +49,7 @@ _STATUSES: Final[dict[State, tuple[RunStatus, ...]]] = {
     "cancelled": (RunStatus.CANCELLED,),
 }
 KEY: Final = "idempotency-key"
-GONE: Final = "the client that read it is gone"
+_GONE: Final = "the client that read it is gone"
 """The reason of such a cancel."""
 
 
@@ -210,10 +211,16 @@ async def start(call: WebCall, query: StartQuery, body: NewRunJson) -> Done:
     run = await started(call, query.app, body)
     location = {"location": f"{call.request.scope['path']}/{run.run_id}"}
     if streams:
-        cancels = query.on_disconnect == "cancel"
-        gone = partial(call.runtime.cancel, run.run_id, reason=GONE) if cancels else None
+        gone = on_gone(call, run.run_id, query.on_disconnect)
         return streamed(call, lines_of(run.events()), on_gone=gone, headers=location)
     return await _when_ended(call, run.run_id, run.session_id, location)
+
+
+def on_gone(
+    call: WebCall, run_id: RunId, fate: OnDisconnect
+) -> Callable[[], Awaitable[Any]] | None:
+    """Return what to do when the client that reads a run is gone before its end; None: nothing."""
+    return partial(call.runtime.cancel, run_id, reason=_GONE) if fate == "cancel" else None
 
 
 async def _when_ended(

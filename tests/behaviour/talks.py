@@ -16,7 +16,9 @@ from tests.behaviour.bed import LIMIT_S
 
 if TYPE_CHECKING:
     from actors.kernel.agent.llm import GenerationOptions
-    from actors.kernel.agent.message import ChatMessage
+    from actors.kernel.agent.message import ChatMessage, Message
+    from actors.kernel.runtime.ids import AgentId
+    from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
 
@@ -52,6 +54,37 @@ class Echo:
     def agent(self, **options: Any) -> ReActAgent:
         """Return an agent that this model answers for."""
         return ReActAgent(self.name, model=FunctionModel(self), **options)
+
+
+class Parent:
+    """An agent that lets a child do a task, and says what that one said."""
+
+    def __init__(self, child: AgentId, task: str) -> None:
+        self.id, self._child, self._task = child, child, task
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
+        """Wait for the child."""
+        return (await ctx.join(await ctx.spawn(self._child, self._task))).output
+
+
+async def parent_on(bed: Bed, model: Echo, task: str = "look into it") -> Parent:
+    """Register a new agent that this model answers for; return one whose child it is."""
+    child = model.agent()
+    child.id = bed.name("c")
+    bed.agents[child.id] = child
+    await bed.runtime.register(child)
+    return Parent(child.id, task)
+
+
+def failing() -> ReActAgent:
+    """Return an agent that says ok, and fails in the middle of its answer to `bad`."""
+
+    def reply(messages: Any, options: Any = None) -> ModelReply:
+        if messages[-1].text == "bad":
+            return ModelReply(text="half", error=ValueError("no"))
+        return ModelReply(text="ok")
+
+    return ReActAgent("fails", model=FunctionModel(reply))
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from compose.web.application import ENDPOINTS
 from compose.web.endpoint import WebEndpoint
 from compose.web.pages.chat import PAGES
 from tests.behaviour.guarded import Guarded, guarded_on
-from tests.behaviour.talks import Echo
+from tests.behaviour.talks import Echo, parent_on
 from tests.behaviour.web import Answer, WebClient, made, told
 
 if TYPE_CHECKING:
@@ -113,23 +113,15 @@ async def prepared(bed: Bed, guarded: Guarded) -> dict[str, str]:
 
 async def crew(bed: Bed) -> dict[str, Any]:
     """Agents by mode: one spawns a child, one asks a person, one says what it heard."""
-    helper = Echo("child").agent()
-    helper.id = bed.name("c")
-    await bed.runtime.register(helper)
-
-    class Boss:
-        id = helper.id
-
-        async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-            return (await ctx.join(await ctx.spawn(helper.id, "look into it"))).output
+    parent = await parent_on(bed, Echo("child"))
 
     class Asker:
-        id = helper.id
+        id = parent.id
 
         async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
             return (await ctx.approval("pay", {"amount": 5})).is_approved
 
-    return {"normal": Boss(), "ask": Asker(), "echo": Echo().agent()}
+    return {"normal": parent, "ask": Asker(), "echo": Echo().agent()}
 
 
 def test_each_endpoint_is_in_the_table_and_nothing_else() -> None:

@@ -10,12 +10,10 @@ import pytest
 from actors.agents import ReActAgent
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.testing import FunctionModel, ModelReply
-from tests.behaviour.talks import Echo
+from tests.behaviour.talks import Echo, failing, parent_on
 from tests.behaviour.web import made, texts, told, web_elsewhere, web_on
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
 NO_RETRY = RetryPolicy(max_retries=0)
@@ -262,17 +260,8 @@ async def test_a_conversation_branches_and_goes_on_from_any_node(bed: Bed, app: 
 @pytest.mark.item(353, 354, 380)
 async def test_a_child_can_be_inspected_over_http(bed: Bed, app: str) -> None:
     """By the run that it is below, and by no other."""
-    agent = Echo("child").agent()
-    agent.id = bed.name("c")
-    await bed.runtime.register(agent)
-
-    class Boss:
-        id = agent.id
-
-        async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-            return (await ctx.join(await ctx.spawn(agent.id, "look into it"))).output
-
-    async with web_on(bed, {"normal": Boss()}, app_name=app) as web:
+    parent = await parent_on(bed, Echo("child"))
+    async with web_on(bed, {"normal": parent}, app_name=app) as web:
         path = await made(web)
         run = await told(web, path, "go")
         children = f"{path}/runs/{run['run_id']}/children"
@@ -292,17 +281,7 @@ async def test_a_child_can_be_inspected_over_http(bed: Bed, app: str) -> None:
 @pytest.mark.item(356, 366, 372, 376)
 async def test_another_process_shows_the_same(bed: Bed, app: str) -> None:
     """A run that failed leaves the message as the active node; a queue outlives the process."""
-
-    def reply(messages: Any, options: Any = None) -> ModelReply:
-        text = messages[-1].text
-        return (
-            ModelReply(text="half", error=ValueError("no"))
-            if text == "bad"
-            else ModelReply(text="ok")
-        )
-
-    agent = ReActAgent("fails", model=FunctionModel(reply))
-    async with web_on(bed, agent, app_name=app, retry=NO_RETRY) as web:
+    async with web_on(bed, failing(), app_name=app, retry=NO_RETRY) as web:
         path = await made(web)
         await told(web, path, "good")
         failed = await told(web, path, "bad")

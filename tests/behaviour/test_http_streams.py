@@ -14,7 +14,7 @@ from compose.web import streams
 from compose.web.principal import LOCAL
 from compose.web.problems import ProblemError
 from compose.web.streams import EventLine, EventStream, Streams
-from tests.behaviour.talks import Echo
+from tests.behaviour.talks import Echo, parent_on
 from tests.behaviour.web import WebClient, made, told, web_elsewhere, web_on
 
 if TYPE_CHECKING:
@@ -188,17 +188,8 @@ async def test_pieces_of_an_answer_come_live_or_not_at_all(bed: Bed, app: str) -
 @pytest.mark.item(353, 354, 373, 380)
 async def test_the_events_of_a_child_can_be_followed_from_any_place(bed: Bed, app: str) -> None:
     """As a stream, and in pages."""
-    agent = Echo("child").agent()
-    agent.id = bed.name("c")
-    await bed.runtime.register(agent)
-
-    class Boss:
-        id = agent.id
-
-        async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-            return (await ctx.join(await ctx.spawn(agent.id, "look into it"))).output
-
-    async with web_on(bed, {"normal": Boss()}, app_name=app) as web:
+    parent = await parent_on(bed, Echo("child"))
+    async with web_on(bed, {"normal": parent}, app_name=app) as web:
         path = await made(web)
         run = (await told(web, path, "go"))["run_id"]
         [child] = (await web.get(f"{path}/runs/{run}/children"))["runs"]

@@ -11,14 +11,12 @@ import pytest
 from actors.kernel.runtime.ids import AgentId
 from actors.sessions import AgentRuntime, SessionEvent
 from tests.behaviour.bed import FAST, LIMIT_S
-from tests.behaviour.talks import Echo, said, sessions_on
+from tests.behaviour.talks import Echo, parent_on, said, sessions_on
 from tests.harness.live_bus import LiveBus, LiveReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
 WORDS = "one two three four five six"
@@ -102,18 +100,8 @@ def shown_of(seen: list[SessionEvent]) -> str:
 async def test_who_follows_a_child_on_another_host_gets_its_text_so_far(bed: Bed, app: str) -> None:
     """Once, then the rest, as of a run of the session itself."""
     paced, bus, seen = Paced(), LiveBus(), list[SessionEvent]()
-    echo = Echo("child", between=paced.between).agent()
-    echo.id = bed.name("c")
-    bed.agents[echo.id] = echo
-    await bed.runtime.register(echo)
-
-    class Boss:
-        id = echo.id
-
-        async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-            return (await ctx.join(await ctx.spawn(echo.id, WORDS))).output
-
-    hosted = sessions_on(bed, {"normal": Boss()}, app=app)
+    parent = await parent_on(bed, Echo("child", between=paced.between), WORDS)
+    hosted = sessions_on(bed, {"normal": parent}, app=app)
     async with hosted as talks, elsewhere(bed, bus, app) as there:
         bed.runtime._host.attach(bus=bus)
         run = await talks.start("go", session_id="s")

@@ -25,7 +25,17 @@ from actors.sessions import (
 )
 from actors.testing import FunctionModel, ModelReply
 from tests.behaviour.bed import LIMIT_S
-from tests.behaviour.talks import Echo, all_of, past_of, said, said_in, sessions_on, types_of
+from tests.behaviour.talks import (
+    Echo,
+    all_of,
+    failing,
+    parent_on,
+    past_of,
+    said,
+    said_in,
+    sessions_on,
+    types_of,
+)
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
@@ -171,17 +181,7 @@ async def test_a_cancelled_answer_is_no_node(bed: Bed, app: str) -> None:
 @pytest.mark.item(376, 377)
 async def test_a_failed_run_leaves_the_users_turn_as_the_active_node(bed: Bed, app: str) -> None:
     """After a success it is the answer."""
-
-    def reply(messages: Any, options: Any = None) -> ModelReply:
-        text = messages[-1].text
-        return (
-            ModelReply(text="half", error=ValueError("no"))
-            if text == "bad"
-            else ModelReply(text="ok")
-        )
-
-    agent = ReActAgent("fails", model=FunctionModel(reply))
-    async with sessions_on(bed, agent, app=app, retry=NO_RETRY) as talks:
+    async with sessions_on(bed, failing(), app=app, retry=NO_RETRY) as talks:
         await (await talks.start("good", session_id="s")).result()
         assert [n.message.text for n in await talks.path("s")][-1] == "ok"
         run = await talks.start("bad", session_id="s")
@@ -327,19 +327,8 @@ async def test_a_person_is_asked_when_the_tool_is_about_to_execute(bed: Bed, app
 async def test_a_child_can_be_inspected_and_followed(bed: Bed, app: str) -> None:
     """A child has nodes and events of its own; a run that is no child is refused."""
     child = Echo("child")
-    agent = child.agent()
-    agent.id = bed.name("c")
-    bed.agents[agent.id] = agent
-    await bed.runtime.register(agent)
-
-    class Boss:
-        id = agent.id
-
-        async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-            handle = await ctx.spawn(agent.id, "look into it")
-            return (await ctx.join(handle)).output
-
-    async with sessions_on(bed, {"normal": Boss()}, app=app) as talks:
+    parent = await parent_on(bed, child)
+    async with sessions_on(bed, {"normal": parent}, app=app) as talks:
         run = await talks.start("go", session_id="s")
         assert await bed.result(run.run_id) == "child: look into it"
         [spawned] = await run.children()

@@ -316,3 +316,9 @@ async def bed(request: pytest.FixtureRequest) -> AsyncIterator[Bed]:
     await bed.stop()
     # No later host takes over, and reads, what the agents of this test had.
     await observer.execute(f"delete from {schema}.shards")
+
+
+@pytest.fixture
+def app(bed: Bed) -> str:
+    """A type of agents that no other test has."""
+    return bed.name().type

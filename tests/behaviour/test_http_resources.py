@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from tests.behaviour.bed import Bed
 
 
-@pytest.fixture
-def app(bed: Bed) -> str:
-    """A type that no other test has."""
-    return bed.name().type
-
-
 @pytest.mark.item(369)
 async def test_a_person_decides_over_http_once(bed: Bed, app: str) -> None:
     """By the whole id of a request, in whichever process."""

@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 NO_RETRY = RetryPolicy(max_retries=0)
 
 
-@pytest.fixture
-def app(bed: Bed) -> str:
-    """A type that no other test has."""
-    return bed.name().type
-
-
 async def test_a_session_is_made_found_named_and_deleted(bed: Bed, app: str) -> None:
     """The same id again is the same session; after its end it is gone, which is not the same as unknown."""
     async with web_on(bed, Echo().agent(), app_name=app) as web:

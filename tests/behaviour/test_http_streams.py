@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 ENDS: Final = ("run_completed", "run_failed", "run_cancelled")
 
 
-@pytest.fixture
-def app(bed: Bed) -> str:
-    """A type that no other test has."""
-    return bed.name().type
-
-
 def types_of(events: list[dict[str, Any]]) -> list[str]:
     """Types of events, without the pieces of answers."""
     return [one["event"] for one in events if not one["event"].endswith(("_delta", "_snapshot"))]

@@ -40,12 +40,6 @@ EVIL: Final = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{1337*1
 HTML: Final = "text/html"
 
 
-@pytest.fixture
-def app(bed: Bed) -> str:
-    """A type that no other test has."""
-    return bed.name().type
-
-
 def read(answer: Answer, status: int = 200) -> Elements:
     """Return a page, which nothing in it can leave: no script, style, handler or image but our own."""
     assert answer.status == status, answer

@@ -28,12 +28,6 @@ MIB = 1024 * 1024
 PIECE = bytes(range(256)) * 1024
 
 
-@pytest.fixture
-def app(bed: Bed) -> str:
-    """A type that no other test has."""
-    return bed.name().type
-
-
 async def pieces(count: int) -> AsyncIterator[bytes]:
     """So many pieces, each other bytes."""
     for n in range(count):

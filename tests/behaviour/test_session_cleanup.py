@@ -32,12 +32,6 @@ DAY = timedelta(days=1)
 WORDS = ("done", "fails", "hangs", "helper")
 
 
-@pytest.fixture
-def app(bed: Bed) -> str:
-    """A type that no other test has."""
-    return bed.name().type
-
-
 async def some_artifacts(talks: AgentRuntime, session: str) -> None:
     """An artifact of each kind, of 10, 20 and 30 bytes, put in this order."""
     await (await talks.start("hello", session_id=session)).result()

@@ -20,12 +20,6 @@ if TYPE_CHECKING:
     from tests.behaviour.bed import Bed
 
 
-@pytest.fixture
-def app(bed: Bed) -> str:
-    """A type that no other test has."""
-    return bed.name().type
-
-
 def content_of(event: SessionEvent) -> str:
     """Return all of an event but its place: a fact may fall between different entries for two readers."""
     return event.model_copy(update={"event_id": None}).model_dump_json()

@@ -35,12 +35,6 @@ async def nothing(ctx: RunContext, inbox: list[Message]) -> None:
     """Let the host have something to serve."""
 
 
-@pytest.fixture
-def app(bed: Bed) -> str:
-    """A type that no other test has."""
-    return bed.name().type
-
-
 @pytest.mark.item(368, 377)
 async def test_a_run_that_was_cancelled_while_no_host_lived_ends_whole(bed: Bed, app: str) -> None:
     """The next host ends it before it knows the app's agents: that is a fact of the session all the same."""

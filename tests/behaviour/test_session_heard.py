@@ -28,12 +28,6 @@ class Broken:
         raise ValueError("no")
 
 
-@pytest.fixture
-def app(bed: Bed) -> str:
-    """A type that no other test has."""
-    return bed.name().type
-
-
 @pytest.mark.item(356, 377)
 async def test_a_message_is_a_node_when_its_run_is_cancelled_in_its_first_answer(
     bed: Bed, app: str

@@ -23,12 +23,6 @@ WORDS = "one two three four five six"
 WHOLE = f"echo: {WORDS}"
 
 
-@pytest.fixture
-def app(bed: Bed) -> str:
-    """A type that no other test has."""
-    return bed.name().type
-
-
 class Paced:
     """Lets a model say one piece at a time.
 

@@ -45,12 +45,6 @@ if TYPE_CHECKING:
 NO_RETRY = RetryPolicy(max_retries=0)
 
 
-@pytest.fixture
-def app(bed: Bed) -> str:
-    """A type that no other test has."""
-    return bed.name().type
-
-
 @pytest.mark.item(348, 349, 351, 361, 362, 364, 378)
 async def test_a_text_starts_a_run_and_its_events_end_with_the_run(bed: Bed, app: str) -> None:
     """The handle is there before the run has ended, and names run, session and status."""

@@ -11,7 +11,7 @@ from actors.agents import ReActAgent
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.testing import FunctionModel, ModelReply
 from tests.behaviour.talks import Echo, failing, parent_on
-from tests.behaviour.web import made, texts, told, web_elsewhere, web_on
+from tests.behaviour.web import made, pages_of, texts, told, web_elsewhere, web_on
 
 if TYPE_CHECKING:
     from tests.behaviour.bed import Bed
@@ -70,13 +70,8 @@ async def test_sessions_are_listed_in_pages_by_state_and_title(bed: Bed, app: st
         for n in range(5):
             await web.post("/v1/sessions", {"session_id": f"{n}", "title": f"Talk {n % 2}"})
         await web.post("/v1/sessions/3/runs", {"text": "wait"})
-        found, path = list[str](), "/v1/sessions?limit=2"
-        while True:
-            page = await web.get(path)
-            found += [one["session_id"] for one in page["sessions"]]
-            if page["next"] is None:
-                break
-            path = f"/v1/sessions?limit=2&after={page['next']}"
+        pages = await pages_of(web, "/v1/sessions?limit=2")
+        found = [one["session_id"] for page in pages for one in page["sessions"]]
         active = await web.get("/v1/sessions?status=active")
         named = await web.get("/v1/sessions?title=TALK%201&status=idle")
 
@@ -226,13 +221,8 @@ async def test_a_conversation_branches_and_goes_on_from_any_node(bed: Bed, app: 
         parents = {node["text"]: node["parent"] for node in whole["nodes"]}
         assert (parents["1"], parents["2"], parents["2b"]) == (None, first, first)
         for kind in ("all", "active"):
-            found, after = list[Any](), ""
-            while True:
-                page = await web.get(f"{path}/nodes?path={kind}&limit=3{after}")
-                found += page["nodes"]
-                if page["next"] is None:
-                    break
-                after = f"&after={page['next']}"
+            pages = await pages_of(web, f"{path}/nodes?path={kind}&limit=3")
+            found = [node for page in pages for node in page["nodes"]]
             assert found == (await web.get(f"{path}/nodes?path={kind}"))["nodes"]
         assert (await web("PUT", f"{path}/active-node", {"node_id": first})).status == 204
         await told(web, path, "3")

@@ -15,7 +15,7 @@ from compose.web.principal import LOCAL
 from compose.web.problems import ProblemError
 from compose.web.streams import EventLine, EventStream, Streams
 from tests.behaviour.talks import Echo, parent_on
-from tests.behaviour.web import WebClient, made, told, web_elsewhere, web_on
+from tests.behaviour.web import WebClient, made, pages_of, told, web_elsewhere, web_on
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
@@ -119,15 +119,10 @@ async def test_events_come_in_pages_too(bed: Bed, app: str) -> None:
         run = (await web.get(f"{path}/runs?limit=1"))["runs"][0]["run_id"]
         for url in (f"{path}/events", f"{path}/runs/{run}/events"):
             whole = await web.get(f"{url}?limit=500")
-            found, after = list[Any](), ""
-            while True:
-                page = await web.get(f"{url}?limit=3{after}")
-                found += page["events"]
-                if page["next"] is None:
-                    break
-                after = f"&after={page['next']}"
+            pages = await pages_of(web, f"{url}?limit=3")
+            found = [event for page in pages for event in page["events"]]
             assert found == whole["events"]
-            assert whole["cursor"] == found[-1]["event_id"] == page["cursor"]
+            assert whole["cursor"] == found[-1]["event_id"] == pages[-1]["cursor"]
             behind = await web.get(f"{url}?after={whole['cursor']}")
             assert behind == {"events": [], "next": None, "cursor": whole["cursor"]}
         empty = await web.get(f"{await made(web, 'empty')}/events")

@@ -275,6 +275,14 @@ async def told(web: WebClient, path: str, text: str, **headers: str) -> Any:
     return await web.post(f"{path}/runs", {"text": text}, prefer="wait=20", **headers)
 
 
+async def pages_of(web: WebClient, path: str) -> list[Any]:
+    """Return the pages of a list, from the first to the last; the path has a query."""
+    pages = [await web.get(path)]
+    while (after := pages[-1]["next"]) is not None:
+        pages.append(await web.get(f"{path}&after={after}"))
+    return pages
+
+
 async def texts(web: WebClient, path: str) -> list[str]:
     """Return the texts of the active path."""
     return [node["text"] for node in (await web.get(f"{path}/nodes"))["nodes"]]

@@ -129,6 +129,25 @@ async def build_local_runtime(
         yield await stack.enter_async_context(building)
 
 
+@asynccontextmanager
+async def settings_of_client(settings: Settings) -> AsyncIterator[Settings]:
+    """Yield settings that name a database: as they are, or with the folder's PostgreSQL.
+
+    They name the folder's NATS, too, if a host runs it: pieces of its answers come by that.
+    """
+    if settings.postgres_url is not None:
+        yield settings
+        return
+    from compose.assembly.local import local_postgres  # noqa: PLC0415 - as it runs servers
+    from compose.embedded import url_if_running  # noqa: PLC0415
+
+    assert settings.data_dir is not None
+    async with local_postgres(settings.data_dir) as url:
+        nats = await asyncio.to_thread(url_if_running, settings.data_dir / "nats")
+        found = {"postgres_url": url, "nats_url": nats, **dict.fromkeys(NATS_LOGIN)}
+        yield settings.model_copy(update=found)
+
+
 def build_as_set(
     settings: Settings, *, client: str, serve: bool = True, opening: Opening | None = None
 ) -> AbstractAsyncContextManager[Runtime]:

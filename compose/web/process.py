@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import time
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from actors.errors import ContractError
 from actors.sessions.runtime import APP, AgentRuntime
-from compose.assembly.settings import NATS_LOGIN, Settings
+from compose.assembly.settings import Settings
 from compose.host.collector import loading
 from compose.host.http import AddressError, parse_address
 from compose.host.loader import check_spec, find_served
@@ -149,24 +148,11 @@ async def _running(settings: Settings, options: WebOptions) -> AsyncIterator[Run
     async with AsyncExitStack() as stack:
         opening = await stack.enter_async_context(opened(settings)) if options.has_agents else None
         with loading():  # while the servers start
-            from compose.assembly.runtime import build_as_set  # noqa: PLC0415
-        if not options.has_agents and settings.postgres_url is None:
-            settings = await stack.enter_async_context(_as_client(settings))
+            from compose.assembly.runtime import build_as_set, settings_of_client  # noqa: PLC0415
+        if not options.has_agents:
+            settings = await stack.enter_async_context(settings_of_client(settings))
         building = build_as_set(settings, client="serve", serve=options.has_agents, opening=opening)
         yield await stack.enter_async_context(building)
-
-
-@asynccontextmanager
-async def _as_client(settings: Settings) -> AsyncIterator[Settings]:
-    """Yield settings that name the servers of a folder: live text of its hosts comes by their NATS."""
-    from compose.assembly.local import local_postgres  # noqa: PLC0415 - as it runs servers
-    from compose.embedded import url_if_running  # noqa: PLC0415
-
-    assert settings.data_dir is not None
-    nats = await asyncio.to_thread(url_if_running, settings.data_dir / "nats")
-    async with local_postgres(settings.data_dir) as url:
-        found = {"postgres_url": url, "nats_url": nats, **dict.fromkeys(NATS_LOGIN)}
-        yield settings.model_copy(update=found)
 
 
 @asynccontextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict
@@ -12,13 +11,11 @@ from rich.text import Text
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.store.outside import Caller, RunEvent
 from actors.runtime import Runtime
-from compose.assembly.runtime import build_as_set
-from compose.assembly.settings import NATS_LOGIN
+from compose.assembly.runtime import build_as_set, settings_of_client
 from compose.commands.options import HERE, FollowFlag, FromSeqOpt, RunIdArg, Target
 from compose.commands.output import print_json, short
 from compose.commands.runs.list import known_run
 from compose.commands.terminal import console, say
-from compose.embedded import url_if_running
 
 
 async def events(
@@ -56,14 +53,11 @@ async def events(
 @asynccontextmanager
 async def _watching(target: Target) -> AsyncIterator[Runtime]:
     """Yield a client that hears of other processes' model calls, where a NATS is known."""
-    async with target.server() as (url, found):
-        settings = found.model_copy(update={"postgres_url": url})
-        if found.postgres_url is None and found.data_dir is not None:
-            nats_url = await asyncio.to_thread(url_if_running, found.data_dir / "nats")
-            ours = {"nats_url": nats_url, **dict.fromkeys(NATS_LOGIN)}
-            settings = settings.model_copy(update=ours)
-        async with build_as_set(settings, client="cli", serve=False) as runtime:
-            yield runtime
+    async with (
+        settings_of_client(target.client_settings()) as settings,
+        build_as_set(settings, client="cli", serve=False) as runtime,
+    ):
+        yield runtime
 
 
 async def _until_now(

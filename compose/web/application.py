@@ -149,7 +149,7 @@ def _document() -> dict[str, Any]:
 
 
 async def _refused(request: Request, exc: Exception) -> Response:
-    return problem_of(exc).response(str(request.scope["path"]))
+    return problem_of(exc).response(request.scope)
 
 
 def _pages() -> tuple[tuple[WebEndpoint, ...], list[Route]]:
@@ -174,7 +174,7 @@ def _answer(api: WebApi, by_method: dict[str, WebEndpoint], origins: Origins) ->
     async def answer(request: Request) -> Response:
         problem = origins.problem(request)
         if problem is not None:
-            return problem.response(str(request.scope["path"]))
+            return problem.response(request.scope)
         response = origins.preflight(request)
         if response is None:
             response = await respond(request)
@@ -188,7 +188,7 @@ def _answer(api: WebApi, by_method: dict[str, WebEndpoint], origins: Origins) ->
             problem = HttpProblem(
                 405, "method_not_allowed", "Method Not Allowed", remedy, headers=allow
             )
-            return problem.response(str(request.scope["path"]))
+            return problem.response(request.scope)
         return await found.respond(api, request, access[request.method])
 
     return answer

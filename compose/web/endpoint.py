@@ -200,7 +200,7 @@ class WebEndpoint:
     def _refusal(self, api: WebApi, request: Request, problem: HttpProblem) -> Response:
         """Return the answer to a request that is refused."""
         del api
-        return problem.response(str(request.scope["path"]))
+        return problem.response(request.scope)
 
     async def _respond(self, api: WebApi, request: Request, access: Access) -> Response:
         principal = NOBODY

@@ -44,7 +44,7 @@ class Limited:
         if scope["type"] == "http":
             problem = _problem_of_head(scope)
             if problem is not None:
-                await problem.response(str(scope["path"]))(scope, receive, send)
+                await problem.response(scope)(scope, receive, send)
                 return
             if raw := scope.get("raw_path"):
                 scope = {**scope, "path": raw.partition(b"?")[0].decode("latin-1")}

@@ -10,6 +10,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Scope
 
 from actors import errors
 from actors.kernel.storage import errors as stored
@@ -73,14 +74,14 @@ class HttpProblem:
     headers: dict[str, str] = field(default_factory=dict)
     errors: list[dict[str, str]] | None = None
 
-    def response(self, instance: str) -> Response:
-        """Return the answer to a request for this path."""
+    def response(self, scope: Scope) -> Response:
+        """Return the answer to the request that has this scope."""
         body = ProblemJson(
             type=f"urn:callboard:problem:{self.code}",
             title=HTTPStatus(self.status).phrase,
             status=self.status,
             detail=_text(self.detail),
-            instance=_text(instance),
+            instance=_text(str(scope["path"])),
             code=self.code,
             name=None if self.name is None else _text(self.name),
             remedy=self.remedy,

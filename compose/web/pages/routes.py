@@ -21,7 +21,7 @@ async def static(request: Request) -> Response:
     if found is not None:
         return found
     problem = HttpProblem(404, "not_found", "there is no such file", "reload the page")
-    return problem.response(str(request.scope["path"]))
+    return problem.response(request.scope)
 
 
 ROUTES: Final = [Route(STATIC, static, methods=["GET"])]

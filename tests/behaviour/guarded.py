@@ -29,12 +29,14 @@ class Guarded:
         bed: The host behind it.
         app: The type of its sessions.
         web: A client in nobody's name.
+        authentication: Of its requests.
         secrets: Of all tokens that were made.
     """
 
     bed: Bed
     app: str
     web: WebClient
+    authentication: Authentication
     secrets: list[str] = field(default_factory=list)
 
     async def token(
@@ -80,4 +82,5 @@ async def guarded_on(
     async with sessions_on(bed, agents, app=name) as talks:
         runtime = bed.runtime
         who = Authentication(runtime.store.tokens, runtime.clock, recognize)
-        yield Guarded(bed, name, WebClient(app(talks, modes=modes, authenticate=who, **options)))
+        web = WebClient(app(talks, modes=modes, authenticate=who, **options))
+        yield Guarded(bed, name, web, who)

@@ -92,6 +92,7 @@ async def test_what_is_remembered_of_tokens_has_a_limit(
         webs = [await guarded.client(f"p{n}", "sessions:own") for n in range(5)]
         for web in (*webs, *webs):
             await web.get("/v1/sessions")
+            assert len(guarded.authentication._known) <= 2
         assert len(webs) == 5
 
 

@@ -107,7 +107,7 @@ def reply(
     )
     record = replace(record, idempotency_key=derive_id(state.run_id, seq, "resume"))
     try:
-        after = behind(Transition(state), record)
+        after = behind(state, record)
     except GraphError as exc:
         return failed(state, f"answer to {wait.wait_key!r}: {exc}", at=at)
     via = {"via": "resume", "wait_key": wait.wait_key}

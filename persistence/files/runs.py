@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from actors.kernel.workflow.effects import RunStatus, WaitReason
 from actors.kernel.workflow.errors import LedgerBrokenError
-from actors.kernel.workflow.run_state import RunChoice, RunState, due_runs, index_row, reason_of
+from actors.kernel.workflow.run_state import RunChoice, RunState, due_runs, index_row, open_wait
 from actors.kernel.workflow.run_store import Fault, no_fault
 from persistence.files.atomic import file_name, json_text, write_whole
 from persistence.run_locks import RunFileLocks
@@ -128,7 +128,9 @@ class JsonFileRunStore:
         found = [
             run
             for run in self._all()
-            if reason_of(run) is WaitReason.EVENT and run.waiting and run.waiting.wait_key in keys
+            if (wait := open_wait(run))
+            and wait.reason is WaitReason.EVENT
+            and wait.wait_key in keys
         ]
         return [one.copied() for one in RunChoice().chosen(found, limit)]
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from actors.kernel.clock import Clock
 from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.workflow.effects import EffectType, RunStatus, WaitReason
-from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.run_state import RunState, reason_of
 from actors.kernel.workflow.run_store import Fault, RunStore
 from actors.workflow.embedded.handlers import EffectHandlers, settled
 from actors.workflow.embedded.held_run import HeldRun
@@ -135,8 +135,7 @@ class Driver:
     def _woken(self, held: HeldRun) -> bool:
         """Go on from a wait that came to its end by itself; whether it did."""
         decided = waits.fell_due(held.state, at=self.now())
-        wait = held.state.waiting
-        if decided is None and wait is not None and wait.reason is WaitReason.SUBWORKFLOW:
+        if decided is None and reason_of(held.state) is WaitReason.SUBWORKFLOW:
             assert self.others is not None
             child = self.others.child_of(held.state)
             decided = waits.child_ended(held.state, child, at=self.now())

@@ -8,7 +8,7 @@ from typing import Any
 
 from actors.kernel.workflow.durable import WRAPPED, durable_copy
 from actors.kernel.workflow.effects import RunStatus, WaitReason
-from actors.kernel.workflow.run_state import RunChoice, RunState, due_runs, index_row, reason_of
+from actors.kernel.workflow.run_state import RunChoice, RunState, due_runs, index_row, open_wait
 
 
 class InMemoryRunStore:
@@ -106,10 +106,10 @@ class InMemoryRunStore:
     def _keep(self, run_id: str, row: dict[str, Any]) -> None:
         self._unfile(run_id)
         self._rows[run_id] = row
-        run = RunState.from_dict(row)
-        if reason_of(run) is WaitReason.EVENT and run.waiting and run.waiting.wait_key:
-            self._key_of[run_id] = run.waiting.wait_key
-            self._waiting_for.setdefault(run.waiting.wait_key, {})[run_id] = None
+        wait = open_wait(RunState.from_dict(row))
+        if wait is not None and wait.reason is WaitReason.EVENT and wait.wait_key:
+            self._key_of[run_id] = wait.wait_key
+            self._waiting_for.setdefault(wait.wait_key, {})[run_id] = None
 
     def _unfile(self, run_id: str) -> None:
         key = self._key_of.pop(run_id, None)

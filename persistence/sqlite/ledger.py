@@ -10,7 +10,7 @@ from typing import Any, Final
 from actors.kernel.workflow.ledger_store import metrics_of
 from actors.kernel.workflow.step_record import StepRecord, chained
 from persistence.sqlite.database import SqliteDatabase
-from persistence.sqlite.errors import LedgerForkError, translated
+from persistence.sqlite.errors import LedgerForkError
 
 SQL_NEXT_SEQ: Final = """
 insert into ledger_heads (run_id, last_seq) values (?, ?)
@@ -67,9 +67,7 @@ class SqliteLedgerStore:
 
     def count(self, run_id: str) -> int:
         """See `PagedLedgerStore.count`."""
-        with translated(self._database.path, self._database.busy_s):
-            row = self._database.connection().execute(SQL_COUNT, (run_id,)).fetchone()
-        return int(row["n"])
+        return int(self._database.read(SQL_COUNT, (run_id,))[0]["n"])
 
     def count_many(self, run_ids: Iterable[str]) -> dict[str, int]:
         """Return the numbers of records, by run; runs without any are left out."""
@@ -86,8 +84,7 @@ class SqliteLedgerStore:
             return connection.execute(SQL_DELETE, (run_id,)).rowcount
 
     def _read(self, run_id: str, limit: int, after: int) -> Any:
-        with translated(self._database.path, self._database.busy_s):
-            rows = self._database.connection().execute(SQL_LIST, (run_id, limit, after)).fetchall()
+        rows = self._database.read(SQL_LIST, (run_id, limit, after))
         return [json.loads(row["record_json"]) for row in rows]
 
 

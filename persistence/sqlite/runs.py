@@ -11,7 +11,6 @@ from actors.kernel.workflow.effects import RunStatus, WaitReason
 from actors.kernel.workflow.run_state import RunState, index_row, open_wait
 from persistence.run_locks import RunFileLocks
 from persistence.sqlite.database import SqliteDatabase
-from persistence.sqlite.errors import translated
 
 SQL_SAVE_RUN: Final = """
 insert into runs (
@@ -136,8 +135,7 @@ class SqliteRunStore:
         return self._read(SQL_LIST_RUNS, {**blank, "root": False, **chosen})
 
     def _read(self, statement: str, parameters: Any) -> list[RunState]:
-        with translated(self._database.path, self._database.busy_s):
-            rows = self._database.connection().execute(statement, parameters).fetchall()
+        rows = self._database.read(statement, parameters)
         return [RunState.from_dict(json.loads(row["state_json"])) for row in rows]
 
 

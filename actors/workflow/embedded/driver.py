@@ -66,7 +66,7 @@ class Driver:
         context: For nodes.
         sleep: Waits for another attempt; None: `time.sleep`.
         fault: A hook of tests.
-        others: Set once both are made.
+        others: For effects that touch other runs.
     """
 
     runs: RunStore
@@ -77,7 +77,7 @@ class Driver:
     context: NodeContext
     sleep: Callable[[float], None] | None
     fault: Fault
-    others: OtherRuns | None = None
+    others: OtherRuns
 
     def now(self) -> str:
         """Return the instant: ISO 8601 in UTC."""
@@ -136,7 +136,6 @@ class Driver:
         """Go on from a wait that came to its end by itself; whether it did."""
         decided = waits.fell_due(held.state, at=self.now())
         if decided is None and reason_of(held.state) is WaitReason.SUBWORKFLOW:
-            assert self.others is not None
             child = self.others.child_of(held.state)
             decided = waits.child_ended(held.state, child, at=self.now())
         if decided is None:
@@ -204,7 +203,6 @@ class Driver:
             if answer is not None:
                 return answer
             if kind in {EffectType.EMIT_EVENT, EffectType.START_SUBWORKFLOW}:
-                assert self.others is not None
                 return self.others.outcome(seen, opened)
         return self.handlers.call(seen, opened.effect, opened.next_node)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
@@ -56,7 +56,7 @@ class RunLocks:
 
     def __init__(self, store: Any) -> None:
         self._lock_of = getattr(store, "lock", None)
-        self._depth: dict[str, int] = {}
+        self._held: set[str] = set()
 
     @contextmanager
     def hold(self, run_id: str, *, wait: bool = True) -> Iterator[bool]:
@@ -71,15 +71,11 @@ class RunLocks:
             raise StoreBusyError(f"run {run_id}", 0.0)
         with ExitStack() as stack:
             stack.push(own)
-            depth = self._depth.get(run_id, 0)
-            outer: AbstractContextManager[Any] = nullcontext()
-            if not depth and self._lock_of is not None:
-                outer = self._lock_of(run_id, wait=wait)
-            with outer:
-                self._depth[run_id] = depth + 1
-                try:
-                    yield depth > 0
-                finally:
-                    self._depth[run_id] = depth
-                    if not depth:
-                        del self._depth[run_id]
+            if run_id in self._held:
+                yield True
+                return
+            if self._lock_of is not None:
+                stack.enter_context(self._lock_of(run_id, wait=wait))
+            self._held.add(run_id)
+            stack.callback(self._held.remove, run_id)
+            yield False

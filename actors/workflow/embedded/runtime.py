@@ -82,6 +82,12 @@ class WorkflowRuntime:
         self.config = config or RuntimeConfig()
         self._locks, self._wishes = RunLocks(run_store), Wishes()
         self._driven: dict[str, HeldRun] = {}
+        self._effects = RunEffects(
+            runtime=self,
+            runs=run_store,
+            registry=lambda: self.workflow_registry,
+            deliver=self._deliver,
+        )
         clock = clock or SystemClock()
         self._driver = Driver(
             runs=run_store,
@@ -92,12 +98,7 @@ class WorkflowRuntime:
             context=NodeContext(now=lambda: clock.now().isoformat(), artifacts=artifact_store),
             sleep=sleep,
             fault=fault,
-        )
-        self._effects = self._driver.others = RunEffects(
-            runtime=self,
-            runs=run_store,
-            registry=lambda: self.workflow_registry,
-            deliver=self._deliver,
+            others=self._effects,
         )
 
     def start(

@@ -13,9 +13,9 @@ from actors.kernel.workflow.durable import WRAPPED, durable_copy
 from actors.kernel.workflow.errors import GraphError, NoSuchRunError, RunIdentityConflict
 from actors.kernel.workflow.ledger_store import metrics_of
 from actors.kernel.workflow.run_state import RunState
-from actors.workflow.machine.recovery import folded, record_from
+from actors.workflow.machine.recovery import behind_record, record_from
 from actors.workflow.machine.spec import WorkflowSpec
-from actors.workflow.machine.variables import RUNTIME, namespace, with_path
+from actors.workflow.machine.variables import RUNTIME, namespace, seq_of, with_path
 
 RUN_HISTORY_BUNDLE_VERSION_V1: Final = 1
 SNAPSHOT: Final = "workflow_snapshot"
@@ -155,12 +155,13 @@ def replay_run_history(bundle: dict[str, Any], workflow: WorkflowSpec) -> list[R
             "a history", "its first record is missing: export it with ledger_mode='full'"
         )
     states = [RunState.from_dict(durable_copy(begun, "start", deepest=WRAPPED))]
-    for place in range(len(records)):
-        state, _ = folded(states[0], records[: place + 1])
+    state, opened = states[0], None
+    for place, record in enumerate(records):
+        state, opened = behind_record(state, opened, record)
         if state.current_node not in workflow.nodes:
             problem = f"graph {workflow.workflow_id!r} has no node {state.current_node!r}"
             raise GraphError(f"record {place}", problem)
-        if _seq(state) != _seq(states[-1]):
+        if seq_of(state.vars) != seq_of(states[-1].vars):
             states.append(state)
     last = RunState.from_dict(bundle["run"])
     if (states[-1].status, states[-1].output) != (last.status, last.output):
@@ -176,10 +177,6 @@ def _check(bundle: dict[str, Any]) -> None:
         raise GraphError("a history", problem)
     if bundle.get("warnings"):
         raise GraphError("a history", f"it is not whole: {'; '.join(bundle['warnings'])}")
-
-
-def _seq(state: RunState) -> object:
-    return namespace(state.vars, RUNTIME).get("effect_seq")
 
 
 def _tree(run_store: Any, root: RunState) -> list[RunState]:

@@ -1,4 +1,4 @@
-"""Lists of runs by a look at all of them."""
+"""Lists of runs: by a look at all of them, and of a run with those below it."""
 
 from __future__ import annotations
 
@@ -59,3 +59,11 @@ class RunShelf(QueryableRunStore, QueryableRunIndexStore):
     def _all(self) -> Iterable[RunState]:
         """Return all runs, in the order of their making. They may share what they hold with the store."""
         raise NotImplementedError
+
+
+def tree_of(runs: QueryableRunStore, root: RunState) -> list[RunState]:
+    """Return a run and the runs below it, each behind the one that started it."""
+    found = [root]
+    for run in found:
+        found += runs.list_children(parent_run_id=run.run_id)
+    return found

@@ -12,6 +12,7 @@ from actors.kernel.workflow.drawn import utc_now_iso
 from actors.kernel.workflow.durable import WRAPPED, durable_copy
 from actors.kernel.workflow.errors import GraphError, NoSuchRunError, RunIdentityConflict
 from actors.kernel.workflow.ledger_store import metrics_of
+from actors.kernel.workflow.run_lists import tree_of
 from actors.kernel.workflow.run_state import RunState
 from actors.workflow.machine.recovery import behind_record, record_from
 from actors.workflow.machine.spec import WorkflowSpec
@@ -90,7 +91,7 @@ def export_run_history_bundle(  # noqa: PLR0913 - the source's parameters
     root: RunState | None = run_store.load(run_id)
     if root is None:
         raise NoSuchRunError(run_id)
-    runs = _tree(run_store, root) if include_subruns else [root]
+    runs = tree_of(run_store, root) if include_subruns else [root]
     most = ledger_max_items if ledger_mode == "tail" else None
     bundle = {
         "version": RUN_HISTORY_BUNDLE_VERSION_V1,
@@ -177,13 +178,6 @@ def _check(bundle: dict[str, Any]) -> None:
         raise GraphError("a history", problem)
     if bundle.get("warnings"):
         raise GraphError("a history", f"it is not whole: {'; '.join(bundle['warnings'])}")
-
-
-def _tree(run_store: Any, root: RunState) -> list[RunState]:
-    found = [root]
-    for run in found:
-        found += run_store.list_children(parent_run_id=run.run_id)
-    return found
 
 
 def _described(run: RunState, artifacts: Any, workflow: WorkflowSpec | None) -> Any:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from typing import Any, Final
 
-from actors.kernel.json import canonical_json
 from actors.kernel.workflow.artifacts import artifact_ref, references
 from actors.kernel.workflow.drawn import utc_now_iso
-from actors.kernel.workflow.durable import WRAPPED, durable_copy
+from actors.kernel.workflow.durable import WRAPPED, durable_copy, json_digest
 from actors.kernel.workflow.errors import GraphError, NoSuchRunError, RunIdentityConflict
 from actors.kernel.workflow.ledger_store import metrics_of
 from actors.kernel.workflow.run_lists import tree_of
@@ -47,7 +45,7 @@ def persist_workflow_snapshot(
         "artifact_id": kept.artifact_id,
         "workflow_id": workflow_id,
         "format": format,
-        "sha256": hashlib.sha256(canonical_json(clean).encode()).hexdigest(),
+        "sha256": json_digest(clean),
         "created_at": utc_now_iso(),
     }
     run.vars = with_path(run.vars, [RUNTIME, SNAPSHOT], ref)

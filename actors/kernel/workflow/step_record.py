@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from actors.kernel.workflow.drawn import new_id, utc_now_iso
@@ -98,7 +98,8 @@ class StepRecord:
         Raises:
             NotSerializableError: The path of what is not JSON data.
         """
-        told: dict[str, Any] = durable_copy(asdict(self), "record", deepest=WRAPPED)
+        own = {one.name: getattr(self, one.name) for one in fields(self)}
+        told: dict[str, Any] = durable_copy(own, "record", deepest=WRAPPED)
         return told
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from pathlib import Path
 
 from typing_extensions import override
@@ -14,7 +13,7 @@ from actors.kernel.workflow.artifacts import (
     ArtifactShelf,
     checked_artifact_id,
 )
-from persistence.files.atomic import json_text, write_whole
+from persistence.files.atomic import json_text, removed, write_whole
 
 
 class FileArtifactStore(ArtifactShelf):
@@ -59,10 +58,8 @@ class FileArtifactStore(ArtifactShelf):
 
     @override
     def delete(self, artifact_id: str) -> bool:
-        there = self.exists(artifact_id)
-        for path in (self._about(artifact_id), self._bytes(artifact_id)):
-            with suppress(FileNotFoundError):
-                path.unlink()
+        there = removed(self._about(artifact_id))
+        removed(self._bytes(artifact_id))
         return there
 
     @override

@@ -13,7 +13,7 @@ from typing_extensions import override
 from actors.kernel.workflow.ledger_store import LedgerShelf
 from actors.kernel.workflow.run_store import Fault, no_fault
 from actors.kernel.workflow.step_record import StepRecord, chained
-from persistence.files.atomic import append_lines, appending, file_name, read_lines
+from persistence.files.atomic import append_lines, appending, file_name, read_lines, removed
 
 _log = logging.getLogger("callboard.workflow")
 
@@ -80,14 +80,10 @@ class JsonlLedgerStore(LedgerShelf):
 
     def delete(self, run_id: str) -> int:
         """See `DeletableLedgerStore.delete`."""
-        removed = self.count(run_id)
+        count = self.count(run_id)
         with self._guard:
             self._places.pop(run_id, None)
-        try:
-            self._path(run_id).unlink()
-        except FileNotFoundError:
-            return 0
-        return removed
+        return count if removed(self._path(run_id)) else 0
 
     def _path(self, run_id: str) -> Path:
         return self._folder / file_name("ledger_", run_id, ".jsonl")

@@ -17,7 +17,7 @@ from actors.kernel.workflow.errors import LedgerBrokenError
 from actors.kernel.workflow.run_lists import RunShelf
 from actors.kernel.workflow.run_state import RunChoice, RunState, open_wait
 from actors.kernel.workflow.run_store import Fault, no_fault
-from persistence.files.atomic import file_name, json_text, write_whole
+from persistence.files.atomic import file_name, json_text, removed, write_whole
 from persistence.run_locks import RunFileLocks
 
 BUSY_S: Final = 30.0
@@ -70,11 +70,7 @@ class JsonFileRunStore(RunShelf):
 
     def delete(self, run_id: str) -> bool:
         """See `DeletableRunStore.delete`."""
-        try:
-            self._path(run_id).unlink()
-        except FileNotFoundError:
-            return False
-        return True
+        return removed(self._path(run_id))
 
     def lock(self, run_id: str, *, wait: bool = True) -> AbstractContextManager[None]:
         """See `LockingRunStore.lock`."""

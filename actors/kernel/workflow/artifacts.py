@@ -108,7 +108,7 @@ class ArtifactStore(Protocol):
 
 
 class ArtifactShelf(ArtifactStore):
-    """What all artifact stores have in common: descriptions, texts, JSON, lists, search."""
+    """A base of artifact stores: descriptions, texts, JSON, lists, search."""
 
     @override
     def store(

@@ -160,14 +160,16 @@ class WorkflowRuntime:
             GraphError: The run belongs to another graph.
             StoreBusyError: A driver in another process holds the run.
         """
-        return self._ticked(workflow, run_id, max_steps, step_gate)
+        with self._held(run_id) as held:
+            return self._driven_on(workflow, held, max_steps, step_gate)
 
     def try_tick(
         self, workflow: WorkflowSpec, run_id: str, max_steps: int = 100
     ) -> RunState | None:
         """Do what `tick` does; return None at once if somebody else drives the run now."""
         try:
-            return self._ticked(workflow, run_id, max_steps, None, wait=False)
+            with self._held(run_id, wait=False) as held:
+                return self._driven_on(workflow, held, max_steps, None)
         except StoreBusyError:
             return None
 
@@ -350,19 +352,12 @@ class WorkflowRuntime:
         """
         return deleted_tree(self.run_store, self.ledger_store, self.artifact_store, run_id)
 
-    def _ticked(
-        self,
-        workflow: WorkflowSpec,
-        run_id: str,
-        max_steps: int,
-        gate: Callable[[], bool] | None,
-        *,
-        wait: bool = True,
+    def _driven_on(
+        self, workflow: WorkflowSpec, held: HeldRun, max_steps: int, gate: Callable[[], bool] | None
     ) -> RunState:
-        with self._held(run_id, wait=wait) as held:
-            check_graph(workflow, held.state)
-            self._driver.drive(workflow, held, max_steps, gate)
-            return held.state.copied()
+        check_graph(workflow, held.state)
+        self._driver.drive(workflow, held, max_steps, gate)
+        return held.state.copied()
 
     @contextmanager
     def _held(self, run_id: str, *, wait: bool = True) -> Iterator[HeldRun]:

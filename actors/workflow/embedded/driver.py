@@ -106,12 +106,19 @@ class Driver:
             self._save(held)
         self._save(held)
 
-    def grant(self, held: HeldRun) -> None:
-        """Carry out the wishes for a run, between two of its steps."""
-        for wish in self.wishes.take(held.state.run_id):
+    def grant(self, held: HeldRun) -> bool:
+        """Carry out the wishes for a run, between two of its steps; return whether there were any."""
+        wishes = self.wishes.take(held.state.run_id)
+        for wish in wishes:
             decided = self._granted(held.state, wish)
             open_still = None if decided.state.status.is_terminal else held.opened
             held.take(replace(decided, opened=open_still))
+        return bool(wishes)
+
+    def grant_all(self, held: HeldRun) -> None:
+        """Carry out all wishes durably, also those of subscribers that hear of the others."""
+        while self.grant(held):
+            held.save()
 
     def _granted(self, state: RunState, wish: Wish) -> Transition:
         if wish.kind == "cancel":

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
+
+from typing_extensions import override
 
 from actors.kernel.workflow.artifacts import (
     Artifact,
     ArtifactMetadata,
     ArtifactShelf,
     checked_artifact_id,
-    described,
 )
-from actors.kernel.workflow.drawn import utc_now_iso
-from persistence.files.atomic import json_text, write_whole
+from persistence.files.atomic import json_text, removed, write_whole
 
 
 class FileArtifactStore(ArtifactShelf):
@@ -28,24 +26,8 @@ class FileArtifactStore(ArtifactShelf):
         self._folder = Path(folder) / "artifacts"
         self._folder.mkdir(parents=True, exist_ok=True)
 
-    def store(
-        self,
-        content: bytes,
-        *,
-        content_type: str = "application/octet-stream",
-        run_id: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        artifact_id: str | None = None,
-    ) -> ArtifactMetadata:
-        """See `ArtifactStore.store`."""
-        metadata = described(
-            content,
-            content_type=content_type,
-            run_id=run_id,
-            tags=tags,
-            artifact_id=artifact_id,
-            at=utc_now_iso(),
-        )
+    @override
+    def _keep(self, metadata: ArtifactMetadata, content: bytes) -> ArtifactMetadata:
         known = self.get_metadata(metadata.artifact_id)
         if known is not None:
             return known
@@ -53,8 +35,8 @@ class FileArtifactStore(ArtifactShelf):
         write_whole(self._about(metadata.artifact_id), json_text(metadata.to_dict()).encode())
         return metadata
 
+    @override
     def load(self, artifact_id: str) -> Artifact | None:
-        """See `ArtifactStore.load`."""
         metadata = self.get_metadata(artifact_id)
         if metadata is None:
             return None
@@ -63,27 +45,25 @@ class FileArtifactStore(ArtifactShelf):
         except FileNotFoundError:
             return None
 
+    @override
     def get_metadata(self, artifact_id: str) -> ArtifactMetadata | None:
-        """See `ArtifactStore.get_metadata`."""
         try:
             return ArtifactMetadata(**json.loads(self._about(artifact_id).read_bytes()))
         except FileNotFoundError:
             return None
 
+    @override
     def exists(self, artifact_id: str) -> bool:
-        """See `ArtifactStore.exists`."""
         return self._about(artifact_id).exists()
 
+    @override
     def delete(self, artifact_id: str) -> bool:
-        """See `ArtifactStore.delete`."""
-        there = self.exists(artifact_id)
-        for path in (self._about(artifact_id), self._bytes(artifact_id)):
-            with suppress(FileNotFoundError):
-                path.unlink()
+        there = removed(self._about(artifact_id))
+        removed(self._bytes(artifact_id))
         return there
 
+    @override
     def list_all(self, limit: int = 1000) -> list[ArtifactMetadata]:
-        """See `ArtifactStore.list_all`."""
         found = [self.get_metadata(path.stem) for path in self._folder.glob("*.json")]
         newest = sorted((one for one in found if one), key=lambda one: one.created_at, reverse=True)
         return newest[: max(limit, 0)]

@@ -71,6 +71,15 @@ def write_whole(
     return True
 
 
+def removed(path: Path) -> bool:
+    """Remove a file; whether it was there."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def sync_folder(folder: Path) -> None:
     """Let the names in a folder be on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from actors.kernel.workflow.ledger_store import metrics_of
+from typing_extensions import override
+
+from actors.kernel.workflow.ledger_store import LedgerShelf
 from actors.kernel.workflow.run_store import Fault, no_fault
 from actors.kernel.workflow.step_record import StepRecord, chained
-from persistence.files.atomic import append_lines, appending, file_name, read_lines
+from persistence.files.atomic import append_lines, appending, file_name, read_lines, removed
 
 _log = logging.getLogger("callboard.workflow")
 
@@ -19,7 +21,7 @@ _log = logging.getLogger("callboard.workflow")
 Rows: TypeAlias = list[dict[str, Any]]
 
 
-class JsonlLedgerStore:
+class JsonlLedgerStore(LedgerShelf):
     """A folder with a file for each run, a line for each record; see `PagedLedgerStore`.
 
     A line that a process did not finish is left out when it is read, and cut off before the next append.
@@ -38,12 +40,8 @@ class JsonlLedgerStore:
         self._places: dict[str, tuple[int, int]] = {}
         self._guard = threading.Lock()
 
-    def append(self, record: StepRecord) -> None:
-        """See `LedgerStore.append`."""
-        self.append_many([record])
-
+    @override
     def append_many(self, records: Sequence[StepRecord]) -> None:
-        """See `PagedLedgerStore.append_many`."""
         rows = [record.to_dict() for record in records]
         if not rows:
             return
@@ -58,14 +56,14 @@ class JsonlLedgerStore:
             before = known[-1].get("record_hash") if known else None
             append_lines(file, [chained(row, before)], fault=self._fault)
 
+    @override
     def list(self, run_id: str) -> list[dict[str, Any]]:
-        """See `LedgerStore.list`."""
         return self._read(run_id, 0)[0]
 
+    @override
     def list_after(
         self, *, run_id: str, after: int, limit: int = 1000
     ) -> tuple[Sequence[dict[str, Any]], int]:
-        """See `PagedLedgerStore.list_after`."""
         with self._guard:
             known, offset = self._places.get(run_id, (0, 0))
         if known > after:
@@ -76,28 +74,16 @@ class JsonlLedgerStore:
         page = rows[after - known :][:limit]
         return page, after + len(page)
 
+    @override
     def count(self, run_id: str) -> int:
-        """See `PagedLedgerStore.count`."""
         return len(self.list(run_id))
-
-    def count_many(self, run_ids: Iterable[str]) -> dict[str, int]:
-        """Return the numbers of records, by run; runs without any are left out."""
-        return {one: n for one in run_ids if (n := self.count(one))}
-
-    def metrics_many(self, run_ids: Iterable[str]) -> dict[str, dict[str, int]]:
-        """Return `metrics_of` of each run that has records."""
-        return {one: metrics_of(rows) for one in run_ids if (rows := self.list(one))}
 
     def delete(self, run_id: str) -> int:
         """See `DeletableLedgerStore.delete`."""
-        removed = self.count(run_id)
+        count = self.count(run_id)
         with self._guard:
             self._places.pop(run_id, None)
-        try:
-            self._path(run_id).unlink()
-        except FileNotFoundError:
-            return 0
-        return removed
+        return count if removed(self._path(run_id)) else 0
 
     def _path(self, run_id: str) -> Path:
         return self._folder / file_name("ledger_", run_id, ".jsonl")

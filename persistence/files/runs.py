@@ -10,17 +10,20 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
-from actors.kernel.workflow.effects import RunStatus, WaitReason
+from typing_extensions import override
+
+from actors.kernel.workflow.effects import WaitReason
 from actors.kernel.workflow.errors import LedgerBrokenError
-from actors.kernel.workflow.run_state import RunChoice, RunState, due_runs, index_row, reason_of
+from actors.kernel.workflow.run_lists import RunShelf
+from actors.kernel.workflow.run_state import RunChoice, RunState, open_wait
 from actors.kernel.workflow.run_store import Fault, no_fault
-from persistence.files.atomic import file_name, json_text, write_whole
+from persistence.files.atomic import file_name, json_text, removed, write_whole
 from persistence.run_locks import RunFileLocks
 
 BUSY_S: Final = 30.0
 
 
-class JsonFileRunStore:
+class JsonFileRunStore(RunShelf):
     """A folder with a file for each run; see `actors.kernel.workflow.run_store`.
 
     Lists look at the folder each time, and read again only the files that are others than before: so they see
@@ -67,58 +70,12 @@ class JsonFileRunStore:
 
     def delete(self, run_id: str) -> bool:
         """See `DeletableRunStore.delete`."""
-        try:
-            self._path(run_id).unlink()
-        except FileNotFoundError:
-            return False
-        return True
+        return removed(self._path(run_id))
 
     def lock(self, run_id: str, *, wait: bool = True) -> AbstractContextManager[None]:
         """See `LockingRunStore.lock`."""
         file_name("", run_id, "")
         return self._locks.hold(run_id, wait=wait)
-
-    def list_runs(
-        self,
-        *,
-        status: RunStatus | None = None,
-        wait_reason: WaitReason | None = None,
-        workflow_id: str | None = None,
-        limit: int = 100,
-    ) -> list[RunState]:
-        """See `QueryableRunStore.list_runs`."""
-        wanted = RunChoice(status=status, wait_reason=wait_reason, workflow_id=workflow_id)
-        return [one.copied() for one in wanted.chosen(self._all(), limit)]
-
-    def list_due_wait_until(self, *, now_iso: str, limit: int = 100) -> list[RunState]:
-        """See `QueryableRunStore.list_due_wait_until`."""
-        return [one.copied() for one in due_runs(self._all(), now_iso, limit)]
-
-    def list_children(
-        self, *, parent_run_id: str, status: RunStatus | None = None
-    ) -> list[RunState]:
-        """See `QueryableRunStore.list_children`."""
-        found = [
-            one.copied()
-            for one in self._all()
-            if one.parent_run_id == parent_run_id and status in {None, one.status}
-        ]
-        return sorted(found, key=lambda run: run.created_at)
-
-    def list_run_index(
-        self,
-        *,
-        status: RunStatus | None = None,
-        workflow_id: str | None = None,
-        session_id: str | None = None,
-        root_only: bool = False,
-        limit: int = 100,
-    ) -> list[dict[str, Any]]:
-        """See `QueryableRunIndexStore.list_run_index`."""
-        wanted = RunChoice(
-            status=status, workflow_id=workflow_id, session_id=session_id, root_only=root_only
-        )
-        return [index_row(one) for one in wanted.chosen(self._all(), limit)]
 
     def list_event_waiters(
         self, *, wait_keys: Sequence[str], limit: int = 10_000
@@ -128,15 +85,17 @@ class JsonFileRunStore:
         found = [
             run
             for run in self._all()
-            if reason_of(run) is WaitReason.EVENT and run.waiting and run.waiting.wait_key in keys
+            if (wait := open_wait(run))
+            and wait.reason is WaitReason.EVENT
+            and wait.wait_key in keys
         ]
         return [one.copied() for one in RunChoice().chosen(found, limit)]
 
     def _path(self, run_id: str) -> Path:
         return self._folder / file_name("run_", run_id, ".json")
 
+    @override
     def _all(self) -> list[RunState]:
-        """Return all runs; they share what they hold with this store."""
         seen: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}
         with self._guard:
             for entry in os.scandir(self._folder):
@@ -145,7 +104,8 @@ class JsonFileRunStore:
                     if found is not None:
                         seen[entry.name] = found
             self._known = seen
-        return [RunState.from_dict(row) for _, row in seen.values()]
+        runs = [RunState.from_dict(row) for _, row in seen.values()]
+        return sorted(runs, key=lambda run: run.created_at)
 
     def _read(self, entry: os.DirEntry[str]) -> tuple[tuple[int, ...], dict[str, Any]] | None:
         try:

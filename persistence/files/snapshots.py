@@ -7,7 +7,7 @@ from pathlib import Path
 
 from actors.kernel.workflow.durable import WRAPPED, durable_copy
 from actors.kernel.workflow.snapshots import Snapshot, chosen_snapshots
-from persistence.files.atomic import file_name, json_text, write_whole
+from persistence.files.atomic import file_name, json_text, removed, write_whole
 
 
 class JsonSnapshotStore:
@@ -28,11 +28,7 @@ class JsonSnapshotStore:
 
     def delete(self, snapshot_id: str) -> bool:
         """See `SnapshotStore.delete`."""
-        try:
-            self._path(snapshot_id).unlink()
-        except FileNotFoundError:
-            return False
-        return True
+        return removed(self._path(snapshot_id))
 
     def list(
         self,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Final
 
 from actors.kernel.workflow.commands import CommandAppendResult, CommandRecord
 from actors.kernel.workflow.durable import durable_copy
 from persistence.sqlite.database import SqliteDatabase
-from persistence.sqlite.errors import translated
 
 SQL_APPEND_COMMAND: Final = """
 insert or ignore into commands (seq, command_id, record_json)
@@ -42,7 +41,7 @@ class SqliteCommandStore:
 
     def list_after(self, *, after: int, limit: int = 1000) -> tuple[list[CommandRecord], int]:
         """See `CommandStore.list_after`."""
-        rows = self._read(SQL_LIST_COMMANDS, after, limit)
+        rows = self._database.read(SQL_LIST_COMMANDS, (after, limit))
         page = [
             CommandRecord(**json.loads(row["record_json"]) | {"seq": row["seq"]}) for row in rows
         ]
@@ -50,11 +49,7 @@ class SqliteCommandStore:
 
     def get_last_seq(self) -> int:
         """See `CommandStore.get_last_seq`."""
-        return int(self._read(SQL_LAST_COMMAND)[0]["seq"])
-
-    def _read(self, statement: str, *parameters: Any) -> list[Any]:
-        with translated(self._database.path, self._database.busy_s):
-            return self._database.connection().execute(statement, parameters).fetchall()
+        return int(self._database.read(SQL_LAST_COMMAND)[0]["seq"])
 
 
 class SqliteCommandCursorStore:
@@ -65,10 +60,8 @@ class SqliteCommandCursorStore:
 
     def load(self) -> int:
         """See `CommandCursorStore.load`."""
-        with translated(self._database.path, self._database.busy_s):
-            connection = self._database.connection()
-            row = connection.execute(SQL_LOAD_CURSOR, (self._consumer_id,)).fetchone()
-        return int(row["cursor"]) if row else 0
+        rows = self._database.read(SQL_LOAD_CURSOR, (self._consumer_id,))
+        return int(rows[0]["cursor"]) if rows else 0
 
     def save(self, cursor: int) -> None:
         """See `CommandCursorStore.save`."""

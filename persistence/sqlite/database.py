@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from actors.kernel.workflow.run_store import Fault, no_fault
 from persistence.sqlite.errors import translated
@@ -79,6 +79,16 @@ class SqliteDatabase:
             self._own.connection = found
             self._all.append(found)
         return found
+
+    def read(self, statement: str, parameters: Any = ()) -> list[sqlite3.Row]:
+        """Return the rows of one statement.
+
+        Raises:
+            StoreBusyError: Another writer held the file for too long.
+            LedgerBrokenError: The file is no database.
+        """
+        with translated(self.path, self.busy_s):
+            return self.connection().execute(statement, parameters).fetchall()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-from actors.kernel.workflow.ledger_store import metrics_of
+from typing_extensions import override
+
+from actors.kernel.workflow.ledger_store import LedgerShelf
 from actors.kernel.workflow.step_record import StepRecord, chained
 from persistence.sqlite.database import SqliteDatabase
-from persistence.sqlite.errors import LedgerForkError, translated
+from persistence.sqlite.errors import LedgerForkError
 
 SQL_NEXT_SEQ: Final = """
 insert into ledger_heads (run_id, last_seq) values (?, ?)
@@ -28,16 +30,13 @@ SQL_DELETE_HEAD: Final = "delete from ledger_heads where run_id = ?"
 ALL: Final = -1
 
 
-class SqliteLedgerStore:
+class SqliteLedgerStore(LedgerShelf):
     """The ledgers of a file; see `PagedLedgerStore` and `ChainableLedgerStore`."""
 
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
 
-    def append(self, record: StepRecord) -> None:
-        """See `LedgerStore.append`."""
-        self.append_many([record])
-
+    @override
     def append_many(self, records: Sequence[StepRecord]) -> None:
         """See `PagedLedgerStore.append_many`: all of them in one transaction."""
         rows = [record.to_dict() for record in records]
@@ -53,31 +52,21 @@ class SqliteLedgerStore:
             before = json.loads(last["record_json"]).get("record_hash") if last else None
             _append(connection, record.run_id, [chained(row, before)])
 
+    @override
     def list(self, run_id: str) -> list[dict[str, Any]]:
-        """See `LedgerStore.list`."""
         rows: list[dict[str, Any]] = self._read(run_id, ALL, 0)
         return rows
 
+    @override
     def list_after(
         self, *, run_id: str, after: int, limit: int = 1000
     ) -> tuple[Sequence[dict[str, Any]], int]:
-        """See `PagedLedgerStore.list_after`."""
         page = self._read(run_id, limit, after)
         return page, after + len(page)
 
+    @override
     def count(self, run_id: str) -> int:
-        """See `PagedLedgerStore.count`."""
-        with translated(self._database.path, self._database.busy_s):
-            row = self._database.connection().execute(SQL_COUNT, (run_id,)).fetchone()
-        return int(row["n"])
-
-    def count_many(self, run_ids: Iterable[str]) -> dict[str, int]:
-        """Return the numbers of records, by run; runs without any are left out."""
-        return {one: n for one in run_ids if (n := self.count(one))}
-
-    def metrics_many(self, run_ids: Iterable[str]) -> dict[str, dict[str, int]]:
-        """Return `metrics_of` of each run that has records."""
-        return {one: metrics_of(rows) for one in run_ids if (rows := self.list(one))}
+        return int(self._database.read(SQL_COUNT, (run_id,))[0]["n"])
 
     def delete(self, run_id: str) -> int:
         """See `DeletableLedgerStore.delete`."""
@@ -86,8 +75,7 @@ class SqliteLedgerStore:
             return connection.execute(SQL_DELETE, (run_id,)).rowcount
 
     def _read(self, run_id: str, limit: int, after: int) -> Any:
-        with translated(self._database.path, self._database.busy_s):
-            rows = self._database.connection().execute(SQL_LIST, (run_id, limit, after)).fetchall()
+        rows = self._database.read(SQL_LIST, (run_id, limit, after))
         return [json.loads(row["record_json"]) for row in rows]
 
 

@@ -8,10 +8,9 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from actors.kernel.workflow.effects import RunStatus, WaitReason
-from actors.kernel.workflow.run_state import RunState, due_at, index_row, reason_of
+from actors.kernel.workflow.run_state import RunState, index_row, open_wait
 from persistence.run_locks import RunFileLocks
 from persistence.sqlite.database import SqliteDatabase
-from persistence.sqlite.errors import translated
 
 SQL_SAVE_RUN: Final = """
 insert into runs (
@@ -136,21 +135,20 @@ class SqliteRunStore:
         return self._read(SQL_LIST_RUNS, {**blank, "root": False, **chosen})
 
     def _read(self, statement: str, parameters: Any) -> list[RunState]:
-        with translated(self._database.path, self._database.busy_s):
-            rows = self._database.connection().execute(statement, parameters).fetchall()
+        rows = self._database.read(statement, parameters)
         return [RunState.from_dict(json.loads(row["state_json"])) for row in rows]
 
 
 def _row(run: RunState) -> tuple[Any, ...]:
     told = run.to_dict()
-    is_waiting = run.waiting is not None and run.status is RunStatus.WAITING
+    wait = open_wait(run)
     return (
         run.run_id,
         run.workflow_id,
         told["status"],
-        reason_of(run),
-        run.waiting.wait_key if is_waiting and run.waiting else None,
-        due_at(run),
+        wait and wait.reason,
+        wait and wait.wait_key,
+        wait and wait.until,
         run.parent_run_id,
         run.session_id,
         run.updated_at,

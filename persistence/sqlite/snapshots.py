@@ -8,7 +8,6 @@ from typing import Any, Final
 from actors.kernel.workflow.durable import WRAPPED, durable_copy
 from actors.kernel.workflow.snapshots import Snapshot, chosen_snapshots
 from persistence.sqlite.database import SqliteDatabase
-from persistence.sqlite.errors import translated
 
 SQL_SAVE_SNAPSHOT: Final = """
 insert into snapshots (snapshot_id, run_id, snapshot_json) values (?, ?, ?)
@@ -57,6 +56,5 @@ class SqliteSnapshotStore:
         return chosen_snapshots(found, run_id=run_id, tag=tag, query=query, limit=limit)
 
     def _read(self, statement: str, *parameters: Any) -> Any:
-        with translated(self._database.path, self._database.busy_s):
-            rows = self._database.connection().execute(statement, parameters).fetchall()
+        rows = self._database.read(statement, parameters)
         return [Snapshot(**json.loads(row["snapshot_json"])) for row in rows]

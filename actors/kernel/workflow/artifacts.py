@@ -9,9 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Protocol, runtime_checkable
 
+from typing_extensions import override
+
+from actors.kernel.workflow.drawn import utc_now_iso
 from actors.kernel.workflow.errors import GraphError
 
 REF_KEY: Final = "$artifact"
+_ALL: Final = 2**31
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 
@@ -103,40 +107,61 @@ class ArtifactStore(Protocol):
         """Return at most `limit` descriptions, the newest first."""
 
 
-class ArtifactShelf:
-    """The rest of an artifact store, by the verbs of its Protocol: texts, JSON, lists, search."""
+class ArtifactShelf(ArtifactStore):
+    """A base of artifact stores: descriptions, texts, JSON, lists, search."""
 
-    def store_text(self: ArtifactStore, text: str, **more: Any) -> ArtifactMetadata:
+    @override
+    def store(
+        self,
+        content: bytes,
+        *,
+        content_type: str = "application/octet-stream",
+        run_id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        artifact_id: str | None = None,
+    ) -> ArtifactMetadata:
+        name = compute_artifact_id(content, run_id=run_id) if artifact_id is None else artifact_id
+        metadata = ArtifactMetadata(
+            artifact_id=checked_artifact_id(name),
+            content_type=content_type,
+            size_bytes=len(content),
+            created_at=utc_now_iso(),
+            run_id=run_id,
+            tags=dict(tags or {}),
+            sha256=hashlib.sha256(content).hexdigest(),
+        )
+        return self._keep(metadata, content)
+
+    def store_text(self, text: str, **more: Any) -> ArtifactMetadata:
         """Keep text in UTF-8; see `ArtifactStore.store`."""
         kind = more.pop("content_type", "text/plain")
         return self.store(text.encode(), content_type=kind, **more)
 
-    def store_json(self: ArtifactStore, data: Any, **more: Any) -> ArtifactMetadata:
+    def store_json(self, data: Any, **more: Any) -> ArtifactMetadata:
         """Keep JSON data; see `ArtifactStore.store`."""
         content = json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
         return self.store(content, content_type="application/json", **more)
 
-    def load_text(self: ArtifactStore, artifact_id: str) -> str | None:
+    def load_text(self, artifact_id: str) -> str | None:
         """Return text; None: it is not there."""
         found = self.load(artifact_id)
         return None if found is None else found.as_text()
 
-    def load_json(self: ArtifactStore, artifact_id: str) -> Any:
+    def load_json(self, artifact_id: str) -> Any:
         """Return JSON data; None: it is not there."""
         found = self.load(artifact_id)
         return None if found is None else found.as_json()
 
-    def list_by_run(self: ArtifactStore, run_id: str) -> list[ArtifactMetadata]:
+    def list_by_run(self, run_id: str) -> list[ArtifactMetadata]:
         """Return the descriptions of what belongs to the run, the newest first."""
-        return [one for one in self.list_all(limit=2**31) if one.run_id == run_id]
+        return [one for one in self.list_all(limit=_ALL) if one.run_id == run_id]
 
-    def delete_by_run(self: ArtifactStore, run_id: str) -> int:
+    def delete_by_run(self, run_id: str) -> int:
         """Remove what belongs to the run; return how many."""
-        mine = [one for one in self.list_all(limit=2**31) if one.run_id == run_id]
-        return sum(self.delete(one.artifact_id) for one in mine)
+        return sum(self.delete(one.artifact_id) for one in self.list_by_run(run_id))
 
     def search(
-        self: ArtifactStore,
+        self,
         *,
         run_id: str | None = None,
         content_type: str | None = None,
@@ -147,12 +172,16 @@ class ArtifactShelf:
         wanted = dict(tags or {})
         found = [
             one
-            for one in self.list_all(limit=2**31)
+            for one in self.list_all(limit=_ALL)
             if (run_id is None or one.run_id == run_id)
             and (content_type is None or one.content_type == content_type)
             and wanted.items() <= one.tags.items()
         ]
         return found[: max(limit, 0)]
+
+    def _keep(self, metadata: ArtifactMetadata, content: bytes) -> ArtifactMetadata:
+        """Keep the bytes unless something of their id is there; return the description that is kept."""
+        raise NotImplementedError
 
 
 def compute_artifact_id(content: bytes, *, run_id: str | None = None) -> str:
@@ -171,32 +200,6 @@ def checked_artifact_id(artifact_id: str) -> str:
         rule = "it cannot be empty, and has letters, digits, '_' and '-', 200 at most"
         raise GraphError(f"Invalid artifact_id {artifact_id!r}", rule)
     return artifact_id
-
-
-def described(
-    content: bytes,
-    *,
-    content_type: str,
-    run_id: str | None,
-    tags: Mapping[str, str] | None,
-    artifact_id: str | None,
-    at: str,
-) -> ArtifactMetadata:
-    """Return the description of bytes that are stored now.
-
-    Raises:
-        GraphError: See `checked_artifact_id`.
-    """
-    name = compute_artifact_id(content, run_id=run_id) if artifact_id is None else artifact_id
-    return ArtifactMetadata(
-        artifact_id=checked_artifact_id(name),
-        content_type=content_type,
-        size_bytes=len(content),
-        created_at=at,
-        run_id=run_id,
-        tags=dict(tags or {}),
-        sha256=hashlib.sha256(content).hexdigest(),
-    )
 
 
 def artifact_ref(artifact_id: str) -> dict[str, str]:

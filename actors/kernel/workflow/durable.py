@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from typing import Any, Final
 
 from actors.errors import NotSerializableError
+from actors.kernel.json import canonical_json
 from actors.kernel.json_data import check_text
 
 MAX_DEPTH: Final = 64
@@ -31,6 +33,11 @@ def durable_copy(value: Any, where: str, *, deepest: int = MAX_DEPTH) -> Any:
     except _Culprit as found:
         path = "".join(reversed(found.path))
         raise NotSerializableError(f"{where}{path}", found.kind, found.problem) from None
+
+
+def json_digest(value: Any) -> str:
+    """Return the SHA-256 of JSON data in hexadecimal: the same for equal data in every process."""
+    return hashlib.sha256(canonical_json(value).encode(errors="surrogatepass")).hexdigest()
 
 
 class _Culprit(Exception):  # noqa: N818 - a signal inside this module

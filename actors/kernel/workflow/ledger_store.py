@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from typing_extensions import override
 
 from actors.kernel.workflow.step_record import StepRecord
 
@@ -63,6 +65,22 @@ class ObservableLedgerStoreProtocol(Protocol):
 
     def subscribe(self, callback: Subscriber, *, run_id: str | None = None) -> Callable[[], None]:
         """Call `callback` with each record (of one run, or of all) behind its append; return the end of it."""
+
+
+class LedgerShelf(PagedLedgerStore):
+    """The verbs of a ledger that follow from the others."""
+
+    @override
+    def append(self, record: StepRecord) -> None:
+        self.append_many([record])
+
+    def count_many(self, run_ids: Iterable[str]) -> dict[str, int]:
+        """Return the numbers of records, by run; runs without any are left out."""
+        return {one: n for one in run_ids if (n := self.count(one))}
+
+    def metrics_many(self, run_ids: Iterable[str]) -> dict[str, dict[str, int]]:
+        """Return `metrics_of` of each run that has records."""
+        return {one: metrics_of(rows) for one in run_ids if (rows := self.list(one))}
 
 
 def metrics_of(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:

@@ -156,14 +156,21 @@ class RunChoice:
         )
 
 
+def open_wait(run: RunState) -> WaitState | None:
+    """Return what the run waits for now; None: it does not wait."""
+    return run.waiting if run.status is RunStatus.WAITING else None
+
+
 def reason_of(run: RunState) -> WaitReason | None:
     """Return the kind of thing that the run waits for; None: it waits for nothing."""
-    return run.waiting.reason if run.waiting and run.status is RunStatus.WAITING else None
+    wait = open_wait(run)
+    return None if wait is None else wait.reason
 
 
 def due_at(run: RunState) -> str | None:
     """Return the instant at which a waiting run goes on by itself; None: there is none."""
-    return run.waiting.until if run.waiting and run.status is RunStatus.WAITING else None
+    wait = open_wait(run)
+    return None if wait is None else wait.until
 
 
 def due_runs(runs: Iterable[RunState], now_iso: str, limit: int) -> list[RunState]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from actors.kernel.json import canonical_json
 from actors.kernel.workflow.drawn import new_id, utc_now_iso
-from actors.kernel.workflow.durable import WRAPPED, durable_copy
+from actors.kernel.workflow.durable import WRAPPED, durable_copy, json_digest
 from actors.kernel.workflow.effects import Effect, StepStatus, WaitState
 from actors.kernel.workflow.run_state import RunState
 
@@ -100,7 +98,8 @@ class StepRecord:
         Raises:
             NotSerializableError: The path of what is not JSON data.
         """
-        told: dict[str, Any] = durable_copy(asdict(self), "record", deepest=WRAPPED)
+        own = {one.name: getattr(self, one.name) for one in fields(self)}
+        told: dict[str, Any] = durable_copy(own, "record", deepest=WRAPPED)
         return told
 
 
@@ -113,7 +112,7 @@ def chained(record: dict[str, Any], prev_hash: str | None) -> dict[str, Any]:
 def hash_of(record: dict[str, Any]) -> str:
     """Return the SHA-256 of a record in hexadecimal, over all but its own hash and signature."""
     told = {name: value for name, value in record.items() if name not in _UNHASHED}
-    return hashlib.sha256(canonical_json(told).encode(errors="surrogatepass")).hexdigest()
+    return json_digest(told)
 
 
 def verify_ledger_chain(

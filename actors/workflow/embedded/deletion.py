@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from actors.kernel.workflow.errors import GraphError
-from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.run_lists import tree_of
 from actors.workflow.embedded.stores.ledgers import delete_records
 
 
@@ -17,7 +17,8 @@ def deleted_tree(runs: Any, ledger: Any, artifacts: Any, run_id: str) -> int:
     Raises:
         GraphError: One of them has not ended. Nothing is removed.
     """
-    tree = _tree(runs, run_id)
+    root = runs.load(run_id)
+    tree = [] if root is None else tree_of(runs, root)
     for run in tree:
         if not run.status.is_terminal:
             raise GraphError(f"run {run.run_id}", f"it is {run.status.value}: cancel it first")
@@ -27,11 +28,3 @@ def deleted_tree(runs: Any, ledger: Any, artifacts: Any, run_id: str) -> int:
             artifacts.delete_by_run(run.run_id)
         runs.delete(run.run_id)
     return len(tree)
-
-
-def _tree(runs: Any, run_id: str) -> list[RunState]:
-    root = runs.load(run_id)
-    found: list[RunState] = [] if root is None else [root]
-    for run in found:
-        found += runs.list_children(parent_run_id=run.run_id)
-    return found

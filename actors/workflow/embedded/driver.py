@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from actors.kernel.clock import Clock
 from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.workflow.effects import EffectType, RunStatus, WaitReason
-from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.run_state import RunState, reason_of
 from actors.kernel.workflow.run_store import Fault, RunStore
 from actors.workflow.embedded.handlers import EffectHandlers, settled
 from actors.workflow.embedded.held_run import HeldRun
@@ -66,7 +66,7 @@ class Driver:
         context: For nodes.
         sleep: Waits for another attempt; None: `time.sleep`.
         fault: A hook of tests.
-        others: Set once both are made.
+        others: For effects that touch other runs.
     """
 
     runs: RunStore
@@ -77,7 +77,7 @@ class Driver:
     context: NodeContext
     sleep: Callable[[float], None] | None
     fault: Fault
-    others: OtherRuns | None = None
+    others: OtherRuns
 
     def now(self) -> str:
         """Return the instant: ISO 8601 in UTC."""
@@ -106,12 +106,19 @@ class Driver:
             self._save(held)
         self._save(held)
 
-    def grant(self, held: HeldRun) -> None:
-        """Carry out the wishes for a run, between two of its steps."""
-        for wish in self.wishes.take(held.state.run_id):
+    def grant(self, held: HeldRun) -> bool:
+        """Carry out the wishes for a run, between two of its steps; return whether there were any."""
+        wishes = self.wishes.take(held.state.run_id)
+        for wish in wishes:
             decided = self._granted(held.state, wish)
             open_still = None if decided.state.status.is_terminal else held.opened
             held.take(replace(decided, opened=open_still))
+        return bool(wishes)
+
+    def grant_all(self, held: HeldRun) -> None:
+        """Carry out all wishes durably, also those of subscribers that hear of the others."""
+        while self.grant(held):
+            held.save()
 
     def _granted(self, state: RunState, wish: Wish) -> Transition:
         if wish.kind == "cancel":
@@ -135,9 +142,7 @@ class Driver:
     def _woken(self, held: HeldRun) -> bool:
         """Go on from a wait that came to its end by itself; whether it did."""
         decided = waits.fell_due(held.state, at=self.now())
-        wait = held.state.waiting
-        if decided is None and wait is not None and wait.reason is WaitReason.SUBWORKFLOW:
-            assert self.others is not None
+        if decided is None and reason_of(held.state) is WaitReason.SUBWORKFLOW:
             child = self.others.child_of(held.state)
             decided = waits.child_ended(held.state, child, at=self.now())
         if decided is None:
@@ -205,7 +210,6 @@ class Driver:
             if answer is not None:
                 return answer
             if kind in {EffectType.EMIT_EVENT, EffectType.START_SUBWORKFLOW}:
-                assert self.others is not None
                 return self.others.outcome(seen, opened)
         return self.handlers.call(seen, opened.effect, opened.next_node)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from actors.kernel.json import canonical_json
-from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.durable import durable_copy, json_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +30,5 @@ class ActorFingerprint:
     ) -> ActorFingerprint:
         """Return the identity of these facts; the same ones have the same `actor_id`."""
         clean = durable_copy(metadata, "metadata")
-        told = canonical_json([kind, display_name, clean])
-        digest = hashlib.sha256(told.encode(errors="surrogatepass")).hexdigest()[:24]
-        return cls(f"ar_{digest}", kind, display_name, clean)
+        digest = json_digest([kind, display_name, clean])
+        return cls(f"ar_{digest[:24]}", kind, display_name, clean)

@@ -76,7 +76,6 @@ class HeldRun:
         self._is_saved = True
 
     def _read_on(self, saved: RunState) -> tuple[RunState, OpenStep | None]:
-        state, opened = saved, None
         records: list[Any] = []
         while True:
             page, self._count = records_after(
@@ -85,6 +84,4 @@ class HeldRun:
             records += page
             if len(page) < PAGE:
                 break
-        if records:
-            state, opened = folded(saved, records)
-        return state, opened
+        return folded(saved, records)

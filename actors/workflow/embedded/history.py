@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from typing import Any, Final
 
-from actors.kernel.json import canonical_json
 from actors.kernel.workflow.artifacts import artifact_ref, references
 from actors.kernel.workflow.drawn import utc_now_iso
-from actors.kernel.workflow.durable import WRAPPED, durable_copy
+from actors.kernel.workflow.durable import WRAPPED, durable_copy, json_digest
 from actors.kernel.workflow.errors import GraphError, NoSuchRunError, RunIdentityConflict
 from actors.kernel.workflow.ledger_store import metrics_of
+from actors.kernel.workflow.run_lists import tree_of
 from actors.kernel.workflow.run_state import RunState
-from actors.workflow.machine.recovery import folded, record_from
+from actors.workflow.machine.recovery import behind_record, record_from
 from actors.workflow.machine.spec import WorkflowSpec
-from actors.workflow.machine.variables import RUNTIME, namespace, with_path
+from actors.workflow.machine.variables import RUNTIME, namespace, seq_of, with_path
 
 RUN_HISTORY_BUNDLE_VERSION_V1: Final = 1
 SNAPSHOT: Final = "workflow_snapshot"
@@ -46,7 +45,7 @@ def persist_workflow_snapshot(
         "artifact_id": kept.artifact_id,
         "workflow_id": workflow_id,
         "format": format,
-        "sha256": hashlib.sha256(canonical_json(clean).encode()).hexdigest(),
+        "sha256": json_digest(clean),
         "created_at": utc_now_iso(),
     }
     run.vars = with_path(run.vars, [RUNTIME, SNAPSHOT], ref)
@@ -90,7 +89,7 @@ def export_run_history_bundle(  # noqa: PLR0913 - the source's parameters
     root: RunState | None = run_store.load(run_id)
     if root is None:
         raise NoSuchRunError(run_id)
-    runs = _tree(run_store, root) if include_subruns else [root]
+    runs = tree_of(run_store, root) if include_subruns else [root]
     most = ledger_max_items if ledger_mode == "tail" else None
     bundle = {
         "version": RUN_HISTORY_BUNDLE_VERSION_V1,
@@ -155,12 +154,13 @@ def replay_run_history(bundle: dict[str, Any], workflow: WorkflowSpec) -> list[R
             "a history", "its first record is missing: export it with ledger_mode='full'"
         )
     states = [RunState.from_dict(durable_copy(begun, "start", deepest=WRAPPED))]
-    for place in range(len(records)):
-        state, _ = folded(states[0], records[: place + 1])
+    state, opened = states[0], None
+    for place, record in enumerate(records):
+        state, opened = behind_record(state, opened, record)
         if state.current_node not in workflow.nodes:
             problem = f"graph {workflow.workflow_id!r} has no node {state.current_node!r}"
             raise GraphError(f"record {place}", problem)
-        if _seq(state) != _seq(states[-1]):
+        if seq_of(state.vars) != seq_of(states[-1].vars):
             states.append(state)
     last = RunState.from_dict(bundle["run"])
     if (states[-1].status, states[-1].output) != (last.status, last.output):
@@ -176,17 +176,6 @@ def _check(bundle: dict[str, Any]) -> None:
         raise GraphError("a history", problem)
     if bundle.get("warnings"):
         raise GraphError("a history", f"it is not whole: {'; '.join(bundle['warnings'])}")
-
-
-def _seq(state: RunState) -> object:
-    return namespace(state.vars, RUNTIME).get("effect_seq")
-
-
-def _tree(run_store: Any, root: RunState) -> list[RunState]:
-    found = [root]
-    for run in found:
-        found += run_store.list_children(parent_run_id=run.run_id)
-    return found
 
 
 def _described(run: RunState, artifacts: Any, workflow: WorkflowSpec | None) -> Any:

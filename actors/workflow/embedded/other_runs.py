@@ -166,12 +166,9 @@ class RunEffects:
             parent_run_id=run.run_id,
         )
         if payload.get("async"):
-            told = {"sub_run_id": child_id, "async": True}
-            return (
-                _waiting(spec, child_id, {"async": True})
-                if payload.get("wait")
-                else (EffectOutcome.completed(told))
-            )
+            if payload.get("wait"):
+                return _waiting(spec, child_id, {"async": True})
+            return EffectOutcome.completed({"sub_run_id": child_id, "async": True})
         child = self.runtime.tick(workflow=spec, run_id=child_id, max_steps=CHILD_STEPS)
         if child.status is RunStatus.COMPLETED:
             return EffectOutcome.completed({"sub_run_id": child_id, "output": child.output})

@@ -4,38 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, Self
+from contextlib import ExitStack, contextmanager
+from typing import Any
 from weakref import WeakValueDictionary
 
 from actors.kernel.workflow.errors import StoreBusyError
 
-
-class RunLock:
-    """The lock of one run in this process: re-entrant, a context manager."""
-
-    __slots__ = ("__weakref__", "_lock")
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-
-    def enter(self, *, wait: bool) -> bool:
-        """Enter; if not `wait`, only if no other thread is in. Return whether it did."""
-        return self._lock.acquire(blocking=wait)
-
-    def __enter__(self) -> Self:
-        self._lock.acquire()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._lock.release()
-
-
-_locks: WeakValueDictionary[str, RunLock] = WeakValueDictionary()
+_locks: WeakValueDictionary[str, threading.RLock] = WeakValueDictionary()
 _guard = threading.Lock()
 
 
-def run_mutation_lock(run_id: str) -> RunLock:
+def run_mutation_lock(run_id: str) -> threading.RLock:
     """Return the lock that a driver holds while it works on this run; the same one for all in this process.
 
     Take it around your own load, change and save of a run.
@@ -43,7 +22,7 @@ def run_mutation_lock(run_id: str) -> RunLock:
     with _guard:
         lock = _locks.get(run_id)
         if lock is None:
-            lock = _locks[run_id] = RunLock()
+            lock = _locks[run_id] = threading.RLock()
         return lock
 
 
@@ -56,7 +35,7 @@ class RunLocks:
 
     def __init__(self, store: Any) -> None:
         self._lock_of = getattr(store, "lock", None)
-        self._depth: dict[str, int] = {}
+        self._held: set[str] = set()
 
     @contextmanager
     def hold(self, run_id: str, *, wait: bool = True) -> Iterator[bool]:
@@ -67,19 +46,15 @@ class RunLocks:
                 holds it now.
         """
         own = run_mutation_lock(run_id)
-        if not own.enter(wait=wait):
+        if not own.acquire(blocking=wait):
             raise StoreBusyError(f"run {run_id}", 0.0)
         with ExitStack() as stack:
             stack.push(own)
-            depth = self._depth.get(run_id, 0)
-            outer: AbstractContextManager[Any] = nullcontext()
-            if not depth and self._lock_of is not None:
-                outer = self._lock_of(run_id, wait=wait)
-            with outer:
-                self._depth[run_id] = depth + 1
-                try:
-                    yield depth > 0
-                finally:
-                    self._depth[run_id] = depth
-                    if not depth:
-                        del self._depth[run_id]
+            if run_id in self._held:
+                yield True
+                return
+            if self._lock_of is not None:
+                stack.enter_context(self._lock_of(run_id, wait=wait))
+            self._held.add(run_id)
+            stack.callback(self._held.remove, run_id)
+            yield False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from actors.kernel.clock import Clock
@@ -82,6 +82,12 @@ class WorkflowRuntime:
         self.config = config or RuntimeConfig()
         self._locks, self._wishes = RunLocks(run_store), Wishes()
         self._driven: dict[str, HeldRun] = {}
+        self._effects = RunEffects(
+            runtime=self,
+            runs=run_store,
+            registry=lambda: self.workflow_registry,
+            deliver=self._deliver,
+        )
         clock = clock or SystemClock()
         self._driver = Driver(
             runs=run_store,
@@ -92,12 +98,7 @@ class WorkflowRuntime:
             context=NodeContext(now=lambda: clock.now().isoformat(), artifacts=artifact_store),
             sleep=sleep,
             fault=fault,
-        )
-        self._effects = self._driver.others = RunEffects(
-            runtime=self,
-            runs=run_store,
-            registry=lambda: self.workflow_registry,
-            deliver=self._deliver,
+            others=self._effects,
         )
 
     def start(
@@ -159,16 +160,16 @@ class WorkflowRuntime:
             GraphError: The run belongs to another graph.
             StoreBusyError: A driver in another process holds the run.
         """
-        return self._ticked(workflow, run_id, max_steps, step_gate)
+        with self._held(run_id) as held:
+            return self._driven_on(workflow, held, max_steps, step_gate)
 
     def try_tick(
         self, workflow: WorkflowSpec, run_id: str, max_steps: int = 100
     ) -> RunState | None:
         """Do what `tick` does; return None at once if somebody else drives the run now."""
-        try:
-            return self._ticked(workflow, run_id, max_steps, None, wait=False)
-        except StoreBusyError:
-            return None
+        with suppress(StoreBusyError), self._held(run_id, wait=False) as held:
+            return self._driven_on(workflow, held, max_steps, None)
+        return None
 
     def resume(  # noqa: PLR0917 - the source's parameters
         self,
@@ -187,7 +188,7 @@ class WorkflowRuntime:
         """
         with self._held(run_id) as held:
             check_graph(workflow, held.state)
-            held.take(waits.answered(held.state, wait_key, payload, at=self._driver.now()))
+            held.take(waits.answered(held.state, wait_key, payload, at=self.now()))
             self._driver.grant(held)
             held.save()
             self._driver.fault("resumed")
@@ -349,29 +350,31 @@ class WorkflowRuntime:
         """
         return deleted_tree(self.run_store, self.ledger_store, self.artifact_store, run_id)
 
-    def _ticked(
-        self,
-        workflow: WorkflowSpec,
-        run_id: str,
-        max_steps: int,
-        gate: Callable[[], bool] | None,
-        *,
-        wait: bool = True,
+    def _driven_on(
+        self, workflow: WorkflowSpec, held: HeldRun, max_steps: int, gate: Callable[[], bool] | None
     ) -> RunState:
-        with self._held(run_id, wait=wait) as held:
-            check_graph(workflow, held.state)
-            self._driver.drive(workflow, held, max_steps, gate)
-            return held.state.copied()
+        check_graph(workflow, held.state)
+        self._driver.drive(workflow, held, max_steps, gate)
+        return held.state.copied()
 
     @contextmanager
     def _held(self, run_id: str, *, wait: bool = True) -> Iterator[HeldRun]:
+        with self._driving(run_id, wait=wait) as held:
+            if held is None:
+                raise StaleResumeError(run_id, "Run is not waiting: this thread drives it")
+            yield held
+
+    @contextmanager
+    def _driving(self, run_id: str, *, wait: bool = True) -> Iterator[HeldRun | None]:
+        """Hold a run, and grant wishes that come meanwhile; None: this thread holds it already."""
         with self._locks.hold(run_id, wait=wait) as again:
             if again:
-                raise StaleResumeError(run_id, "Run is not waiting: this thread drives it")
-            held = HeldRun(self.run_store, self.ledger_store, run_id)
-            self._driven[run_id] = held
+                yield None
+                return
+            held = self._driven[run_id] = HeldRun(self.run_store, self.ledger_store, run_id)
             try:
                 yield held
+                self._driver.grant_all(held)
             finally:
                 del self._driven[run_id]
 
@@ -379,21 +382,18 @@ class WorkflowRuntime:
         """Have a wish granted, by who drives the run now or else here."""
         self.get_state(run_id)
         self._wishes.add(run_id, wish)
-        with self._locks.hold(run_id) as again:
-            if again:  # by a handler of the run itself: between its step and the next one
+        with self._driving(run_id) as held:
+            if held is None:  # a handler or a subscriber of the run itself: granted behind its step
                 return self._driven[run_id].state.copied()
-            held = HeldRun(self.run_store, self.ledger_store, run_id)
-            self._driver.grant(held)
-            held.save()
+            self._driver.grant_all(held)
             return held.state.copied()
 
     def _deliver(self, listener: RunState, key: str, event: dict[str, Any]) -> bool:
         """Answer the wait of a listener by an event; whether it still waited, and had not seen it."""
-        with self._locks.hold(listener.run_id) as again:
-            if again:
+        with self._driving(listener.run_id) as held:
+            now = self.now()
+            if held is None or (decided := waits.heard(held.state, key, event, at=now)) is None:
                 return False
-            held = HeldRun(self.run_store, self.ledger_store, listener.run_id)
-            if (decided := waits.heard(held.state, key, event, at=self.now())) is not None:
-                held.take(decided)
-                held.save()
-            return decided is not None
+            held.take(decided)
+            held.save()
+            return True

@@ -40,14 +40,14 @@ def ended(
             result={"wait": wait.to_dict()},
             delta={"seq": opened.seq, "status": RunStatus.WAITING.value},
         )
-        return _answered_early(behind(Transition(state), parked, opened), at=at)
+        return _answered_early(behind(state, parked, opened), at=at)
     done = replace(
         attempt,
         status=StepStatus.COMPLETED,
         result=found.result,
         delta=delta_behind(opened.seq, opened.effect.result_key, opened.next_node),
     )
-    after = behind(Transition(state), done, opened)
+    after = behind(state, done, opened)
     return after if opened.next_node else ended_with(after, found.result, at=at)
 
 
@@ -71,7 +71,7 @@ def in_doubt(state: RunState, opened: OpenStep, *, at: str) -> Transition:
         result={"in_doubt": True},
         delta={"seq": opened.seq, "status": RunStatus.FAILED.value},
     )
-    return told_of_end(behind(Transition(state), record, opened), at=at)
+    return told_of_end(behind(state, record, opened), at=at)
 
 
 def aborted(
@@ -86,7 +86,7 @@ def aborted(
         result=how | {"outcome": str(found.status), "result": found.result},
         delta={"seq": opened.seq, "status": RunStatus.CANCELLED.value},
     )
-    return told_of_end(behind(Transition(state), record, opened), at=at)
+    return told_of_end(behind(state, record, opened), at=at)
 
 
 def _attempt_failed(  # noqa: PLR0917 - facts of one attempt
@@ -113,7 +113,7 @@ def _attempt_failed(  # noqa: PLR0917 - facts of one attempt
     tries = f"after {opened.attempt} attempts" if opened.attempt > 1 else "at its first attempt"
     error = f"effect {opened.effect.type.value} of node {opened.node_id!r} failed {tries}: {failure.error}"
     delta = {"seq": opened.seq, "status": RunStatus.FAILED.value}
-    after = behind(Transition(state), replace(failure, error=error, delta=delta), opened)
+    after = behind(state, replace(failure, error=error, delta=delta), opened)
     return told_of_end(after, at=at)
 
 

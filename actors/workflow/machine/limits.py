@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from actors.kernel.workflow.run_state import RunState
 from actors.workflow.machine.variables import LIMITS, namespace
 
 _PERCENT = 100
+_NAMES: Final = {
+    "iterations": ("current_iteration", "max_iterations", "warn_iterations_pct"),
+    "tokens": ("estimated_tokens_used", "max_tokens", "warn_tokens_pct"),
+}
+"""Of the counter, the limit and the share, by kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +69,10 @@ class LimitWarning:
 def check_limits(run: RunState) -> list[LimitWarning]:
     """Return a warning for each limit of the run that is near or reached."""
     limits = namespace(run.vars, LIMITS)
-    rows = (
-        ("iterations", "current_iteration", "max_iterations", "warn_iterations_pct"),
-        ("tokens", "estimated_tokens_used", "max_tokens", "warn_tokens_pct"),
-    )
     found = []
-    for kind, counter, most, warn in rows:
-        current, maximum = int(limits.get(counter) or 0), int(limits.get(most) or 0)
-        if maximum > 0 and _PERCENT * current >= maximum * int(limits.get(warn) or 80):
+    for kind in _NAMES:
+        current, maximum, is_near = _used(limits, kind)
+        if is_near:
             status = "exceeded" if current >= maximum else "warning"
             found.append(LimitWarning(kind, status, current, maximum))
     return found
@@ -81,23 +82,31 @@ def limit_status(run: RunState) -> dict[str, Any]:
     """Return the limits of a run for people: ``iterations``, ``tokens`` and ``history``."""
     limits = namespace(run.vars, LIMITS)
 
-    def row(counter: str, most: str, warn: str) -> dict[str, Any]:
-        current, maximum = int(limits.get(counter) or 0), int(limits.get(most) or 0)
+    def row(kind: str) -> dict[str, Any]:
+        current, maximum, is_near = _used(limits, kind)
         return {
             "current": current,
             "max": maximum,
             "pct": round(_PERCENT * current / maximum, 1) if maximum > 0 else 0.0,
-            "warning": maximum > 0 and _PERCENT * current >= maximum * int(limits.get(warn) or 80),
+            "warning": is_near,
         }
 
-    tokens = row("estimated_tokens_used", "max_tokens", "warn_tokens_pct")
+    tokens = row("tokens")
     for name in ("max_input_tokens", "max_output_tokens"):
         tokens[name] = limits.get(name)
     return {
-        "iterations": row("current_iteration", "max_iterations", "warn_iterations_pct"),
+        "iterations": row("iterations"),
         "tokens": tokens,
         "history": {"max_messages": limits.get("max_history_messages", -1)},
     }
+
+
+def _used(limits: Mapping[str, Any], kind: str) -> tuple[int, int, bool]:
+    """Return a counter, its limit (0: none), and whether the counter is near or at it."""
+    counter, most, warn = _NAMES[kind]
+    current, maximum = int(limits.get(counter) or 0), int(limits.get(most) or 0)
+    is_near = maximum > 0 and _PERCENT * current >= maximum * int(limits.get(warn) or 80)
+    return current, maximum, is_near
 
 
 def known_updates(updates: Mapping[str, Any]) -> dict[str, Any]:

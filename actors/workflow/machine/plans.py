@@ -56,7 +56,7 @@ def planned(
     record = recorded(
         state, StepStatus.COMPLETED, at, result={"next_node": checked.next_node}, delta=delta
     )
-    return behind(Transition(state), record)
+    return behind(state, record)
 
 
 def _checked(spec: WorkflowSpec, plan: Any) -> StepPlan:

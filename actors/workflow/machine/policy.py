@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
-from actors.kernel.json import canonical_json
+from actors.kernel.workflow.durable import json_digest
 from actors.kernel.workflow.effects import Effect, EffectType
 
 
@@ -87,7 +86,5 @@ def compute_idempotency_key(*, run_id: str, node_id: str, effect: Effect, seq: i
     The same for all its attempts and behind every crash; another one when the node asks again, since `seq`,
     the number of the step, is another one.
     """
-    told = canonical_json(
-        [run_id, node_id, effect.type.value, effect.payload, effect.result_key, seq]
-    )
-    return hashlib.sha256(told.encode(errors="surrogatepass")).hexdigest()[:32]
+    told = [run_id, node_id, effect.type.value, effect.payload, effect.result_key, seq]
+    return json_digest(told)[:32]

@@ -64,9 +64,9 @@ def recorded(
     )
 
 
-def behind(before: Transition, record: StepRecord, opened: OpenStep | None = None) -> Transition:
-    """Return the decision with one more record, and the state behind it."""
-    return Transition(applied(before.state, record, opened), (*before.records, record))
+def behind(state: RunState, record: StepRecord, opened: OpenStep | None = None) -> Transition:
+    """Return the decision of one record, with the state behind it; see `applied`."""
+    return Transition(applied(state, record, opened), (record,))
 
 
 def completed(
@@ -81,7 +81,7 @@ def completed(
     delta = changed | {"seq": seq_of(state.vars), "status": RunStatus.COMPLETED.value}
     result = {"completed": True, "output": output} | (via or {})
     record = recorded(state, StepStatus.COMPLETED, at, result=result, delta=delta)
-    return told_of_end(behind(Transition(state), record), at=at)
+    return told_of_end(behind(state, record), at=at)
 
 
 def failed(state: RunState, error: str, *, at: str) -> Transition:
@@ -93,7 +93,7 @@ def failed(state: RunState, error: str, *, at: str) -> Transition:
         error=error,
         delta={"seq": seq_of(state.vars), "status": RunStatus.FAILED.value},
     )
-    return told_of_end(behind(Transition(state), record), at=at)
+    return told_of_end(behind(state, record), at=at)
 
 
 def cancelled(state: RunState, reason: str | None, by: str, *, at: str) -> Transition:
@@ -108,7 +108,7 @@ def cancelled(state: RunState, reason: str | None, by: str, *, at: str) -> Trans
         error=reason or "cancelled",
         delta={"seq": seq_of(state.vars), "status": RunStatus.CANCELLED.value},
     )
-    return told_of_end(behind(Transition(state), record), at=at)
+    return told_of_end(behind(state, record), at=at)
 
 
 def noted(state: RunState, kind: str, path: list[str], value: Any, *, at: str) -> Transition:

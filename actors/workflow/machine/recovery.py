@@ -32,18 +32,25 @@ def folded(
     """
     opened: OpenStep | None = None
     for data in records:
-        delta = data.get("delta")
-        if not isinstance(delta, dict):
-            continue
-        seq = seq_of(state.vars)
-        record = record_from(data)
-        if delta.get("open") == seq:
-            opened = _opened_by(record, delta)
-        elif "retry" in delta and opened is not None and opened.attempt == record.attempt:
-            opened = _next_attempt(opened, record, str(delta["retry"]))
-        elif delta.get("seq") == seq:
-            state = applied(state, record, opened)
-            opened = None
+        state, opened = behind_record(state, opened, data)
+    return state, opened
+
+
+def behind_record(
+    state: RunState, opened: OpenStep | None, data: Mapping[str, Any]
+) -> tuple[RunState, OpenStep | None]:
+    """Return what `folded` does, behind one more record."""
+    delta = data.get("delta")
+    if not isinstance(delta, dict):
+        return state, opened
+    seq = seq_of(state.vars)
+    record = record_from(data)
+    if delta.get("open") == seq:
+        return state, _opened_by(record, delta)
+    if "retry" in delta and opened is not None and opened.attempt == record.attempt:
+        return state, _next_attempt(opened, record, str(delta["retry"]))
+    if delta.get("seq") == seq:
+        return applied(state, record, opened), None
     return state, opened
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from actors.kernel.json import canonical_json
+from actors.kernel.workflow.durable import json_digest
 from actors.kernel.workflow.effects import StepPlan
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
@@ -60,8 +59,7 @@ class WorkflowSpec:
         The same in every process that has the same source text.
         """
         nodes = {name: _code_of(node) for name, node in self.nodes.items()}
-        told = canonical_json([self.workflow_id, self.entry_node, nodes])
-        return hashlib.sha256(told.encode(errors="surrogatepass")).hexdigest()[:32]
+        return json_digest([self.workflow_id, self.entry_node, nodes])[:32]
 
     def described(self) -> dict[str, Any]:
         """Return what a history shows of the graph: JSON data."""

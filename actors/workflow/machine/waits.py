@@ -9,7 +9,7 @@ from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.durable import MAX_DEPTH, durable_copy
 from actors.kernel.workflow.effects import RunStatus, StepStatus, WaitReason, WaitState
 from actors.kernel.workflow.errors import GraphError, StaleResumeError
-from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.run_state import RunState, open_wait
 from actors.workflow.machine.records import Transition, behind, completed, failed, recorded
 from actors.workflow.machine.variables import RUNTIME, namespace, seq_of, split_key
 
@@ -32,8 +32,8 @@ def answered(
         StaleResumeError: The run does not wait, or for another key.
         NotSerializableError: `payload` is not JSON data.
     """
-    wait = state.waiting
-    if state.status is not RunStatus.WAITING or wait is None:
+    wait = open_wait(state)
+    if wait is None:
         raise StaleResumeError(state.run_id, f"Run is not waiting, but {state.status.value}")
     if wait_key != wait.wait_key:
         raise StaleResumeError(
@@ -50,10 +50,10 @@ def answered(
 
 def heard(state: RunState, key: str, event: dict[str, Any], *, at: str) -> Transition | None:
     """Decide on an event; None: the run does not wait for it, or got one of its `event_id` before."""
-    wait, seen = state.waiting, namespace(state.vars, RUNTIME).get(SEEN) or []
+    wait, seen = open_wait(state), namespace(state.vars, RUNTIME).get(SEEN) or []
     if wait is None or wait.reason is not WaitReason.EVENT or wait.wait_key != key:
         return None
-    if state.status is not RunStatus.WAITING or event["event_id"] in seen:
+    if event["event_id"] in seen:
         return None
     more = {"set": [[[RUNTIME, SEEN], [*seen, event["event_id"]][-MOST_SEEN:]]]}
     return answered(state, key, event, at=at, more=more)
@@ -61,8 +61,8 @@ def heard(state: RunState, key: str, event: dict[str, Any], *, at: str) -> Trans
 
 def fell_due(state: RunState, *, at: str) -> Transition | None:
     """Decide on a waiting run whose instant or deadline may have come; None: it has not."""
-    wait = state.waiting
-    if state.status is not RunStatus.WAITING or wait is None or not wait.until or wait.until > at:
+    wait = open_wait(state)
+    if wait is None or not wait.until or wait.until > at:
         return None
     timer = wait.reason is WaitReason.UNTIL
     payload = {"waited_until": wait.until} if timer else {"timed_out": True, "until": wait.until}
@@ -71,12 +71,8 @@ def fell_due(state: RunState, *, at: str) -> Transition | None:
 
 def child_ended(state: RunState, child: RunState | None, *, at: str) -> Transition | None:
     """Decide on a run that waits for another one; `child` is None if that is gone. None: it goes on waiting."""
-    wait = state.waiting
-    if (
-        state.status is not RunStatus.WAITING
-        or wait is None
-        or wait.reason is not WaitReason.SUBWORKFLOW
-    ):
+    wait = open_wait(state)
+    if wait is None or wait.reason is not WaitReason.SUBWORKFLOW:
         return None
     details = wait.details or {}
     name = f"subworkflow {details.get('sub_workflow_id')!r} (run {details.get('sub_run_id')})"
@@ -107,7 +103,7 @@ def reply(
     )
     record = replace(record, idempotency_key=derive_id(state.run_id, seq, "resume"))
     try:
-        after = behind(Transition(state), record)
+        after = behind(state, record)
     except GraphError as exc:
         return failed(state, f"answer to {wait.wait_key!r}: {exc}", at=at)
     via = {"via": "resume", "wait_key": wait.wait_key}

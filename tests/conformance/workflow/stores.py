@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from actors.workflow import (
 from persistence import files, sqlite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from actors.workflow import RunState
@@ -132,6 +133,15 @@ class Stores:
             "sleep": self.clock.sleep,
         }
         return WorkflowRuntime(**settings | more)
+
+
+def at_once(calls: Iterable[Callable[[], object]]) -> None:
+    """Make calls from a thread each; return when all have ended."""
+    threads = [threading.Thread(target=one) for one in calls]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
 
 
 def effect_then(

@@ -14,6 +14,7 @@ from actors.workflow import (
     EffectOutcome,
     EffectType,
     NoRetryPolicy,
+    ObservableLedgerStore,
     RetryPolicy,
     RunStatus,
     StaleResumeError,
@@ -379,6 +380,25 @@ def test_a_paused_run_rests(stores: Stores) -> None:
     for _ in range(2):
         runtime.resume_run(run_id)
     assert runtime.tick(spec, run_id).status is RunStatus.COMPLETED
+
+
+def test_who_hears_of_a_pause_may_cancel(stores: Stores) -> None:
+    """The run is held by the pause then; the wish is granted behind it, and nothing is left open."""
+    spec = one_effect(EffectType.WAIT_UNTIL, {"timeout_s": 10})
+    runtime = stores.runtime(spec, ledger_store=ObservableLedgerStore(stores.ledger))
+    run_id = runtime.start(spec)
+    runtime.tick(spec, run_id)
+    heard: list[RunStatus] = []
+
+    def hear(_record: dict[str, Any]) -> None:
+        if not heard:
+            heard.append(runtime.cancel_run(run_id).status)
+
+    runtime.subscribe_ledger(hear, run_id=run_id)
+    runtime.pause_run(run_id)
+
+    assert heard == [RunStatus.WAITING]
+    assert stores.reopen().runs.load(run_id).status is RunStatus.CANCELLED
 
 
 def test_a_run_that_is_paused_by_its_own_handler_keeps_the_result(stores: Stores) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +115,8 @@ def test_a_record_that_is_no_json_is_refused(stores: Stores) -> None:
 
     with pytest.raises(NotSerializableError, match=r"record\.result\.a\[0\]"):
         stores.ledger.append_many([record_of("s0"), bad])
+    with pytest.raises(NotSerializableError, match=r"record\.result: a lock"):
+        stores.ledger.append_many([record_of("s0"), record_of("s1", result=threading.Lock())])
 
     assert stores.ledger.list("r1") == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +23,7 @@ from actors.workflow import (
     WorkflowSpec,
     create_scheduled_runtime,
 )
-from tests.conformance.workflow.stores import effect_then, end_node, one_effect
+from tests.conformance.workflow.stores import at_once, effect_then, end_node, one_effect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -277,6 +278,13 @@ def test_an_event_that_nobody_waits_for_is_no_error(stores: Stores) -> None:
         assert told in (runtime.tick(bad, runtime.start(bad)).error or "")
 
 
+class Narrow:
+    """A store that can keep runs, and look for none."""
+
+    def __init__(self, inner: Any) -> None:
+        self.save, self.load = inner.save, inner.load
+
+
 @pytest.mark.item(420)
 def test_an_event_needs_a_registry_if_somebody_waits(stores: Stores) -> None:
     """And a store that can look for them."""
@@ -288,11 +296,7 @@ def test_an_event_needs_a_registry_if_somebody_waits(stores: Stores) -> None:
     state = bare.tick(emitter, bare.start(emitter, session_id="s"))
 
     assert "workflow_registry" in (state.error or "")
-
-    class Narrow:
-        save, load = stores.runs.save, stores.runs.load
-
-    narrow = stores.runtime(emitter, run_store=Narrow())
+    narrow = stores.runtime(emitter, run_store=Narrow(stores.runs))
     assert "QueryableRunStore" in (narrow.tick(emitter, narrow.start(emitter)).error or "")
 
 
@@ -357,13 +361,7 @@ def test_of_two_that_answer_one_wait_one_succeeds(stores: Stores) -> None:
             except StaleResumeError as exc:
                 outcomes.append(exc)  # noqa: B023
 
-        threads = [
-            threading.Thread(target=answer, args=one) for one in ((first, "a"), (second, "b"))
-        ]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join()
+        at_once(partial(answer, *one) for one in ((first, "a"), (second, "b")))
         assert sorted(isinstance(one, StaleResumeError) for one in outcomes) == [False, True]
         assert len(calls) == n + 1
 
@@ -501,12 +499,10 @@ def test_a_run_that_another_process_holds_is_left_alone(disk_stores: Stores) -> 
 @pytest.mark.item(455)
 def test_a_scheduler_needs_a_store_that_can_look(stores: Stores) -> None:
     """Else it says so when it is made."""
-
-    class Narrow:
-        save, load = stores.runs.save, stores.runs.load
-
     with pytest.raises(TypeError, match="QueryableRunStore"):
-        Scheduler(runtime=stores.runtime(run_store=Narrow()), registry=WorkflowRegistry())
+        Scheduler(
+            runtime=stores.runtime(run_store=Narrow(stores.runs)), registry=WorkflowRegistry()
+        )
 
 
 @pytest.mark.item(456)
@@ -578,10 +574,6 @@ def test_two_drivers_of_one_run_take_turns(stores: Stores) -> None:
         while not tick(spec, run_id, 1).status.is_terminal:
             pass
 
-    threads = [threading.Thread(target=drive, args=(one.tick,)) for one in (first, second)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    at_once(partial(drive, one.tick) for one in (first, second))
 
     assert calls == [*range(1, 41)]

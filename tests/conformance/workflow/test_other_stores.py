@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,6 +30,7 @@ from actors.workflow import (
     resolve_artifact,
 )
 from persistence import files
+from tests.conformance.workflow.stores import at_once
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,11 +78,7 @@ def test_of_many_that_give_one_command_one_is_accepted(stores: Stores) -> None:
     def give(n: int) -> None:
         results.extend(stores.commands.append(command(one)) for one in ("same", f"own{n}"))
 
-    threads = [threading.Thread(target=give, args=(n,)) for n in range(6)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    at_once(partial(give, n) for n in range(6))
 
     assert sorted(one.seq for one in results if one.accepted) == [*range(1, 8)]
     assert stores.commands.get_last_seq() == 7

@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 from dataclasses import fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +25,7 @@ from actors.workflow import (
 )
 from persistence.files import JsonFileRunStore
 from persistence.run_locks import RunFileLocks
+from tests.conformance.workflow.stores import at_once
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -227,11 +229,7 @@ def test_of_many_that_make_a_run_one_does(stores: Stores) -> None:
         found, is_mine = stores.runs.create_if_absent(run_of("r1", vars={"maker": n}))
         made.append((found.vars["maker"], is_mine))
 
-    threads = [threading.Thread(target=make, args=(n,)) for n in range(8)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    at_once(partial(make, n) for n in range(8))
 
     assert sum(is_mine for _, is_mine in made) == 1
     assert len({maker for maker, _ in made}) == 1

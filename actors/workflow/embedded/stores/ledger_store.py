@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from actors.kernel.workflow.durable import WRAPPED, durable_copy
-from actors.kernel.workflow.ledger_store import metrics_of
+from actors.kernel.workflow.ledger_store import LedgerShelf
 from actors.kernel.workflow.step_record import StepRecord, chained
 
 
-class InMemoryLedgerStore:
+class InMemoryLedgerStore(LedgerShelf):
     """See `PagedLedgerStore` and `ChainableLedgerStore`."""
 
     def __init__(self) -> None:
         self._records: dict[str, list[dict[str, Any]]] = {}
         self._lock = threading.Lock()
 
-    def append(self, record: StepRecord) -> None:
-        """See `LedgerStore.append`."""
-        self.append_many([record])
-
+    @override
     def append_many(self, records: Sequence[StepRecord]) -> None:
-        """See `PagedLedgerStore.append_many`."""
         rows = [record.to_dict() for record in records]
         with self._lock:
             for row in rows:
@@ -36,29 +34,21 @@ class InMemoryLedgerStore:
             rows = self._records.setdefault(record.run_id, [])
             rows.append(chained(row, rows[-1]["record_hash"] if rows else None))
 
+    @override
     def list(self, run_id: str) -> list[dict[str, Any]]:
-        """See `LedgerStore.list`."""
         rows: list[dict[str, Any]] = _copies(self._of(run_id))
         return rows
 
+    @override
     def list_after(
         self, *, run_id: str, after: int, limit: int = 1000
     ) -> tuple[Sequence[dict[str, Any]], int]:
-        """See `PagedLedgerStore.list_after`."""
         page = _copies(self._of(run_id)[after : after + limit])
         return page, after + len(page)
 
+    @override
     def count(self, run_id: str) -> int:
-        """See `PagedLedgerStore.count`."""
         return len(self._of(run_id))
-
-    def count_many(self, run_ids: Iterable[str]) -> dict[str, int]:
-        """Return the numbers of records, by run; runs without any are left out."""
-        return {one: n for one in run_ids if (n := self.count(one))}
-
-    def metrics_many(self, run_ids: Iterable[str]) -> dict[str, dict[str, int]]:
-        """Return `metrics_of` of each run that has records."""
-        return {one: metrics_of(rows) for one in run_ids if (rows := self._of(one))}
 
     def delete(self, run_id: str) -> int:
         """See `DeletableLedgerStore.delete`."""

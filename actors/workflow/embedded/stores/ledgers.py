@@ -13,50 +13,62 @@ from actors.kernel.workflow.step_record import StepRecord
 _log = logging.getLogger("callboard.workflow")
 
 
-class ObservableLedgerStore:
+class LedgerOver:
+    """A ledger over another one: records are appended in a way of its own, and read and removed below.
+
+    Attributes:
+        inner: The ledger below.
+    """
+
+    def __init__(self, inner: LedgerStore) -> None:
+        self.inner = inner
+
+    def list(self, run_id: str) -> list[dict[str, Any]]:
+        """See `LedgerStore.list`."""
+        return self.inner.list(run_id)
+
+    def list_after(
+        self, *, run_id: str, after: int, limit: int = 1000
+    ) -> tuple[Sequence[Any], int]:
+        """See `PagedLedgerStore.list_after`."""
+        return records_after(self.inner, run_id=run_id, after=after, limit=limit)
+
+    def count(self, run_id: str) -> int:
+        """See `PagedLedgerStore.count`."""
+        counted = getattr(self.inner, "count", None)
+        return len(self.inner.list(run_id)) if counted is None else int(counted(run_id))
+
+    def delete(self, run_id: str) -> int:
+        """See `DeletableLedgerStore.delete`."""
+        return delete_records(self.inner, run_id)
+
+
+class ObservableLedgerStore(LedgerOver):
     """A ledger that tells subscribers in this process of each record, behind its append.
 
     A subscriber that raises is logged, and breaks nothing.
     """
 
     def __init__(self, inner: LedgerStore) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._subscribers: dict[int, tuple[str | None, Subscriber]] = {}
         self._next, self._lock = 0, threading.Lock()
 
     def append(self, record: StepRecord) -> None:
         """See `LedgerStore.append`."""
-        self._inner.append(record)
+        self.inner.append(record)
         self._tell(record)
 
     def append_many(self, records: Sequence[StepRecord]) -> None:
         """See `PagedLedgerStore.append_many`."""
-        append_all(self._inner, records)
+        append_all(self.inner, records)
         for record in records:
             self._tell(record)
 
     def append_chained(self, record: StepRecord) -> None:
         """See `ChainableLedgerStore.append_chained`."""
-        append_linked(self._inner, record)
+        append_linked(self.inner, record)
         self._tell(record)
-
-    def list(self, run_id: str) -> list[dict[str, Any]]:
-        """See `LedgerStore.list`."""
-        return self._inner.list(run_id)
-
-    def list_after(
-        self, *, run_id: str, after: int, limit: int = 1000
-    ) -> tuple[Sequence[Any], int]:
-        """See `PagedLedgerStore.list_after`."""
-        return records_after(self._inner, run_id=run_id, after=after, limit=limit)
-
-    def count(self, run_id: str) -> int:
-        """See `PagedLedgerStore.count`."""
-        return record_count(self._inner, run_id)
-
-    def delete(self, run_id: str) -> int:
-        """See `DeletableLedgerStore.delete`."""
-        return delete_records(self._inner, run_id)
 
     def subscribe(self, callback: Subscriber, *, run_id: str | None = None) -> Callable[[], None]:
         """See `ObservableLedgerStoreProtocol.subscribe`."""
@@ -82,41 +94,20 @@ class ObservableLedgerStore:
                 _log.exception("a subscriber of a ledger failed", extra={"run": record.run_id})
 
 
-class HashChainedLedgerStore:
+class HashChainedLedgerStore(LedgerOver):
     """A ledger whose records are linked by their hashes; see `verify_ledger_chain`.
 
     The last hash is read from the ledger below with each append, never kept here: two of these over one ledger
     do not fork the chain. That holds across processes if the ledger below can `append_chained`.
     """
 
-    def __init__(self, inner: LedgerStore) -> None:
-        self._inner = inner
-
     def append(self, record: StepRecord) -> None:
         """See `LedgerStore.append`."""
-        append_linked(self._inner, record)
-
-    def list(self, run_id: str) -> list[dict[str, Any]]:
-        """See `LedgerStore.list`."""
-        return self._inner.list(run_id)
-
-    def list_after(
-        self, *, run_id: str, after: int, limit: int = 1000
-    ) -> tuple[Sequence[Any], int]:
-        """See `PagedLedgerStore.list_after`."""
-        return records_after(self._inner, run_id=run_id, after=after, limit=limit)
-
-    def count(self, run_id: str) -> int:
-        """See `PagedLedgerStore.count`."""
-        return record_count(self._inner, run_id)
-
-    def delete(self, run_id: str) -> int:
-        """See `DeletableLedgerStore.delete`."""
-        return delete_records(self._inner, run_id)
+        append_linked(self.inner, record)
 
     def head(self, run_id: str) -> str | None:
         """Return the hash of the last record, to keep elsewhere; None: there is no record."""
-        records = self._inner.list(run_id)
+        records = self.inner.list(run_id)
         return records[-1].get("record_hash") if records else None
 
 
@@ -152,12 +143,6 @@ def records_after(
         return page
     rows = store.list(run_id)[after : after + limit]
     return rows, after + len(rows)
-
-
-def record_count(store: LedgerStore, run_id: str) -> int:
-    """Return the number of records of a run."""
-    counted = getattr(store, "count", None)
-    return len(store.list(run_id)) if counted is None else int(counted(run_id))
 
 
 def delete_records(store: LedgerStore, run_id: str) -> int:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from typing_extensions import override
+
 from actors.errors import PersistenceError
 from actors.kernel.json import canonical_json
 from actors.kernel.workflow.artifacts import REF_KEY, artifact_ref, is_artifact_ref
@@ -13,13 +15,7 @@ from actors.kernel.workflow.errors import LedgerBrokenError
 from actors.kernel.workflow.ledger_store import LedgerStore
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
-from actors.workflow.embedded.stores.ledgers import (
-    append_all,
-    append_linked,
-    delete_records,
-    record_count,
-    records_after,
-)
+from actors.workflow.embedded.stores.ledgers import LedgerOver, append_all, append_linked
 from actors.workflow.machine.variables import LIMITS, RUNTIME
 
 MAX_INLINE_BYTES: Final = 64 * 1024
@@ -123,7 +119,7 @@ class OffloadingRunStore:
         )
 
 
-class OffloadingLedgerStore:
+class OffloadingLedgerStore(LedgerOver):
     """A ledger whose records hold references in the place of large values, and are read back whole.
 
     Args:
@@ -138,7 +134,8 @@ class OffloadingLedgerStore:
     def __init__(
         self, inner: LedgerStore, *, artifact_store: Any, max_inline_bytes: int = MAX_INLINE_BYTES
     ) -> None:
-        self.inner, self._artifacts, self._limit = inner, artifact_store, max_inline_bytes
+        super().__init__(inner)
+        self._artifacts, self._limit = artifact_store, max_inline_bytes
 
     def append(self, record: StepRecord) -> None:
         """See `LedgerStore.append`."""
@@ -152,24 +149,16 @@ class OffloadingLedgerStore:
         """See `ChainableLedgerStore.append_chained`; the chain is that of `inner`, with references."""
         append_linked(self.inner, self._slim(record))
 
+    @override
     def list(self, run_id: str) -> list[dict[str, Any]]:
-        """See `LedgerStore.list`."""
-        return [self._whole(one, run_id) for one in self.inner.list(run_id)]
+        return [self._whole(one, run_id) for one in super().list(run_id)]
 
+    @override
     def list_after(
         self, *, run_id: str, after: int, limit: int = 1000
     ) -> tuple[Sequence[Any], int]:
-        """See `PagedLedgerStore.list_after`."""
-        page, behind = records_after(self.inner, run_id=run_id, after=after, limit=limit)
+        page, behind = super().list_after(run_id=run_id, after=after, limit=limit)
         return [self._whole(one, run_id) for one in page], behind
-
-    def count(self, run_id: str) -> int:
-        """See `PagedLedgerStore.count`."""
-        return record_count(self.inner, run_id)
-
-    def delete(self, run_id: str) -> int:
-        """See `DeletableLedgerStore.delete`."""
-        return delete_records(self.inner, run_id)
 
     def _slim(self, record: StepRecord) -> StepRecord:
         whole = record.to_dict()

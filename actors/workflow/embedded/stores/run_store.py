@@ -6,12 +6,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from actors.kernel.workflow.durable import WRAPPED, durable_copy
-from actors.kernel.workflow.effects import RunStatus, WaitReason
-from actors.kernel.workflow.run_state import RunChoice, RunState, due_runs, index_row, reason_of
+from actors.kernel.workflow.effects import WaitReason
+from actors.kernel.workflow.run_lists import RunShelf
+from actors.kernel.workflow.run_state import RunChoice, RunState, open_wait
 
 
-class InMemoryRunStore:
+class InMemoryRunStore(RunShelf):
     """See `RunStore`, `QueryableRunStore` and the others of `actors.kernel.workflow.run_store`."""
 
     def __init__(self) -> None:
@@ -47,47 +50,6 @@ class InMemoryRunStore:
             self._unfile(run_id)
             return self._rows.pop(run_id, None) is not None
 
-    def list_runs(
-        self,
-        *,
-        status: RunStatus | None = None,
-        wait_reason: WaitReason | None = None,
-        workflow_id: str | None = None,
-        limit: int = 100,
-    ) -> list[RunState]:
-        """See `QueryableRunStore.list_runs`."""
-        wanted = RunChoice(status=status, wait_reason=wait_reason, workflow_id=workflow_id)
-        return [one.copied() for one in wanted.chosen(self._all(), limit)]
-
-    def list_due_wait_until(self, *, now_iso: str, limit: int = 100) -> list[RunState]:
-        """See `QueryableRunStore.list_due_wait_until`."""
-        return [one.copied() for one in due_runs(self._all(), now_iso, limit)]
-
-    def list_children(
-        self, *, parent_run_id: str, status: RunStatus | None = None
-    ) -> list[RunState]:
-        """See `QueryableRunStore.list_children`."""
-        return [
-            one.copied()
-            for one in self._all()
-            if one.parent_run_id == parent_run_id and status in {None, one.status}
-        ]
-
-    def list_run_index(
-        self,
-        *,
-        status: RunStatus | None = None,
-        workflow_id: str | None = None,
-        session_id: str | None = None,
-        root_only: bool = False,
-        limit: int = 100,
-    ) -> list[dict[str, Any]]:
-        """See `QueryableRunIndexStore.list_run_index`."""
-        wanted = RunChoice(
-            status=status, workflow_id=workflow_id, session_id=session_id, root_only=root_only
-        )
-        return [index_row(one) for one in wanted.chosen(self._all(), limit)]
-
     def list_event_waiters(
         self, *, wait_keys: Sequence[str], limit: int = 10_000
     ) -> list[RunState]:
@@ -97,8 +59,8 @@ class InMemoryRunStore:
             rows = [self._rows[one] for one in ids]
         return RunChoice().chosen((_state(row) for row in rows), limit)
 
+    @override
     def _all(self) -> Iterator[RunState]:
-        """Yield runs that share what they hold with the store."""
         with self._lock:
             rows = [*self._rows.values()]
         return (RunState.from_dict(row) for row in rows)
@@ -106,10 +68,10 @@ class InMemoryRunStore:
     def _keep(self, run_id: str, row: dict[str, Any]) -> None:
         self._unfile(run_id)
         self._rows[run_id] = row
-        run = RunState.from_dict(row)
-        if reason_of(run) is WaitReason.EVENT and run.waiting and run.waiting.wait_key:
-            self._key_of[run_id] = run.waiting.wait_key
-            self._waiting_for.setdefault(run.waiting.wait_key, {})[run_id] = None
+        wait = open_wait(RunState.from_dict(row))
+        if wait is not None and wait.reason is WaitReason.EVENT and wait.wait_key:
+            self._key_of[run_id] = wait.wait_key
+            self._waiting_for.setdefault(wait.wait_key, {})[run_id] = None
 
     def _unfile(self, run_id: str) -> None:
         key = self._key_of.pop(run_id, None)

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.modes import DEFAULT_MODE
+from actors.kernel.agent.tools import RESULT_SIGNAL
 from actors.kernel.agent.transcript import Turn, turn_id
 from actors.kernel.hidden import HiddenNames
 from actors.kernel.runtime.ids import AgentId, RunId
@@ -25,7 +26,7 @@ PERSON: Final = "person"
 _CONTENT: Final = frozenset(("args", "arguments", "content", "error", "output", "result", "text"))
 """Keys of payloads whose values agents and models have made."""
 _PIECES: Final = (K.TEXT_DELTA, K.REASONING_DELTA)
-_TOOLS: Final = (K.TOOL_CALLED, K.TOOL_RESULT)
+_TOOLS: Final = (K.TOOL_CALLED, K.TOOL_RESULT, K.SIGNAL_RECEIVED)
 _ASKS: Final = (K.ASK_SENT, K.ASK_REPLIED, K.ASK_TIMEOUT)
 
 
@@ -46,8 +47,8 @@ class RunTranslator:
     agent_id: AgentId
     hidden: HiddenNames
     nodes: Nodes | None = None
-    _calls: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Arguments of tool calls that the model has asked for, by their ids."""
+    _calls: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
+    """Names and arguments of tool calls that the model has asked for, by their ids."""
     _pieces: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Attempt and number of the last piece of each answer under way, by position."""
     _tried: set[str] = field(default_factory=set)
@@ -94,7 +95,7 @@ class RunTranslator:
         if kind in _ASKS:
             return self._approval(entry)
         if kind in _TOOLS:
-            return [self._tool(entry)]
+            return self._tool(entry)
         if kind in _PIECES:
             return self._piece(entry)
         made = _PLAIN.get(kind)
@@ -140,7 +141,8 @@ class RunTranslator:
         if not found or found[-1][1]["role"] != "assistant":
             answer = ChatMessage.model_validate({"role": "assistant", "content": content})
             found.append(("message", _turn_payload(answer), {}))
-        found[-1][1].update(model=payload.get("model"), usage=payload.get("usage"))
+        told = {"model": payload.get("model"), "usage": payload.get("usage")}
+        found[-1][1].update(told, position=entry.position)
         return found
 
     def _note_calls(self, payload: dict[str, Any]) -> list[dict[str, Any]]:
@@ -149,7 +151,8 @@ class RunTranslator:
         content: list[dict[str, Any]] = (value or {}).get("content") or []
         for block in content:
             if block.get("type") == "tool_call":
-                self._calls[str(block.get("id"))] = block.get("arguments") or {}
+                called = str(block.get("name")), block.get("arguments") or {}
+                self._calls[str(block.get("id"))] = called
         return content
 
     async def _turns_of(self, entry: RunLogEntry) -> list[Turn]:
@@ -174,19 +177,32 @@ class RunTranslator:
         if entry.payload.get("status") != "ok":
             self._tried.add(_place(entry))
 
-    def _tool(self, entry: RunLogEntry) -> Draft:
+    def _tool(self, entry: RunLogEntry) -> list[Draft]:
         payload: dict[str, Any] = entry.payload
+        if entry.kind == K.SIGNAL_RECEIVED:
+            return self._given(payload)
         call = str(payload.get("call") or "")
         about = {"tool_call_id": call} if call else {}
         said: dict[str, Any] = {"name": payload.get("name") or ""}
         if entry.kind == K.TOOL_CALLED:
             if call in self._calls:
-                said["arguments"] = self._calls[call]
-            return "tool_started", said, about
+                said["arguments"] = self._calls[call][1]
+            return [("tool_started", said, about)]
         value = payload.get("value") if payload.get("status") == "ok" else payload.get("error")
         inner = value.get("status") if isinstance(value, dict) else None
         status = str(inner or "ok") if payload.get("status") == "ok" else "error"
-        return "tool_finished", {**said, "status": status, "result": value}, about
+        return [("tool_finished", {**said, "status": status, "result": value}, about)]
+
+    def _given(self, payload: dict[str, Any]) -> list[Draft]:
+        """Return the result of a tool that the run's client has called, if the signal is one."""
+        name = str(payload["name"])
+        call = name.removeprefix(RESULT_SIGNAL)
+        if call == name or call not in self._calls:
+            return []
+        result = payload["payload"]
+        status = result.get("status") if isinstance(result, dict) else None
+        said = {"name": self._calls[call][0], "status": str(status or "error"), "result": result}
+        return [("tool_finished", said, {"tool_call_id": call})]
 
     def _approval(self, entry: RunLogEntry) -> list[Draft]:
         payload: dict[str, Any] = entry.payload
@@ -198,7 +214,8 @@ class RunTranslator:
             said = {"approval_id": id_, "what": asked.get("what", ""), "args": asked.get("args")}
             if "at" in payload:
                 said["expires_at"] = payload["at"]
-            return [("approval_requested", said, {})]
+            call = payload.get("call")
+            return [("approval_requested", said, {"tool_call_id": str(call)} if call else {})]
         approval = self._asked.pop(entry.position, None)
         if approval is None:
             return []

@@ -75,9 +75,11 @@ class Question(AnswerWait):
         self.run.answers.invalidate()
         return True
 
-    def ask(self, request: JsonValue = None) -> None:
-        """Record the question; of one to a person also what it asks for."""
+    def ask(self, request: JsonValue = None, call_id: str = "") -> None:
+        """Record the question; of one to a person also what it is about, and which call."""
         entry: Payload = {"target": self.target, "message_id": self.key}
+        if call_id:
+            entry["call"] = call_id
         if request is not None:
             entry["request"] = request
         if self._timeout_s is not None:
@@ -134,9 +136,9 @@ class Ask(Question):
             self.ask()
 
     @override
-    def ask(self, request: JsonValue = None) -> None:
+    def ask(self, request: JsonValue = None, call_id: str = "") -> None:
         """Record the question; it leaves with the next flush."""
-        super().ask(request)
+        super().ask(request, call_id)
         run = self.run
         post(run, "ask", run.message(self.key, self._agent_id, self._content, is_question=True))
 
@@ -259,8 +261,10 @@ class Questions:
         await call.begin()
         return _outcome_of(*await self._waits.answer(question))
 
-    async def approval(self, what: str, args: Any, *, timeout: float | None) -> Approval:
-        """See `RunContext.approval`."""
+    async def approval(
+        self, what: str, args: Any, timeout: float | None, call_id: str = ""
+    ) -> Approval:
+        """See `RunContext.approval`. `call_id`: by which a model knows the call of a tool that it is about."""
         call = Call(self._run, "approval")
         check_text_of("what ctx.approval asks for", what)
         request: JsonValue = {"what": what, "args": recordable(args, where=f"approval {what!r}")}
@@ -274,7 +278,7 @@ class Questions:
             return _approval_of(known.seq, known.payload)
         question = ApprovalQuestion(call, request, timeout)
         if not question.resume():
-            question.ask(request)
+            question.ask(request, call_id)
         self._run.answers.invalidate()
         await call.begin()
         return _approval_of(*await self._waits.answer(question))

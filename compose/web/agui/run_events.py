@@ -95,7 +95,7 @@ class RunEvents:
 
     @property
     def is_speaking(self) -> bool:
-        """Whether an answer of it is under way."""
+        """True while an answer of it is under way."""
         return bool(self._texts or self._thoughts)
 
     def of(self, event: SessionEvent) -> Iterator[BaseEvent]:

@@ -28,8 +28,13 @@ class ShownMessages:
     """
 
     def __init__(self, messages: Sequence[Message] = ()) -> None:
-        self._messages: dict[str, Message] = {one.id: one for one in messages}
+        self._messages = {one.id: one for one in messages}
         self._calls: dict[str, ToolCall] = {}
+
+    @property
+    def messages(self) -> list[Message]:
+        """The messages, in order."""
+        return [*self._messages.values()]
 
     def note(self, event: BaseEvent) -> None:
         """Note an event that the client is sent."""
@@ -70,4 +75,4 @@ class ShownMessages:
         gone = [id_ for id_ in self._messages if is_gone(id_)]
         for id_ in gone:
             del self._messages[id_]
-        return MessagesSnapshotEvent(messages=[*self._messages.values()]) if gone else None
+        return MessagesSnapshotEvent(messages=self.messages) if gone else None

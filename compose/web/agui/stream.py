@@ -203,7 +203,6 @@ class AguiReader:
         self._is_open = self._gate.is_behind(event, self._tree)
         if not self._is_open:
             return []
-        self._tree.forget_usage()
         return [line_of(one) for one in self._tree.reopened()]
 
     async def _is_waiting(self) -> bool:

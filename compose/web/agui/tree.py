@@ -31,7 +31,7 @@ from compose.web.agui.shown import ShownMessages
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What a tree of runs waits for from its client.
+    """The answers that a tree of runs waits for from its client.
 
     Attributes:
         interrupts: Approvals.
@@ -195,7 +195,9 @@ class RunTree:
         return is_over or bool(self._runs[child].interrupts or self._below(child))
 
     def reopened(self) -> list[BaseEvent]:
-        """Return the beginnings of what is under way, for a client that joins now."""
+        """Return the beginnings of what is under way, for a client that joins now. Usage counts from now on."""
+        for run in self._runs.values():
+            run.usage.clear()
         return [self._started(child) for child, one in self.subagents.items() if one.is_open]
 
     def closed(self) -> Iterator[BaseEvent]:
@@ -224,11 +226,6 @@ class RunTree:
         return RunFinishedEvent(
             thread_id=thread_id, run_id=run_id, result=result, outcome=outcome, usage=usage
         )
-
-    def forget_usage(self) -> None:
-        """Count from now on: a stream tells what its own calls of models took."""
-        for run in self._runs.values():
-            run.usage.clear()
 
     def _usage(self) -> list[TokenUsage]:
         total: dict[str, Counter[str]] = {}

@@ -43,10 +43,14 @@ class PieceData(TypedDict):
 
 
 class ToolStartedData(TypedDict):
-    """A call of a tool begins. `arguments` are those that the model gave, if a model did."""
+    """A call of a tool begins. `arguments` are those that the model gave, if a model did.
+
+    `client`: the run's client executes it, and the run waits for the result.
+    """
 
     name: str
     arguments: NotRequired[dict[str, Any]]
+    client: NotRequired[bool]
 
 
 class ToolFinishedData(TypedDict):

@@ -8,7 +8,6 @@ from typing import Any, Final, TypeAlias
 
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.modes import DEFAULT_MODE
-from actors.kernel.agent.tools import RESULT_SIGNAL
 from actors.kernel.agent.transcript import Turn, turn_id
 from actors.kernel.hidden import HiddenNames
 from actors.kernel.runtime.ids import AgentId, RunId
@@ -23,10 +22,11 @@ Draft: TypeAlias = tuple[str, dict[str, Any], dict[str, str]]
 AT_ONCE: Final = 8
 """So many turns of one entry are looked for at once."""
 PERSON: Final = "person"
+CLIENT: Final = "client"
 _CONTENT: Final = frozenset(("args", "arguments", "content", "error", "output", "result", "text"))
 """Keys of payloads whose values agents and models have made."""
 _PIECES: Final = (K.TEXT_DELTA, K.REASONING_DELTA)
-_TOOLS: Final = (K.TOOL_CALLED, K.TOOL_RESULT, K.SIGNAL_RECEIVED)
+_TOOLS: Final = (K.TOOL_CALLED, K.TOOL_RESULT)
 _ASKS: Final = (K.ASK_SENT, K.ASK_REPLIED, K.ASK_TIMEOUT)
 
 
@@ -47,14 +47,16 @@ class RunTranslator:
     agent_id: AgentId
     hidden: HiddenNames
     nodes: Nodes | None = None
-    _calls: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
-    """Names and arguments of tool calls that the model has asked for, by their ids."""
+    _calls: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Arguments of tool calls that the model has asked for, by their ids."""
     _pieces: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Attempt and number of the last piece of each answer under way, by position."""
     _tried: set[str] = field(default_factory=set)
     """Model calls that have failed."""
     _asked: dict[str, str] = field(default_factory=dict)
     """Ids of approvals that were asked for, by position."""
+    _called: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Calls of the client's tools that have no result, by position."""
 
     def note(self, entry: RunLogEntry) -> None:
         """Remember what later events tell of an entry whose events were read before."""
@@ -62,7 +64,7 @@ class RunTranslator:
             self._note_try(entry)
             self._note_calls(entry.payload)
         elif entry.kind in _ASKS:
-            self._approval(entry)
+            self._question(entry)
 
     async def of(self, entry: RunLogEntry) -> list[SessionEvent]:
         """Return the events of an entry, or the one of a live piece (seq -1); often none."""
@@ -93,9 +95,9 @@ class RunTranslator:
         if kind == K.EFFECT_RESULT and payload.get("effect") == "history.append":
             return [_said(turn) for turn in await self._turns_of(entry)]
         if kind in _ASKS:
-            return self._approval(entry)
+            return self._question(entry)
         if kind in _TOOLS:
-            return self._tool(entry)
+            return [self._tool(entry)]
         if kind in _PIECES:
             return self._piece(entry)
         made = _PLAIN.get(kind)
@@ -151,8 +153,7 @@ class RunTranslator:
         content: list[dict[str, Any]] = (value or {}).get("content") or []
         for block in content:
             if block.get("type") == "tool_call":
-                called = str(block.get("name")), block.get("arguments") or {}
-                self._calls[str(block.get("id"))] = called
+                self._calls[str(block.get("id"))] = block.get("arguments") or {}
         return content
 
     async def _turns_of(self, entry: RunLogEntry) -> list[Turn]:
@@ -177,36 +178,27 @@ class RunTranslator:
         if entry.payload.get("status") != "ok":
             self._tried.add(_place(entry))
 
-    def _tool(self, entry: RunLogEntry) -> list[Draft]:
+    def _tool(self, entry: RunLogEntry) -> Draft:
         payload: dict[str, Any] = entry.payload
-        if entry.kind == K.SIGNAL_RECEIVED:
-            return self._given(payload)
         call = str(payload.get("call") or "")
         about = {"tool_call_id": call} if call else {}
         said: dict[str, Any] = {"name": payload.get("name") or ""}
         if entry.kind == K.TOOL_CALLED:
             if call in self._calls:
-                said["arguments"] = self._calls[call][1]
-            return [("tool_started", said, about)]
+                said["arguments"] = self._calls[call]
+            return "tool_started", said, about
         value = payload.get("value") if payload.get("status") == "ok" else payload.get("error")
         inner = value.get("status") if isinstance(value, dict) else None
         status = str(inner or "ok") if payload.get("status") == "ok" else "error"
-        return [("tool_finished", {**said, "status": status, "result": value}, about)]
+        return "tool_finished", {**said, "status": status, "result": value}, about
 
-    def _given(self, payload: dict[str, Any]) -> list[Draft]:
-        """Return the result of a tool that the run's client has called, if the signal is one."""
-        name = str(payload["name"])
-        call = name.removeprefix(RESULT_SIGNAL)
-        if call == name or call not in self._calls:
-            return []
-        result = payload["payload"]
-        status = result.get("status") if isinstance(result, dict) else None
-        said = {"name": self._calls[call][0], "status": str(status or "error"), "result": result}
-        return [("tool_finished", said, {"tool_call_id": call})]
-
-    def _approval(self, entry: RunLogEntry) -> list[Draft]:
+    def _question(self, entry: RunLogEntry) -> list[Draft]:
         payload: dict[str, Any] = entry.payload
         if entry.kind == K.ASK_SENT:
+            if payload["target"] == CLIENT:
+                self._called[entry.position] = asked = payload["request"]
+                said = {"name": asked["name"], "arguments": asked["arguments"], "client": True}
+                return [("tool_started", said, {"tool_call_id": asked["call"]})]
             if payload["target"] != PERSON:
                 return []
             self._asked[entry.position] = id_ = payload["message_id"]
@@ -216,6 +208,11 @@ class RunTranslator:
                 said["expires_at"] = payload["at"]
             call = payload.get("call")
             return [("approval_requested", said, {"tool_call_id": str(call)} if call else {})]
+        if (called := self._called.pop(entry.position, None)) is not None:
+            result = payload.get("result")
+            status = result.get("status") if isinstance(result, dict) else None
+            said = {"name": called["name"], "status": str(status or "error"), "result": result}
+            return [("tool_finished", said, {"tool_call_id": called["call"]})]
         approval = self._asked.pop(entry.position, None)
         if approval is None:
             return []

@@ -23,8 +23,6 @@ ToolFunction: TypeAlias = Callable[..., Awaitable[Any]] | Callable[..., Any]
 A plain function is one for `Tool(thread=True)`.
 """
 
-RESULT_SIGNAL: Final = "tool:"
-"""A signal with the result of a client's tool has this name, and the model's id of the call behind it."""
 _NO_PARAMETERS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 

@@ -24,8 +24,8 @@ class Answer:
 
     Attributes:
         run_id: Who waits for it.
-        key: What it waits for: the id of an ask's message, of a run (join), of an approval.
-        status: ``replied`` by the target's code; ``completed``, ``failed`` or ``cancelled``: how the
+        key: What it waits for: the id of an ask's message, of a run (join), of an approval, of a client's call.
+        key: What it waits for: the id of an ask's message, a run (join), an approval, a call of a client's tool.
             run ended that was joined or held the question; ``approved`` or ``denied`` by a person.
         result: What was replied, or returned.
         error: Type and message, for ``failed``; ``{"message": reason}`` for ``cancelled``.
@@ -42,22 +42,24 @@ class Answer:
     last_seq: int = -1
 
 
-WaitKind: TypeAlias = Literal["ask", "join", "approval"]
+WaitKind: TypeAlias = Literal["ask", "join", "approval", "tool"]
+FROM_OUTSIDE: Final = ("approval", "tool")
+"""What a person answers, or the program that a run talks to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """An open ask, join or approval as others see it.
+    """An open ask, join, approval or call of a client's tool, as others see it.
 
     Attributes:
         position: Where in the run it stands.
         kind: What is waited for.
         key: Of the answer that ends it.
-        agent: The agent waited for; None for a person.
+        agent: The agent waited for; None for a person or a client.
         target_run: The run waited for: its end answers, even if it never sees a question.
         must: Whether the run can do nothing else until one of its waits ends: the waits of such a run
             make cycles. One of them says it for all, so that a change of it is a change of one row.
-        request: What a person is asked.
+        request: What a person or a client is asked.
         expires_at: When the wait ends by itself.
     """
 

@@ -38,6 +38,8 @@ from actors.runtime.replay.summary import ANSWER_OF, answer_of_row
 
 PERSON: Final = "person"
 """The target of a question to a person in the log."""
+CLIENT: Final = "client"
+"""The target of a call of a tool that the run's client executes."""
 _KINDS: Final = (K.ASK_SENT, K.ASK_REPLIED, K.ASK_TIMEOUT, K.EFFECT_RESULT)
 """What a question leaves behind."""
 _OUTCOMES: Final = {
@@ -230,6 +232,24 @@ class ApprovalQuestion(Question):
         return self.call.entry(K.ASK_TIMEOUT, {"outcome": ApprovalStatus.EXPIRED.value})
 
 
+class ClientQuestion(Question):
+    """A call of a tool that the run's client executes; it has no limit."""
+
+    def __init__(self, call: Call, request: JsonValue) -> None:
+        super().__init__(call, CLIENT, None)
+        self._request = request
+        n = call.run.history.sent_at(call.position)
+        self.key = derive_id("tool", call.run.run_id, call.position, n, call.digest)
+
+    @override
+    async def prepare(self) -> Wait:
+        return Wait(self.call.position, "tool", self.key, request=self._request)
+
+    @override
+    def answered(self, answer: Answer) -> Entry:
+        return self.call.entry(K.ASK_REPLIED, {"outcome": answer.status, "result": answer.result})
+
+
 class Questions:
     """The verbs that ask, of one execution of a run."""
 
@@ -282,6 +302,21 @@ class Questions:
         self._run.answers.invalidate()
         await call.begin()
         return _approval_of(*await self._waits.answer(question))
+
+    async def client_tool(self, call_id: str, name: str, arguments: dict[str, Any]) -> JsonValue:
+        """Return what the run's client gave as the result of a tool's call."""
+        call = Call(self._run, "client_tool")
+        request: JsonValue = {"call": call_id, "name": name, "arguments": arguments}
+        known = call.meet(_KINDS, f"client's tool {name}", [call.verb, request])
+        if known is not None:
+            await call.in_order(known)
+            return known.payload.get("result")
+        question = ClientQuestion(call, request)
+        if not question.resume():
+            question.ask(request)
+        self._run.answers.invalidate()
+        await call.begin()
+        return (await self._waits.answer(question))[1].get("result")
 
 
 def _named(target: AgentId | RunHandle) -> str:

@@ -83,7 +83,7 @@ class RunContext(ConversationVerbs, MemoryVerbs):
             env=self._env,
             scopes=self._scopes,
             tools=self._tools,
-            waits=self._waits,
+            questions=self._questions,
         )
 
     @property

@@ -5,9 +5,8 @@ from __future__ import annotations
 from ag_ui.core import ResumeEntry
 
 from actors.errors import UnknownApprovalError
-from actors.kernel.agent.tools import RESULT_SIGNAL
 from actors.kernel.runtime.ids import RunId
-from compose.web.agui.intake import AguiInput, ToolAnswer
+from compose.web.agui.intake import AguiInput
 from compose.web.agui.past import last_runs_of, tree_of
 from compose.web.agui.stream import Gate, open_interrupts
 from compose.web.agui.tree import RunTree
@@ -45,14 +44,14 @@ async def give_answers(
     decisions = [
         (one, _is_approval(one)) for one in given.resume
     ]  # all are read before one is given
-    own = {id_ for id_ in results if tree.calls[id_].name in tree.client_tools}
+    own = {id_ for id_ in results if tree.calls[id_].is_asked}
     for id_ in results.keys() - own:
         if not tree.calls[id_].is_done:
             raise _refused("not_a_client_tool", id_, "this tool is called here", EMPTY_THREAD)
     for entry, approve in decisions:
         await _decide(call, entry, approve, tree)
     for id_ in own:
-        await _give(call, row.run_id, results[id_], tree)
+        await call.runtime.approvals.give(row.run_id, id_, results[id_].result())
     answered = {one.interrupt_id for one in given.resume} | own
     known = Gate(frozenset(answered), None, given.known_messages, given.known_results)
     return (row.run_id, known) if answered else None
@@ -111,13 +110,6 @@ async def _decide(call: WebCall, entry: ResumeEntry, approve: bool, tree: RunTre
         raise _refused("interrupt_expired", id_, f"interrupt {id_} is over", remedy)
     elif status != "expired" and (status == "approved") is not approve:
         raise _refused("interrupt_answered", id_, f"interrupt {id_} was {status}", EMPTY_THREAD)
-
-
-async def _give(call: WebCall, run_id: RunId, answer: ToolAnswer, tree: RunTree) -> None:
-    called = tree.calls[answer.call_id]
-    if not called.is_done and tree.end is None:
-        name, id_ = f"{RESULT_SIGNAL}{answer.call_id}", f"{called.message_id}:{answer.call_id}"
-        await call.runtime.signal(run_id, name, answer.payload(), message_id=id_)
 
 
 def _unknown(ids: list[str]) -> AnswerError:

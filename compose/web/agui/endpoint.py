@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from ag_ui.core import RunAgentInput, RunFinishedEvent, RunFinishedSuccessOutcome
+from ag_ui.core import BaseEvent, RunAgentInput, RunFinishedEvent, RunFinishedSuccessOutcome
 
 from actors.kernel.agent.message import sender_of
 from actors.kernel.agent.modes import DEFAULT_MODE
 from actors.kernel.runtime.ids import RunId, run_id_of_submit
-from actors.kernel.storage.errors import UnknownSessionError
+from actors.sessions.cursor import EventCursor
 from compose.web.agui.answers import AnswerError, give_answers
 from compose.web.agui.intake import AguiInput, read_input
 from compose.web.agui.past import open_runs_of
@@ -53,20 +53,21 @@ async def _reader(
     call: WebCall, query: AguiQuery, given: AguiInput
 ) -> tuple[AsyncGenerator[EventLine, None], RunId | None]:
     """Return the stream of an input, and the run that it is about; None: of none."""
-    is_answer = bool(given.resume or given.answers)
-    if given.said is None and not is_answer:
-        return await _shown(call, given)
-    app = call.names["app"]
-    found = await (call.session(app, given.thread_id) if is_answer else session_of(call, given))
-    answered = None if not is_answer else await give_answers(call, found, given)
-    if answered is not None:
-        run_id, gate = answered
-        return AguiReader(call, found, run_id, given, gate).lines(), run_id
+    found = await session_of(call, given)
+    if found is None:
+        return _still(given, snapshot_of((), open_run=None)), None
+    if given.resume or given.answers:
+        answered = await give_answers(call, found, given)
+        if answered is not None:
+            run_id, gate = answered
+            return AguiReader(call, found, run_id, given, gate).lines(), run_id
     known = await _known_run(call, found, given)
-    if known is None and given.said is not None:
+    if known is not None:
+        return _again(call, found, given, known), known
+    if given.said is not None:
         run_id = await start_run(call, found, given, given.said, mode=query.mode)
         return AguiReader(call, found, run_id, given).lines(), run_id
-    return await _again(call, found, given, known)
+    return await _shown(call, found, given)
 
 
 async def _known_run(call: WebCall, found: FoundSession, given: AguiInput) -> RunId | None:
@@ -77,41 +78,39 @@ async def _known_run(call: WebCall, found: FoundSession, given: AguiInput) -> Ru
     return None if row is None else run_id
 
 
-async def _again(
-    call: WebCall, found: FoundSession, given: AguiInput, run_id: RunId | None
-) -> tuple[AsyncGenerator[EventLine, None], RunId | None]:
+def _again(
+    call: WebCall, found: FoundSession, given: AguiInput, run_id: RunId
+) -> AsyncGenerator[EventLine, None]:
     """Return the stream of a known run, from its beginning, or behind the event that the client names."""
-    if run_id is None:
-        return await _shown(call, given)
     cursor = call.request.headers.get(CURSOR_HEADER) or None
     gate, first = Gate(cursor=cursor), []
-    if cursor is None:
+    if cursor is not None:
+        EventCursor.parse(cursor, given.thread_id)  # before the stream
+    else:
         prefix = f"{run_id}:"
         snapshot = ShownMessages(given.messages).without(lambda id_: id_.startswith(prefix))
         first = [] if snapshot is None else [snapshot]
-    return AguiReader(call, found, run_id, given, gate, first).lines(), run_id
+    return AguiReader(call, found, run_id, given, gate, first).lines()
 
 
 async def _shown(
-    call: WebCall, given: AguiInput
+    call: WebCall, found: FoundSession, given: AguiInput
 ) -> tuple[AsyncGenerator[EventLine, None], RunId | None]:
-    """Return the conversation, and the events of the run that is executed; an unknown session is empty."""
-    try:
-        found = await call.session(call.names["app"], given.thread_id)
-    except UnknownSessionError:
-        snapshot = snapshot_of((), open_run=None)
-        return _only(begun_line(given), line_of(snapshot), line_of(_finished(given))), None
+    """Return the conversation, and the events of the run that is executed."""
     active = next(iter(await open_runs_of(call, found)), None)
     turns = await call.runtime.store.sessions.path(found.agent)
     snapshot = snapshot_of(turns, open_run=None if active is None else active.run_id)
     if active is None:
-        return _only(begun_line(given), line_of(snapshot), line_of(_finished(given))), None
+        return _still(given, snapshot), None
     return AguiReader(call, found, active.run_id, given, first=[snapshot]).lines(), None
 
 
-def _finished(given: AguiInput) -> RunFinishedEvent:
-    outcome = RunFinishedSuccessOutcome()
-    return RunFinishedEvent(thread_id=given.thread_id, run_id=given.run_id, outcome=outcome)
+def _still(given: AguiInput, snapshot: BaseEvent) -> AsyncGenerator[EventLine, None]:
+    """Return a conversation in which nothing happens."""
+    finished = RunFinishedEvent(
+        thread_id=given.thread_id, run_id=given.run_id, outcome=RunFinishedSuccessOutcome()
+    )
+    return _only(begun_line(given), line_of(snapshot), line_of(finished))
 
 
 async def _only(*lines: EventLine) -> AsyncGenerator[EventLine, None]:

@@ -23,6 +23,7 @@ from ag_ui.core import UserMessage as UserInput
 from pydantic import JsonValue
 
 from actors.kernel.agent.message import ContentBlock
+from actors.kernel.agent.tools import InvocationResult
 from actors.kernel.text import check_name_of
 from actors.sessions.message import UserMessage
 from compose.web.problems import HttpProblem, ProblemError
@@ -41,11 +42,11 @@ class ToolAnswer:
     text: str
     error: str | None
 
-    def payload(self) -> dict[str, JsonValue]:
+    def result(self) -> InvocationResult:
         """Return it as a run is given it."""
         if self.error is None:
-            return {"status": "ok", "text": self.text}
-        return {"status": "error", "text": f"{self.error}\n{self.text}".strip()}
+            return InvocationResult(status="ok", text=self.text)
+        return InvocationResult(status="error", text=f"{self.error}\n{self.text}".strip())
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.rows import RunRow
 from actors.sessions.events import SessionEvent
 from actors.sessions.translation import RunTranslator
-from compose.web.agui.stream import client_tools_of
 from compose.web.agui.tree import RunTree
 from compose.web.endpoint import FoundSession, WebCall
 from compose.web.resources.readers import feed_of_run
@@ -48,7 +47,6 @@ async def tree_of(call: WebCall, found: FoundSession, run_id: RunId) -> RunTree:
         translator = RunTranslator(found.agent.key, child, agent, names)
         async for entry in call.runtime.entries(child):
             below += [event for event in await translator.of(entry) if _told(tree, event)]
-    tree.client_tools = await client_tools_of(call.runtime, run_id)
     return tree
 
 

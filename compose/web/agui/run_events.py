@@ -66,11 +66,13 @@ class KnownCall:
     Attributes:
         name: Of the tool.
         message_id: The message that has the call.
+        is_asked: Whether the run waits for the client to execute it.
         is_done: Whether its result is there.
     """
 
     name: str
     message_id: str
+    is_asked: bool = False
     is_done: bool = False
 
 
@@ -127,6 +129,16 @@ class RunEvents:
                 self.decided[said["approval_id"]] = said["status"]
         if event.type in _TOLD_AS_THEY_ARE:
             yield CustomEvent(name=f"{CUSTOM}{event.type}", value=said)
+
+    def reopened(self) -> Iterator[BaseEvent]:
+        """Yield the beginnings of what is under way, and the texts so far."""
+        texts = {**self._texts}
+        thoughts, self._thoughts = self._thoughts, set()
+        self._texts.clear()
+        for position in sorted(thoughts):
+            yield from self._thought(position, "")
+        for position, text in texts.items():
+            yield from self._text(position, text)
 
     def close(self) -> Iterator[BaseEvent]:
         """Yield the ends of what is under way."""
@@ -215,7 +227,9 @@ class RunEvents:
         if event.type == "tool_started":
             if id_ not in self.calls:
                 message = self._id(str(event.seq))
-                yield from self._call(id_ or message, name, said.get("arguments"), message)
+                id_ = id_ or message
+                yield from self._call(id_, name, said.get("arguments"), message)
+            self.calls[id_].is_asked = said.get("client", False)
             return
         if id_ is None:
             ours = self._id("")

@@ -22,17 +22,21 @@ _RUN_OF_MESSAGE: Final = re.compile(r"([0-9a-f]{32}):", re.ASCII)
 """Ids of messages that streams have told begin so; others are ids of nodes."""
 
 
-async def session_of(call: WebCall, given: AguiInput) -> FoundSession:
-    """Return the session of a thread; a new one of the principal, if there is none.
+async def session_of(call: WebCall, given: AguiInput) -> FoundSession | None:
+    """Return the session of a thread; for a message a new one, if there is none; None: it is looked at only.
 
     Raises:
         ProblemError: It was deleted.
-        UnknownSessionError: It is another principal's.
+        UnknownSessionError: It is another principal's, or there is none that could be answered.
     """
     app = call.names["app"]
     try:
         return await call.session(app, given.thread_id)
     except UnknownSessionError:
+        if given.resume or given.answers:
+            raise
+        if given.said is None:
+            return None
         agents = await call.sessions(app)
         await make_session(call, agents.agent_id(given.thread_id))
         return await call.session(app, given.thread_id)

@@ -19,12 +19,8 @@ from ag_ui.core import (
 )
 from typing_extensions import override
 
-from actors.kernel.agent.tools import client_tools_in
 from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.runtime.context.waits import message_of
 from actors.runtime.runtime import Runtime
-from actors.sessions.cursor import EventCursor
 from actors.sessions.errors import CursorError
 from actors.sessions.events import SessionEvent
 from compose.web.agui.intake import AguiInput
@@ -151,8 +147,6 @@ class AguiReader:
         for event in self._first:
             yield line_of(event)
         call, agent = self._call, self._found.agent
-        if self._gate.cursor is not None:
-            EventCursor.parse(self._gate.cursor, agent.key)
         feed = await feed_of_run(call, agent, self._run_id, None, live=True)
         run = await self._found.agents.run(self._run_id)
         async with aclosing(EventSources(feed.follow(), run.child_events)) as sources:
@@ -184,8 +178,6 @@ class AguiReader:
             self._is_lagging = False
             for line in self._lines_of(event):
                 yield line
-            if event.type == "loop_started" and event.run_id == self._run_id:
-                self._tree.client_tools = await client_tools_of(self._call.runtime, self._run_id)
 
     def _lines_of(self, event: SessionEvent) -> list[EventLine]:
         """Return the lines of an event, the last one with the event's id; none, if the client had them."""
@@ -214,8 +206,10 @@ class AguiReader:
         pending = tree.pending()
         if not pending or not self._is_open or not (self._is_quiet or tree.is_idle()):
             return False
-        asked = {one.id for one in pending.interrupts}
-        waited = await open_interrupts(self._call.runtime, tree.run_ids)
+        asked = {*pending.calls, *(one.id for one in pending.interrupts)}
+        runtime = self._call.runtime
+        waited = await open_interrupts(runtime, tree.run_ids)
+        waited |= (await runtime.approvals.open_calls(self._run_id)).keys()
         self._is_lagging = waited - self._gate.answered != asked
         return not self._is_lagging
 
@@ -224,15 +218,3 @@ async def open_interrupts(runtime: Runtime, run_ids: Iterable[str]) -> set[str]:
     """Return the ids of approvals that these runs wait for."""
     found = [await runtime.approvals.open(run_id=RunId(one)) for one in run_ids]
     return {one.id for some in found for one in some}
-
-
-async def client_tools_of(runtime: Runtime, run_id: RunId) -> frozenset[str]:
-    """Return the names of the tools that came with the messages which began a run."""
-    names: set[str] = set()
-    async for entry in runtime.entries(run_id):
-        if entry.kind == EntryKind.MSG_RECEIVED and entry.position.startswith("in."):
-            message = message_of(entry.payload)
-            names |= {one.name for one in client_tools_in(message.payload)} if message else set()
-        elif entry.kind != EntryKind.RUN_STARTED:
-            break
-    return frozenset(names)

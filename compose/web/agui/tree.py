@@ -69,7 +69,6 @@ class RunTree:
         answered: Ids of interrupts and of calls that the client has answered: none of them is pending.
 
     Attributes:
-        client_tools: Names of tools that the client executes.
         subagents: Runs below, by their ids.
         end: How the run has ended; None: it has not.
     """
@@ -80,7 +79,6 @@ class RunTree:
         self._root, self._shown = root, shown or ShownMessages()
         self._answered = frozenset(answered)
         self._runs: dict[str, RunEvents] = {root: RunEvents(root)}
-        self.client_tools: frozenset[str] = frozenset()
         self.subagents: dict[str, Subagent] = {}
         self.end: RunPhase | None = None
         self._result: Any = None
@@ -172,14 +170,11 @@ class RunTree:
     def pending(self) -> Pending:
         """Return what the runs wait for, as far as it was read."""
         interrupts = (one for run in self._runs.values() for one in run.interrupts.values())
-        calls = (id_ for id_, call in self.calls.items() if self._is_clients(call))
+        calls = (id_ for id_, call in self.calls.items() if call.is_asked and not call.is_done)
         return Pending(
             tuple(one for one in interrupts if one.id not in self._answered),
             tuple(id_ for id_ in calls if id_ not in self._answered),
         )
-
-    def _is_clients(self, call: KnownCall) -> bool:
-        return not call.is_done and call.name in self.client_tools
 
     def is_idle(self) -> bool:
         """Return whether nothing is known to go on, beside what is pending."""
@@ -194,11 +189,14 @@ class RunTree:
         is_over = not self.subagents[child].is_open
         return is_over or bool(self._runs[child].interrupts or self._below(child))
 
-    def reopened(self) -> list[BaseEvent]:
-        """Return the beginnings of what is under way, for a client that joins now. Usage counts from now on."""
-        for run in self._runs.values():
+    def reopened(self) -> Iterator[BaseEvent]:
+        """Yield the beginnings of what is under way, for a client that joins now. Usage counts from now on."""
+        for id_, run in self._runs.items():
             run.usage.clear()
-        return [self._started(child) for child, one in self.subagents.items() if one.is_open]
+            one = self.subagents.get(id_)
+            if one is not None and one.is_open:
+                yield self._started(id_)
+            yield from run.reopened()
 
     def closed(self) -> Iterator[BaseEvent]:
         """Yield the ends of what is under way, for a client that leaves now. Runs below are suspended."""

@@ -1,4 +1,4 @@
-"""Tools of a run's client: it reads the call in the answer, and gives the result as a signal."""
+"""Tools of a run's client: a call is a question to it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from actors.kernel.agent.tools import RESULT_SIGNAL, InvocationResult, ToolSpec
+from actors.kernel.agent.tools import InvocationResult, ToolSpec
 from actors.runtime.context.call import RunState
 from actors.runtime.context.conversation.chat import OUTPUT_TOOL
 from actors.runtime.context.model_calls import ToolCalls
-from actors.runtime.context.waits import Waits
+from actors.runtime.context.question import Questions
 
 
 class ToolsOfChat:
@@ -19,8 +19,8 @@ class ToolsOfChat:
     A tool of the agent hides one of the same name that came with a message.
     """
 
-    def __init__(self, run: RunState, waits: Waits, own: ToolCalls) -> None:
-        self._waits, self._own = waits, own
+    def __init__(self, run: RunState, questions: Questions, own: ToolCalls) -> None:
+        self._questions, self._own = questions, own
         taken = {OUTPUT_TOOL, *(spec.name for spec in own.specs)}
         self._given = {one.name: one for one in run.client_tools if one.name not in taken}
 
@@ -33,7 +33,7 @@ class ToolsOfChat:
         """Call a tool. One of the client waits, as rows only if it takes long, for the client's result."""
         if name not in self._given:
             return await self._own.call(name, arguments, call_id)
-        return _result_of(await self._waits.signal(f"{RESULT_SIGNAL}{call_id}"), name)
+        return _result_of(await self._questions.client_tool(call_id, name, arguments), name)
 
 
 def _result_of(payload: Any, name: str) -> InvocationResult:

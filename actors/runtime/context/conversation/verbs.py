@@ -18,8 +18,8 @@ from actors.runtime.context.conversation.sessions import Sessions
 from actors.runtime.context.effects import Effects
 from actors.runtime.context.host_services import HostServices
 from actors.runtime.context.model_calls import Live, ToolCalls
+from actors.runtime.context.question import Questions
 from actors.runtime.context.scopes import Scopes
-from actors.runtime.context.waits import Waits
 
 T = TypeVar("T")
 
@@ -44,11 +44,11 @@ class Conversations:
         env: HostServices,
         scopes: Scopes,
         tools: ToolCalls,
-        waits: Waits,
+        questions: Questions,
     ) -> None:
         self.model: LLMClient | None = getattr(agent, "model", None)
         self.sessions, self._scopes = sessions, scopes
-        self._tools = ToolsOfChat(run, waits, tools)
+        self._tools = ToolsOfChat(run, questions, tools)
         self.history = ConversationHistory(run, effects, sessions, env.store.transcripts)
         self.live = Live(run, env, getattr(agent, "guards", None) or ())
         self.generation = Generation(run, effects, self.live, sessions, model=self.model)

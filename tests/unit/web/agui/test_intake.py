@@ -8,7 +8,7 @@ import pytest
 from ag_ui.core import RunAgentInput
 
 from actors.errors import InvalidTextError
-from actors.kernel.agent.tools import client_tools_in
+from actors.kernel.agent.tools import InvocationResult, client_tools_in
 from compose.web.agui.intake import MAX_TOOLS, read_input
 from compose.web.problems import ProblemError
 
@@ -88,8 +88,8 @@ def test_results_at_the_end_are_answers() -> None:
     )
 
     assert [one.call_id for one in found.answers] == ["c1", "c2"]
-    assert found.answers[0].payload() == {"status": "ok", "text": "x"}
-    assert found.answers[1].payload() == {"status": "error", "text": "broken\nx"}
+    assert found.answers[0].result() == InvocationResult(status="ok", text="x")
+    assert found.answers[1].result() == InvocationResult(status="error", text="broken\nx")
     assert found.known_results == {"old", "c1", "c2"}
     assert given(tool("c", [{"type": "text", "text": "a"}])).answers[0].text == "a"
 

@@ -218,9 +218,11 @@ def test_an_answered_interrupt_is_not_pending() -> None:
 def test_a_call_of_the_clients_tool_is_pending_until_its_result() -> None:
     """Calls of other tools are not the client's."""
     tree = RunTree(ROOT)
-    tree.client_tools = frozenset({"pick"})
     both = answer("", ("c1", "pick", {}), ("c2", "sky", {}))
-    first = stream_of(tree, both)
+    asked = told(
+        "tool_started", {"name": "pick", "arguments": {}, "client": True}, tool_call_id="c1"
+    )
+    first = stream_of(tree, both, asked)
     assert first[-1]["outcome"] == {"type": "success", "pendingToolCallIds": ["c1"]}
     assert not tree.is_idle(), "the other tool goes on"
     tree.of(

@@ -24,9 +24,9 @@ class Answer:
 
     Attributes:
         run_id: Who waits for it.
-        key: What it waits for: the id of an ask's message, of a run (join), of an approval, of a client's call.
-        key: What it waits for: the id of an ask's message, a run (join), an approval, a call of a client's tool.
-            run ended that was joined or held the question; ``approved`` or ``denied`` by a person.
+        key: What it waits for: the id of an ask's message, a run (join), an approval, a call of a tool.
+        status: ``replied`` by the target's code or a client; ``completed``, ``failed`` or ``cancelled``: how
+            the run ended that was joined or held the question; ``approved`` or ``denied`` by a person.
         result: What was replied, or returned.
         error: Type and message, for ``failed``; ``{"message": reason}`` for ``cancelled``.
         by: The run that answered.

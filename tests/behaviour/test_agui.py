@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
+import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ag_ui.core import CustomEvent
 
+from compose.web.agui.stream import AguiStream, line_of
 from tests.behaviour.agui import Counter, Thread, approve, types
 from tests.behaviour.guarded import guarded_on
 from tests.behaviour.talks import Echo, parent_on
@@ -461,10 +464,8 @@ async def test_a_failed_run_is_an_error_and_a_gone_client_may_cancel(bed: Bed, a
         assert (await thread.run("r1"))[-1]["outcome"] == {"type": "cancelled"}
 
 
-async def test_a_stream_that_is_cut_off_ends_with_an_error_of_the_protocol(
-    bed: Bed, app: str
-) -> None:
-    """A client that takes nothing, and a process that ends: the same run goes on with the next request."""
+async def test_a_process_that_ends_says_so_in_words_of_the_protocol(bed: Bed, app: str) -> None:
+    """The same run goes on with the next request, at another process."""
     echo = Echo()
     echo.hold("wait")
     async with web_on(bed, echo.agent(), app_name=app) as web:
@@ -479,13 +480,34 @@ async def test_a_stream_that_is_cut_off_ends_with_an_error_of_the_protocol(
         assert events[-1]["data"]["type"] == "RUN_ERROR"
         assert events[-1]["data"]["code"] == "stopping"
         assert refused.status == 503
-    async with web_on(bed, Counter().agent(), app_name=bed.name().type) as web:
-        words = Thread(web, f"/agui/{web.talks.app if web.talks else ''}", id="w")
-        words.say("x" * 200_000)
-        async with web.stream(words.path, words.body("r"), is_slow=True) as slow:
-            await bed.until(lambda: slow._is_over or bool(slow.answer.status))
-            await asyncio.sleep(0)
-            slow.free.set()
-            events = await slow.until_end()
 
-        assert events[-1]["data"]["type"] in ("RUN_FINISHED", "RUN_ERROR")
+
+async def test_a_client_that_takes_nothing_is_cut_off_with_an_error() -> None:
+    """So is one whose stream cannot be read on; no line has a name, for clients read the type."""
+    slow, broken = AguiStream(), AguiStream()
+    await slow.pump(_lines(line_of(CustomEvent(name="n", value=n)) for n in range(2_000)))
+    await broken.pump(_lines(1 / n for n in (0,)))
+    for stream, code in ((slow, "too_far_behind"), (broken, "internal")):
+        text = b"".join([chunk async for chunk in stream.chunks()]).decode()
+        assert "event:" not in text
+        last = [line for line in text.split("\n") if line.startswith("data: ")][-1]
+        assert (json.loads(last[6:])["type"], json.loads(last[6:])["code"]) == ("RUN_ERROR", code)
+
+
+async def _lines(lines: Any) -> Any:
+    for line in lines:
+        yield line
+
+
+async def test_without_its_extra_the_endpoint_says_what_to_install(
+    bed: Bed, app: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The API is there all the same."""
+    for name in [one for one in sys.modules if one.startswith("compose.web.agui.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "ag_ui.core", None)
+    async with web_on(bed, Echo().agent(), app_name=app) as web:
+        answer = await web("POST", f"/agui/{app}", {})
+        assert (answer.status, answer.data["code"]) == (501, "no_agui")
+        assert "callboard[web]" in answer.data["remedy"]
+        assert await web.get("/v1/sessions") == {"sessions": [], "next": None}

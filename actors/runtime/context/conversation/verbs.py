@@ -10,8 +10,7 @@ from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse
 from actors.kernel.agent.message import ChatMessage
 from actors.runtime.context.call import RunState
-from actors.runtime.context.conversation.chat import ChatLoop, ChatResult, Output
-from actors.runtime.context.conversation.client_tools import ToolsOfChat
+from actors.runtime.context.conversation.chat import ChatLoop, ChatResult, Output, ToolsOfChat
 from actors.runtime.context.conversation.generation import Generation, GenerationRequest
 from actors.runtime.context.conversation.history import ConversationHistory
 from actors.runtime.context.conversation.sessions import Sessions

@@ -419,7 +419,11 @@ async def test_threads_that_are_not_there_any_more_are_refused(bed: Bed, app: st
         apps = [await web("POST", f"/agui/{name}", body) for name in ("nobodys", "a%2Fb")]
         mode = await web("POST", f"{thread.path}?mode=odd", body)
         long = await web("POST", thread.path, {**thread.body("r2"), "threadId": "x" * 3_000})
-        large = [{"id": "u", "role": "user", "content": "x" * 300_000}]
+        past = [{"id": f"o{n}", "role": "user", "content": "x" * 300_000} for n in range(5)]
+        old = await web(
+            "POST", thread.path, Thread(web, "", id="o").body("r", messages=[*past, *hello])
+        )
+        large = past[:1]
         too_large = await web(
             "POST", thread.path, Thread(web, "", id="l").body("r", messages=large)
         )
@@ -430,6 +434,7 @@ async def test_threads_that_are_not_there_any_more_are_refused(bed: Bed, app: st
         assert (mode.status, mode.data["code"]) == (422, "unknown_mode")
         assert long.status == 422
         assert (too_large.status, too_large.data["code"]) == (413, "too_large")
+        assert old.status == 200, "a long conversation is sent each time"
 
 
 async def test_a_failed_run_is_an_error_and_a_gone_client_may_cancel(bed: Bed, app: str) -> None:

@@ -23,6 +23,9 @@ from compose.web.resources.readers import CURSOR_HEADER, OnDisconnect, streamed
 from compose.web.resources.runs import on_gone
 from compose.web.streams import MEDIA_TYPE, EventLine
 
+MAX_INPUT_BYTES: Final = 4 * 1024 * 1024
+"""Of an input: clients send the whole conversation each time. What is sent of it has the limit of a message."""
+
 
 class AguiQuery(StrictModel):
     """The query of an input.
@@ -127,5 +130,6 @@ ENDPOINTS: Final = (
         query=AguiQuery,
         body=RunAgentInput,
         media_type=MEDIA_TYPE,
+        max_bytes=MAX_INPUT_BYTES,
     ),
 )

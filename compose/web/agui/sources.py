@@ -36,6 +36,11 @@ class EventSources:
         self._held: dict[str, SessionEvent] = {}
         """Ends of runs below that are still read, by the source that told them."""
 
+    @property
+    def followed(self) -> list[str]:
+        """Ids of runs below that are read just now."""
+        return [key for key in self._sources if key]
+
     async def next(self, timeout_s: float | None) -> SessionEvent | None:
         """Return the next event; None: there was none for so long.
 

@@ -10,6 +10,7 @@ from typing import Final
 from ag_ui.core import (
     PROTOCOL_VERSION,
     BaseEvent,
+    MessagesSnapshotEvent,
     RunErrorEvent,
     RunStartedEvent,
     ToolCallArgsEvent,
@@ -136,9 +137,9 @@ class AguiReader:
     ) -> None:
         self._call, self._found, self._run_id, self._given = call, found, run_id, given
         self._gate, self._first = gate or Gate(), tuple(first)
-        self._tree = RunTree(
-            run_id, shown=ShownMessages(given.messages), answered=self._gate.answered
-        )
+        snapshots = [one.messages for one in self._first if isinstance(one, MessagesSnapshotEvent)]
+        shown = ShownMessages(snapshots[-1] if snapshots else given.messages)
+        self._tree = RunTree(run_id, shown=shown, answered=self._gate.answered)
         self._is_open = self._is_quiet = self._is_lagging = False
 
     async def lines(self) -> AsyncGenerator[EventLine, None]:
@@ -166,7 +167,7 @@ class AguiReader:
         """Yield the events, up to the run's end, or until it waits for the client."""
         for line in self._pass(None):
             yield line
-        while self._tree.end is None and not await self._is_waiting():
+        while self._tree.end is None and not await self._is_waiting(sources.followed):
             is_pending = bool(self._tree.pending()) and not self._is_lagging
             try:
                 event = await sources.next(QUIET_S if is_pending else None)
@@ -197,8 +198,8 @@ class AguiReader:
             return []
         return [line_of(one) for one in self._tree.reopened()]
 
-    async def _is_waiting(self) -> bool:
-        """Return whether the client is to be told that the run waits for it.
+    async def _is_waiting(self, followed: Iterable[str]) -> bool:
+        """Return whether the client is to be told that the run waits for it, or those below that are read.
 
         The rows of waits say whether all of its questions were read, and none of them has an answer.
         """
@@ -208,7 +209,7 @@ class AguiReader:
             return False
         asked = {*pending.calls, *(one.id for one in pending.interrupts)}
         runtime = self._call.runtime
-        waited = await open_interrupts(runtime, tree.run_ids)
+        waited = await open_interrupts(runtime, (self._run_id, *followed))
         waited |= (await runtime.approvals.open_calls(self._run_id)).keys()
         self._is_lagging = waited - self._gate.answered != asked
         return not self._is_lagging

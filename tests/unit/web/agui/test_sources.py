@@ -80,7 +80,9 @@ async def test_of_many_runs_below_some_are_read() -> None:
     starts = [told("child_started", {"child": id_, "agent": "helper/1"}) for id_ in ids]
     sources = EventSources(stream(*starts, DONE), follow)
 
-    assert await all_of(sources) == [*starts, DONE]
+    assert await sources.next(5) == starts[0]
+    assert sources.followed == ids[:1]
+    assert await all_of(sources) == [*starts[1:], DONE]
     assert followed == ids[:MAX_FOLLOWED]
 
 

@@ -123,7 +123,7 @@ class Thread:
         assert stream.answer.status == 200, stream.answer
         assert stream.answer.headers["content-type"].startswith("text/event-stream")
         for event in found:
-            self._show(event)
+            self.show(event)
         return found
 
     async def ask(self, run: str, text: str, query: str = "", **more: Any) -> list[dict[str, Any]]:
@@ -131,7 +131,8 @@ class Thread:
         self.say(text)
         return await self.run(run, query, **more)
 
-    def _show(self, event: dict[str, Any]) -> None:
+    def show(self, event: dict[str, Any]) -> None:
+        """Show what an event tells, as the real client does."""
         known = {one["id"]: one for one in self.messages}
         match event["type"]:
             case "TEXT_MESSAGE_START" if event["messageId"] not in known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from typing import TYPE_CHECKING, Any
@@ -9,16 +10,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ag_ui.core import CustomEvent
 
+from actors.agents import ReActAgent
+from actors.testing import FunctionModel, ModelReply
 from compose.web.agui.stream import AguiStream, line_of
 from tests.behaviour.agui import Counter, Thread, approve, types
+from tests.behaviour.bed import FAST
 from tests.behaviour.guarded import guarded_on
 from tests.behaviour.talks import Echo, parent_on
 from tests.behaviour.web import texts, web_elsewhere, web_on
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors import ChatMessage, GenerationOptions
     from actors.kernel.agent.message import Message
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
+    from tests.behaviour.web import Stream
 
 TEXT = ["TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END"]
 CALL = ["TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END"]
@@ -97,8 +105,10 @@ async def test_an_approval_is_an_interrupt_which_the_next_input_answers(bed: Bed
             "r2", resume=approve(asked[-1])
         )
         late = await Thread(web, f"/agui/{app}").run("r1", messages=before[:1])
+        bare = await Thread(web, f"/agui/{app}").run("r2", resume=approve(asked[-1]))
 
         assert desk.paid == ["7"]
+        assert "".join(one.get("delta", "") for one in bare) == thread.texts[-1]
         assert types(done) == [
             *("RUN_STARTED", "CUSTOM", "TOOL_CALL_RESULT", *TEXT, "RUN_FINISHED")
         ]
@@ -347,6 +357,47 @@ async def test_an_input_without_a_message_shows_the_conversation(bed: Bed, app: 
         assert nobody[1]["messages"] == []
         assert types(nobody) == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
         assert (await web("GET", "/v1/sessions/nowhere")).status == 404
+
+
+async def shows_half(thread: Thread, stream: Stream) -> None:
+    """Take the events up to the piece ``half``."""
+    while (event := await stream.next()) is not None:
+        thread.show(event["data"])
+        if event["data"].get("delta") == "half":
+            return
+    raise AssertionError("it was not said")
+
+
+async def test_a_void_text_is_taken_back_and_nothing_else(bed: Bed, app: str) -> None:
+    """From a client that has sent the conversation, and from one that was shown it."""
+    gate, tries = asyncio.Event(), [0]
+
+    def reply(messages: Sequence[ChatMessage], options: GenerationOptions) -> ModelReply:
+        """Fail once in the middle of an answer."""
+        if messages[-1].text != "flaky":
+            return ModelReply(text="ok")
+        tries[0] += 1
+        if tries[0] > 1:
+            return ModelReply(text="whole")
+        return ModelReply(text="half", pieces=["half"], between=gate.wait, error=ValueError("no"))
+
+    agent = ReActAgent("flaky", model=FunctionModel(reply))
+    async with web_on(bed, agent, app_name=app, retry=FAST) as web:
+        thread = Thread(web, f"/agui/{app}")
+        await thread.ask("r1", "hello")
+        thread.say("flaky")
+        look = Thread(web, f"/agui/{app}")
+        async with thread.stream("r2") as first:
+            await shows_half(thread, first)
+            async with look.stream("look") as second:
+                await shows_half(look, second)
+                gate.set()
+                for client, stream in ((thread, first), (look, second)):
+                    for event in await stream.until_end():
+                        client.show(event["data"])
+
+        assert thread.texts == ["hello", "ok", "flaky", "whole"]
+        assert [one for one in look.texts if one != "flaky"] == ["hello", "ok", "whole"]
 
 
 def told(events: list[dict[str, Any]]) -> list[Any]:

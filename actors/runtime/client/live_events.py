@@ -172,16 +172,21 @@ class PieceOrder:
         """Return what comes next: an entry, and pieces that waited for it; or a piece, if it need not wait."""
         if item.seq < 0:
             return await self._piece(item)
-        self._seen = item.seq
+        self._seen, found = item.seq, [item]
         if item.kind == EntryKind.LLM_CALL:
             self._done.add(item.position)
+            found = [*self._released(lambda one: one.position == item.position), item]
         elif item.kind in {EntryKind.RUN_ATTEMPT_FAILED, EntryKind.RUN_CONTINUED}:
             self._done.clear()  # the same positions are asked again
             self._begun.clear()
-        found = [item]
         if self._seen >= self._upto:
-            found += [one for one in self._held if one.position not in self._done]
-            self._held.clear()
+            found += self._released(lambda one: one.position not in self._done)
+        return found
+
+    def _released(self, is_next: Callable[[RunLogEntry], bool]) -> list[RunLogEntry]:
+        """Return the pieces that wait no more, in their order."""
+        found = [one for one in self._held if is_next(one)]
+        self._held = deque((one for one in self._held if not is_next(one)), maxlen=MAX_DELTAS)
         return found
 
     async def _piece(self, item: RunLogEntry) -> list[RunLogEntry]:

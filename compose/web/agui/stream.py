@@ -20,6 +20,7 @@ from ag_ui.core import (
 )
 from typing_extensions import override
 
+from actors.errors import UnknownRunError
 from actors.kernel.runtime.ids import RunId
 from actors.runtime.runtime import Runtime
 from actors.sessions.errors import CursorError
@@ -171,8 +172,8 @@ class AguiReader:
             is_pending = bool(self._tree.pending()) and not self._is_lagging
             try:
                 event = await sources.next(QUIET_S if is_pending else None)
-            except StopAsyncIteration:  # deleted with its session
-                return
+            except StopAsyncIteration:
+                raise UnknownRunError(self._run_id) from None  # deleted with its session
             self._is_quiet = event is None
             if event is None:
                 continue

@@ -54,11 +54,14 @@ async def test_pieces_wait_for_entries_that_were_there_before() -> None:
 
 
 async def test_pieces_of_an_answer_that_is_there_are_left_out() -> None:
-    """Also of those that waited; a new attempt asks the same positions again."""
+    """Those that waited come in front of it; a new attempt asks the same positions again."""
     log = Log(1)
     order = PieceOrder(log.last_seq, -1)
     assert await order.take(piece("0")) == []
-    assert await order.take(entry(1, K.LLM_CALL)) == [entry(1, K.LLM_CALL)]
+    assert await order.take(piece("5")) == []
+    answer = entry(0, K.LLM_CALL)
+    assert await order.take(answer) == [piece("0"), answer]
+    assert await order.take(entry(1)) == [entry(1), piece("5")]
     assert await order.take(piece("0")) == []
     failed = entry(2, K.RUN_ATTEMPT_FAILED, "")
     log.last = 2

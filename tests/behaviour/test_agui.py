@@ -177,6 +177,31 @@ async def test_answers_that_do_not_fit_are_errors_of_the_stream(bed: Bed, app: s
         assert desk.paid == ["7"]
 
 
+async def test_an_interrupt_that_is_over_can_only_be_cancelled(bed: Bed, app: str) -> None:
+    """It says when; the run went on meanwhile, and its end is read then."""
+
+    class Hasty:
+        id = bed.name()
+
+        async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
+            """Ask, and wait for a second."""
+            return (await ctx.approval("dive", timeout=1)).status.value
+
+    async with web_on(bed, {"normal": Hasty()}, app_name=app) as web:
+        thread = Thread(web, f"/agui/{app}")
+        asked = await thread.ask("r1", "go")
+        [interrupt] = asked[-1]["outcome"]["interrupts"]
+        [run] = (await web.get("/v1/sessions/t/runs"))["runs"]
+        await bed.ended(run["run_id"])
+        late = await thread.run("r2", resume=approve(asked[-1]))
+        gone = [{"interruptId": interrupt["id"], "status": "cancelled"}]
+        done = await thread.run("r2", resume=gone)
+
+        assert interrupt["expiresAt"]
+        assert late[-1]["code"] == "interrupt_expired"
+        assert done[-1]["result"] == "expired"
+
+
 async def test_a_tool_of_the_client_waits_for_its_result_over_deaths_of_hosts(
     bed: Bed, app: str
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ag_ui.core import ResumeEntry
 
 from actors.errors import UnknownApprovalError
@@ -13,7 +15,7 @@ from compose.web.agui.tree import RunTree
 from compose.web.endpoint import FoundSession, WebCall
 from compose.web.problems import HttpProblem, ProblemError
 
-EMPTY_THREAD = "run it again without the answer"
+_WITHOUT: Final = "run it again without the answer"
 
 
 class AnswerError(ProblemError):
@@ -47,7 +49,7 @@ async def give_answers(
     own = {id_ for id_ in results if tree.calls[id_].is_asked}
     for id_ in results.keys() - own:
         if not tree.calls[id_].is_done:
-            raise _refused("not_a_client_tool", id_, "this tool is called here", EMPTY_THREAD)
+            raise _refused("not_a_client_tool", id_, "this tool is called here", _WITHOUT)
     for entry, approve in decisions:
         await _decide(call, entry, approve, tree)
     for id_ in own:
@@ -109,13 +111,13 @@ async def _decide(call: WebCall, entry: ResumeEntry, approve: bool, tree: RunTre
         remedy = "cancel it to go on"
         raise _refused("interrupt_expired", id_, f"interrupt {id_} is over", remedy)
     elif status != "expired" and (status == "approved") is not approve:
-        raise _refused("interrupt_answered", id_, f"interrupt {id_} was {status}", EMPTY_THREAD)
+        raise _refused("interrupt_answered", id_, f"interrupt {id_} was {status}", _WITHOUT)
 
 
 def _unknown(ids: list[str]) -> AnswerError:
     names = ", ".join(one[:100] for one in ids[:5])
     problem = f"the thread has not asked for {names}"
-    return _refused("unknown_answer", names, problem, EMPTY_THREAD)
+    return _refused("unknown_answer", names, problem, _WITHOUT)
 
 
 def _refused(code: str, name: str, problem: str, remedy: str) -> AnswerError:

@@ -160,9 +160,12 @@ async def test_answers_that_do_not_fit_are_errors_of_the_stream(bed: Bed, app: s
         wrong["interrupts_open"] = await thread.run("r2")
         wrong["not_a_client_tool"] = await thread.run("r2", resume=right)
         thread.messages.pop()
-        thread.give("c-nothing")
-        wrong["unknown_answer"] += await thread.run("r2")
-        thread.messages.pop()
+        for odd in ("c-nothing", right[0]["interruptId"]):
+            thread.give(odd)
+            wrong["unknown_answer"] += await thread.run("r2", resume=right)
+            thread.messages.pop()
+        crossed = [*right, {**right[0], "interruptId": "refund-1"}]
+        wrong["unknown_answer"] += await thread.run("r2", resume=crossed)
         blocked = await thread.ask("r2", "go on")
         thread.messages.pop()
         await thread.run("r2", resume=right)
@@ -172,7 +175,7 @@ async def test_answers_that_do_not_fit_are_errors_of_the_stream(bed: Bed, app: s
 
         for code, events in wrong.items():
             assert {one["code"] for one in events if one["type"] == "RUN_ERROR"} == {code}, events
-        assert len(wrong["unknown_answer"]) == 4
+        assert len(wrong["unknown_answer"]) == 8
         assert (blocked[-1]["code"], len(blocked)) == ("interrupts_open", 2)
         assert desk.paid == ["7"]
 

@@ -33,19 +33,20 @@ async def give_answers(
         AnswerError: It does not fit.
     """
     results = {one.call_id: one for one in given.answers}
-    wanted = {one.interrupt_id for one in given.resume} | results.keys()
+    resumed = {one.interrupt_id for one in given.resume}
+    wanted = resumed | results.keys()
     for row in await last_runs_of(call, found):
         tree = await tree_of(call, found, row.run_id)
         if wanted & tree.asked:
             break
     else:
         raise _unknown(sorted(wanted))
-    if unknown := sorted(wanted - tree.asked):
+    calls = tree.calls.keys()
+    if unknown := sorted((results.keys() - calls) | (resumed - (tree.asked - calls))):
         raise _unknown(unknown)
     await _check_covered(call, given, tree)
-    decisions = [
-        (one, _is_approval(one)) for one in given.resume
-    ]  # all are read before one is given
+    # All are read before one is given.
+    decisions = [(one, _is_approval(one)) for one in given.resume]
     own = {id_ for id_ in results if tree.calls[id_].is_asked}
     for id_ in results.keys() - own:
         if not tree.calls[id_].is_done:
@@ -54,8 +55,8 @@ async def give_answers(
         await _decide(call, entry, approve, tree)
     for id_ in own:
         await call.runtime.approvals.give(row.run_id, id_, results[id_].result())
-    answered = {one.interrupt_id for one in given.resume} | own
-    known = Gate(frozenset(answered), None, given.known_messages, given.known_results)
+    answered = frozenset(resumed | own)
+    known = Gate(answered, None, given.known_messages, given.known_results)
     return (row.run_id, known) if answered else None
 
 

@@ -321,7 +321,7 @@ insert into transcript_turns (agent, session, ordinal, id, run_id, body)
 async def test_a_turn_costs_the_same_in_a_long_conversation(
     postgres_dsn: str, schema: str, book: PlanBook, mode: str
 ) -> None:
-    """To write it, and to read it by its id, also where the planner knows of short ones only."""
+    """To write it, and to read it by its id or in a page, also where the planner knows of short ones only."""
     costs: list[int] = []
     book.mode = mode
     async with post_office(postgres_dsn, schema) as post:
@@ -331,7 +331,13 @@ async def test_a_turn_costs_the_same_in_a_long_conversation(
         async def talk(n: int) -> None:
             turns = [NewTurn(TALK.key, f"{n}.{k}", ChatMessage.of("user", "hi")) for k in range(3)]
             await store.transcripts.append(TALK, turns)
-            assert len(await store.sessions.nodes(TALK, [turn.id for turn in turns])) == 3
+            ids = [turn.id for turn in turns]
+            [first, *_] = await store.sessions.nodes(TALK, ids)
+            for branches in (False, True):
+                page = await store.sessions.path(
+                    TALK, after=first.ordinal - 1, limit=3, branches=branches
+                )
+                assert [node.id for node in page] == ids
 
         for n, count in enumerate((0, 20_000)):
             await talk(10 * n)

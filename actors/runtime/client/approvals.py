@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from actors.errors import UnknownApprovalError
 from actors.kernel.runtime.communication import ApprovalRequest
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.waits import Answer, OpenWait
+from actors.kernel.store.lists import ApprovalFilter
 from actors.kernel.store.store import RunStore
 from actors.kernel.text import check_name_of, check_text_of, is_name
-
-MOST: Final = 10_000
-"""So many open requests are looked through for a shortened id."""
 
 
 class Approvals:
@@ -32,8 +29,8 @@ class Approvals:
         """Return what waits for a person, oldest first."""
         if run_id is not None and not is_name(run_id):
             return []
-        waits = await self._store.lists.waits(kind="approval", run_id=run_id, limit=limit)
-        return [_request_of(wait) for wait in waits]
+        waits = await self._store.lists.approvals(ApprovalFilter(run_id=run_id), limit=limit)
+        return [request_of(wait) for wait in waits]
 
     async def decide(
         self, approval_id: str, *, approve: bool, by: str, comment: str = ""
@@ -68,15 +65,18 @@ class Approvals:
         return request
 
     async def _find(self, approval_id: str) -> ApprovalRequest:
-        found = [one for one in await self.open(limit=MOST) if one.id.startswith(approval_id)]
-        if not found or not approval_id:
+        waits: list[OpenWait] = []
+        if is_name(approval_id):
+            waits = await self._store.lists.approvals(ApprovalFilter(key=approval_id), limit=2)
+        if not waits:
             raise UnknownApprovalError(approval_id, "nobody waits for it")
-        if len(found) > 1:
-            raise UnknownApprovalError(approval_id, f"{len(found)} open ones begin so")
-        return found[0]
+        if len(waits) > 1:
+            raise UnknownApprovalError(approval_id, "several open ones begin so")
+        return request_of(waits[0])
 
 
-def _request_of(found: OpenWait) -> ApprovalRequest:
+def request_of(found: OpenWait) -> ApprovalRequest:
+    """Return what a run waits for as people see it."""
     request = found.wait.request
     asked = request if isinstance(request, dict) else {}
     return ApprovalRequest(

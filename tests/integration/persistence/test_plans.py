@@ -196,7 +196,6 @@ SELDOM: Final = frozenset(
         "SQL_SELECT_SCHEDULES",
         "SQL_SHARDS_OF",
         "SQL_TOTALS",
-        "SQL_WAITS",
         "SQL_PAGE_OF_SESSIONS",
         "SQL_LIST_TOKENS",
         "SQL_SWEEP_THESE",

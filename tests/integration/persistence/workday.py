@@ -34,6 +34,7 @@ from actors.kernel.storage.session_directory import SessionFilter, SessionLabel
 from actors.kernel.storage.token import NewToken, TokenStore
 from actors.kernel.storage.usage import UsageFilter
 from actors.kernel.store.limits import Claim, Limit, LimitScope
+from actors.kernel.store.lists import ApprovalFilter
 from actors.kernel.store.schedule import Schedule, Tick
 from actors.kernel.store.transport import SentSignal, Undecodable
 from persistence.postgres.commits import committer
@@ -474,7 +475,12 @@ class Workday:
             await store.create(agent, SessionLabel(title="t"), owner=owner)
             assert not await store.create(agent, SessionLabel(), owner="other")
             run = await self.bed.begin(agent=agent)
-            assert await store.owned("default", owner, [run.run_id]) == {run.run_id}
+            await rest(run, Wait("1", "approval", f"{self.day}-{n}", request={}))
+            lists = self.bed.store.lists
+            for run_id in (None, run.run_id):
+                own = ApprovalFilter(run_id=run_id, tenant="default", owner=owner)
+                assert run.run_id in [one.run_id for one in await lists.approvals(own)]
+            await lists.waits(run.run_id)
             wanted = SessionFilter(tenant="default", app=agent.type, owner=owner)
             assert agent in [row.agent_id for row in await store.find(wanted, limit=5)]
             assert agent in await self.bed.store.sessions.page("default", "desk", owner=owner)

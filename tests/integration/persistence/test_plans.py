@@ -169,6 +169,8 @@ SELDOM: Final = frozenset(
         "SQL_ERASE_MEMORIES",
         "SQL_ERASE_RUNS",
         "SQL_ERASE_SESSIONS",
+        "SQL_ERASE_TOKENS",
+        "SQL_COUNT_TOKENS",
         "SQL_ERASE_TURNS",
         "SQL_OPEN_RUNS_TO_ERASE",
         "SQL_PREVIEW_ERASE",

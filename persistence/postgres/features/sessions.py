@@ -155,7 +155,7 @@ class PostgresSessions(SessionStore):
                     reader.after = fact.number
                 if found and not was_there:  # the session may have come behind what was said of it
                     was_there = True
-                    await self._readers.watch(agent)
+                    await self._readers.watch(agent, is_there=True)
                 elif len(found) < TAIL_PAGE:
                     await reader.news.wait()
 

@@ -33,11 +33,10 @@ from tests.benchmarks.timers import share
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from actors.kernel.agent.model import GenerationOptions
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
-    from actors.kernel.agent.message import ChatMessage
+    from actors import ChatMessage, GenerationOptions
     from actors.runtime import Runtime
 
 APP: Final = "bench"

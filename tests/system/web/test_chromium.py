@@ -87,7 +87,7 @@ async def test_a_conversation_is_renamed_and_deleted_by_keyboard(place: Place, w
     """Each after a question. With an open run it is not deleted, and the question says why and stays."""
     gate = place.desk.hold(f"manage{width} whales")
     size = {"width": width, "height": 760}
-    async with watched(place.browser, place.url, viewport=size) as seen:  # type: ignore[arg-type]
+    async with watched(place.browser, place.url, viewport=size) as seen:
         page, (name, other) = seen.page, (f"manage-{width}", f"<b>Other</b> {width}")
         await page.goto(await place.session(name))
         await choose(page, "Rename")

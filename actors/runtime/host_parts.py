@@ -43,6 +43,7 @@ class HostParts:
         ownership: Which shards are this host's.
         mail: How mail travels between hosts; None without a broker.
         limiting: Keeps the limits of the deployment.
+        serves: It executes agents; False: it is of a client.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class HostParts:
     ) -> None:
         mailed = broker if serve else None
         self.notifications = notifications = Notifications()
-        self._store, self._live, self._serve = env.store, live, serve
+        self._store, self._live, self.serves = env.store, live, serve
         self._is_started = self._is_putting_off = False
         self._tasks = TaskScope()
         self.worker = worker = Worker(env, notifications, capacity=capacity)
@@ -84,7 +85,7 @@ class HostParts:
             return
         self._is_started = True
         try:
-            if self._serve:
+            if self.serves:
                 await self._start_serving()
         except BaseException:
             self._is_started = False
@@ -110,16 +111,16 @@ class HostParts:
         self._is_started = False
         for listener in self._listeners:
             await _in_order(listener.leave())
-        if self._serve and drain_s > 0:
+        if self.serves and drain_s > 0:
             await self.ownership.leave()
         await self.worker.stop(drain_s=drain_s)
         for listener in self._listeners:
             await _in_order(listener.shut())
-        if self._serve:  # a claim under way comes to its end before its task is ended
+        if self.serves:  # a claim under way comes to its end before its task is ended
             await self.ownership.claim_no_more()
             await self.limiting.ask_no_more()
         await self._tasks.close()
-        if self._serve:
+        if self.serves:
             await self.limiting.stop()
             await self.ownership.stop()
 

@@ -30,6 +30,8 @@ _Found: TypeAlias = tuple[SessionEvent, int | None, bool]
 """An event of an entry, which of that entry's events it is (None: the last one), and whether the entry is a
 cancelled run's last one."""
 
+FIRST_FACT_S: Final = 0.5
+"""So long a reader of one run waits for a fact before it looks whether the run is still there."""
 LOOK_BACK: Final = 50
 """So many facts are read at once to find the run that is active at a cursor."""
 
@@ -75,10 +77,10 @@ class SessionFeed:
         With `only`: until that run has ended.
         """
         await self.take_position()
-        if self.only is not None and await self.runtime.store.reads.run(self.only) is None:
-            return  # deleted with its session
         facts = self.runtime.store.sessions.tail(self.agent, after=self.at.last_fact)
         async with aclosing(Ahead(facts)) as ahead:
+            if self.only is not None and await self._is_gone(self.only, ahead):
+                return
             while True:
                 if self._active is not None and self._wants(self._active):
                     async for event in self._run(self._active, ahead):
@@ -90,6 +92,14 @@ class SessionFeed:
                     yield event
                 if self.only == fact.run_id and fact.kind == "ended":
                     return
+
+    async def _is_gone(self, run_id: RunId, facts: Ahead[SessionFact]) -> bool:
+        """Return whether a run was deleted with its session; if the next fact is its own, it was not."""
+        await asyncio.wait({facts.next()}, timeout=FIRST_FACT_S)
+        fact = facts.known()
+        if fact is not None and fact.run_id == run_id:
+            return False
+        return await self.runtime.store.reads.run(run_id) is None
 
     async def _run(
         self, run_id: RunId, facts: Ahead[SessionFact]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from typing_extensions import override
 
 from actors.kernel.json import JsonValue
-from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.session import SessionRow
 from actors.kernel.storage.session_directory import (
     SessionDirectory,
@@ -25,16 +25,10 @@ class InMemorySessionDirectory(SessionDirectory):
     Args:
         now: Stamps new sessions.
         sessions: The sessions.
-        root_agent: Returns the agent of the run that a run is below, or of itself.
     """
 
-    def __init__(
-        self,
-        now: Callable[[], datetime],
-        sessions: InMemorySessions,
-        root_agent: Callable[[RunId], AgentId | None],
-    ) -> None:
-        self._now, self._sessions, self._root_agent = now, sessions, root_agent
+    def __init__(self, now: Callable[[], datetime], sessions: InMemorySessions) -> None:
+        self._now, self._sessions = now, sessions
 
     @override
     async def create(
@@ -84,16 +78,6 @@ class InMemorySessionDirectory(SessionDirectory):
         if known is None or (owner is not None and known.owner != owner):
             return False
         return known.created_at is None or known.is_deleting
-
-    @override
-    async def owned(self, tenant: str, owner: str, runs: Collection[RunId]) -> set[RunId]:
-        return {
-            run_id for run_id in runs if await self._is_of(self._root_agent(run_id), tenant, owner)
-        }
-
-    async def _is_of(self, agent: AgentId | None, tenant: str, owner: str) -> bool:
-        row = None if agent is None else await self._sessions.get(agent)
-        return row is not None and (row.agent_id.tenant, row.owner) == (tenant, owner)
 
 
 def _is_wanted(row: SessionRow, wanted: SessionFilter) -> bool:

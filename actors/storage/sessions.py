@@ -12,7 +12,7 @@ from functools import partial
 from typing_extensions import override
 
 from actors.kernel.agent.session import ASKED_TO_STOP, FactKind, NewSession, SessionChange
-from actors.kernel.agent.transcript import Turn
+from actors.kernel.agent.transcript import NO_CUT, Turn
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.storage.errors import (
     SessionActiveError,
@@ -189,8 +189,18 @@ class InMemorySessions(SessionStore):
                 del self._readers[agent]
 
     @override
-    async def path(self, agent: AgentId) -> list[Turn]:
-        return self._transcripts.path(agent, agent.key)
+    async def path(
+        self,
+        agent: AgentId,
+        *,
+        after: int = NO_CUT,
+        limit: int | None = None,
+        branches: bool = False,
+    ) -> list[Turn]:
+        page = await self._transcripts.page(
+            agent, agent.key, after=after, limit=limit, branches=branches
+        )
+        return self._transcripts.nodes(agent, agent.key, {turn.id for turn in page})
 
     @override
     async def nodes(self, agent: AgentId, ids: Sequence[str]) -> list[Turn]:

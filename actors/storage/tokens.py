@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from typing_extensions import override
@@ -99,6 +100,12 @@ class InMemoryTokens(TokenStore):
             id_: self._state(self._tokens[id_]) if id_ in self._tokens else "revoked" for id_ in ids
         }
         return {id_: state for id_, state in states.items() if state != "valid"}
+
+    def removals(self, tenant: str) -> Iterator[Callable[[], object]]:
+        """Yield a call for each token of a tenant, which removes it."""
+        for token in self._tokens.values():
+            if token.tenant == tenant:
+                yield partial(self._forget, token.id)
 
     def _named(self, name: str) -> ApiToken | None:
         return next(

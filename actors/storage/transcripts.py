@@ -201,14 +201,6 @@ class MemoryTranscripts(TranscriptStore):
         active = None if known is None else known.active()
         return None if active is None else active.id
 
-    def path(self, agent: AgentId, session: str) -> list[Turn]:
-        """Return the turns of the active path, each with the id of the turn that it follows."""
-        rows = self.kept.get((agent, session), _Transcript()).on_active_path()
-        parents = [None, *(row.id for row in rows)]
-        return [
-            replace(row.turn(), parent=parent) for row, parent in zip(rows, parents, strict=False)
-        ]
-
     def nodes(self, agent: AgentId, session: str, ids: Collection[str]) -> list[Turn]:
         """Return the turns with these ids, each with the id of the turn that it follows."""
         known, found = self.kept.get((agent, session), _Transcript()), list[Turn]()

@@ -54,7 +54,7 @@ _PROBE: Final = RunId("~probe")
 
 
 class HostProbes:
-    """Health and metrics of one host process; see `compose.host.http.Probes`.
+    """Health and metrics of one process; see `compose.host.http.Probes`. One without agents has no lease.
 
     Attributes:
         phase: ``starting``, ``serving`` or ``draining``.
@@ -97,7 +97,7 @@ class HostProbes:
             # Stores without a server have none. What the server says is for the log, not for strangers.
             found.append({"check": "postgres", "problem": str(trouble).partition(" (")[0]})
         parts = host_of(self.runtime)
-        if not parts.worker.env.may_act():
+        if parts.serves and not parts.worker.env.may_act():
             found.append({"check": "lease", "problem": "was not renewed in time"})
         if parts.mail is not None and (problem := _mail_problem(parts.mail)):
             found.append({"check": "nats", "problem": problem})
@@ -184,7 +184,9 @@ class _HostCollector(Collector):
     @override
     def collect(self) -> Iterable[prometheus.Metric]:
         probes = self._probes
-        is_draining, is_serving = probes.phase == "draining", probes.phase == "serving"
+        is_draining = probes.phase == "draining"
+        is_host = probes.runtime is not None and host_of(probes.runtime).serves
+        is_serving = is_host and probes.phase == "serving"
         yield _gauge("host_draining", "Whether this host gives up its agents.", is_draining)
         yield _gauge("host_serving", "Whether this host serves.", is_serving)
         known = probes.totals
@@ -193,7 +195,7 @@ class _HostCollector(Collector):
             yield _gauge("totals_age_seconds", "How long ago they were counted.", known.age_s)
         if known is not None and known.totals is not None:
             yield from _of_totals(known.totals)
-        if probes.runtime is not None:
+        if probes.runtime is not None and is_host:
             yield from _of_host(probes.runtime, connected=probes.is_connected)
             ahead = probes.clock.now() - probes.runtime.clock.now()
             text = "How far this machine's clock is ahead of the database's."

@@ -54,7 +54,7 @@ async def run_host(settings: Settings, specs: Sequence[str]) -> None:
 
         facts = {"pid": os.getpid(), "machine": socket.gethostname(), "serves": " ".join(specs)}
         _log.info("host.starting", extra={**facts, "lease_s": settings.lease_s})
-        probes = await stack.enter_async_context(_probed(settings))
+        probes = await stack.enter_async_context(probed(settings))
         building = build_as_set(settings, client="host", opening=opening)
         runtime = await stop.unless_stopped(stack.enter_async_context(building))
         if runtime is None:
@@ -89,8 +89,8 @@ async def opened(settings: Settings) -> AsyncIterator[Opening | None]:
 
 
 @asynccontextmanager
-async def _probed(settings: Settings) -> AsyncIterator[HostProbes | None]:
-    """Yield what is asked at the address for health and metrics, where there is one."""
+async def probed(settings: Settings) -> AsyncIterator[HostProbes | None]:
+    """Yield what is asked at the address for health and metrics; None: the settings name no address."""
     if settings.http is None:
         yield None
         return

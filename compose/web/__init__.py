@@ -6,8 +6,9 @@ its `WebEndpoint`. `access` has the one table of who may what. An answer leaves 
 two requests.
 """
 
+from actors.kernel.storage.token import Scope
 from compose.web.application import app
 from compose.web.identity.authentication import Authentication
-from compose.web.principal import LOCAL, Principal, Scope
+from compose.web.principal import LOCAL, Principal
 
 __all__ = ["LOCAL", "Authentication", "Principal", "Scope", "app"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
-from compose.web.principal import Scope
+from actors.kernel.storage.token import Scope
 
 Access: TypeAlias = Scope | Literal["public", "signed in"]
 """A scope; or nobody is asked who they are; or whoever says who they are may, whatever their scopes."""

@@ -54,6 +54,7 @@ class WebApi:
         authenticate: Returns the principal of a request.
         apps: Other apps whose sessions may be asked for. Who may operate, and the local principal, may any.
         streams: Of events; they end together.
+        kept: What pages keep between requests, by its class.
         given: Starts the local principal's runs of its app: it knows modes, and may decide approvals.
         sign_in: Path of the page where people say who they are; pages lead there in place of a 401.
     """
@@ -67,6 +68,7 @@ class WebApi:
     given: AgentRuntime | None = None
     sign_in: str | None = None
     streams: Streams = field(default_factory=Streams)
+    kept: dict[type, Any] = field(default_factory=dict)
     _clients: dict[tuple[str, str, str], AgentRuntime] = field(default_factory=dict)
 
     async def sessions(self, principal: Principal, app: str | None) -> AgentRuntime:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, TypeAlias, get_args
 
 from starlette.requests import Request
 
 from actors.kernel.runtime.ids import DEFAULT_TENANT
+from actors.kernel.storage.token import Scope
 from compose.web.problems import HttpProblem, ProblemError
 
-Scope: TypeAlias = Literal["sessions:own", "sessions:all", "operate", "cleanup"]
-"""What a principal may do: with its own sessions, with all of its tenant, with any run and agent, clean up."""
 SCOPES: Final[frozenset[Scope]] = frozenset(get_args(Scope))
 
 

@@ -16,7 +16,7 @@ from compose.assembly.settings import Settings
 from compose.host.collector import loading
 from compose.host.http import AddressError, parse_address
 from compose.host.loader import check_spec, find_served
-from compose.host.process import Stop, opened
+from compose.host.process import Stop, opened, probed
 from compose.web.application import app as api_of
 from compose.web.identity.authentication import Authentication
 from compose.web.origins import checked_origins, is_own_address
@@ -74,6 +74,8 @@ class WebOptions:
 async def run_serve(settings: Settings, options: WebOptions) -> None:
     """Serve the API until SIGTERM or SIGINT; runs that execute here end then, or are dropped, as a host's.
 
+    Where `settings.http` names an address, health and metrics are answered there, as of a host.
+
     Raises:
         ServeError: `options.spec` does not lead to sessions.
         ContractError: There is no server to use, it refuses us, or the address is taken; or it is not said
@@ -83,6 +85,7 @@ async def run_serve(settings: Settings, options: WebOptions) -> None:
     stop = Stop()
     stop.listen()
     async with AsyncExitStack() as stack:
+        probes = await stack.enter_async_context(probed(settings))
         running = _running(settings, options)
         runtime = await stop.unless_stopped(stack.enter_async_context(running))
         if runtime is None:
@@ -99,8 +102,12 @@ async def run_serve(settings: Settings, options: WebOptions) -> None:
         serving = serve_web(options.listen, application, before_stop=application.end_streams)
         async with serving as url:
             facts = {"url": url, "app": agents.app, "agents": options.has_agents}
+            if probes is not None:
+                probes.serving(runtime)
             _log.info("web.serving", extra={"pid": os.getpid(), **facts})
             await stop.requested.wait()
+            if probes is not None:
+                probes.draining()
             _log.info("web.stopping", extra={"signal": stop.signal_name})
         await runtime.stop(drain_s=settings.drain_s)
     _log.info("web.stopped", extra={"pid": os.getpid()})

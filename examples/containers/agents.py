@@ -1,4 +1,4 @@
-"""Agents that the containers serve until you name your own: one that works slowly, one that answers.
+"""Agents that the containers serve until you name your own: one works slowly, one answers, one holds sessions.
 
 docker compose -f compose/docker-compose.yml up -d --build --wait
 docker compose -f compose/docker-compose.yml exec host-1 callboard send clerk/a '{"items": ["tea"]}' --wait
@@ -10,8 +10,15 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, Any
 
+from actors import AgentId
+from actors.agents import ReActAgent
+from actors.sessions import SessionAgent
+from actors.testing import FunctionModel
+
 if TYPE_CHECKING:
-    from actors import AgentId, Message, RunContext
+    from collections.abc import Sequence
+
+    from actors import ChatMessage, GenerationOptions, Message, RunContext
 
 
 class Clerk:
@@ -54,4 +61,14 @@ async def work(item: str, pace_s: float) -> dict[str, str]:
     return {"item": item, "machine": socket.gethostname()}
 
 
-AGENTS = {"clerk": Clerk, "greeter": Greeter}
+def echo(messages: Sequence[ChatMessage], options: GenerationOptions) -> str:
+    """Stand in for a model."""
+    del options
+    return f"You said {messages[-1].text}"
+
+
+SESSIONS = SessionAgent(
+    AgentId("session", "main"), {"normal": ReActAgent("echo", model=FunctionModel(echo))}
+)
+"""The sessions that the API of the containers is about."""
+AGENTS = {"clerk": Clerk, "greeter": Greeter, "session": SESSIONS.of_id}

@@ -48,6 +48,8 @@ async def test_a_person_decides_over_http_once(bed: Bed, app: str) -> None:
         assert (first["what"], first["args"]["arguments"]) == ("tool refund", {"amount": 5})
         page = await other.get("/v1/approvals?limit=1")
         behind = await other.get(f"/v1/approvals?after={page['next']}")
+        bad = await other("GET", f"/v1/approvals?after={first['id']}")
+        assert (bad.status, bad.data["code"]) == (400, "bad_cursor")
         ids = [one["id"] for one in (*page["approvals"], *behind["approvals"])]
         assert {first["id"], second["id"]} <= {*ids}
         short = await web("POST", f"/v1/approvals/{first['id'][:12]}", {"approve": True})

@@ -17,6 +17,7 @@ from tests.benchmarks import (
     cold,
     erases,
     generates,
+    http,
     idle,
     latency,
     memories,
@@ -50,6 +51,7 @@ ON_POSTGRES = {
     "talks": talks.run,
     "searches": searches.run,
     "erases": erases.run,
+    "http": http.run,
 }
 ON_BROKER = {
     "outside": outside.run,

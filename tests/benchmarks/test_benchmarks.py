@@ -16,6 +16,7 @@ from tests.benchmarks import (
     cold,
     erases,
     generates,
+    http,
     idle,
     latency,
     memories,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
         (talks.run, 0.001),
         (searches.run, 0.02),
         (erases.run, 0.002),
+        (http.run, 0.01),
     ],
 )
 @pytest.mark.timeout(120)

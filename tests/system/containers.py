@@ -30,6 +30,7 @@ FILE: Final = ROOT / "compose" / "docker-compose.yml"
 EXAMPLE: Final = ROOT / "compose" / "env.example"
 SERVERS: Final = ("postgres", "redis", "nats")
 HOSTS: Final = ("host-1", "host-2")
+APIS: Final = ("api-1", "api-2")
 PORTS: Final = (
     "POSTGRES_PORT",
     "REDIS_PORT",
@@ -37,6 +38,8 @@ PORTS: Final = (
     "NATS_MONITOR_PORT",
     "HOST_1_PORT",
     "HOST_2_PORT",
+    "API_1_PORT",
+    "API_2_PORT",
     "JAEGER_PORT",
     "OTLP_PORT",
 )
@@ -115,9 +118,9 @@ class Stack:
         """Of the published port, for the outside service `crm`."""
         return f"nats://crm:{self.env['NATS_CRM_PASSWORD']}@127.0.0.1:{self.env['NATS_PORT']}"
 
-    def http_port(self, host: str) -> int:
-        """Return where a host answers on health and metrics."""
-        return int(self.env[f"{host.upper().replace('-', '_')}_PORT"])
+    def http_port(self, service: str) -> int:
+        """Return where a host answers on health and metrics, or a process of the API requests."""
+        return int(self.env[f"{service.upper().replace('-', '_')}_PORT"])
 
 
 @asynccontextmanager

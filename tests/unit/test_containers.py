@@ -19,12 +19,20 @@ from pydantic import AliasChoices
 
 from actors import AgentId, Runtime
 from actors.runtime.loop.clock import SystemClock
+from actors.sessions import AgentRuntime
 from compose.assembly.settings import Settings
+from compose.commands.app import app as command_line
+from compose.commands.serve.serve import serve
+from compose.host.http import parse_address
 from compose.host.metrics import HostProbes
+from compose.web.process import WebOptions
+from compose.web.server import STOP_LIMIT_S
+from compose.web.streams import BEAT_S
 from tests.harness.tools import docker_compose, installed
 from tests.unit.documents import ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 COMPOSE: Final = ROOT / "compose"
@@ -46,7 +54,11 @@ CLUSTER: Final = {
     "NATS_MODE": "cluster",
     "CALLBOARD_NATS_REPLICAS": "3",
 }
-OUR_SERVICES: Final = {"host-1", "host-2"}
+HOSTS: Final = {"host-1", "host-2"}
+APIS: Final = {"api-1", "api-2"}
+OUR_SERVICES: Final = HOSTS | APIS
+HOST: Final = "callboard-host"
+API: Final = "callboard-api"
 ONE_SHOT: Final = {"nats-volumes", "streams"}
 # docker-compose may have to be installed.
 pytestmark = pytest.mark.timeout(180)
@@ -200,13 +212,26 @@ def test_the_image_takes_only_packages_whose_hash_is_recorded() -> None:
 def test_hosts_have_longer_to_stop_than_they_drain(tmp_path: Path) -> None:
     """Docker and Kubernetes wait longer after SIGTERM than running code is given."""
     services = composed(tmp_path)["services"]
-    pod = manifest("Deployment")["spec"]["template"]["spec"]
-    drain_s = float(manifest("ConfigMap")["data"]["CALLBOARD_DRAIN_S"])
+    pod = manifest("Deployment", HOST)["spec"]["template"]["spec"]
+    drain_s = float(manifest("ConfigMap", HOST)["data"]["CALLBOARD_DRAIN_S"])
 
-    for name in OUR_SERVICES:
+    for name in HOSTS:
         env = services[name]["environment"]
         assert seconds(services[name]["stop_grace_period"]) > float(env["CALLBOARD_DRAIN_S"])
     assert pod["terminationGracePeriodSeconds"] > drain_s
+
+
+def test_the_api_has_longer_to_stop_than_its_answers_have(tmp_path: Path) -> None:
+    """Docker and Kubernetes wait for answers under way, and Kubernetes first until proxies know."""
+    services = composed(tmp_path)["services"]
+    pod = manifest("Deployment", API)["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    before_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+
+    for name in APIS:
+        assert seconds(services[name]["stop_grace_period"]) > 2 * STOP_LIMIT_S
+    assert before_s >= 5
+    assert pod["terminationGracePeriodSeconds"] > before_s + 2 * STOP_LIMIT_S
 
 
 def seconds(text: str) -> float:
@@ -254,9 +279,10 @@ def test_manifests_are_what_kubernetes_takes() -> None:
             pytest.fail(f"{path.name}: {exc}")
 
 
-def test_manifests_fit_together() -> None:
+@pytest.mark.parametrize("name", [HOST, API])
+def test_manifests_fit_together(name: str) -> None:
     """Names that refer to others lead somewhere, and each file belongs to a kustomization."""
-    deployment = manifest("Deployment")
+    deployment = manifest("Deployment", name)
     template = deployment["spec"]["template"]
     labels = template["metadata"]["labels"]
     [container] = template["spec"]["containers"]
@@ -265,9 +291,11 @@ def test_manifests_fit_together() -> None:
     names = {document.get("metadata", {}).get("name") for _, document in manifests()}
 
     assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    assert manifest("Service")["spec"]["selector"].items() <= labels.items()
+    service = manifest("Service", name)["spec"]
+    assert service["selector"].items() <= labels.items()
+    assert {port["targetPort"] for port in service["ports"]} <= ports
     for kind in ("PodDisruptionBudget", "NetworkPolicy"):
-        spec = manifest(kind)["spec"]
+        spec = manifest(kind, name)["spec"]
         selector = spec.get("selector") or spec["podSelector"]
         assert selector["matchLabels"].items() <= labels.items()
     assert {ref["name"] for ref in refs} <= names
@@ -282,11 +310,89 @@ def test_manifests_fit_together() -> None:
         assert set(listed) == present
 
 
+def test_the_api_answers_whoever_has_a_token_and_streams_are_not_buffered() -> None:
+    """Pods without agents ask for tokens. The ingress leads to them, keeps nothing back, and cuts no stream."""
+    [container] = manifest("Deployment", API)["spec"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    options = serve_options(container["args"])
+    ingress = manifest("Ingress")
+    [rule] = ingress["spec"]["rules"]
+    [path] = rule["http"]["paths"]
+    told = {key.rpartition("/")[2]: of for key, of in ingress["metadata"]["annotations"].items()}
+    backend = path["backend"]["service"]
+
+    assert options.auth == "tokens"
+    assert not options.has_agents
+    assert parse_address(options.listen)[1] == ports["http"]
+    http = manifest("ConfigMap", API)["data"]["CALLBOARD_HTTP"]
+    assert parse_address(http)[1] == ports["probes"]
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["port"] == "probes"
+    assert backend == {
+        "name": API,
+        "port": {"name": manifest("Service", API)["spec"]["ports"][0]["name"]},
+    }
+    assert ingress["spec"]["tls"][0]["hosts"] == [rule["host"]]
+    assert (told["proxy-buffering"], told["proxy-request-buffering"]) == ("off", "off")
+    assert int(told["proxy-read-timeout"]) > 4 * BEAT_S
+    assert told["proxy-body-size"] == "0"
+
+
+def test_there_are_two_processes_of_the_api_at_least(tmp_path: Path) -> None:
+    """Compose starts two, with a port each. Kubernetes scales from two on, and the Deployment has no number."""
+    services = composed(tmp_path)["services"]
+    deployment, scaler = manifest("Deployment", API), manifest("HorizontalPodAutoscaler")["spec"]
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    asked = container["resources"]["requests"]
+
+    assert "replicas" not in deployment["spec"]
+    assert scaler["scaleTargetRef"]["name"] == API
+    assert scaler["minReplicas"] == 2
+    assert {one["resource"]["name"] for one in scaler["metrics"]} <= asked.keys()
+    published = [services[name]["ports"][0] for name in sorted(APIS)]
+    assert len({port["published"] for port in published}) == 2
+    for name, port in zip(sorted(APIS), published, strict=True):
+        options = serve_options(services[name]["command"])
+        assert (options.auth, options.has_agents) == ("tokens", False)
+        assert options.app == "session"
+        assert parse_address(options.listen)[1] == port["target"]
+
+
+def serve_options(words: Sequence[str]) -> WebOptions:
+    """The options of a process of the API, which are checked as when it starts."""
+    command, bound, _ = command_line.parse_args([*words], exit_on_error=False, print_error=False)
+    given = bound.arguments
+    assert command is serve
+    return WebOptions(
+        spec=None,
+        listen=given["listen"],
+        auth=given["auth"],
+        has_agents=given["agents"],
+        app=given["app"],
+    )
+
+
+def test_only_hosts_are_scraped_as_hosts() -> None:
+    """The Service of the API is none of those that Prometheus finds hosts by, and its pods are no hosts."""
+    found = manifest("ServiceMonitor")["spec"]["selector"]["matchLabels"]
+    [common] = [one["pairs"] for one in manifest("Kustomization")["labels"]]
+    labels = {
+        name: {**manifest("Service", name)["metadata"].get("labels", {}), **common}
+        for name in (HOST, API)
+    }
+    pods = manifest("Deployment", API)["spec"]["template"]["metadata"]["labels"]
+    selector = manifest("Deployment", HOST)["spec"]["selector"]["matchLabels"]
+
+    assert found.items() <= labels[HOST].items()
+    assert not found.items() <= labels[API].items()
+    assert not selector.items() <= pods.items()
+
+
 def test_the_admins_login_is_the_jobs_alone(tmp_path: Path) -> None:
     """No host has it, in its environment or a Secret; and no pod of the job counts as a host."""
     services = composed(tmp_path)["services"]
     job = manifest("CronJob")["spec"]["jobTemplate"]["spec"]["template"]
-    hosts = manifest("Deployment")["spec"]
+    hosts = manifest("Deployment", HOST)["spec"]
     used = {
         name: {
             ref["name"]
@@ -306,9 +412,10 @@ def test_the_admins_login_is_the_jobs_alone(tmp_path: Path) -> None:
     assert not hosts["selector"]["matchLabels"].items() <= job["metadata"]["labels"].items()
 
 
-def test_a_liveness_probe_asks_no_server() -> None:
-    """An outage of a server must not restart the hosts; only readiness depends on servers."""
-    [container] = manifest("Deployment")["spec"]["template"]["spec"]["containers"]
+@pytest.mark.parametrize("name", [HOST, API])
+def test_a_liveness_probe_asks_no_server(name: str) -> None:
+    """An outage of a server must not restart our processes; only readiness depends on servers."""
+    [container] = manifest("Deployment", name)["spec"]["template"]["spec"]["containers"]
 
     assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
     assert container["startupProbe"]["httpGet"]["path"] == "/healthz"
@@ -376,10 +483,11 @@ def test_no_answer_from_the_database_takes_no_host_away() -> None:
     assert spec["fallback"]["behavior"] == "currentReplicasIfHigher"
 
 
-def test_servers_are_verified_with_a_file_that_the_host_has() -> None:
+@pytest.mark.parametrize("name", [HOST, API])
+def test_servers_are_verified_with_a_file_that_the_pod_has(name: str) -> None:
     """Each path of the example's URLs is in a folder that the Deployment mounts."""
     given = "\n".join(manifest("Secret", "callboard-servers")["stringData"].values())
-    [container] = manifest("Deployment")["spec"]["template"]["spec"]["containers"]
+    [container] = manifest("Deployment", name)["spec"]["template"]["spec"]["containers"]
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     files = re.findall(r"(?:^|=)(/\S+)$", given, re.MULTILINE)
 
@@ -414,7 +522,7 @@ def test_every_log_line_in_the_table_is_one_that_hosts_write() -> None:
 
 
 async def test_the_agents_that_containers_serve_at_first_do_what_they_say() -> None:
-    """The clerk does the items in order and counts over runs; the greeter answers."""
+    """The clerk does the items in order and counts over runs; the greeter answers, and a session echoes."""
     agents: dict[str, Any] = importlib.import_module("examples.containers.agents").AGENTS
     async with Runtime() as runtime:
         for name, factory in agents.items():
@@ -423,7 +531,11 @@ async def test_the_agents_that_containers_serve_at_first_do_what_they_say() -> N
         first: Any = await runtime.result(await runtime.submit(clerk, {"items": ["tea", "milk"]}))
         second: Any = await runtime.result(await runtime.submit(clerk, {"items": ["sugar"]}))
         said: Any = await runtime.result(await runtime.submit(greeter, {"name": "Ada"}))
+        async with AgentRuntime(runtime=runtime) as sessions:
+            run = await sessions.start("hello", session_id="s")
+            echoed: Any = await run.result()
 
     assert first["done"] == ["tea", "milk"]
     assert (first["ever"], second["ever"]) == (2, 3)
     assert said == {"text": "Good morning, Ada.", "by": "desk"}
+    assert echoed == "You said hello"

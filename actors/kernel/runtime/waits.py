@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId, RunId
@@ -73,6 +73,15 @@ class Wait:
     expires_at: datetime | None = None
 
 
+class WaitPlace(NamedTuple):
+    """The place of a wait among all, oldest first; those of one instant by run, position and key."""
+
+    since: datetime
+    run_id: RunId
+    position: str
+    key: str
+
+
 @dataclass(frozen=True, slots=True)
 class OpenWait:
     """A wait, whose it is, and since when."""
@@ -81,6 +90,11 @@ class OpenWait:
     agent_id: AgentId
     wait: Wait
     since: datetime
+
+    @property
+    def place(self) -> WaitPlace:
+        """See `WaitPlace`."""
+        return WaitPlace(self.since, self.run_id, self.wait.position, self.wait.key)
 
 
 @dataclass(frozen=True, slots=True)

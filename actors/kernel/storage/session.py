@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from actors.kernel.agent.session import FactKind
-from actors.kernel.agent.transcript import Turn
+from actors.kernel.agent.transcript import NO_CUT, Turn
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId, RunId
 
@@ -102,8 +102,19 @@ class SessionStore(Protocol):
         May begin before the session is there.
         """
 
-    async def path(self, agent: AgentId) -> list[Turn]:
-        """Return the nodes from the first one to the active one, each with its parent's id, oldest first."""
+    async def path(
+        self,
+        agent: AgentId,
+        *,
+        after: int = NO_CUT,
+        limit: int | None = None,
+        branches: bool = False,
+    ) -> list[Turn]:
+        """Return the nodes from the first one to the active one, each with its parent's id, oldest first.
+
+        Those of all branches, if `branches` asks for them. At most `limit` of them, behind the ordinal `after`;
+        fewer only if there are no more. A node whose bytes were removed meanwhile is left out.
+        """
 
     async def nodes(self, agent: AgentId, ids: Sequence[str]) -> list[Turn]:
         """Return those of these nodes that the session has, oldest first, each with its parent's id."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol
 
 from actors.kernel.json import JsonValue
 from actors.kernel.metadata import metadata_text
-from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.session import SessionRow
 from actors.kernel.text import check_text_of
 
@@ -106,6 +106,3 @@ class SessionDirectory(Protocol):
 
     async def is_deleted(self, agent: AgentId, *, owner: str | None = None) -> bool:
         """Return True if such a session, of this owner if one is given, was deleted, or its deletion began."""
-
-    async def owned(self, tenant: str, owner: str, runs: Collection[RunId]) -> set[RunId]:
-        """Return those of these runs that are of a session of this owner, or below such a run."""

@@ -11,6 +11,8 @@ from actors.kernel.runtime.ids import check_name
 from actors.kernel.text import check_name_of
 
 TokenState: TypeAlias = Literal["valid", "expired", "revoked"]
+Scope: TypeAlias = Literal["sessions:own", "sessions:all", "operate", "cleanup"]
+"""What a principal may do: with its own sessions, with all of its tenant, with any run and agent, clean up."""
 USED_EVERY_S: Final = 60.0
 """The use of a token is written at most so often."""
 
@@ -83,7 +85,7 @@ class ApiToken:
 
 
 class TokenStore(Protocol):
-    """The tokens of all tenants."""
+    """The tokens of all tenants. An erase of a tenant takes its own."""
 
     async def create(self, new: NewToken) -> ApiToken:
         """Keep a token, and forget logins of its principal that are over.

@@ -41,7 +41,8 @@ class TranscriptStore(Protocol):
         the one of a session, see `SessionStore.switch`.
 
         Reading on behind the last ordinal of a page costs the same for each page, and leaves no turn out
-        when others are cleared meanwhile.
+        when others are cleared meanwhile. There are fewer than `limit` turns only if there are no more: one
+        whose bytes were removed meanwhile is left out, and the next one takes its place.
         """
 
     async def count(self, agent: AgentId, session: str) -> int:

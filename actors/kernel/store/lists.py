@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.rows import DeadLetter, RunRow
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import OpenWait, WaitKind
+from actors.kernel.runtime.waits import OpenWait, WaitPlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,28 @@ class RunFilter:
 
 
 ANY_RUN: Final = RunFilter()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalFilter:
+    """A filter of what waits for a person. A field that is None does not filter.
+
+    Attributes:
+        run_id: Of this run.
+        tenant: Of runs of this tenant.
+        owner: Of runs of this principal's sessions, and of runs below them.
+        key: Its key begins so.
+        after: Behind this place: for the next page.
+    """
+
+    run_id: RunId | None = None
+    tenant: str | None = None
+    owner: str | None = None
+    key: str | None = None
+    after: WaitPlace | None = None
+
+
+ANY_APPROVAL: Final = ApprovalFilter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +118,16 @@ class ListStore(Protocol):
     ) -> RunRow | None:
         """Return the run that got this message, else the one that holds the agent, else None."""
 
-    async def waits(
-        self, *, kind: WaitKind | None = None, run_id: RunId | None = None, limit: int = 100
+    async def waits(self, run_id: RunId, *, limit: int = 100) -> list[OpenWait]:
+        """Return the waits of an open run that have no answer yet, oldest first."""
+
+    async def approvals(
+        self, among: ApprovalFilter = ANY_APPROVAL, *, limit: int = 100
     ) -> list[OpenWait]:
-        """Return waits of open runs that have no answer yet, oldest first; of one kind, or of one run."""
+        """Return what open runs wait for a person to decide, oldest first. A page costs what it shows.
+
+        With `owner` it is found by looking through the approvals of others, too.
+        """
 
     async def pending_count(self, agent_id: AgentId) -> int:
         """Return how many messages of the agent are not done: pending ones and those of open runs."""

@@ -11,11 +11,12 @@ from actors.kernel.agent.tools import InvocationResult
 from actors.kernel.runtime.communication import ApprovalRequest
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.waits import Answer, OpenWait
+from actors.kernel.store.lists import ApprovalFilter
 from actors.kernel.store.store import RunStore
 from actors.kernel.text import check_name_of, check_text_of, is_name
 
 MOST: Final = 10_000
-"""So many open requests are looked through for a shortened id."""
+"""So many waits of a run are looked through for calls of tools."""
 
 
 class Approvals:
@@ -34,15 +35,15 @@ class Approvals:
         """Return what waits for a person, oldest first."""
         if run_id is not None and not is_name(run_id):
             return []
-        waits = await self._store.lists.waits(kind="approval", run_id=run_id, limit=limit)
-        return [_request_of(wait) for wait in waits]
+        waits = await self._store.lists.approvals(ApprovalFilter(run_id=run_id), limit=limit)
+        return [request_of(wait) for wait in waits]
 
     async def open_calls(self, run_id: RunId) -> dict[str, str]:
         """Return the calls of tools that a run waits for its client to execute: key by the model's id."""
         if not is_name(run_id):
             return {}
-        waits = await self._store.lists.waits(kind="tool", run_id=run_id, limit=MOST)
-        return {_call_of(wait): wait.wait.key for wait in waits}
+        waits = await self._store.lists.waits(run_id, limit=MOST)
+        return {_call_of(one): one.wait.key for one in waits if one.wait.kind == "tool"}
 
     async def give(self, run_id: RunId, call_id: str, result: InvocationResult) -> bool:
         """Give the result of a tool's call that a run waits for; its run goes on. The first one counts.
@@ -94,20 +95,18 @@ class Approvals:
         return request
 
     async def _find(self, approval_id: str) -> ApprovalRequest:
-        found = [one for one in await self.open(limit=MOST) if one.id.startswith(approval_id)]
-        if not found or not approval_id:
+        waits: list[OpenWait] = []
+        if is_name(approval_id):
+            waits = await self._store.lists.approvals(ApprovalFilter(key=approval_id), limit=2)
+        if not waits:
             raise UnknownApprovalError(approval_id, "nobody waits for it")
-        if len(found) > 1:
-            raise UnknownApprovalError(approval_id, f"{len(found)} open ones begin so")
-        return found[0]
+        if len(waits) > 1:
+            raise UnknownApprovalError(approval_id, "several open ones begin so")
+        return request_of(waits[0])
 
 
-def _call_of(found: OpenWait) -> str:
-    request = found.wait.request
-    return str(request.get("call")) if isinstance(request, dict) else ""
-
-
-def _request_of(found: OpenWait) -> ApprovalRequest:
+def request_of(found: OpenWait) -> ApprovalRequest:
+    """Return what a run waits for as people see it."""
     request = found.wait.request
     asked = request if isinstance(request, dict) else {}
     return ApprovalRequest(
@@ -119,3 +118,8 @@ def _request_of(found: OpenWait) -> ApprovalRequest:
         since=found.since,
         expires_at=found.wait.expires_at,
     )
+
+
+def _call_of(found: OpenWait) -> str:
+    request = found.wait.request
+    return str(request.get("call")) if isinstance(request, dict) else ""

@@ -100,7 +100,7 @@ class MemoryInsight(InsightStore):
         late = now - timedelta(seconds=OVERDUE_S)
         oldest = min((row.received_at for row in mail), default=now)
         agents = {run.cause.agent_id for run in runs} | {row.key.agent for row in mail}
-        approvals = open_waits(self._rows, kind="approval", run_id=None, limit=len(runs) + 1)
+        approvals = [one for one in open_waits(self._rows) if one.wait.kind == "approval"]
         owner = self._owner()
         unserved = {agent.type for agent in agents if not self._is_served(agent)}
         declared = {type_ for serves in self._rows.serves.values() for type_ in serves.types}

@@ -187,6 +187,7 @@ class MemoryErasure(ErasureStore):
     def __init__(self, rows: MemoryRows, schedules: ScheduleRows) -> None:
         self._rows, self._schedules = rows, schedules
         self.parts: Sequence[Erasable] = (
+            _MemoryPart("tokens", self._tokens),
             _MemoryPart("mail", self._mail),
             _MemoryPart("conversations", self._conversations),
             _MemoryPart("runs", self._runs),
@@ -285,6 +286,11 @@ class MemoryErasure(ErasureStore):
             scope = None if what.agent is None else agent_scope(what.agent)
             for remove in self._rows.artifacts.removals(what.tenant, scope):
                 yield "artifacts", remove
+
+    def _tokens(self, what: EraseRequest) -> Iterator[_Removal]:
+        if what.scope is EraseScope.TENANT:
+            for remove in self._rows.tokens.removals(what.tenant):
+                yield "tokens", remove
 
     def _memories(self, what: EraseRequest) -> Iterator[_Removal]:
         if what.scope is not EraseScope.SESSION:

@@ -13,8 +13,15 @@ from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import BufferedSignal, DeadLetter, LoadedRun, RunRow
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import Answer, OpenWait, WaitKind
-from actors.kernel.store.lists import ANY_RUN, ListStore, RunFilter, TaskRun
+from actors.kernel.runtime.waits import Answer, OpenWait
+from actors.kernel.store.lists import (
+    ANY_APPROVAL,
+    ANY_RUN,
+    ApprovalFilter,
+    ListStore,
+    RunFilter,
+    TaskRun,
+)
 from actors.kernel.store.reads import ReadStore, StatePart
 from actors.runtime.memory.records import RunRecord, part_of_state, unpack
 from actors.runtime.memory.rows import MemoryRole
@@ -146,10 +153,29 @@ class MemoryLists(MemoryRole, ListStore):
         return record.row() if record is not None else None
 
     @override
-    async def waits(
-        self, *, kind: WaitKind | None = None, run_id: RunId | None = None, limit: int = 100
+    async def waits(self, run_id: RunId, *, limit: int = 100) -> list[OpenWait]:
+        return open_waits(self._rows, run_id=run_id)[:limit]
+
+    @override
+    async def approvals(
+        self, among: ApprovalFilter = ANY_APPROVAL, *, limit: int = 100
     ) -> list[OpenWait]:
-        return open_waits(self._rows, kind=kind, run_id=run_id, limit=limit)
+        found = (
+            one
+            for one in open_waits(self._rows, run_id=among.run_id)
+            if one.wait.kind == "approval"
+            and (among.after is None or one.place > among.after)
+            and one.wait.key.startswith(among.key or "")
+            and among.tenant in (None, one.agent_id.tenant)
+            and (among.owner is None or self._is_of(one, among.owner))
+        )
+        return list(islice(found, limit))
+
+    def _is_of(self, one: OpenWait, owner: str) -> bool:
+        """Return True if a run, or the one that it is below, is of a session of this owner."""
+        root = self._rows.runs.get(self._rows.runs[one.run_id].cause.root or one.run_id)
+        known = root and self._rows.sessions.records.get(root.cause.agent_id)
+        return bool(known and known.created_at and not known.is_deleting and known.owner == owner)
 
     @override
     async def pending_count(self, agent_id: AgentId) -> int:

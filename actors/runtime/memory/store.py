@@ -14,7 +14,6 @@ from typing_extensions import override
 
 from actors.kernel.clock import Clock
 from actors.kernel.runtime.hints import LogHints, Nudge
-from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.store.commits import CommitStore
 from actors.kernel.store.store import RunStore
 from actors.runtime.memory.arrivals import MemoryArrivals
@@ -65,18 +64,12 @@ class MemoryStore(RunStore):
         self.schedules = InMemorySchedules(clock, rows, schedules, source=self)
         self.transcripts = rows.transcripts
         self.sessions = rows.sessions
-        self.directory = InMemorySessionDirectory(clock.now, rows.sessions, self._root_agent)
+        self.directory = InMemorySessionDirectory(clock.now, rows.sessions)
         self.tokens = rows.tokens
         self.artifacts = rows.artifacts
         self.memories = rows.memories
         self.usage = MemoryUsage(lambda: rows.usage)
         self.limits = MemoryLimits(limits, partial(rows.nudge, self))
-
-    def _root_agent(self, run_id: RunId) -> AgentId | None:
-        """Return the agent of the run that this one is below, or of itself; None: there is no such run."""
-        record = self._rows.runs.get(run_id)
-        root = record and self._rows.runs.get(record.cause.root or run_id)
-        return root.cause.agent_id if root else None
 
     def sibling(self) -> MemoryStore:
         """Return a second store on the same rows, as another process would have it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
-from itertools import islice
+from operator import attrgetter
 from typing import Final
 
 from actors.errors import UnknownRunError
@@ -13,7 +13,7 @@ from actors.kernel.json import JsonValue
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import Answer, AnswerStatus, OpenWait, Wait, WaitKind
+from actors.kernel.runtime.waits import Answer, AnswerStatus, OpenWait, Wait
 from actors.runtime.memory.records import AnswerRow, RunRecord, WaitRow, pack, unpack
 from actors.runtime.memory.rows import MemoryRows
 
@@ -169,19 +169,17 @@ def clear_waits(rows: MemoryRows, record: RunRecord) -> None:
     rows.waiting.pop(run_id, None)
 
 
-def open_waits(
-    rows: MemoryRows, *, kind: WaitKind | None, run_id: RunId | None, limit: int
-) -> list[OpenWait]:
-    """See `ListStore.waits`."""
+def open_waits(rows: MemoryRows, *, run_id: RunId | None = None) -> list[OpenWait]:
+    """Return waits without an answer, oldest first: of one run, or of all."""
+    waiting = rows.waiting.values() if run_id is None else [rows.waiting.get(run_id)]
     found = [
         row.opened(record)
-        for record in rows.waiting.values()
-        if run_id is None or record.cause.run_id == run_id
+        for record in waiting
+        if record is not None
         for row in record.waits
-        if (kind is None or row.wait.kind == kind) and not _is_answered(record, row.wait.key)
+        if not _is_answered(record, row.wait.key)
     ]
-    found.sort(key=lambda wait: wait.since)
-    return list(islice(found, limit))
+    return sorted(found, key=attrgetter("place"))
 
 
 def _is_answered(record: RunRecord, key: str) -> bool:

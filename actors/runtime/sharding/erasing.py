@@ -62,12 +62,6 @@ _SESSION_PLACES: Final = (
         "they belong to all of its sessions: erase the agent",
     ),
 )
-_TENANT_PLACES: Final = (
-    (
-        "tokens of the API",
-        "they name the tenant and principals: end them by `callboard tokens revoke`",
-    ),
-)
 _BROKER_PLACES: Final = (
     ("stream EDGE", "bodies of messages from external clients", EDGE_DAYS),
     ("stream TOPIC", "posts to topics", EDGE_DAYS),
@@ -96,7 +90,7 @@ def unreached(what: EraseRequest, now: datetime) -> tuple[Unreached, ...]:
         EraseScope.SUBJECT: _SUBJECT_PLACES,
         EraseScope.SESSION: (*_SHARED_PLACES, *_SESSION_PLACES),
         EraseScope.AGENT: (*_SHARED_PLACES, *_AGENT_PLACES),
-        EraseScope.TENANT: _TENANT_PLACES,
+        EraseScope.TENANT: (),
     }[scope]
     return (
         *(Unreached(name, why, now + timedelta(days=days)) for name, why, days in dated),

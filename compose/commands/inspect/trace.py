@@ -15,9 +15,10 @@ from actors.kernel.json import JsonValue
 from actors.kernel.runtime.rows import RunRow
 from compose.commands.options import HERE, Flag, MostRunsOpt, Target
 from compose.commands.output import between, picked, print_json, seconds_text
-from compose.commands.runs.list import STATUS_STYLES, known_run, open_run, status_text
+from compose.commands.runs.list import known_run, open_run, status_text
 from compose.commands.terminal import console, say, working
 from compose.tools.conversation import CausalLink, Conversation, Node, find_root, read_conversation
+from compose.tools.statuses import colour_of
 
 if TYPE_CHECKING:
     from actors.runtime import Runtime
@@ -79,7 +80,7 @@ def _print(found: Conversation, start: datetime | None, named: str) -> None:
 def _run_line(node: Node, start: datetime | None, named: str) -> Text:
     row, timing = node.row, node.timing
     line = Text(str(row.agent_id), style="bold")
-    line.append(f"  {status_text(row)}", style=STATUS_STYLES.get(row.status.value, "cyan"))
+    line.append(f"  {status_text(row)}", style=colour_of(row.status) or "cyan")
     line.append(f"  +{seconds_text(between(start, row.created_at))}")
     line.append(f"  {seconds_text(between(row.created_at, node.ended_at))}")
     parts = [

@@ -5,21 +5,18 @@ from __future__ import annotations
 import secrets
 import sys
 from datetime import timedelta
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from cyclopts import Parameter
 
 from actors.kernel.runtime.ids import DEFAULT_TENANT
-from actors.kernel.storage.token import ApiToken, NewToken
+from actors.kernel.storage.token import ApiToken, NewToken, Scope
 from actors.kernel.text import is_name
 from actors.storage.tokens import BEARER, digest_of, new_secret
 from compose.commands.options import HERE, Target, span_s
 from compose.commands.output import Exit, NoDataError, ago, picked, print_json, visible
 
-ScopeOpt = Annotated[
-    list[Literal["sessions:own", "sessions:all", "operate", "cleanup"]] | None,
-    Parameter(negative=""),
-]
+ScopeOpt = Annotated[list[Scope] | None, Parameter(negative="")]
 _SHOWN: Final = (
     "id name tenant principal scopes state created_at expires_at revoked_at last_used_at"
 )

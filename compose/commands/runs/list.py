@@ -27,7 +27,6 @@ from compose.tools.export import entry_to_json
 if TYPE_CHECKING:
     from actors.runtime import Runtime
 
-STATUS_STYLES = {"COMPLETED": "green", "FAILED": "red", "CANCELLED": "yellow", "RUNNING": "cyan"}
 _ENDS = {K.EFFECT_RESULT, K.TOOL_RESULT, K.LLM_CALL, K.EFFECT_ABANDONED, K.IN_DOUBT_RESOLVED}
 
 

@@ -19,11 +19,12 @@ from actors.errors import ContractError
 from compose.assembly.settings import read_settings
 from compose.commands.options import DebugFlag, Flag, ServedArg
 from compose.commands.output import Exit, ago, visible
-from compose.commands.runs.list import STATUS_STYLES, status_text
+from compose.commands.runs.list import status_text
 from compose.commands.terminal import console
 from compose.host.loader import check_spec
 from compose.host.process import Stop
 from compose.tools.reload import Snapshot, develop
+from compose.tools.statuses import colour_of
 
 DATA = Path(".callboard")
 
@@ -167,5 +168,5 @@ def _runs(now: Snapshot) -> Table:
         status = status_text(row)
         agent = Text(str(row.agent_id))
         since = f"{ago(row.updated_at)} ago" if row.updated_at is not None else ""
-        table.add_row(row.run_id, agent, Text(status, STATUS_STYLES.get(status, "")), since)
+        table.add_row(row.run_id, agent, Text(status, colour_of(status)), since)
     return table

@@ -49,7 +49,7 @@ def serve(  # noqa: PLR0913 - each is an option
     module_app
         MODULE:ATTR as of `callboard chat`; may be left out with --no-agents.
     listen
-        HOST:PORT of the API; port 0 is a free one, which the log names.
+        HOST:PORT of the API; port 0 is a free one, which the log names. Health is at CALLBOARD_HTTP.
     agents
         Execute the agents in this process, or leave that to hosts.
     auth

@@ -71,7 +71,7 @@ async def list_all(
     target.table(
         [one for one in found if label in (None, one.project)],
         _session_to_json,
-        ("session", "project", "open runs", "active node", "changed", "begun"),
+        ("session", "title", "owner", "project", "open runs", "active node", "changed", "begun"),
         _session_row,
         empty=f"there is no session of {app}: begin one with callboard chat",
     )
@@ -80,13 +80,16 @@ async def list_all(
 
 
 def _session_to_json(one: SessionRow) -> dict[str, JsonValue]:
-    names = "agent=agent_id project open_runs active_node=head last_fact created_at last_at"
+    names = (
+        "agent=agent_id title owner project open_runs active_node=head last_fact created_at last_at"
+    )
     return {"session": one.agent_id.key, **picked(one, names)}
 
 
 def _session_row(one: SessionRow) -> tuple[object, ...]:
     times = ago(one.last_at), ago(one.created_at)
-    return one.agent_id.key, one.project, one.open_runs or "", (one.head or "")[:8], *times
+    named = one.agent_id.key, one.title, one.owner or "", one.project
+    return *named, one.open_runs or "", (one.head or "")[:8], *times
 
 
 async def show(

@@ -14,9 +14,10 @@ from compose.web.pages.conversation import (
     child_section,
     forks_of_section,
     open_runs,
-    section_of,
+    run_section,
     view_of,
 )
+from compose.web.pages.folds import Folds
 from compose.web.pages.html import PageEndpoint, page
 from compose.web.resources.apps import apps_of
 from compose.web.resources.runs import child_of, run_of
@@ -74,7 +75,7 @@ async def show_session(call: WebCall, query: PartQuery, _: None) -> Done:
     """Return the page of a conversation, with the app's last sessions beside."""
     app = call.names["app"]
     found = await call.session(app)
-    view = await view_of(call.runtime, found, before=query.before)
+    view = await view_of(call.runtime, _folds(call), found, before=query.before)
     values: dict[str, Any] = {"app": app, "session": found.agent.key, "view": view}
     if query.before is not None:
         return page(call.request, "earlier.html", **values)
@@ -84,13 +85,20 @@ async def show_session(call: WebCall, query: PartQuery, _: None) -> Done:
     return page(call.request, "session.html", **values)
 
 
+def _folds(call: WebCall) -> Folds:
+    found: Folds = call.api.kept.setdefault(Folds, Folds())
+    return found
+
+
 async def show_run(call: WebCall, _: NoQuery, __: None) -> Done:
     """Return a page with one run of a conversation, and what waits behind it."""
     found = await call.session(call.names["app"])
     row = await run_of(call, found)
     files = await artifacts_of(call.runtime.store, found.agent).list()
     opened = await open_runs(call.runtime, found.agent)
-    section = await section_of(call.runtime, found.agent, row.run_id, files=files, opened=opened)
+    section = await run_section(
+        call.runtime, _folds(call), found.agent, row, files=files, opened=opened
+    )
     return page(
         call.request,
         "run.html",
@@ -114,7 +122,7 @@ async def show_child(call: WebCall, _: NoQuery, __: None) -> Done:
         session=run.session_id,
         run_id=run.run_id,
         agent=str(row.agent_id),
-        section=await child_section(call.runtime, await run.inspect_child(child)),
+        section=await child_section(call.runtime, row, await run.inspect_child(child)),
         forks={},
     )
 

@@ -11,16 +11,14 @@ from actors.kernel.agent.transcript import Turn
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.storage.session import SessionRow
-from actors.runtime.replay.summary import row_of
 from actors.runtime.runtime import Runtime
 from actors.sessions.artifacts import SessionArtifact, artifacts_of
 from actors.sessions.cursor import EventCursor
-from actors.sessions.events import SessionEvent
 from actors.sessions.run import ChildInspection, state_of
-from actors.sessions.translation import RunTranslator
 from compose.web.endpoint import FoundSession
 from compose.web.pages.branches import Fork, forks_of
 from compose.web.pages.cards import AskedMessage, Card, RunCards, cards_of_nodes
+from compose.web.pages.folds import Folds
 from compose.web.resources.runs import OPEN
 from compose.web.resources.sessions import MOST_QUEUED
 
@@ -105,7 +103,9 @@ class ConversationView:
         return self.row.title or self.row.agent_id.key
 
 
-async def view_of(runtime: Runtime, found: FoundSession, *, before: int | None) -> ConversationView:
+async def view_of(
+    runtime: Runtime, folds: Folds, found: FoundSession, *, before: int | None
+) -> ConversationView:
     """Return a session as its page shows it: the end of its path, or a part before a place in it."""
     store, agent = runtime.store, found.agent
     row, opened = await _present(runtime, found)
@@ -115,10 +115,11 @@ async def view_of(runtime: Runtime, found: FoundSession, *, before: int | None) 
     active = opened.active
     if active is not None and before is None and all(id_ != active.run_id for id_, _ in parts):
         parts.append((active.run_id, []))
-    sections = [
-        await section_of(runtime, agent, run_id, files=files, opened=opened, turns=of)
-        for run_id, of in parts
-    ]
+    sections = []
+    for run_id, of in parts:
+        run = await store.reads.run(run_id) if run_id else None
+        cards = await _cards_of(runtime, folds, agent, run, turns=of)
+        sections.append(await section_of(runtime, run_id, run, cards, files=files, opened=opened))
     return ConversationView(
         row=row,
         sections=tuple(sections),
@@ -188,27 +189,39 @@ def _last(turns: Sequence[Turn]) -> list[Turn]:
     return list(turns[len(turns) - count :])
 
 
-async def section_of(
+async def run_section(
     runtime: Runtime,
+    folds: Folds,
     agent: AgentId,
-    run_id: RunId,
+    row: RunRow,
     *,
     files: Sequence[SessionArtifact],
     opened: OpenRuns,
-    turns: Sequence[Turn] = (),
+) -> RunSection:
+    """Return a run of a session with all of its nodes."""
+    cards = await _cards_of(runtime, folds, agent, row)
+    return await section_of(runtime, row.run_id, row, cards, files=files, opened=opened)
+
+
+async def section_of(
+    runtime: Runtime,
+    run_id: RunId,
+    row: RunRow | None,
+    found: RunCards,
+    *,
+    files: Sequence[SessionArtifact],
+    opened: OpenRuns,
 ) -> RunSection:
     """Return a run of a session.
 
     Args:
         runtime: Knows the store.
-        agent: The session's agent.
-        run_id: The run; empty: no run said these turns.
+        run_id: The run; empty: no run said these cards.
+        row: The run's row; None: there is none any more.
+        found: Its cards.
         files: Artifacts of the session.
         opened: Its open runs.
-        turns: Those of its nodes that are on the path; none: all of its nodes are shown.
     """
-    row = await runtime.store.reads.run(run_id) if run_id else None
-    found = await _cards_of(runtime, agent, row, turns)
     if row is not None and row.last_seq >= 0:
         found.begin_with(opened.asked.get(run_id))
     await _note_waiting(runtime, found)
@@ -218,9 +231,17 @@ async def section_of(
 
 
 async def _cards_of(
-    runtime: Runtime, agent: AgentId, row: RunRow | None, turns: Sequence[Turn]
+    runtime: Runtime,
+    folds: Folds,
+    agent: AgentId,
+    row: RunRow | None,
+    *,
+    turns: Sequence[Turn] = (),
 ) -> RunCards:
-    """Return what a run's events say, or its turns, where the events are gone."""
+    """Return what a run's events say, or its turns, where the events are gone.
+
+    With `turns` those of its nodes that are on the path; else all of them.
+    """
     is_on_path = bool(turns) and (row is None or row.status.is_terminal)
     by_id = {turn.id: turn for turn in turns}
 
@@ -232,9 +253,7 @@ async def _cards_of(
 
     found = RunCards()
     if row is not None and not row.swept:
-        nodes = on_path if is_on_path else stored
-        translator = RunTranslator(agent.key, row.run_id, agent, runtime.hidden_names, nodes)
-        found.take_all(await _events(runtime, translator))
+        found = await folds.cards_of(runtime, agent, row, on_path if is_on_path else stored)
         if is_on_path:
             found.keep_messages(set(by_id))
     missing = [id_ for id_ in found.node_ids if id_ not in by_id]
@@ -285,9 +304,8 @@ async def _note_waiting(runtime: Runtime, found: RunCards) -> None:
                 found.cards[key] = replace(card, status="waiting", text="for a decision")
 
 
-async def child_section(runtime: Runtime, child: ChildInspection) -> RunSection:
+async def child_section(runtime: Runtime, row: RunRow, child: ChildInspection) -> RunSection:
     """Return a run below a session's own. What was said there is no node of the session."""
-    row = await row_of(runtime.store, child.run_id)
     opened = await open_runs(runtime, row.agent_id)
     found = RunCards()
     found.take_all(child.events)
@@ -295,8 +313,3 @@ async def child_section(runtime: Runtime, child: ChildInspection) -> RunSection:
     found.begin_with(opened.asked.get(child.run_id))
     found.forget_nodes()
     return _section(child.run_id, row, found, ())
-
-
-async def _events(runtime: Runtime, translator: RunTranslator) -> list[SessionEvent]:
-    entries = runtime.entries(translator.run_id)
-    return [event async for entry in entries for event in await translator.of(entry)]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from actors.errors import UnknownApprovalError
 from actors.kernel.runtime.communication import ApprovalRequest
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.runtime.client.approvals import MOST
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.waits import OpenWait
+from actors.kernel.store.lists import ApprovalFilter
+from actors.kernel.text import is_name
+from actors.runtime.client.approvals import request_of
 from compose.web.endpoint import Done, ShownModel, StrictModel, WebCall, WebEndpoint
-from compose.web.resources.pages import Paged
+from compose.web.resources.pages import Paged, parse_wait_place, wait_place_text
 
 
 class ApprovalsJson(ShownModel):
@@ -32,36 +35,32 @@ class DecisionJson(StrictModel):
     comment: str = ""
 
 
-async def _open(call: WebCall, run_id: str | None = None) -> list[ApprovalRequest]:
-    """Return the open requests that the principal sees: of its sessions and runs below, or of its tenant."""
-    run = None if run_id is None else RunId(run_id)
-    found = await call.runtime.approvals.open(run_id=run, limit=MOST)
-    tenant = call.principal.tenant
-    found = [one for one in found if AgentId.parse(one.agent_id).tenant == tenant]
-    owner = call.principal.only_owner
-    if owner is None or not found:
-        return found
-    runs = {RunId(one.run_id) for one in found}
-    owned = await call.runtime.store.directory.owned(tenant, owner, runs)
-    return [one for one in found if one.run_id in owned]
+def _seen(call: WebCall, **more: Any) -> ApprovalFilter:
+    """Return the filter of what the principal sees: of its sessions and runs below, or of its tenant."""
+    principal = call.principal
+    return ApprovalFilter(tenant=principal.tenant, owner=principal.only_owner, **more)
 
 
 async def list_approvals(call: WebCall, query: ApprovalsQuery, _: None) -> Done:
     """Return a page of what waits for a person."""
-    found = await _open(call, query.run_id)
-    if query.after is not None:
-        ids = [one.id for one in found]
-        if query.after not in ids:
-            raise UnknownApprovalError(query.after[:100], "it is not open")
-        found = found[ids.index(query.after) + 1 :]
+    if query.run_id is not None and not is_name(query.run_id):
+        return ApprovalsJson(approvals=[], next=None)
+    run_id = None if query.run_id is None else RunId(query.run_id)
+    after = None if query.after is None else parse_wait_place(query.after)
+    found = await call.runtime.store.lists.approvals(
+        _seen(call, run_id=run_id, after=after), limit=query.limit + 1
+    )
     page = found[: query.limit]
-    return ApprovalsJson(approvals=page, next=page[-1].id if len(found) > query.limit else None)
+    more = wait_place_text(page[-1].place) if len(found) > query.limit else None
+    return ApprovalsJson(approvals=[request_of(one) for one in page], next=more)
 
 
 async def decide(call: WebCall, _: None, body: DecisionJson) -> Done:
     """Approve or deny a request, once; its run goes on."""
-    id_ = call.names["approval"]
-    if id_ not in [one.id for one in await _open(call)]:
+    id_, found = call.names["approval"], list[OpenWait]()
+    if is_name(id_):
+        found = await call.runtime.store.lists.approvals(_seen(call, key=id_), limit=1)
+    if id_ not in [one.wait.key for one in found]:
         raise UnknownApprovalError(id_[:100], "nobody waits for it")
     return await call.runtime.approvals.decide(
         id_, approve=body.approve, by=call.principal.name, comment=body.comment

@@ -69,13 +69,9 @@ async def list_nodes(call: WebCall, query: NodesQuery, _: None) -> Done:
         if after is None:
             raise UnknownNodeError(str(agent), query.after[:100])
     behind = NO_CUT if after is None else after.ordinal
-    if query.path == "all":
-        page = await store.transcripts.page(
-            agent, agent.key, limit=query.limit + 1, after=behind, branches=True
-        )
-        turns = await store.sessions.nodes(agent, [turn.id for turn in page])
-    else:
-        turns = [turn for turn in await found.agents.path(agent.key) if turn.ordinal > behind]
+    turns = await store.sessions.path(
+        agent, after=behind, limit=query.limit + 1, branches=query.path == "all"
+    )
     nodes = [node_of(turn) for turn in turns[: query.limit]]
     more = nodes[-1].node_id if len(turns) > query.limit else None
     return NodesJson(active_node=found.row.head, nodes=nodes, next=more)

@@ -9,8 +9,10 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from actors.errors import InvalidNameError
-from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.waits import WaitPlace
 from actors.kernel.storage.session_directory import SessionPlace
+from actors.kernel.text import is_name
 from compose.web.endpoint import StrictModel
 from compose.web.problems import HttpProblem, ProblemError
 
@@ -41,8 +43,7 @@ class OfApp(StrictModel):
 
 def place_text(place: SessionPlace) -> str:
     """Return a place as a page's `next`."""
-    text = place.last_at.isoformat() + _SEPARATOR + str(place.agent_id)
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+    return _packed(place.last_at, str(place.agent_id))
 
 
 def parse_place(text: str) -> SessionPlace:
@@ -51,15 +52,48 @@ def parse_place(text: str) -> SessionPlace:
     Raises:
         ProblemError: It did not.
     """
+    at, [agent] = _unpacked(text, 1)
+    try:
+        return SessionPlace(at, AgentId.parse(agent))
+    except InvalidNameError:
+        raise _bad(text) from None
+
+
+def wait_place_text(place: WaitPlace) -> str:
+    """Return a place as a page's `next`."""
+    return _packed(*place)
+
+
+def parse_wait_place(text: str) -> WaitPlace:
+    """Return the place that `wait_place_text` wrote.
+
+    Raises:
+        ProblemError: It did not.
+    """
+    since, [run_id, position, key] = _unpacked(text, 3)
+    return WaitPlace(since, RunId(run_id), position, key)
+
+
+def _packed(at: datetime, *names: str) -> str:
+    text = _SEPARATOR.join((at.isoformat(), *names))
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _unpacked(text: str, count: int) -> tuple[datetime, list[str]]:
+    """Return the instant and the names that were packed.
+
+    Raises:
+        ProblemError: It is not so packed, or no names are so.
+    """
     try:
         padded = text.encode("ascii") + b"=" * (-len(text) % 4)
-        at, _, agent = base64.urlsafe_b64decode(padded).decode().partition(_SEPARATOR)
-        place = SessionPlace(datetime.fromisoformat(at), AgentId.parse(agent))
-        if place.last_at.tzinfo is not None:
-            return place
-    except (ValueError, InvalidNameError):
-        pass
-    raise _bad(text)
+        at, *names = base64.urlsafe_b64decode(padded).decode().split(_SEPARATOR)
+        found = datetime.fromisoformat(at)
+    except ValueError:
+        raise _bad(text) from None
+    if found.tzinfo is None or len(names) != count or not all(map(is_name, names)):
+        raise _bad(text)
+    return found, names
 
 
 def _bad(text: str) -> ProblemError:

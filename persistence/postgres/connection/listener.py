@@ -44,7 +44,7 @@ class Listener:
         self._changed.set()
 
     def leave(self, channel: str) -> None:
-        """Do not listen on such a channel any more."""
+        """Hear nothing more of such a channel."""
         self._wanted.pop(channel, None)
         self._changed.set()
 
@@ -92,16 +92,20 @@ class Listener:
             except TimeoutError:
                 # A route that drops everything looks like silence: ask now and then.
                 await connection.execute("select 1", timeout=self._settings.answer_s)
+                await self._forget(connection, followed)
         raise ConnectionError("the listening connection was closed")
 
     async def _follow(self, connection: Connection, followed: set[str]) -> None:
         """Listen on the channels that are wanted, beside those of every host."""
-        for channel in followed - self._wanted.keys():
-            await connection.remove_listener(channel, self._on_payload)
-            followed.discard(channel)
         for channel in sorted(self._wanted.keys() - followed):
             await connection.add_listener(channel, self._on_payload)
             followed.add(channel)
+
+    async def _forget(self, connection: Connection, followed: set[str]) -> None:
+        """Listen no more where nobody has wanted it for a while: readers come and go by the second."""
+        for channel in followed - self._wanted.keys():
+            await connection.remove_listener(channel, self._on_payload)
+            followed.discard(channel)
 
     def _on_payload(self, _connection: object, _pid: int, channel: str, payload: object) -> None:
         if (hear := self._wanted.get(channel)) is not None:

@@ -24,6 +24,7 @@ from actors.kernel.storage.errors import OpenRunsError
 from actors.kernel.store.operators import RetentionStore, agent_scope
 from persistence.errors import IndexInUseError
 from persistence.postgres.connection.link import Links, Row
+from persistence.postgres.features.tokens import PostgresTokens
 
 SQL_ERASE_MAIL: Final[LiteralString] = (
     "select schedules, posts, messages, letters, after from erase_mail($1, $2, $3, $4)"
@@ -90,6 +91,7 @@ class PostgresErasure(ErasureStore):
     ) -> None:
         self._links = links
         self.parts: Sequence[Erasable] = (
+            PostgresTokens(links),  # first: nobody adds to a tenant while it goes
             _PostgresPart(links, "mail", _OF_AGENTS, _erase_mail),
             _PostgresPart(links, "conversations", _OF_SESSIONS, _erase_turns),
             _PostgresPart(links, "runs", _OF_AGENTS, _erase_runs),

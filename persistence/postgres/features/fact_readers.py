@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final, LiteralString
 
 from actors.errors import ActorsError
@@ -20,6 +21,11 @@ LOOK_S: Final = 0.5
 """Seconds between two looks at the sessions that are followed here, whatever was heard of them."""
 SAY_EVERY: Final = 20
 """So many looks after each other, the other processes are told again what is followed here."""
+
+WATCHED_S: Final = 20.0
+"""It is not written again for so long that a session is followed: it holds for 30 s at least."""
+MOST_WATCHED: Final = 10_000
+"""So many sessions are remembered for that."""
 
 SQL_LOOK_AT_SESSIONS: Final[LiteralString] = """
 select s.agent, s.last_fact from sessions s where s.agent = any($1::text[])
@@ -63,6 +69,7 @@ class FactReaders:
         self._link, self._listener, self._channel = link, listener, channel
         self._waiting: dict[AgentId, set[FactReader]] = {}
         self._any = asyncio.Event()
+        self._watched: dict[AgentId, float] = {}
 
     def wake(self, agent: AgentId) -> None:
         """Let those of a session read on."""
@@ -91,9 +98,20 @@ class FactReaders:
                 self._any.clear()
                 self._listener.leave(self._channel)
 
-    async def watch(self, agent: AgentId) -> None:
-        """Have all processes tell of new facts of a session, as long as it has readers here."""
+    async def watch(self, agent: AgentId, *, is_there: bool = False) -> None:
+        """Have all processes tell of new facts of a session, as long as it has readers here.
+
+        Of one that is known to be there this is written once for a while, however many readers it has in turn.
+        """
+        now = asyncio.get_running_loop().time()
+        if now - self._watched.get(agent, -inf) < WATCHED_S:
+            return
         await self._link.fetch("following a session", SQL_WATCH_SESSION, str(agent))
+        if is_there:
+            self._watched.pop(agent, None)
+            self._watched[agent] = now
+            if len(self._watched) > MOST_WATCHED:
+                del self._watched[next(iter(self._watched))]
 
     async def run(self) -> None:
         """Look for facts that nobody told of, in one statement for all sessions, until cancelled."""

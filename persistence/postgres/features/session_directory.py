@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Final, LiteralString
 
 from typing_extensions import override
 
 from actors.kernel.json import JsonValue
 from actors.kernel.metadata import metadata_text
-from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.errors import SessionDeletingError
 from actors.kernel.storage.session import SessionRow
 from actors.kernel.storage.session_directory import SessionDirectory, SessionFilter, SessionLabel
@@ -53,13 +53,6 @@ select {SESSION} from (select * from sessions n where {_FOUND} and n.owner = $8
     order by n.last_at desc, n.agent limit $7) s
   order by s.last_at desc, s.agent
 """  # noqa: S608 - constants only
-SQL_OWNED_RUNS: Final[LiteralString] = """
-select u.id from unnest($3::text[]) u(id)
-  cross join lateral (select coalesce(r.root, r.run_id) as id from runs r where r.run_id = u.id offset 0) k
-  cross join lateral (select r.agent from runs r where r.run_id = k.id offset 0) t
-  cross join lateral (select from sessions s where s.agent = t.agent and s.tenant = $1 and s.owner = $2
-    and s.created_at is not null and not s.is_deleting offset 0) o
-"""
 
 
 class PostgresSessionDirectory(SessionDirectory):
@@ -125,12 +118,6 @@ class PostgresSessionDirectory(SessionDirectory):
         args = (str(agent), owner)
         rows = await self._links.fetch("reading a session", SQL_SESSION_IS_DELETED, *args)
         return bool(rows and rows[0]["is_deleted"])
-
-    @override
-    async def owned(self, tenant: str, owner: str, runs: Collection[RunId]) -> set[RunId]:
-        args = (tenant, owner, [*runs])
-        rows = await self._links.fetch("reading owners of runs", SQL_OWNED_RUNS, *args)
-        return {RunId(row["id"]) for row in rows}
 
 
 def _text_of(metadata: Mapping[str, JsonValue]) -> str:

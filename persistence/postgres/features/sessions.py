@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Final, LiteralString
 
 from pydantic_core import from_json
 from typing_extensions import override
 
-from actors.kernel.agent.transcript import Turn
+from actors.kernel.agent.transcript import NO_CUT, Turn
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.storage.errors import SessionActiveError, UnknownNodeError, UnknownSessionError
 from actors.kernel.storage.session import NO_FACT, SessionFact, SessionRow, SessionStore
 from persistence.postgres.connection.link import Links, Row
 from persistence.postgres.features.fact_readers import FactReaders
-from persistence.postgres.features.transcripts import COLUMNS, Transcripts
+from persistence.postgres.features.transcripts import Transcripts
 
 TAIL_PAGE: Final = 1_000
 DELETE_BATCH: Final = 1_000
@@ -73,11 +72,25 @@ select f.number, f.kind, f.run_id, f.ahead, f.at
   from (select * from session_facts n where n.run_id = $2 and n.kind = 'queued' offset 0) f
   where f.agent = $1 order by f.number limit 1
 """
+NODE: Final[LiteralString] = (
+    "t.ordinal, t.id, t.run_id, t.follows as parent, t.tokens, t.body, t.at, t.artifact"
+)
+"""Of a turn: the same as `COLUMNS`, but that the parent is the node that it follows."""
 SQL_PATH: Final[LiteralString] = f"""
-select {COLUMNS} from turns_on_path($1, $2, 0, null, false) t order by t.ordinal
+select {NODE} from (
+    select p.*, coalesce(lag(p.id) over (order by p.ordinal), parent_node($1, $2, p.ordinal)) as follows
+      from turns_on_path($1, $2, $3::int + 1, $4, false) p) t
+  order by t.ordinal
 """  # noqa: S608 - constants only
+SQL_PATHS: Final[LiteralString] = f"""
+select {NODE} from (
+    select p.*, parent_node($1, $2, p.ordinal) as follows from transcript_turns p
+      where p.agent = $1 and p.session = $2 and p.ordinal > $3 order by p.ordinal limit $4) t
+  order by t.ordinal
+"""  # noqa: S608 - constants only
+"""The same of all branches."""
 SQL_NODES: Final[LiteralString] = f"""
-select {COLUMNS}, t.follows from turns_by_id($1, $2, $3) t order by t.ordinal
+select {NODE} from turns_by_id($1, $2, $3) t order by t.ordinal
 """  # noqa: S608 - constants only
 SQL_SWITCH_SESSION: Final[LiteralString] = (
     "select outcome, runs from switch_session($1, $2, $3, $4)"
@@ -142,25 +155,32 @@ class PostgresSessions(SessionStore):
                     reader.after = fact.number
                 if found and not was_there:  # the session may have come behind what was said of it
                     was_there = True
-                    await self._readers.watch(agent)
+                    await self._readers.watch(agent, is_there=True)
                 elif len(found) < TAIL_PAGE:
                     await reader.news.wait()
 
     @override
-    async def path(self, agent: AgentId) -> list[Turn]:
-        rows = await self._links.fetch("reading a path", SQL_PATH, str(agent), agent.key)
-        turns = await self._transcripts.turns_of(agent, rows)
-        parents = [None, *(row["id"] for row in rows)]
-        by_id = {row["id"]: parent for row, parent in zip(rows, parents, strict=False)}
-        return [replace(turn, parent=by_id[turn.id]) for turn in turns]
+    async def path(
+        self,
+        agent: AgentId,
+        *,
+        after: int = NO_CUT,
+        limit: int | None = None,
+        branches: bool = False,
+    ) -> list[Turn]:
+        statement = SQL_PATHS if branches else SQL_PATH
+
+        async def read(behind: int, most: int | None) -> Sequence[Row]:
+            args = (str(agent), agent.key, behind, most)
+            return await self._links.fetch("reading a path", statement, *args)
+
+        return await self._transcripts.page_of(agent, read, after=after, limit=limit)
 
     @override
     async def nodes(self, agent: AgentId, ids: Sequence[str]) -> list[Turn]:
         args = (str(agent), agent.key, list(ids))
         rows = await self._links.fetch("reading nodes", SQL_NODES, *args)
-        parents = {row["id"]: row["follows"] for row in rows}
-        turns = await self._transcripts.turns_of(agent, rows)
-        return [replace(turn, parent=parents[turn.id]) for turn in turns]
+        return await self._transcripts.turns_of(agent, rows)
 
     @override
     async def switch(self, agent: AgentId, node: str) -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final, LiteralString
 
 from typing_extensions import override
 
+from actors.kernel.storage.erasure import (
+    ERASE_BATCH,
+    Erasable,
+    EraseCount,
+    EraseRequest,
+    EraseScope,
+)
 from actors.kernel.storage.errors import TokenExistsError
 from actors.kernel.storage.token import ApiToken, NewToken, TokenState, TokenStore
 from persistence.postgres.connection.link import Links, Row
@@ -49,14 +56,24 @@ select w.id, coalesce(k.state, 'revoked') as state from unnest($1::text[]) w(id)
   left join lateral (select {STATE} from api_tokens t where t.id = w.id) k on true
   where k.state is distinct from 'valid'
 """  # noqa: S608 - constants only
+SQL_ERASE_TOKENS: Final[LiteralString] = """
+with gone as (delete from api_tokens t where t.ctid = any(array(
+    select n.ctid from api_tokens n where n.tenant = $1 limit $2 for update)) returning 1)
+select count(*)::int as tokens from gone
+"""
+SQL_COUNT_TOKENS: Final[LiteralString] = (
+    "select count(*)::int as tokens from api_tokens t where t.tenant = $1"
+)
 
 
-class PostgresTokens(TokenStore):
-    """A `TokenStore` on PostgreSQL.
+class PostgresTokens(TokenStore, Erasable):
+    """A `TokenStore` on PostgreSQL. An erase of a tenant takes its tokens.
 
     Args:
         links: For one statement at a time.
     """
+
+    erased_as = "tokens"
 
     def __init__(self, links: Links) -> None:
         self._links = links
@@ -91,6 +108,24 @@ class PostgresTokens(TokenStore):
     async def over(self, ids: Collection[str]) -> dict[str, TokenState]:
         rows = await self._links.fetch("reading tokens", SQL_TOKENS_OVER, [*ids])
         return {row["id"]: row["state"] for row in rows}
+
+    @override
+    async def erase(
+        self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH
+    ) -> EraseCount:
+        del cursor
+        if what.scope is not EraseScope.TENANT:
+            return EraseCount()
+        args = (what.tenant, limit)
+        [row] = await self._links.fetch("erasing tokens", SQL_ERASE_TOKENS, *args)
+        return EraseCount({"tokens": row["tokens"]}, "+" if row["tokens"] == limit else None)
+
+    @override
+    async def count(self, what: EraseRequest) -> Mapping[str, int]:
+        if what.scope is not EraseScope.TENANT:
+            return {}
+        [row] = await self._links.fetch("counting tokens", SQL_COUNT_TOKENS, what.tenant)
+        return {"tokens": row["tokens"]}
 
 
 def _token(row: Row) -> ApiToken:

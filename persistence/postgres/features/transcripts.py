@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, Final, LiteralString
+from typing import Any, Final, LiteralString, TypeAlias
 
 from pydantic_core import from_json
 from typing_extensions import override
@@ -32,6 +32,9 @@ from persistence.postgres.commits.transcript_rows import (
     turn_rows,
 )
 from persistence.postgres.connection.link import Links, Row
+
+ReadTurns: TypeAlias = Callable[[int, int | None], Awaitable[Sequence[Row]]]
+"""Returns rows of turns behind an ordinal, at most so many, oldest first."""
 
 KEPT_TURNS: Final = 2_048
 """So many decoded turns of all sessions stay in memory, the last ones that windows were made of."""
@@ -147,11 +150,28 @@ class Transcripts(TranscriptStore):
         after: int = NO_CUT,
         branches: bool = False,
     ) -> list[Turn]:
-        args = (str(agent), session, limit, offset, after)
-        rows = await self._links.fetch("reading a conversation", SQL_PAGE, *args, branches)
-        if rows and rows[0]["ordinal"] is None:
-            rows = await self._links.fetch("reading a conversation", SQL_PAGE_PATH, *args)
-        return await self.turns_of(agent, rows)
+        async def read(behind: int, most: int | None) -> Sequence[Row]:
+            skipped = offset if behind == after else 0
+            args = (str(agent), session, most, skipped, behind)
+            rows = await self._links.fetch("reading a conversation", SQL_PAGE, *args, branches)
+            if rows and rows[0]["ordinal"] is None:
+                rows = await self._links.fetch("reading a conversation", SQL_PAGE_PATH, *args)
+            return rows
+
+        return await self.page_of(agent, read, after=after, limit=limit)
+
+    async def page_of(
+        self, agent: AgentId, read: ReadTurns, *, after: int, limit: int | None
+    ) -> list[Turn]:
+        """Return turns behind an ordinal; it is read on in place of those that are left out."""
+        found = list[Turn]()
+        while True:
+            missing = None if limit is None else limit - len(found)
+            rows = await read(after, missing)
+            found += await self.turns_of(agent, rows)
+            if missing is None or len(rows) < missing or len(found) == limit:
+                return found
+            after = rows[-1]["ordinal"]
 
     async def turns_of(self, agent: AgentId, rows: Sequence[Row]) -> list[Turn]:
         """Return turns of these rows; one that was kept apart and is gone is left out."""

@@ -11,8 +11,15 @@ from typing_extensions import override
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.runtime.rows import DeadLetter, RunRow
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import OpenWait, Wait, WaitKind
-from actors.kernel.store.lists import ANY_RUN, ListStore, RunFilter, TaskRun
+from actors.kernel.runtime.waits import OpenWait, Wait
+from actors.kernel.store.lists import (
+    ANY_APPROVAL,
+    ANY_RUN,
+    ApprovalFilter,
+    ListStore,
+    RunFilter,
+    TaskRun,
+)
 from persistence.postgres.commits.rows import RUN_COLUMNS, dead_letter_of, run_of
 from persistence.postgres.connection.link import Link, Links, Row
 
@@ -48,15 +55,29 @@ select d.id, d.agent, d.body, d.reason, d.attempts, d.last_error, d.run_id, d.at
   where d.redriven_at is null and ($1::text is null or d.agent = $1)
     and (cardinality($2::bigint[]) = 0 or d.id = any($2)) order by d.id desc limit $3
 """
-SQL_WAITS: Final[LiteralString] = """
+_WAITS: Final[LiteralString] = """
 select w.run_id, r.agent as waiter, w.position, w.kind, w.key, w.agent, w.target_run, w.must, w.request,
     w.expires_at, w.since
-  from waits w join runs r on r.run_id = w.run_id
-  where r.ended_at is null and ($1::text is null or w.kind = $1) and ($2::text is null or w.run_id = $2)
-    and not exists (
-      select 1 from completions c where c.parent = w.run_id and c.child = w.key and not c.consumed)
-  order by w.since, w.run_id, w.position limit $3
+  from waits w cross join lateral (select * from runs n where n.run_id = w.run_id offset 0) r
+  where r.ended_at is null and not exists (select from (
+    select c.consumed from completions c where c.parent = w.run_id and c.child = w.key offset 0) c
+    where not c.consumed)
 """
+_IN_ORDER: Final[LiteralString] = " order by w.since, w.run_id, w.position, w.key limit "
+_CHOSEN: Final[LiteralString] = """
+    and w.kind = 'approval' and w.since >= coalesce($2::timestamptz, '-infinity')
+    and ($2::timestamptz is null or (w.since, w.run_id, w.position, w.key) > ($2, $3, $4, $5))
+    and ($6::text is null or starts_with(w.key, $6)) and ($7::text is null or r.tenant = $7)
+    and ($8::text is null or exists (
+      select from (select t.agent from runs t where t.run_id = coalesce(r.root, r.run_id) offset 0) t
+        cross join lateral (select * from sessions s where s.agent = t.agent offset 0) s
+        where s.owner = $8 and s.tenant = r.tenant and s.created_at is not null and not s.is_deleting))
+"""
+SQL_WAITS: Final[LiteralString] = _WAITS + " and w.run_id = $1" + _IN_ORDER + "$2"
+SQL_APPROVALS: Final[LiteralString] = _WAITS + "and $1::text is null" + _CHOSEN + _IN_ORDER + "$9"
+SQL_APPROVALS_OF_RUN: Final[LiteralString] = (
+    _WAITS + "and w.run_id = $1" + _CHOSEN + _IN_ORDER + "$9"
+)
 SQL_CHILDREN: Final[LiteralString] = (
     "select" + RUN_COLUMNS + "from runs r where r.parent = $1 order by r.arrival, r.run_id"
 )
@@ -136,10 +157,19 @@ class Lists(ListStore):
         return run_of(rows[0]) if rows else None
 
     @override
-    async def waits(
-        self, *, kind: WaitKind | None = None, run_id: RunId | None = None, limit: int = 100
+    async def waits(self, run_id: RunId, *, limit: int = 100) -> list[OpenWait]:
+        return [
+            _open_wait(row) for row in await self._keyed.fetch("reading", SQL_WAITS, run_id, limit)
+        ]
+
+    @override
+    async def approvals(
+        self, among: ApprovalFilter = ANY_APPROVAL, *, limit: int = 100
     ) -> list[OpenWait]:
-        rows = await self._keyed.fetch("reading", SQL_WAITS, kind, run_id, limit)
+        place = among.after or (None, None, None, None)
+        args = (among.run_id, *place, among.key, among.tenant, among.owner, limit)
+        statement = SQL_APPROVALS if among.run_id is None else SQL_APPROVALS_OF_RUN
+        rows = await self._keyed.fetch("reading approvals", statement, *args)
         return [_open_wait(row) for row in rows]
 
     @override

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from actors.errors import InvalidTextError, NotSerializableError
-from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.errors import SessionDeletingError
 from actors.kernel.storage.session_directory import SessionFilter, SessionLabel, SessionPlace
 from tests.conformance.run_store.test_sessions import CHAT, HOSTILE, begin, kinds, said
@@ -196,15 +196,6 @@ async def test_lists_pages_and_runs_of_an_owner_are_its_own(bed: Bed) -> None:
     pages = [
         await bed.store.sessions.page("default", "desk", owner=one) for one in ("ada", "bob", None)
     ]
-    runs = [
-        (await begin(bed, AgentId("desk", key, tenant))).run_id
-        for key, tenant in (("1", "default"), ("2", "default"), ("3", "default"))
-    ]
-    unknown = RunId("nowhere")
 
     assert await found(bed, ada) == ["1"]
     assert [[one.key for one in page] for page in pages] == [["1"], ["2"], ["1", "2", "3"]]
-    assert await store.owned("default", "ada", [*runs, unknown]) == {runs[0]}
-    assert await store.owned("acme", "ada", runs) == set()
-    assert await store.owned("default", "bob", runs) == {runs[1]}
-    assert await store.owned("default", "bob", []) == set()

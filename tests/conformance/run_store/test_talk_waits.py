@@ -6,7 +6,7 @@ import asyncio
 import random
 from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +15,8 @@ from actors.kernel.runtime.commit import Committed, Park
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.waits import Wait, WaitCycle
+from actors.kernel.storage.session_directory import SessionLabel
+from actors.kernel.store.lists import ApprovalFilter
 from tests.conformance.bed import DESK, result, started
 from tests.conformance.clock import ManualClock
 from tests.conformance.talk import CLERK, ask_wait, asked, join_wait, question, reply, rest, row
@@ -22,6 +24,12 @@ from tests.conformance.talk import CLERK, ask_wait, asked, join_wait, question, 
 if TYPE_CHECKING:
     from actors.kernel.runtime.commit import Outgoing
     from tests.conformance.bed import Bed, Turns
+
+
+def tick(bed: Bed) -> None:
+    """Let time pass, where it does not by itself."""
+    if isinstance(bed.clock, ManualClock):
+        bed.clock.advance(60)
 
 
 async def test_open_waits_are_seen_with_all_they_say(bed: Bed) -> None:
@@ -33,7 +41,7 @@ async def test_open_waits_are_seen_with_all_they_say(bed: Bed) -> None:
 
     await run.commit(run.turn(result("0"), waits=(approval, join)))
 
-    found = await bed.store.lists.waits(run_id=run.run_id)
+    found = await bed.store.lists.waits(run.run_id)
     assert {wait.wait.position: wait.wait for wait in found} == {"3": approval, "1.0": join}
     assert {(wait.run_id, wait.agent_id) for wait in found} == {(run.run_id, DESK)}
     assert all(wait.since.utcoffset() is not None for wait in found)
@@ -44,7 +52,7 @@ async def test_waits_are_replaced_kept_and_gone(bed: Bed) -> None:
     run = await bed.begin()
 
     async def open_now() -> set[str]:
-        return {wait.wait.key for wait in await bed.store.lists.waits(run_id=run.run_id)}
+        return {wait.wait.key for wait in await bed.store.lists.waits(run.run_id)}
 
     await run.commit(run.turn(result("0"), waits=(ask_wait("a"), ask_wait("b"))))
     first = await open_now()
@@ -77,7 +85,7 @@ async def test_a_turn_that_knows_the_waits_before_it_writes_the_same(bed: Bed, s
         turn = run.turn(result(f"{n}"), waits=tuple(waits), known_waits=known)
         await run.commit(turn)
 
-        found = await bed.store.lists.waits(run_id=run.run_id, limit=100)
+        found = await bed.store.lists.waits(run.run_id, limit=100)
         place = attrgetter("position", "key")
         assert sorted((wait.wait for wait in found), key=place) == sorted(waits, key=place)
         known = None if rnd.random() < 0.1 else turn.waits
@@ -87,13 +95,12 @@ async def test_a_wait_that_goes_on_has_its_old_beginning(bed: Bed) -> None:
     """Named again it is as old as before; one at another position, or for another key, is new."""
     run = await bed.begin()
     await rest(run, ask_wait("a"), ask_wait("b"))
-    (first, _) = await bed.store.lists.waits(run_id=run.run_id)
-    if isinstance(bed.clock, ManualClock):
-        bed.clock.advance(60)
+    (first, _) = await bed.store.lists.waits(run.run_id)
+    tick(bed)
 
     await rest(run, replace(ask_wait("a"), must=False), replace(ask_wait("b"), position="2"))
 
-    now = {wait.wait.key: wait for wait in await bed.store.lists.waits(run_id=run.run_id)}
+    now = {wait.wait.key: wait for wait in await bed.store.lists.waits(run.run_id)}
     assert now["a"].since == first.since
     assert now["b"].since > first.since
     assert not now["a"].wait.must
@@ -106,21 +113,59 @@ async def test_a_refused_turn_leaves_the_waits(bed: Bed) -> None:
 
     await run.send(run.turn(result("1"), take_answers=("gone",), waits=(ask_wait("b"),)))
 
-    assert [w.wait.key for w in await bed.store.lists.waits(run_id=run.run_id)] == ["a"]
+    assert [w.wait.key for w in await bed.store.lists.waits(run.run_id)] == ["a"]
 
 
-async def test_waits_are_listed_by_kind_oldest_first(bed: Bed) -> None:
-    """Those of one kind, of all runs, in the order in which they were begun; at most `limit`."""
+async def test_what_waits_for_a_person_is_listed_oldest_first(bed: Bed) -> None:
+    """Of all runs, in the order in which they were begun; at most `limit`, and behind a place the next ones."""
     runs = [await bed.begin(agent=AgentId("desk", f"{n}")) for n in range(3)]
     for n, run in enumerate(runs):
         await rest(run, Wait("1", "approval", f"appr-{n}"), ask_wait(f"ask-{n}", must=False))
+        tick(bed)
 
-    found = await bed.store.lists.waits(kind="approval")
-    two = await bed.store.lists.waits(kind="approval", limit=2)
+    found = await bed.store.lists.approvals()
+    two = await bed.store.lists.approvals(limit=2)
 
     assert [wait.wait.key for wait in found] == ["appr-0", "appr-1", "appr-2"]
     assert [wait.wait.key for wait in two] == ["appr-0", "appr-1"]
+    behind = ApprovalFilter(after=two[-1].place)
+    assert await bed.store.lists.approvals(behind) == found[2:]
+    for wait in found:
+        for chosen in (ApprovalFilter(run_id=wait.run_id), ApprovalFilter(key=wait.wait.key)):
+            assert await bed.store.lists.approvals(chosen) == [wait]
+    assert await bed.store.lists.approvals(ApprovalFilter(key="appr", tenant="acme")) == []
     assert [wait.since for wait in found] == sorted(wait.since for wait in found)
+
+
+async def test_approvals_of_an_owner_are_of_its_sessions_and_of_the_runs_below(bed: Bed) -> None:
+    """Of no other owner, of no other tenant's owner of the same name, and of nobody."""
+    store, below = bed.store, {}
+    for n, (owner, tenant) in enumerate(
+        (("ada", "default"), ("bob", "default"), ("ada", "acme"), (None, "default"))
+    ):
+        agent = AgentId("desk", f"{n}", tenant)
+        await store.directory.create(agent, SessionLabel(), owner=owner)
+        run = await bed.begin(agent=agent)
+        child = await run.spawn("0", AgentId("clerk", f"{n}", tenant))
+        await child.start()
+        await rest(run, Wait("1", "approval", f"top-{n}"))
+        tick(bed)
+        await rest(child, Wait("1", "approval", f"below-{n}"))
+        below[n] = child
+
+    async def keys(tenant: str, owner: str, **more: Any) -> list[str]:
+        chosen = ApprovalFilter(tenant=tenant, owner=owner, **more)
+        return [one.wait.key for one in await store.lists.approvals(chosen)]
+
+    assert await keys("default", "ada") == ["top-0", "below-0"]
+    assert await keys("default", "bob") == ["top-1", "below-1"]
+    assert await keys("acme", "ada") == ["top-2", "below-2"]
+    assert await keys("acme", "bob") == []
+    assert await keys("default", "ada", run_id=below[0].run_id) == ["below-0"]
+    assert await keys("default", "ada", run_id=below[1].run_id) == []
+    assert await keys("default", "ada", key="top-1") == []
+    [first] = await store.lists.approvals(ApprovalFilter(key="top-0"))
+    assert await keys("default", "ada", after=first.place) == ["below-0"]
 
 
 def key_of(sent: Outgoing) -> MessageKey:

@@ -20,6 +20,7 @@ from actors.kernel.storage.errors import OpenRunsError
 from actors.kernel.storage.graph import Entity, Relationship
 from actors.kernel.storage.memory import NewMemory
 from actors.kernel.storage.task import Task
+from actors.kernel.storage.token import NewToken
 from actors.kernel.storage.vector import VectorDocument
 from actors.kernel.store.operators import agent_scope
 from actors.runtime.sharding.erasing import Erasing
@@ -183,6 +184,20 @@ async def home(bed: Bed) -> AsyncIterator[Home]:
         yield found
 
 
+def new_token(id_: str, *, tenant: str, login_of: str | None = None) -> NewToken:
+    """A token whose id is its name and the digest of its secret."""
+    return NewToken(
+        id=id_,
+        digest=id_,
+        name="" if login_of else id_,
+        tenant=tenant,
+        principal="ada",
+        scopes=("sessions:own",),
+        is_login=login_of is not None,
+        parent=login_of,
+    )
+
+
 async def test_a_session_goes_with_the_runs_that_wrote_it(home: Home) -> None:
     """Another session of the agent stays, its state and its artifacts too; the next turn begins anew."""
     runs = await home.furnish()
@@ -220,11 +235,22 @@ async def test_an_agent_goes_whole(home: Home) -> None:
 @pytest.mark.parametrize("tenant", TENANTS)
 async def test_a_tenant_goes_and_the_other_one_stays(home: Home, tenant: str) -> None:
     """The default tenant's agents lie between those of others, and none of these is touched."""
-    runs = await home.furnish()
+    runs, tokens = await home.furnish(), home.bed.store.tokens
+    for name in TENANTS:
+        for n in range(2):
+            await tokens.create(new_token(f"{name}-{n}", tenant=name))
+        await tokens.create(new_token(f"{name}-login", tenant=name, login_of=f"{name}-0"))
     preview = await home.preview(tenant=tenant)
     report = await home.erase(tenant=tenant)
 
-    assert "tokens of the API" in [one.name for one in report.unreached]
+    assert not any("token" in one.name for one in report.unreached)
+    assert report.counts["tokens"] == {"tokens": 3}
+    assert {one.tenant for one in await tokens.list()} == {*TENANTS} - {tenant}
+    assert (await tokens.find(f"{tenant}-login")) is None
+    assert set(await tokens.over([f"{tenant}-0", f"{tenant}-login"])) == {
+        f"{tenant}-0",
+        f"{tenant}-login",
+    }
     for agent in AGENTS:
         is_ours = agent.tenant == tenant
         assert await home.left(agent) == (NOTHING if is_ours else WHOLE)

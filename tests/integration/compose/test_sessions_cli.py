@@ -11,6 +11,7 @@ import pytest
 
 from actors.agents import ReActAgent
 from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.session_directory import SessionLabel
 from actors.sessions import AgentRuntime, SessionAgent
 from actors.sessions.events import EVENTS
 from actors.testing import FunctionModel
@@ -167,6 +168,23 @@ def test_a_chat_may_begin_a_session(cli: Cli) -> None:
     assert (one.code, two.code, again.code) == (Exit.OK, Exit.OK, Exit.USAGE)
     assert "session s1 of session is there already: leave --new out" in again.err
     assert len(found.data) == 2
+
+
+async def test_a_list_shows_whose_a_session_is(cli: Cli) -> None:
+    """Its owner and its title, for people and for programs; one that a program began is nobody's."""
+    async with cli.host() as runtime:
+        for key, owner in (("s1", "ada"), ("s2", None)):
+            label = SessionLabel(title=f"About {key}")
+            await runtime.store.directory.create(AgentId("session", key), label, owner=owner)
+        said = await cli.call("sessions", "list")
+        data = (await cli.call("sessions", "list", "--json")).data
+
+    assert {one["session"]: (one["owner"], one["title"]) for one in data} == {
+        "s1": ("ada", "About s1"),
+        "s2": (None, "About s2"),
+    }
+    [line] = [line for line in said.out.splitlines() if "s1" in line]
+    assert ("ada" in line, "About s1" in line, "owner" in said.out) == (True, True, True)
 
 
 @pytest.mark.parametrize(

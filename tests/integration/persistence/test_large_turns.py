@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -37,6 +39,7 @@ class Ground:
 
     def __init__(self, store: PostgresStore, links: Links, rows: asyncpg.Connection) -> None:
         self.transcripts, self.retention = store.transcripts, store.retention
+        self.sessions = store.sessions
         self.links, self.rows = links, rows
         self.artifacts = PostgresArtifacts(links)
 
@@ -144,6 +147,25 @@ async def test_a_large_turn_with_a_known_id_leaves_nothing_behind(ground: Ground
     assert await ground.said() == ["Hi"]
     assert await ground.artifacts.collect(grace_s=0) == 1
     assert await ground.counts() == [1, 0, 0, 0, 0]
+
+
+@pytest.mark.item(285)
+async def test_a_turn_whose_bytes_are_gone_ends_no_list(ground: Ground) -> None:
+    """Its page has the next turn in its place, which still follows it; another reader goes on behind that."""
+    turns = [say(LARGE if n in (1, 2, 4) else "Hi", f"t{n}") for n in range(7)]
+    await ground.transcripts.append(DESK, [replace(one, session=DESK.key) for one in turns])
+    await ground.rows.execute("delete from artifact_pins")
+    await ground.rows.execute("delete from artifacts")
+
+    for branches in (False, True):
+        read = partial(ground.sessions.path, DESK, limit=2, branches=branches)
+        pages = [await read()]
+        while len(pages[-1]) == 2:
+            pages.append(await read(after=pages[-1][-1].ordinal))
+        assert [[node.id for node in page] for page in pages] == [["t0", "t3"], ["t5", "t6"], []]
+        assert [node.parent for page in pages for node in page] == [None, "t2", "t4", "t5"]
+    page = await ground.transcripts.page(DESK, DESK.key, limit=2, offset=1)
+    assert [turn.id for turn in page] == ["t3", "t5"]
 
 
 @pytest.mark.item(285)

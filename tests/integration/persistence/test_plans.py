@@ -169,6 +169,8 @@ SELDOM: Final = frozenset(
         "SQL_ERASE_MEMORIES",
         "SQL_ERASE_RUNS",
         "SQL_ERASE_SESSIONS",
+        "SQL_ERASE_TOKENS",
+        "SQL_COUNT_TOKENS",
         "SQL_ERASE_TURNS",
         "SQL_OPEN_RUNS_TO_ERASE",
         "SQL_PREVIEW_ERASE",
@@ -196,7 +198,6 @@ SELDOM: Final = frozenset(
         "SQL_SELECT_SCHEDULES",
         "SQL_SHARDS_OF",
         "SQL_TOTALS",
-        "SQL_WAITS",
         "SQL_PAGE_OF_SESSIONS",
         "SQL_LIST_TOKENS",
         "SQL_SWEEP_THESE",
@@ -321,7 +322,7 @@ insert into transcript_turns (agent, session, ordinal, id, run_id, body)
 async def test_a_turn_costs_the_same_in_a_long_conversation(
     postgres_dsn: str, schema: str, book: PlanBook, mode: str
 ) -> None:
-    """To write it, and to read it by its id, also where the planner knows of short ones only."""
+    """To write it, and to read it by its id or in a page, also where the planner knows of short ones only."""
     costs: list[int] = []
     book.mode = mode
     async with post_office(postgres_dsn, schema) as post:
@@ -331,7 +332,13 @@ async def test_a_turn_costs_the_same_in_a_long_conversation(
         async def talk(n: int) -> None:
             turns = [NewTurn(TALK.key, f"{n}.{k}", ChatMessage.of("user", "hi")) for k in range(3)]
             await store.transcripts.append(TALK, turns)
-            assert len(await store.sessions.nodes(TALK, [turn.id for turn in turns])) == 3
+            ids = [turn.id for turn in turns]
+            [first, *_] = await store.sessions.nodes(TALK, ids)
+            for branches in (False, True):
+                page = await store.sessions.path(
+                    TALK, after=first.ordinal - 1, limit=3, branches=branches
+                )
+                assert [node.id for node in page] == ids
 
         for n, count in enumerate((0, 20_000)):
             await talk(10 * n)

@@ -34,6 +34,7 @@ from actors.kernel.storage.session_directory import SessionFilter, SessionLabel
 from actors.kernel.storage.token import NewToken, TokenStore
 from actors.kernel.storage.usage import UsageFilter
 from actors.kernel.store.limits import Claim, Limit, LimitScope
+from actors.kernel.store.lists import ApprovalFilter
 from actors.kernel.store.schedule import Schedule, Tick
 from actors.kernel.store.transport import SentSignal, Undecodable
 from persistence.postgres.commits import committer
@@ -474,7 +475,11 @@ class Workday:
             await store.create(agent, SessionLabel(title="t"), owner=owner)
             assert not await store.create(agent, SessionLabel(), owner="other")
             run = await self.bed.begin(agent=agent)
-            assert await store.owned("default", owner, [run.run_id]) == {run.run_id}
+            await rest(run, Wait("1", "approval", f"{self.day}-{n}", request={}))
+            for run_id in (None, run.run_id):
+                own = ApprovalFilter(run_id=run_id, tenant="default", owner=owner)
+                assert await self.bed.store.lists.approvals(own)
+            await self.bed.store.lists.waits(run.run_id)
             wanted = SessionFilter(tenant="default", app=agent.type, owner=owner)
             assert agent in [row.agent_id for row in await store.find(wanted, limit=5)]
             assert agent in await self.bed.store.sessions.page("default", "desk", owner=owner)
@@ -496,7 +501,8 @@ class Workday:
         await directory.relabel(agent, title="Whales")
         await directory.is_deleted(agent)
         await directory.find(SessionFilter(tenant=agent.tenant, app=agent.type), limit=3)
-        await store.path(agent)
+        await store.path(agent, limit=2)
+        await store.path(agent, limit=2, branches=True)
         await store.nodes(agent, [f"{self.day}{k}" for k in range(4)])
         await transcripts.view(agent, agent.key, limit=2)
         await transcripts.page(agent, agent.key, limit=2)

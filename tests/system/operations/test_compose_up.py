@@ -7,6 +7,7 @@ import json
 import urllib.request
 from typing import TYPE_CHECKING, Any, Final
 
+import httpx2
 import pytest
 
 from actors.kernel.runtime.ids import AgentId
@@ -14,7 +15,7 @@ from actors.kernel.runtime.log_entry import EntryKind
 from compose.assembly.runtime import build_postgres_runtime
 from compose.assembly.settings import Settings
 from tests.harness.rawnats import RawNats, RawNatsError, raw_nats
-from tests.system.containers import HOSTS, SERVERS, UP_LIMIT_S, Stack, brought_up
+from tests.system.containers import APIS, HOSTS, SERVERS, UP_LIMIT_S, Stack, brought_up
 from tests.system.waiting import until
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.timeout(2 * UP_LIMIT_S)
 async def test_a_host_in_a_container_dies_and_the_other_one_goes_on() -> None:
     """A run is begun from outside, its host is killed, its other half is done by the other host once."""
     async with (
-        brought_up(*SERVERS, *HOSTS, CALLBOARD_LEASE_S=LEASE_S) as stack,
+        brought_up(*SERVERS, *HOSTS, *APIS, CALLBOARD_LEASE_S=LEASE_S) as stack,
         client(stack) as rt,
     ):
         run_id = await rt.submit(CLERK, {"items": ITEMS, "pace_s": 0.5})
@@ -48,8 +49,10 @@ async def test_a_host_in_a_container_dies_and_the_other_one_goes_on() -> None:
 
         await stack("up", "--detach", "--wait", "--no-build", first)
         await asks_and_publishes(stack)
-        await leaves_when_told(stack, first)
-        for service in (*SERVERS, *HOSTS):
+        await talks_over_http(stack)
+        for service in (first, APIS[0]):
+            await leaves_when_told(stack, service)
+        for service in (*SERVERS, *HOSTS, *APIS):
             is_locked_up(stack.inspect(service))
 
 
@@ -152,10 +155,29 @@ async def ask(crm: RawNats, subject: str, body: dict[str, Any]) -> Any:
     return json.loads(frame.body)
 
 
-async def leaves_when_told(stack: Stack, host: str) -> None:
-    """SIGTERM: the container ends by itself with 0, and the agents are with the other host."""
-    await stack("stop", host)
-    state = stack.inspect(host)["State"]
+async def talks_over_http(stack: Stack) -> None:
+    """A token of one process of the API counts at the other one, and without one nothing is answered."""
+    token = (await stack("exec", "-T", APIS[0], "callboard", "tokens", "create", "ada")).split()[-1]
+    urls = [f"http://127.0.0.1:{stack.http_port(one)}" for one in APIS]
+    bearer = {"authorization": f"Bearer {token}"}
+    async with httpx2.AsyncClient(timeout=60, trust_env=False) as asking:
+        refused = await asking.get(f"{urls[0]}/v1/sessions")
+        body = {"session_id": "s"}
+        made = await asking.post(f"{urls[0]}/v1/sessions", json=body, headers=bearer)
+        said = await asking.post(
+            f"{urls[1]}/v1/sessions/s/runs",
+            json={"text": "hello"},
+            headers={**bearer, "prefer": "wait=30"},
+        )
+
+    assert (refused.status_code, made.status_code) == (401, 201)
+    assert said.json()["output"] == "You said hello"
+
+
+async def leaves_when_told(stack: Stack, service: str) -> None:
+    """SIGTERM: the container ends by itself with 0, and what it had is with the others."""
+    await stack("stop", service)
+    state = stack.inspect(service)["State"]
 
     assert state["ExitCode"] == 0
     assert not state["OOMKilled"]

@@ -71,6 +71,57 @@ async def check_access(page: Page) -> None:
 HARD: Final = ("serious", "critical")
 
 
+async def choose(page: Page, name: str) -> None:
+    """Open the menu of the conversation, and take an entry of it, by the keyboard alone."""
+    await page.locator(".menu summary").focus()
+    await page.keyboard.press("Enter")
+    await page.keyboard.press("Tab")
+    if name == "Delete":
+        await page.keyboard.press("Tab")
+    await expect(page.locator(".menu button:focus")).to_have_text(name)
+    await page.keyboard.press("Enter")
+
+
+@pytest.mark.parametrize("width", [1280, PHONE["width"]])
+async def test_a_conversation_is_renamed_and_deleted_by_keyboard(place: Place, width: int) -> None:
+    """Each after a question. With an open run it is not deleted, and the question says why and stays."""
+    gate = place.desk.hold(f"manage{width} whales")
+    size = {"width": width, "height": 760}
+    async with watched(place.browser, place.url, viewport=size) as seen:
+        page, (name, other) = seen.page, (f"manage-{width}", f"<b>Other</b> {width}")
+        await page.goto(await place.session(name))
+        await choose(page, "Rename")
+        await expect(page.locator("#rename input")).to_have_value(name)
+        await check_access(page)
+        await page.keyboard.press("Control+A")
+        await page.keyboard.type(other)
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#rename")).to_be_hidden()
+        await expect(page).to_have_title(f"{other} · helpdesk")
+        await page.reload()
+        await expect(page.locator(".crumbs [aria-current]")).to_have_text(other)
+        await say(page, f"manage{width} whales")
+        await expect(page.locator("#line .stop")).to_have_count(1)
+        seen.is_cut = True  # the refusal is one of HTTP
+        await choose(page, "Delete")
+        await expect(page.locator("#remove button:focus")).to_have_text("Keep it")
+        await page.keyboard.press("Tab")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#remove [role=alert]")).to_contain_text("cancel its open runs")
+        await check_access(page)
+        await page.keyboard.press("Escape")
+        seen.is_cut = False
+        gate.set()
+        await expect(page.locator("#line .stop")).to_have_count(0)
+        await choose(page, "Delete")
+        await page.keyboard.press("Tab")
+        await page.keyboard.press("Enter")
+        await expect(page).to_have_url(f"{place.url}/chat/{APP_NAME}")
+        await expect(page.locator("#sessions")).not_to_contain_text(other)
+        answer = await page.request.get(f"{place.url}/v1/sessions/{name}?app={APP_NAME}")
+        assert answer.status == 410
+
+
 @pytest.mark.item(349, 351, 362, 364, 371)
 async def test_a_reload_in_the_middle_of_an_answer_shows_the_same(place: Place) -> None:
     """So does a second reader; the answer's end comes to both, as HTML. A message waits, and is cancelled."""

@@ -26,15 +26,15 @@ export async function ask(method, path, body) {
 }
 
 /** Do something once at a time for an element, and tell the reader if it fails. Returns whether it worked. */
-export async function attempt(element, work) {
+export async function attempt(element, work, say = tell) {
   if (element.dataset.busy) return false;
   element.dataset.busy = "1";
   try {
     await work();
-    tell("");
+    say("");
     return true;
   } catch (error) {
-    tell(error.message);
+    say(error.message);
     return false;
   } finally {
     delete element.dataset.busy;

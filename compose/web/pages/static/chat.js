@@ -5,6 +5,7 @@ import { adopt, load, oneByOne, patchChildren, tell } from "./dom.js";
 import { clear, finish, finished, say, startOver } from "./live.js";
 import { Stream } from "./stream.js";
 import { beside } from "./beside.js";
+import { inDialog } from "./manage.js";
 
 const main = document.getElementById("main");
 const scroll = document.getElementById("scroll");
@@ -164,7 +165,7 @@ async function send(said, parent) {
   if (!main.dataset.title) await name(said.trim().slice(0, LONGEST_TITLE));
 }
 
-/** A conversation without a title gets its first words. */
+/** Give the conversation a title: one without gets its first words. */
 async function name(title) {
   await ask("PATCH", `${api}${ofApp}`, { title });
   main.dataset.title = title;
@@ -195,6 +196,15 @@ const ACTIONS = {
     await renewPath();
   },
   edit: (button) => edit(button.closest("article")),
+  rename: () =>
+    inDialog("rename", (form) => name(form.elements.name.value.trim()), (form) => {
+      form.elements.name.value = main.dataset.title || session;
+    }),
+  remove: () =>
+    inDialog("remove", async () => {
+      await ask("DELETE", `${api}${ofApp}`);
+      location.replace(`${base}/chat/${part(app)}`);
+    }),
   beside: (link) => beside(link.href, `${base}/v1${api}`, ofApp),
 };
 

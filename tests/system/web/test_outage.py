@@ -1,0 +1,88 @@
+"""A process of the API whose database goes away and comes back: what it answers, and what its probes say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING
+
+from compose.web.identity.authentication import FRESH_S
+from tests.integration.compose.commandline import Cli
+from tests.system.waiting import until
+from tests.system.web.conversing import APP_NAME, client_of
+
+if TYPE_CHECKING:
+    import httpx2
+    import pytest
+
+    from tests.harness.servers import OwnPostgres
+    from tests.system.processes import Hosts
+
+ANY_PORT = "127.0.0.1:0"
+
+
+def _get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+async def asked(client: httpx2.AsyncClient, path: str, token: str) -> tuple[int, str, str]:
+    """Status, code and Retry-After of an answer."""
+    answer = await client.get(path, headers={"authorization": f"Bearer {token}"})
+    return (
+        answer.status_code,
+        answer.json().get("code", ""),
+        answer.headers.get("retry-after", ""),
+    )
+
+
+async def test_no_token_is_refused_because_the_database_is_away(
+    own_postgres: OwnPostgres, hosts: Hosts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Requests get 503 with Retry-After, whether their token is one or none, and `/readyz` says why."""
+    server = await asyncio.to_thread(own_postgres, durable=True)
+    words = "--no-agents", "--app", APP_NAME, "--auth", "tokens"
+    process, url = await hosts.web(*words, url=server.url, http=ANY_PORT, outage_s=0.5)
+    probes = (await process.until("host.http"))["url"]
+    cli = Cli(server.url, hosts.schema, capsys)
+    token = (await cli.call("tokens", "create", "ada", "--json")).data["token"]
+
+    async def probe(path: str) -> tuple[int, str]:
+        return await asyncio.to_thread(_get, f"{probes}{path}")
+
+    async def is_ready() -> bool:
+        return (await probe("/readyz"))[0] == 200
+
+    async with client_of(url) as client:
+        await until(is_ready, "ready")
+        _, metrics = await probe("/metrics")
+        before = await asked(client, "/v1/sessions", token)
+        await asyncio.to_thread(server.kill)
+        remembered = await asked(client, "/v1/apps", token)
+        async with asyncio.timeout(4 * FRESH_S):
+            while (known := await asked(client, "/v1/apps", token))[0] == 200:
+                pass
+        unknown = await asked(client, "/v1/apps", "cb_unknown")
+        code, body = await probe("/readyz")
+        alive, _ = await probe("/healthz")
+        await asyncio.to_thread(server.start)
+        await until(is_ready, "ready again")
+        after = await asked(client, "/v1/sessions", token)
+        bad = await asked(client, "/v1/sessions", "cb_unknown")
+    process.send(signal.SIGTERM)
+
+    assert before == after == (200, "", "")
+    assert bad == (401, "bad_token", "")
+    assert known == unknown == (503, "unavailable", "1")
+    assert remembered in ((200, "", ""), known), "it is known for two seconds"
+    assert [one["check"] for one in json.loads(body)["reasons"]] == ["postgres"]
+    assert (code, alive) == (503, 200)
+    assert "\ncallboard_host_serving 0.0" in metrics, "no agents are served here"
+    assert "callboard_host_lease_good" not in metrics
+    assert await process.exit_code() == 0

@@ -24,6 +24,10 @@ create index if not exists runs_by_due on runs (wait_until) where wait_until is 
 create index if not exists runs_by_key on runs (wait_key) where wait_key is not null;
 create index if not exists runs_by_parent on runs (parent_run_id) where parent_run_id is not null;
 create index if not exists runs_by_session on runs (session_id) where session_id is not null;
+create table if not exists branch_waits (
+  run_id text not null, reason text not null, wait_key text, place integer not null, primary key (run_id, place)
+);
+create index if not exists branch_waits_by_key on branch_waits (wait_key);
 create table if not exists ledger (
   run_id text not null, seq integer not null, record_json text not null, primary key (run_id, seq)
 );

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from actors.kernel.workflow.branches import GraphFork
 from actors.kernel.workflow.drawn import new_id, utc_now_iso
-from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.durable import WRAPPED, durable_copy
 from actors.kernel.workflow.effects import RunStatus, WaitReason, WaitState
 
 FIELDS = (
@@ -42,6 +43,7 @@ class RunState:
         actor_id: Whom it acts for.
         session_id: The session that it belongs to.
         parent_run_id: The run that started it as a sub-graph.
+        fork: Its branches, while it has some: it goes on at `current_node` when they have met.
     """
 
     run_id: str
@@ -57,6 +59,7 @@ class RunState:
     actor_id: str | None = None
     session_id: str | None = None
     parent_run_id: str | None = None
+    fork: GraphFork | None = None
 
     @classmethod
     def new(
@@ -99,17 +102,20 @@ class RunState:
         told["waiting"] = (
             None if self.waiting is None else durable_copy(self.waiting.to_dict(), "waiting")
         )
+        if self.fork is not None:
+            told["fork"] = durable_copy(self.fork.to_dict(), "fork", deepest=WRAPPED)
         return told
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunState:
         """Return the run that `to_dict` described. It shares what it holds with `data`."""
-        wait = data.get("waiting")
+        wait, fork = data.get("waiting"), data.get("fork")
         fields: dict[str, Any] = {name: data.get(name) for name in FIELDS}
         return cls(
             status=RunStatus(data["status"]),
             vars=data["vars"],
             waiting=None if wait is None else WaitState.from_dict(wait),
+            fork=None if fork is None else GraphFork.from_dict(fork),
             **fields,
         )
 
@@ -128,7 +134,7 @@ class RunChoice:
 
     Attributes:
         status: Of this status.
-        wait_reason: Waiting for this kind.
+        wait_reason: Waiting for this kind, the run or a branch of it.
         workflow_id: Of this graph.
         session_id: Of this session.
         root_only: Started by no other run.
@@ -149,7 +155,7 @@ class RunChoice:
     def _fits(self, run: RunState) -> bool:
         return (
             (self.status is None or run.status == self.status)
-            and (self.wait_reason is None or reason_of(run) == self.wait_reason)
+            and (self.wait_reason is None or self.wait_reason in _reasons(run))
             and (self.workflow_id is None or run.workflow_id == self.workflow_id)
             and (self.session_id is None or run.session_id == self.session_id)
             and not (self.root_only and run.parent_run_id)
@@ -159,6 +165,27 @@ class RunChoice:
 def open_wait(run: RunState) -> WaitState | None:
     """Return what the run waits for now; None: it does not wait."""
     return run.waiting if run.status is RunStatus.WAITING else None
+
+
+def open_waits(run: RunState) -> list[WaitState]:
+    """Return what the run waits for now: of a run that has branches, what those wait for that do."""
+    if run.fork is not None and not run.status.is_terminal:
+        return [*run.fork.waits()]
+    wait = open_wait(run)
+    return [] if wait is None else [wait]
+
+
+def event_keys(run: RunState) -> set[str]:
+    """Return the keys of the events that the run, or a branch of it, waits for now."""
+    return {
+        one.wait_key
+        for one in open_waits(run)
+        if one.reason is WaitReason.EVENT and one.wait_key is not None
+    }
+
+
+def _reasons(run: RunState) -> set[WaitReason | None]:
+    return {reason_of(run), *(one.reason for one in open_waits(run))}
 
 
 def reason_of(run: RunState) -> WaitReason | None:

@@ -12,9 +12,12 @@ from actors.kernel.workflow.errors import GraphError, NoSuchRunError, RunIdentit
 from actors.kernel.workflow.ledger_store import metrics_of
 from actors.kernel.workflow.run_lists import tree_of
 from actors.kernel.workflow.run_state import RunState
+from actors.workflow.embedded.starting import check_nodes
+from actors.workflow.machine.branches import Path
+from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.recovery import behind_record, record_from
 from actors.workflow.machine.spec import WorkflowSpec
-from actors.workflow.machine.variables import RUNTIME, namespace, seq_of, with_path
+from actors.workflow.machine.variables import RUNTIME, namespace, with_path
 
 RUN_HISTORY_BUNDLE_VERSION_V1: Final = 1
 SNAPSHOT: Final = "workflow_snapshot"
@@ -154,13 +157,11 @@ def replay_run_history(bundle: dict[str, Any], workflow: WorkflowSpec) -> list[R
             "a history", "its first record is missing: export it with ledger_mode='full'"
         )
     states = [RunState.from_dict(durable_copy(begun, "start", deepest=WRAPPED))]
-    state, opened = states[0], None
+    state, opened = states[0], dict[Path, OpenStep]()
     for place, record in enumerate(records):
-        state, opened = behind_record(state, opened, record)
-        if state.current_node not in workflow.nodes:
-            problem = f"graph {workflow.workflow_id!r} has no node {state.current_node!r}"
-            raise GraphError(f"record {place}", problem)
-        if seq_of(state.vars) != seq_of(states[-1].vars):
+        state = behind_record(state, opened, record)
+        if state is not states[-1]:
+            check_nodes(f"record {place}", workflow, state)
             states.append(state)
     last = RunState.from_dict(bundle["run"])
     if (states[-1].status, states[-1].output) != (last.status, last.output):

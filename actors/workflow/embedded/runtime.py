@@ -19,7 +19,7 @@ from actors.kernel.workflow.ledger_store import (
     ObservableLedgerStoreProtocol,
     Subscriber,
 )
-from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.run_state import RunState, open_waits
 from actors.kernel.workflow.run_store import CreatingRunStore, Fault, RunStore, no_fault
 from actors.runtime.loop.clock import SystemClock
 from actors.workflow.embedded.deletion import deleted_tree
@@ -208,13 +208,14 @@ class WorkflowRuntime:
         with self._held(run_id) as held:
             state, now = held.state, self.now()
             kept = namespace(namespace(state.vars, RUNTIME), ANSWERS)
-            if state.status is RunStatus.RUNNING and wait_key not in kept:
-                path = [RUNTIME, ANSWERS, wait_key]
-                held.take(records.noted(state, "answer", path, payload, at=now))
-            elif state.status is RunStatus.RUNNING:
+            waits_now = wait_key in {one.wait_key for one in open_waits(state)}
+            if waits_now or state.status is not RunStatus.RUNNING:
+                held.take(waits.answered(state, wait_key, payload, at=now))
+            elif wait_key in kept:
                 raise StaleResumeError(run_id, f"Run has an answer to {wait_key!r} already")
             else:
-                held.take(waits.answered(state, wait_key, payload, at=now))
+                path = [RUNTIME, ANSWERS, wait_key]
+                held.take(records.noted(state, "answer", path, payload, at=now))
             held.save()
             return held.state.copied()
 
@@ -390,9 +391,9 @@ class WorkflowRuntime:
 
     def _deliver(self, listener: RunState, key: str, event: dict[str, Any]) -> bool:
         """Answer the wait of a listener by an event; whether it still waited, and had not seen it."""
-        with self._driving(listener.run_id) as held:
-            now = self.now()
-            if held is None or (decided := waits.heard(held.state, key, event, at=now)) is None:
+        with self._driving(listener.run_id) as first:
+            held = first or self._driven[listener.run_id]  # an event between its own branches
+            if (decided := waits.heard(held.state, key, event, at=self.now())) is None:
                 return False
             held.take(decided)
             held.save()

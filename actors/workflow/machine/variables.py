@@ -18,6 +18,8 @@ SEQ: Final = "effect_seq"
 """In `_runtime`: the number of the next change of the state; absent is 0."""
 RECORDS: Final = "ledger_records"
 """In `_runtime`: how many records of the ledger the state has in it."""
+BRANCH: Final = "branch"
+"""In `_runtime`, as a branch sees it: its place among the branches of the run; see `branch_of`."""
 
 _INDEX: Final = re.compile(r"\[(-?\d+)\]")
 
@@ -41,6 +43,16 @@ def namespace(variables: Mapping[str, Any], name: str) -> dict[str, Any]:
 def seq_of(variables: Mapping[str, Any]) -> int:
     """Return the number of the next change of the state."""
     return int(namespace(variables, RUNTIME).get(SEQ) or 0)
+
+
+def branch_of(variables: Mapping[str, Any]) -> list[str]:
+    """Return the names of the branches that a node is called in, the outermost first; none: in no branch."""
+    return [one.partition(".")[2] for one in namespace(variables, RUNTIME).get(BRANCH) or ()]
+
+
+def place_of(run_id: str, variables: Mapping[str, Any]) -> str:
+    """Return the run, and the branch of it: what ids of steps are derived from."""
+    return "/".join([run_id, *(namespace(variables, RUNTIME).get(BRANCH) or ())])
 
 
 def with_path(variables: dict[str, Any], path: list[str], value: Any) -> dict[str, Any]:

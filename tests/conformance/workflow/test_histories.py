@@ -213,6 +213,52 @@ def test_a_history_can_be_played_again(stores: Stores) -> None:
         replay_run_history(cut, spec)
 
 
+@pytest.mark.item(452, 463)
+def test_branches_are_in_snapshots_and_histories(stores: Stores, tmp_path: Path) -> None:
+    """Each is gone on with in the new run, elsewhere, and where it was; a replay shows every step of them."""
+    ask = {key: {"prompt": "?", "wait_key": key} for key in "ab"}
+    nodes: dict[str, Any] = {
+        key: effect_then(EffectType.ASK_USER, payload, key=f"out.{key}")
+        for key, payload in ask.items()
+    }
+    nodes["fork"] = lambda run, _ctx: StepPlan(
+        run.current_node, next_node="end", parallel={"a": "a", "b": "b"}
+    )
+    spec = WorkflowSpec("forked", "fork", {**nodes, "end": end_node})
+    runtime = stores.runtime(spec)
+    run_id = runtime.start(spec)
+    runtime.tick(spec, run_id)
+    state = runtime.resume(spec, run_id, "b", 1)
+    where: dict[str, Any] = {"run_store": stores.runs, "ledger_store": stores.ledger}
+    stores.snapshots.save(Snapshot.from_run(run=state, name="x", spec_hash=spec.hash))
+    (found,) = stores.reopen().snapshots.list()
+    bundle = json.loads(json.dumps(export_run_history_bundle(run_id=run_id, **where)))
+    other = Stores(stores.kind, tmp_path / "other")
+
+    import_run_history_bundle(bundle, run_store=other.runs, ledger_store=other.ledger)
+    again = restore_snapshot(found, spec, **where)
+
+    for one, store in ((run_id, stores), (again, stores), (run_id, other)):
+        done = store.reopen().runtime(spec).resume(spec, one, "a", 2)
+        assert done.output["out"] == {"a": 2, "b": 1}
+    other.close()
+    states = replay_run_history(export_run_history_bundle(run_id=run_id, **where), spec)
+    forks = [one.fork for one in states]
+    assert [one and [branch.node for branch in one.branches] for one in forks] == [
+        None,
+        ["a", "b"],
+        ["a", "b"],
+        ["a", "b"],
+        ["a", "end"],
+        ["end", "end"],
+        None,
+        None,
+    ]
+    missing = WorkflowSpec("forked", "fork", {"fork": nodes["fork"], "a": nodes["a"]})
+    with pytest.raises(GraphError, match="no node 'end'"):
+        restore_snapshot(found, missing, force=True, **where)
+
+
 @pytest.mark.item(397, 446, 447, 450, 451, 459)
 def test_all_wrappers_at_once_change_no_graph(stores: Stores) -> None:
     """Observed, chained and offloaded: large values are references for nodes, the chain is whole."""

@@ -101,6 +101,10 @@ class SqliteRunStore:
             connection.execute(SQL_FORGET_BRANCH_WAITS, (run_id,))
             return connection.execute(SQL_DELETE_RUN, (run_id,)).rowcount == 1
 
+    def grouped(self) -> AbstractContextManager[object]:
+        """See `GroupingRunStore.grouped`: one transaction of the file."""
+        return self._database.transaction()
+
     def lock(self, run_id: str, *, wait: bool = True) -> AbstractContextManager[None]:
         """See `LockingRunStore.lock`."""
         return self._locks.hold(run_id, wait=wait)

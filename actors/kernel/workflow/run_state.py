@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from actors.kernel.workflow.branches import GraphFork
 from actors.kernel.workflow.drawn import new_id, utc_now_iso
-from actors.kernel.workflow.durable import WRAPPED, durable_copy
+from actors.kernel.workflow.durable import WRAPPED, durable_copy, plain_copy
 from actors.kernel.workflow.effects import RunStatus, WaitReason, WaitState
 
 FIELDS = (
@@ -126,6 +126,15 @@ class RunState:
             NotSerializableError: See `to_dict`.
         """
         return RunState.from_dict(self.to_dict())
+
+    def cloned(self) -> RunState:
+        """Return what `copied` does, of a run that a driver made: its values are known to be JSON data."""
+        copy: RunState = replace(
+            self, vars=plain_copy(self.vars), output=plain_copy(self.output), waiting=None
+        )
+        if self.waiting is not None:
+            copy.waiting = WaitState.from_dict(plain_copy(self.waiting.to_dict()))
+        return copy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

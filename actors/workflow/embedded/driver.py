@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from actors.kernel.clock import Clock
 from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.workflow.effects import EffectType, WaitReason
-from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.run_state import RunState, open_wait
 from actors.kernel.workflow.run_store import Fault, RunStore
 from actors.workflow.embedded.handlers import EffectHandlers, settled
 from actors.workflow.embedded.held_run import HeldRun
@@ -113,6 +113,9 @@ class Driver:
 
     def _next(self, held: HeldRun, last: Path) -> Leaf | None:
         """Return the next branch behind `last` that can go on now; None: none can."""
+        if held.state.fork is None:
+            leaf = Leaf((), open_wait(held.state))
+            return leaf if self._is_able(held, leaf) else None
         cursors = [*leaves(held.state)]
         start = next((place + 1 for place, one in enumerate(cursors) if one.path == last), 0)
         turns = (*cursors[start:], *cursors[:start])
@@ -205,7 +208,7 @@ class Driver:
         if node is None:
             problem = f"graph {spec.workflow_id!r} has no node {state.current_node!r}"
             return records.failed(state, problem, at=self.now())
-        copy = state.copied()
+        copy = state.cloned()
         try:
             plan = settled(node(copy, self.context))
         except Exception as exc:  # noqa: BLE001 - of an author's function, and recorded
@@ -236,8 +239,11 @@ class Driver:
         outcome = self._executed(seen, opened)
         self.fault("executed")
         held.take_at(path, self._decided(held.seen(path), opened, outcome))
-        held.flush()
-        self.fault("ended")
+        if (
+            path in held.opened
+        ):  # another attempt comes: this one is recorded, and there is nothing to save
+            held.flush()
+            self.fault("ended")
 
     def _decided(self, state: RunState, opened: OpenStep, outcome: Any) -> Transition:
         wish = self.wishes.cancelled(state.run_id)
@@ -264,6 +270,9 @@ class Driver:
             (self.sleep or time.sleep)(left_s)
 
     def _save(self, held: HeldRun) -> None:
+        if not held.groups:
+            held.flush()
+            self.fault("ended")
         held.save()
         self.fault("saved")
 
@@ -279,4 +288,4 @@ def is_paused(state: RunState) -> bool:
 
 def seen_by_handler(state: RunState, opened: OpenStep) -> RunState:
     """Return a copy of the run as the node left it when it asked for the effect."""
-    return replace(state, vars=varied(state.vars, opened.changed)).copied()
+    return replace(state, vars=varied(state.vars, opened.changed)).cloned()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from actors.kernel.workflow.errors import NoSuchRunError
 from actors.kernel.workflow.ledger_store import LedgerStore
 from actors.kernel.workflow.run_state import RunState
-from actors.kernel.workflow.run_store import RunStore
+from actors.kernel.workflow.run_store import GroupingRunStore, RunStore
 from actors.kernel.workflow.step_record import StepRecord
-from actors.workflow.embedded.stores.ledgers import append_all, records_after
+from actors.workflow.embedded.stores.ledgers import append_all, is_observed, records_after
 from actors.workflow.machine.branches import Path, lifted, seen_at
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.records import Transition
@@ -28,6 +29,7 @@ class HeldRun:
     Attributes:
         state: The state now.
         opened: The effects that have begun and have no end, by branch.
+        groups: Whether records and state are kept at once.
         recovered: The branches whose open effect is the work of a driver that died.
 
     Raises:
@@ -46,6 +48,7 @@ class HeldRun:
         self.recovered = {*self.opened}
         self._open_at = dict.fromkeys(self.opened, begun_at)
         self._buffer: list[StepRecord] = []
+        self.groups = isinstance(runs, GroupingRunStore) and not is_observed(ledger)
         self._is_saved = self.state is saved
 
     def take(self, decided: Transition) -> None:
@@ -84,10 +87,18 @@ class HeldRun:
             self._buffer = []
 
     def save(self) -> None:
-        """Keep records and state."""
-        self.flush()
-        if self._is_saved:
-            return
+        """Keep records and state.
+
+        A store that can group writes keeps both at once, unless somebody hears of records: they are told of
+        what is durable.
+        """
+        together = self.groups and self._buffer and not self._is_saved
+        with cast("GroupingRunStore", self._runs).grouped() if together else nullcontext():
+            self.flush()
+            if not self._is_saved:
+                self._save_state()
+
+    def _save_state(self) -> None:
         count = min((self._open_at[path] for path in self.opened), default=self._count)
         counted = with_path(self.state.vars, [RUNTIME, RECORDS], count)
         state = replace(self.state, vars=counted)

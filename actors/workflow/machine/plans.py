@@ -50,8 +50,7 @@ def planned(
     try:
         checked = _checked(spec, plan)
         _check_branches(state, checked)
-        after = durable_copy(variables, "vars")
-        changed = _changed(state.vars, after)
+        changed = _changed(state.vars, variables)
         if checked.effect is not None:
             return _opened(state, checked, changed, at=at)
         if checked.complete_output is not None:
@@ -107,11 +106,30 @@ def _check_branches(state: RunState, plan: StepPlan) -> None:
         raise GraphError("its plan", problem)
 
 
-def _changed(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+def _changed(before: dict[str, Any], after: Any) -> dict[str, Any]:
+    """Return what a node changed, as a delta; only that is looked at and copied.
+
+    Raises:
+        NotSerializableError: The path of what is not JSON data.
+    """
+    if not isinstance(after, dict):
+        durable_copy(after, "vars")
+        raise GraphError("vars", f"the node left a {type(after).__name__}. Leave an object")
     found = [one for one in changes(before, after) if one[0] not in _OWN]
-    sets = [[path, value] for path, value, there in found if there]
+    sets = [[path, _clean(path, value)] for path, value, there in found if there]
     unsets = [path for path, _, there in found if not there]
     return ({"set": sets} if sets else {}) | ({"unset": unsets} if unsets else {})
+
+
+def _clean(path: list[str], value: Any) -> Any:
+    """Return a copy of a value at a path, whose names are looked at, too."""
+    whole = value
+    for name in reversed(path):
+        whole = {name: whole}
+    copy = durable_copy(whole, "vars")
+    for name in path:
+        copy = copy[name]
+    return copy
 
 
 def _opened(state: RunState, plan: StepPlan, changed: dict[str, Any], *, at: str) -> Transition:

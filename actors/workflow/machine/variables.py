@@ -104,11 +104,20 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[lis
         elif isinstance(value, dict) and isinstance(before[name], dict):
             for path, inner, there in changes(before[name], value):
                 yield [name, *path], inner, there
-        elif before[name] != value or type(before[name]) is not type(value):
+        elif _differs(before[name], value):
             yield [name], value, True
     for name in before:
         if name not in after:
             yield [name], None, False
+
+
+def _differs(before: Any, after: Any) -> bool:
+    if before is after:
+        return False
+    try:
+        return type(before) is not type(after) or bool(before != after)
+    except Exception:  # noqa: BLE001 - of something that is no JSON data: refused where it is kept
+        return True
 
 
 def parse_path(path: str) -> list[str | int]:

@@ -23,10 +23,11 @@ POINTS = {
         "file written",
         "file synced",
         "file renamed",
+        "ended",
     },
     "sqlite": {"transaction written", "transaction committed"},
 }
-DRIVER = {"started", "executed", "ended", "saved", "resumed"}
+DRIVER = {"started", "executed", "saved", "resumed"}
 
 
 def check(found: dict[str, Any]) -> bool:

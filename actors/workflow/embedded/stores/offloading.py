@@ -241,6 +241,7 @@ def _verbs_of(inner: Any) -> list[str]:
     names = (
         "delete",
         "lock",
+        "grouped",
         "list_runs",
         "list_due_wait_until",
         "list_children",

@@ -8,7 +8,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from actors.kernel.workflow.durable import WRAPPED, durable_copy
+from actors.kernel.workflow.durable import plain_copy
 from actors.kernel.workflow.run_lists import RunShelf
 from actors.kernel.workflow.run_state import RunChoice, RunState, event_keys
 
@@ -82,4 +82,4 @@ class InMemoryRunStore(RunShelf):
 
 
 def _state(row: dict[str, Any]) -> RunState:
-    return RunState.from_dict(durable_copy(row, "run", deepest=WRAPPED))
+    return RunState.from_dict(plain_copy(row))

@@ -51,21 +51,24 @@ def steps_per_s(whose: str, kind: str, folder: Path, count: int, *, pure: bool =
     """Return the steps of one run in a second."""
     words: Any = Words(whose, kind)
 
+    plan_of, effect_of, outcome_of = words.StepPlan, words.Effect, words.EffectOutcome.completed
+    tools = words.EffectType.TOOL_CALLS
+
     def work(run: Any, _ctx: Any) -> Any:
         run.vars["n"] += 1
         if run.vars["n"] == count:
-            return words.StepPlan("work", complete_output={"n": count})
+            return plan_of("work", complete_output={"n": count})
         if pure:
-            return words.StepPlan("work", next_node="work")
-        effect = words.Effect(words.EffectType.TOOL_CALLS, PAYLOAD, result_key="out")
-        return words.StepPlan("work", effect=effect, next_node="work")
+            return plan_of("work", next_node="work")
+        effect = effect_of(tools, PAYLOAD, result_key="out")
+        return plan_of("work", effect=effect, next_node="work")
 
     def handle(*_facts: Any) -> Any:
-        return words.EffectOutcome.completed(PAYLOAD)
+        return outcome_of(PAYLOAD)
 
     runs, ledger = stores_of(kind, folder, words)
     runtime = words.WorkflowRuntime(
-        run_store=runs, ledger_store=ledger, effect_handlers={words.EffectType.TOOL_CALLS: handle}
+        run_store=runs, ledger_store=ledger, effect_handlers={tools: handle}
     )
     spec = words.WorkflowSpec("bench", "work", {"work": work})
     run_id = runtime.start(workflow=spec, vars={"n": 0})

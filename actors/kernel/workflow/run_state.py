@@ -44,6 +44,7 @@ class RunState:
         session_id: The session that it belongs to.
         parent_run_id: The run that started it as a sub-graph.
         fork: Its branches, while it has some: it goes on at `current_node` when they have met.
+        checked: Whether its values are known to be JSON data. Set on what no code of an author can reach.
     """
 
     run_id: str
@@ -60,6 +61,7 @@ class RunState:
     session_id: str | None = None
     parent_run_id: str | None = None
     fork: GraphFork | None = None
+    checked: bool = field(default=False, compare=False, repr=False)
 
     @classmethod
     def new(
@@ -96,9 +98,12 @@ class RunState:
             NotSerializableError: The path of what is not JSON data.
         """
         told = {name: getattr(self, name) for name in FIELDS}
-        told["output"] = durable_copy(self.output, "output")
         told["status"] = RunStatus(self.status).value
-        told["vars"] = durable_copy(self.vars, "vars")
+        if self.checked:
+            told["output"], told["vars"] = plain_copy(self.output), plain_copy(self.vars)
+        else:
+            told["output"] = durable_copy(self.output, "output")
+            told["vars"] = durable_copy(self.vars, "vars")
         told["waiting"] = (
             None if self.waiting is None else durable_copy(self.waiting.to_dict(), "waiting")
         )
@@ -130,7 +135,11 @@ class RunState:
     def cloned(self) -> RunState:
         """Return what `copied` does, of a run that a driver made: its values are known to be JSON data."""
         copy: RunState = replace(
-            self, vars=plain_copy(self.vars), output=plain_copy(self.output), waiting=None
+            self,
+            vars=plain_copy(self.vars),
+            output=plain_copy(self.output),
+            waiting=None,
+            checked=False,
         )
         if self.waiting is not None:
             copy.waiting = WaitState.from_dict(plain_copy(self.waiting.to_dict()))

@@ -101,7 +101,7 @@ class HeldRun:
     def _save_state(self) -> None:
         count = min((self._open_at[path] for path in self.opened), default=self._count)
         counted = with_path(self.state.vars, [RUNTIME, RECORDS], count)
-        state = replace(self.state, vars=counted)
+        state = replace(self.state, vars=counted, checked=True)
         offloaded = getattr(self._runs, "offloaded", None)
         self.state = state if offloaded is None else offloaded(state)
         self._runs.save(self.state)

@@ -27,7 +27,8 @@ from actors.workflow.machine.variables import (
 )
 
 TRACES: Final = "node_traces"
-TRACES_PER_NODE: Final = 20
+TRACES_PER_NODE: Final = 5
+"""All of them are in each checkpoint; the ledger has every attempt."""
 TRACE_BYTES: Final = 4096
 TRACE_DEPTH: Final = 32
 TRUNCATION: Final = "#TRUNCATION"

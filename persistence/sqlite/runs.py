@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -64,10 +64,15 @@ order by updated_at desc, place desc limit :limit
 
 
 class SqliteRunStore:
-    """The runs of a file; see `actors.kernel.workflow.run_store`."""
+    """The runs of a file; see `actors.kernel.workflow.run_store`.
+
+    Attributes:
+        grouped: See `GroupingRunStore.grouped`: one transaction of the file.
+    """
 
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
+        self.grouped: Callable[[], AbstractContextManager[object]] = database.transaction
         path = database.path
         folder = path.with_name(f"{path.name}.locks")
         self._locks = RunFileLocks(folder, timeout_s=database.busy_s)
@@ -100,10 +105,6 @@ class SqliteRunStore:
         with self._database.transaction() as connection:
             connection.execute(SQL_FORGET_BRANCH_WAITS, (run_id,))
             return connection.execute(SQL_DELETE_RUN, (run_id,)).rowcount == 1
-
-    def grouped(self) -> AbstractContextManager[object]:
-        """See `GroupingRunStore.grouped`: one transaction of the file."""
-        return self._database.transaction()
 
     def lock(self, run_id: str, *, wait: bool = True) -> AbstractContextManager[None]:
         """See `LockingRunStore.lock`."""

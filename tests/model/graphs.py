@@ -130,8 +130,10 @@ def _parallel(run: Expected, blocks: list[Any], node: str, variables: dict[str, 
     run.tell(node, "completed")
     variables["a"] += sum(one["a"] - variables["a"] for one in ways)
     variables["b"] = writers[0]["b"] if writers else variables["b"]
+    before = variables["r"]
     for one in ways:
-        variables["r"] = variables["r"] | one["r"]
+        own = {key: value for key, value in one["r"].items() if before.get(key) is not value}
+        variables["r"] = variables["r"] | own
 
 
 def _effect(

@@ -108,9 +108,18 @@ class _Slips(logging.Handler):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, object, object]:
-    """Fail a test during which the product logged a name or an attribute that does not exist."""
+    """Fail a test during which the product logged a name or an attribute that does not exist.
+
+    A command of the product that a test calls writes its log lines to the test's stderr, which ends with it.
+    """
     _Slips.found.clear()
-    done = yield
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        done = yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
     assert not _Slips.found
     return done
 

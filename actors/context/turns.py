@@ -123,9 +123,10 @@ def with_content(message: ChatMessage, content: Sequence[ContentBlock]) -> ChatM
 def turn_of(payload: JsonValue) -> ChatMessage:
     """Return a message's payload as the user's turn.
 
-    One with ``text`` and ``content``, as messages of sessions have it, is the blocks of its content.
+    One with ``text`` and ``content``, as messages of sessions have it, is the blocks of its content. What their
+    client gave with it (``client``) is no part of the turn.
     """
-    if isinstance(payload, dict) and payload.keys() == {"text", "content"}:
+    if isinstance(payload, dict) and payload.keys() - {"client"} == {"text", "content"}:
         return ChatMessage.model_validate({"role": "user", "content": payload["content"]})
     if isinstance(payload, dict) and isinstance(payload.get("text"), str):
         payload = payload["text"]

@@ -6,10 +6,9 @@ import secrets
 from collections.abc import Sequence
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from actors.kernel.agent.message import ContentBlock
-from actors.kernel.json import JsonValue
 
 
 class UserMessage(BaseModel):
@@ -18,12 +17,15 @@ class UserMessage(BaseModel):
     Attributes:
         content: Text blocks, and blocks of any other type, which are kept as they are.
         id: Names it: the same id again, in the same session, is the same run.
+        client: JSON that the user's program gives with it, for the agent's code. Its ``tools`` are offered to
+            the model in this run, and called by the program: see docs/sessions.md, "Tools of the client".
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     content: tuple[ContentBlock, ...] = Field(min_length=1)
     id: str = Field(default_factory=lambda: secrets.token_hex(16))
+    client: dict[str, JsonValue] | None = None
 
     @classmethod
     def of(cls, message: Self | str | Sequence[ContentBlock]) -> Self:
@@ -40,12 +42,13 @@ class UserMessage(BaseModel):
         return "".join(block.text or "" for block in self.content if block.type == "text")
 
     def payload(self) -> dict[str, JsonValue]:
-        """Return what the agent is given: ``text``, and ``content`` if there is more than one text."""
+        """Return what the agent is given: ``text``, ``content`` if there is more than a text, ``client``."""
         first = self.content[0]
-        is_plain = len(self.content) == 1 and first.type == "text" and not first.model_extra
-        if is_plain:
-            return {"text": self.text}
-        blocks: list[JsonValue] = [
-            block.model_dump(mode="json", exclude_none=True) for block in self.content
-        ]
-        return {"text": self.text, "content": blocks}
+        given: dict[str, JsonValue] = {"text": self.text}
+        if len(self.content) > 1 or first.type != "text" or first.model_extra:
+            given["content"] = [
+                block.model_dump(mode="json", exclude_none=True) for block in self.content
+            ]
+        if self.client is not None:
+            given["client"] = self.client
+        return given

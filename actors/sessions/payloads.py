@@ -24,13 +24,14 @@ class StartedData(TypedDict):
 
 
 class SaidData(TypedDict):
-    """A turn of the conversation. Of an answer also the model and what it used."""
+    """A turn of the conversation. Of an answer also the model, what it used, and the position of its pieces."""
 
     role: Literal["system", "user", "assistant", "tool"]
     text: str
     content: list[dict[str, Any]]
     model: NotRequired[str]
     usage: NotRequired[dict[str, Any] | None]
+    position: NotRequired[str]
 
 
 class PieceData(TypedDict):
@@ -42,10 +43,14 @@ class PieceData(TypedDict):
 
 
 class ToolStartedData(TypedDict):
-    """A call of a tool begins. `arguments` are those that the model gave, if a model did."""
+    """A call of a tool begins. `arguments` are those that the model gave, if a model did.
+
+    `client`: the run's client executes it, and the run waits for the result.
+    """
 
     name: str
     arguments: NotRequired[dict[str, Any]]
+    client: NotRequired[bool]
 
 
 class ToolFinishedData(TypedDict):

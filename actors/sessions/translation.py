@@ -22,6 +22,7 @@ Draft: TypeAlias = tuple[str, dict[str, Any], dict[str, str]]
 AT_ONCE: Final = 8
 """So many turns of one entry are looked for at once."""
 PERSON: Final = "person"
+CLIENT: Final = "client"
 _CONTENT: Final = frozenset(("args", "arguments", "content", "error", "output", "result", "text"))
 """Keys of payloads whose values agents and models have made."""
 _PIECES: Final = (K.TEXT_DELTA, K.REASONING_DELTA)
@@ -54,6 +55,8 @@ class RunTranslator:
     """Model calls that have failed."""
     _asked: dict[str, str] = field(default_factory=dict)
     """Ids of approvals that were asked for, by position."""
+    _called: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Calls of the client's tools that have no result, by position."""
 
     def note(self, entry: RunLogEntry) -> None:
         """Remember what later events tell of an entry whose events were read before."""
@@ -61,7 +64,7 @@ class RunTranslator:
             self._note_try(entry)
             self._note_calls(entry.payload)
         elif entry.kind in _ASKS:
-            self._approval(entry)
+            self._question(entry)
 
     async def of(self, entry: RunLogEntry) -> list[SessionEvent]:
         """Return the events of an entry, or the one of a live piece (seq -1); often none."""
@@ -92,7 +95,7 @@ class RunTranslator:
         if kind == K.EFFECT_RESULT and payload.get("effect") == "history.append":
             return [_said(turn) for turn in await self._turns_of(entry)]
         if kind in _ASKS:
-            return self._approval(entry)
+            return self._question(entry)
         if kind in _TOOLS:
             return [self._tool(entry)]
         if kind in _PIECES:
@@ -140,7 +143,8 @@ class RunTranslator:
         if not found or found[-1][1]["role"] != "assistant":
             answer = ChatMessage.model_validate({"role": "assistant", "content": content})
             found.append(("message", _turn_payload(answer), {}))
-        found[-1][1].update(model=payload.get("model"), usage=payload.get("usage"))
+        told = {"model": payload.get("model"), "usage": payload.get("usage")}
+        found[-1][1].update(told, position=entry.position)
         return found
 
     def _note_calls(self, payload: dict[str, Any]) -> list[dict[str, Any]]:
@@ -188,9 +192,13 @@ class RunTranslator:
         status = str(inner or "ok") if payload.get("status") == "ok" else "error"
         return "tool_finished", {**said, "status": status, "result": value}, about
 
-    def _approval(self, entry: RunLogEntry) -> list[Draft]:
+    def _question(self, entry: RunLogEntry) -> list[Draft]:
         payload: dict[str, Any] = entry.payload
         if entry.kind == K.ASK_SENT:
+            if payload["target"] == CLIENT:
+                self._called[entry.position] = asked = payload["request"]
+                said = {"name": asked["name"], "arguments": asked["arguments"], "client": True}
+                return [("tool_started", said, {"tool_call_id": asked["call"]})]
             if payload["target"] != PERSON:
                 return []
             self._asked[entry.position] = id_ = payload["message_id"]
@@ -198,7 +206,13 @@ class RunTranslator:
             said = {"approval_id": id_, "what": asked.get("what", ""), "args": asked.get("args")}
             if "at" in payload:
                 said["expires_at"] = payload["at"]
-            return [("approval_requested", said, {})]
+            call = payload.get("call")
+            return [("approval_requested", said, {"tool_call_id": str(call)} if call else {})]
+        if (called := self._called.pop(entry.position, None)) is not None:
+            result = payload.get("result")
+            status = result.get("status") if isinstance(result, dict) else None
+            said = {"name": called["name"], "status": str(status or "error"), "result": result}
+            return [("tool_finished", said, {"tool_call_id": called["call"]})]
         approval = self._asked.pop(entry.position, None)
         if approval is None:
             return []

@@ -18,7 +18,7 @@ from actors.kernel.runtime.ids import AgentId, RunId, TopicId, message_id_of_pos
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import RunRow
-from actors.runtime.context.question import PERSON
+from actors.runtime.context.question import CLIENT, PERSON
 from actors.runtime.loop.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ _WAIT_ENDS: Final = frozenset(
     }
 )
 
-Verb: TypeAlias = Literal["spawn", "ask", "send", "publish", "approval"]
+Verb: TypeAlias = Literal["spawn", "ask", "send", "publish", "approval", "tool"]
+_OUTSIDE: Final[dict[str, Verb]] = {PERSON: "approval", CLIENT: "tool"}
+"""Questions to no agent, by their target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +221,7 @@ def links_of(entries: Sequence[RunLogEntry]) -> list[CausalLink]:
                 children[child] = link
                 found.append(link)
             case K.ASK_SENT:
-                verb: Verb = "approval" if payload["target"] == PERSON else "ask"
+                verb = _OUTSIDE.get(str(payload["target"]), "ask")
                 link = CausalLink(verb, str(payload["target"]), position, entry.ts, message_id)
                 asks[position] = link
                 found.append(link)
@@ -245,7 +247,7 @@ async def _caused(runtime: Runtime, row: RunRow, link: CausalLink) -> list[RunId
     """Return the runs that came of a link."""
     if link.verb == "spawn":
         return [RunId(link.child)]
-    if link.verb == "approval":
+    if link.verb in _OUTSIDE.values():
         return []
     sender = f"agent:{row.agent_id}"
     try:

@@ -19,6 +19,7 @@ ACCESS: Final[Mapping[str, Access]] = {
     "GET /chat/{app}/{session}": "sessions:own",
     "GET /chat/{app}/{session}/runs/{run}": "sessions:own",
     "GET /chat/{app}/{session}/runs/{run}/children/{child}": "sessions:own",
+    "POST /agui/{app}": "sessions:own",
     "POST /v1/login": "public",
     "GET /v1/login": "signed in",
     "POST /v1/logout": "signed in",

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from actors.runtime.runtime import Runtime
 from actors.sessions.runtime import APP, AgentRuntime
 from compose.web.access import OPENAPI, access_of
-from compose.web.endpoint import WebApi, WebCall, WebEndpoint
+from compose.web.endpoint import Handler, WebApi, WebCall, WebEndpoint
 from compose.web.identity.authentication import Authentication
 from compose.web.limits import Limited
 from compose.web.openapi import openapi_of
@@ -129,7 +129,7 @@ def app(
 def _routes(api: WebApi, origins: Origins) -> list[Route]:
     pages, more_routes = _pages()
     by_path: defaultdict[str, dict[str, WebEndpoint]] = defaultdict(dict)
-    for one in (*ENDPOINTS, *pages):
+    for one in (*ENDPOINTS, *_agui(), *pages):
         by_path[one.path][one.method] = one
     routes = [
         Route(path, _answer(api, found, origins), methods=[*found, "OPTIONS"], name=path)
@@ -145,11 +145,32 @@ async def _openapi(_: Request) -> Response:
 @cache
 def _document() -> dict[str, Any]:
     """Return the description of all endpoints. Few ask for it, and it takes a tenth of a second to make."""
-    return openapi_of(ENDPOINTS)
+    return openapi_of((*ENDPOINTS, *_agui()))
 
 
 async def _refused(request: Request, exc: Exception) -> Response:
     return problem_of(exc).response(request.scope)
+
+
+def _agui() -> tuple[WebEndpoint, ...]:
+    """Return the endpoint of the AG-UI protocol; without the extra a hint in its place."""
+    try:
+        from compose.web.agui.endpoint import ENDPOINTS as AGUI  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as exc:
+        refuse = _refusing("no_agui", "AG-UI cannot be spoken", exc)
+        return (WebEndpoint(method="POST", path="/agui/{app}", call=refuse, says="No AG-UI."),)
+    return AGUI
+
+
+def _refusing(code: str, problem: str, missing: ModuleNotFoundError) -> Handler:
+    """Return what refuses a request for want of a package of the extra."""
+
+    async def refuse(_: WebCall, __: Any, ___: Any) -> Response:
+        why = f"{problem}: there is no package {missing.name!r} here"
+        remedy = "pip install 'callboard[web]'; the API under /v1 works without it"
+        raise ProblemError(HttpProblem(501, code, why, remedy))
+
+    return refuse
 
 
 def _pages() -> tuple[tuple[WebEndpoint, ...], list[Route]]:
@@ -157,13 +178,7 @@ def _pages() -> tuple[tuple[WebEndpoint, ...], list[Route]]:
     try:
         from compose.web.pages.routes import PAGES, ROUTES  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as exc:
-        missing = exc.name
-
-        async def refuse(_: WebCall, __: Any, ___: Any) -> Response:
-            problem = f"the pages cannot be shown: there is no package {missing!r} here"
-            remedy = "pip install 'callboard[web]'; the API under /v1 works without it"
-            raise ProblemError(HttpProblem(501, "no_pages", problem, remedy))
-
+        refuse = _refusing("no_pages", "the pages cannot be shown", exc)
         return (WebEndpoint(method="GET", path="/", call=refuse, says="No pages."),), []
     return PAGES, ROUTES
 

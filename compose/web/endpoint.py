@@ -17,7 +17,7 @@ from actors.kernel.storage.session import SessionRow
 from actors.runtime.runtime import Runtime
 from actors.sessions.runtime import APP, AgentRuntime
 from compose.web.access import Access
-from compose.web.limits import parse_body, parse_id, parse_query, read_body
+from compose.web.limits import MAX_BODY_BYTES, parse_body, parse_id, parse_query, read_body
 from compose.web.principal import LOCAL, NOBODY, Authenticate, Principal
 from compose.web.problems import HttpProblem, ProblemError, problem_of, problem_of_input
 from compose.web.streams import Streams
@@ -176,6 +176,7 @@ class WebEndpoint:
         media_type: Of the answer.
         takes: Media type of the body; None: JSON, if there is one.
         streams: The answer may be a stream of events, too.
+        max_bytes: Of a body that is a model.
     """
 
     method: str
@@ -189,6 +190,7 @@ class WebEndpoint:
     media_type: str = "application/json"
     takes: str | None = None
     streams: bool = False
+    max_bytes: int = MAX_BODY_BYTES
 
     async def respond(self, api: WebApi, request: Request, access: Access) -> Response:
         """Return the answer to a request of whoever has this access; errors are problems."""
@@ -212,7 +214,7 @@ class WebEndpoint:
         query = _checked(self.query, parse_query(request.scope["query_string"]), "query")
         body = None
         if self.body is not None:
-            body = _checked(self.body, parse_body(await read_body(request)), "body")
+            body = _checked(self.body, parse_body(await read_body(request, self.max_bytes)), "body")
         call = WebCall(api=api, principal=principal, request=request, names=names)
         done = await self.call(call, query, body)
         return done if isinstance(done, Response) else json_response(done, self.status)

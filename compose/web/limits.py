@@ -90,22 +90,22 @@ async def pieces_of(request: Request) -> AsyncGenerator[bytes, None]:
             yield piece
 
 
-async def read_body(request: Request) -> bytes:
+async def read_body(request: Request, max_bytes: int = MAX_BODY_BYTES) -> bytes:
     """Return a body.
 
     Raises:
-        ProblemError: It is larger than `MAX_BODY_BYTES`, or takes longer than `BODY_LIMIT_S`.
+        ProblemError: It is larger than `max_bytes`, or takes longer than `BODY_LIMIT_S`.
     """
     said = request.headers.get("content-length", "0")
-    if not said.isascii() or not said.isdigit() or int(said[:20]) > MAX_BODY_BYTES:
-        raise _too_large()
+    if not said.isascii() or not said.isdigit() or int(said[:20]) > max_bytes:
+        raise _too_large(max_bytes)
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_LIMIT_S):
             async for piece in pieces_of(request):
                 body += piece
-                if len(body) > MAX_BODY_BYTES:
-                    raise _too_large()
+                if len(body) > max_bytes:
+                    raise _too_large(max_bytes)
     except TimeoutError:
         problem = f"the body took longer than {BODY_LIMIT_S:g} s"
         raise ProblemError(
@@ -114,8 +114,8 @@ async def read_body(request: Request) -> bytes:
     return bytes(body)
 
 
-def _too_large() -> ProblemError:
-    problem = f"the body has more than {MAX_BODY_BYTES} bytes"
+def _too_large(max_bytes: int) -> ProblemError:
+    problem = f"the body has more than {max_bytes} bytes"
     remedy = "upload it as an artifact, and send its name"
     return ProblemError(HttpProblem(413, "too_large", problem, remedy, headers=_CLOSE))
 

@@ -50,7 +50,7 @@ class EventLine(NamedTuple):
     """An event of a stream.
 
     Attributes:
-        type: Its name.
+        type: Its name; empty: it has none.
         data: JSON text.
         id: A cursor behind it; None: it was never stored.
     """
@@ -62,7 +62,8 @@ class EventLine(NamedTuple):
     def encoded(self) -> bytes:
         """Return it as it is sent."""
         head = "" if self.id is None else f"id: {self.id}\n"
-        return b"%bevent: %b\ndata: %b\n\n" % (head.encode(), self.type.encode(), self.data)
+        name = f"event: {self.type}\n" if self.type else ""
+        return b"%b%bdata: %b\n\n" % (head.encode(), name.encode(), self.data)
 
 
 class Streams:
@@ -125,7 +126,7 @@ class Streams:
         """End all streams, and take no more: their clients go on elsewhere."""
         self._is_stopping = True
         for stream in tuple(self._open):
-            stream.end()
+            stream.end(stream.stopping_line())
 
     async def _beat(self) -> None:
         while True:
@@ -144,7 +145,7 @@ class Streams:
                 continue
             for stream, principal in tuple(self._open.items()):
                 if (reason := reasons.get(principal)) is not None:
-                    stream.end(problem_line(reason))
+                    stream.end(stream.problem_line(reason))
 
 
 class EventStream:
@@ -180,15 +181,29 @@ class EventStream:
                     if self.is_over:
                         return
                     if self._is_behind(data):
-                        where = {"reason": "too far behind: go on there", "after": self._last_id}
-                        self.end(EventLine("resume", to_json(where)))
+                        self.end(self.behind_line())
                         return
                     self._last_id = line.id or self._last_id
                     self._add(data)
         except Exception as exc:  # noqa: BLE001 - the boundary of a request
-            self.end(problem_line(exc))
+            self.end(self.problem_line(exc))
         self.is_over = True
         self._news.set()
+
+    def problem_line(self, exc: Exception) -> EventLine:
+        """Return the last event of a stream that ends with an error."""
+        problem = problem_of(exc)
+        said = {"status": problem.status, "code": problem.code, "detail": problem.detail}
+        return EventLine("problem", to_json({**said, "remedy": problem.remedy}))
+
+    def behind_line(self) -> EventLine:
+        """Return the last event of a stream whose client is too far behind."""
+        where = {"reason": "too far behind: go on there", "after": self._last_id}
+        return EventLine("resume", to_json(where))
+
+    def stopping_line(self) -> EventLine | None:
+        """Return the last event of a stream whose process ends; None: clients come back by themselves."""
+        return None
 
     def _is_behind(self, data: bytes) -> bool:
         """Return whether these bytes are too many for what waits already; alone they never are."""
@@ -221,6 +236,7 @@ class StreamResponse(StreamingResponse):
         principal: Who reads.
         events: The events; closed at the end.
         on_gone: Called when the client is gone before the last event.
+        stream: Between the events and the client.
     """
 
     def __init__(
@@ -228,9 +244,11 @@ class StreamResponse(StreamingResponse):
         streams: Streams,
         principal: Principal,
         events: AsyncGenerator[EventLine, None],
+        *,
         on_gone: Callable[[], Awaitable[Any]] | None = None,
+        stream: EventStream | None = None,
     ) -> None:
-        self._stream = EventStream()
+        self._stream = stream or EventStream()
         super().__init__(self._stream.chunks(), headers=_HEADERS, media_type=MEDIA_TYPE)
         self._streams, self._principal = streams, principal
         self._events, self._on_gone = events, on_gone
@@ -246,13 +264,6 @@ class StreamResponse(StreamingResponse):
             self._streams.remove(self._stream, self._principal)
         if self._on_gone is not None and not self._stream.is_over:
             await self._on_gone()
-
-
-def problem_line(exc: Exception) -> EventLine:
-    """Return the last event of a stream that ends with an error."""
-    problem = problem_of(exc)
-    said = {"status": problem.status, "code": problem.code, "detail": problem.detail}
-    return EventLine("problem", to_json({**said, "remedy": problem.remedy}))
 
 
 def wants_stream(request: Request, *, unless_said: bool = True) -> bool:

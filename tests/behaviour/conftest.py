@@ -62,9 +62,11 @@ def pytest_asyncio_loop_factories(
 
 _WITHOUT_MAIL = frozenset(
     (
+        "agui",
         "approvals",
         "budgets",
         "cancel",
+        "client_tools",
         "decisions",
         "divergence",
         "fairness",

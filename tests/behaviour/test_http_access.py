@@ -10,6 +10,7 @@ import pytest
 from actors.kernel.runtime.ids import AgentId
 from actors.sessions import AgentRuntime
 from compose.web.access import ACCESS, access_of
+from compose.web.agui.endpoint import ENDPOINTS as AGUI
 from compose.web.application import ENDPOINTS
 from compose.web.endpoint import WebEndpoint
 from compose.web.pages.chat import PAGES
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
-EVERY: Final[tuple[WebEndpoint, ...]] = (*ENDPOINTS, *PAGES)
+EVERY: Final[tuple[WebEndpoint, ...]] = (*ENDPOINTS, *AGUI, *PAGES)
 SCOPES: Final = (
     *((), ("sessions:own",), ("sessions:all",), ("operate",), ("cleanup",)),
     *(("sessions:own", "operate"), ("sessions:all", "cleanup")),
@@ -41,6 +42,10 @@ REQUESTS: Final[dict[str, tuple[str, Any]]] = {
     "POST /v1/cleanup/tasks": ("", {"project": "none"}),
     "POST /v1/agents/{type}/{key}/messages": ("", {"payload": 1, "starts_run": False}),
     "POST /v1/login": ("", {"token": "x"}),
+    "POST /agui/{app}": (
+        "?mode=echo",
+        {"threadId": "s", "runId": "r", "messages": [{"id": "u", "role": "user", "content": "x"}]},
+    ),
 }
 """Query and body of requests that are more than a path."""
 OF_SESSION: Final = ("{session}", "{approval}", "/v1/artifacts", "/v1/cleanup/artifacts")
@@ -83,7 +88,7 @@ def wanted(one: WebEndpoint, scopes: tuple[str, ...], who: str) -> int:
         return 404
     is_of_session = any(part in one.path for part in OF_SESSION)
     sees = who == "owner" or (who == "other" and "sessions:all" in scopes)
-    if name_of(one) == "POST /v1/sessions":
+    if name_of(one) in ("POST /v1/sessions", "POST /agui/{app}"):
         return 404 if who == "other" and not sees else 2
     return 404 if is_of_session and not sees else 2
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from compose.web.access import access_of
+from compose.web.agui.endpoint import ENDPOINTS as AGUI
 from compose.web.application import ENDPOINTS, app
 from compose.web.limits import MAX_BODY_BYTES, MAX_HEAD_BYTES
 from compose.web.principal import LOCAL, Principal
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from tests.behaviour.bed import Bed
 
+EVERY: Final = (*ENDPOINTS, *AGUI)
 IDS: Final = {
     "slash": "a%2Fb",
     "tilde": "~x",
@@ -83,6 +85,15 @@ BODIES: Final[tuple[bytes, ...]] = (
     b'{"project": "x", "older_than_s": -1}',
     b'{"reason": "' + b"x" * 70_000 + b'"}',
     b'{"text": "x", "message_id": "' + b"x" * 3_000 + b'"}',
+    b'{"threadId": "a/b", "runId": "", "messages": []}',
+    b'{"threadId": "t", "runId": "r", "messages": [{"id": 1, "role": "user", "content": 7}]}',
+    b'{"threadId": "t", "runId": "r", "messages": [{"id": "u", "role": "king", "content": "x"}]}',
+    b'{"threadId": "t", "runId": "r", "messages": {}, "tools": {}, "resume": "x"}',
+    b'{"threadId": "t", "runId": "r", "messages": [], "tools": [{"name": 7}]}',
+    b'{"threadId": "t", "runId": "r", "messages": [], "resume": [{"interruptId": "i", "status": "yes"}]}',
+    b'{"threadId": "t", "runId": "' + b"x" * 3_000 + b'", "messages": []}',
+    b'{"threadId": "t", "runId": "r", "messages": [{"id": "u", "role": "tool", "toolCallId": "x"}]}',
+    b'{"threadId": "' + b"x" * 3_000 + b'", "runId": "r", "messages": []}',
 )
 
 
@@ -115,13 +126,21 @@ def is_refused(answer: Answer) -> bool:
 
 def path_of(path: str, **names: str) -> str:
     """A path whose parts are these, and else those of a session that is there."""
-    known = {"session": "s", "run": "r", "child": "c", "artifact": "a", "type": "t", "key": "k"}
+    known = {
+        "session": "s",
+        "run": "r",
+        "child": "c",
+        "artifact": "a",
+        "type": "t",
+        "key": "k",
+        "app": "t",
+    }
     return re.sub(r"{(\w+)}", lambda found: {**known, "approval": "p", **names}[found[1]], path)
 
 
 async def test_no_id_is_a_fault(web: WebClient) -> None:
     """In each part of each path, whatever stands there."""
-    for one in ENDPOINTS:
+    for one in EVERY:
         for name in re.findall(r"{(\w+)}", one.path):
             for what, id_ in IDS.items():
                 answer = await web(
@@ -133,7 +152,7 @@ async def test_no_id_is_a_fault(web: WebClient) -> None:
 
 async def test_no_query_is_a_fault(web: WebClient) -> None:
     """Unknown fields, and values that no field takes, are refused."""
-    for one in ENDPOINTS:
+    for one in EVERY:
         if one.method == "DELETE":
             continue
         for query in QUERIES:
@@ -146,7 +165,7 @@ async def test_no_query_is_a_fault(web: WebClient) -> None:
 
 async def test_no_body_is_a_fault(web: WebClient) -> None:
     """Of a wrong type, too deep, too large, no JSON, or text that no store takes."""
-    for one in ENDPOINTS:
+    for one in EVERY:
         for body in BODIES if one.body is not None else ():
             answer = await web(one.method, path_of(one.path), body)
             assert is_refused(answer), (one.method, one.path, body[:60], answer)
@@ -229,7 +248,7 @@ async def test_another_tenants_things_are_not_there(bed: Bed, app_name: str) -> 
         run = (await told(mine, path, "1"))["run_id"]
         await mine.post("/v1/artifacts?session_id=s&name=a", b"x")
         web = WebClient(app(bed.runtime, default_app=app_name, authenticate=known))
-        for one in ENDPOINTS:
+        for one in EVERY:
             if access_of(one.method, one.path) != "public":
                 assert (await web(one.method, path_of(one.path), {})).status == 401
         acme = {"authorization": "acme"}

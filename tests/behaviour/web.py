@@ -103,6 +103,13 @@ class Stream:
             await self._came.wait()
         return self._events.pop(0)
 
+    async def until_end(self) -> list[dict[str, Any]]:
+        """Return all events that are left; they need no names."""
+        found: list[dict[str, Any]] = []
+        while (event := await self.next()) is not None:
+            found.append(event)
+        return found
+
     async def until(self, *types: str) -> list[dict[str, Any]]:
         """Return the events up to the first one of these types, or up to the end."""
         found: list[dict[str, Any]] = []

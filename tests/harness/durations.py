@@ -75,6 +75,10 @@ class FileDurations:
             terminalreporter.section(f"most CPU: {3 * self._count} files")
             for file, cpu_s in self.cpu.most_common(3 * self._count):
                 terminalreporter.write_line(f"{cpu_s:8.1f} s {self.tests[file]:6} tests  {file}")
+            for folder, cpu_s in by_folder(self.cpu).most_common():
+                terminalreporter.write_line(
+                    f"{cpu_s:8.1f} s {by_folder(self.tests)[folder]:6} tests  {folder}/"
+                )
             terminalreporter.write_line(f"{sum(self.cpu.values()):8.1f} s without servers")
 
     def table(self) -> list[str]:
@@ -85,6 +89,14 @@ class FileDurations:
         lines = [f"{seconds:8.1f} s {tests:6} tests  {name}" for seconds, tests, name in rows]
         long = [file for file, seconds in self.seconds.most_common() if seconds > LONG_S]
         return [*lines, f"longer than {LONG_S:.0f} s: {', '.join(long) or 'none'}"]
+
+
+def by_folder(files: Counter[str]) -> Counter[str]:
+    """Add up what files have by their folder below `tests`, two levels deep."""
+    folders: Counter[str] = Counter()
+    for file, amount in files.items():
+        folders["/".join(file.split("/")[:-1][:3])] += amount
+    return folders
 
 
 def register(config: pytest.Config) -> None:

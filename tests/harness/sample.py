@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LEAST: Final = {"behaviour": 2, "benchmarks": 2, "conformance": 2, "properties": 4, "system": 4}
 """By folder: a test that is played with so many, or more, is sampled."""
-PARTS: Final = {"behaviour": 4, "benchmarks": 3, "conformance": 3, "properties": 3, "system": 3}
+PARTS: Final = {"behaviour": 4, "benchmarks": 3, "conformance": 3, "properties": 4, "system": 3}
 """By folder: the gate plays one of so many; of other folders one of two."""
 ALSO: Final = frozenset(("test_crash_points",))
 """Files that are sampled although they need no server: the exact model plays them in virtual time."""

@@ -15,8 +15,8 @@ from tests.properties.test_programs import DEATHS, SEED
 if TYPE_CHECKING:
     from tests.harness.faulty_store import Manner
 
-STRIDE: Final = 1 if IS_SLOW or SEED else 3
-"""The gate lets a host die at every third store call."""
+STRIDE: Final = 1 if IS_SLOW or SEED else 5
+"""The gate lets a host die at every fifth store call."""
 READERS: Final = (Reader(0, 0, ((0, 3), (0, 2), (1, 2))), Reader(0, 1, ((0, 2), (1, 3))))
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 if IS_SLOW else 120)]
 

@@ -15,7 +15,7 @@ from tests.model.dialogue_program import dialogues
 from tests.properties.dialogues import FIXED, LOOKS, report, wrong_in
 from tests.properties.test_programs import PARTS, SEED, parts
 
-COUNT: Final = int(os.environ.get("CALLBOARD_DIALOGUES", "5000" if IS_SLOW else "300"))
+COUNT: Final = int(os.environ.get("CALLBOARD_DIALOGUES", "5000" if IS_SLOW else "160"))
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED or IS_SLOW else 120)]
 
 

@@ -32,7 +32,7 @@ from tests.properties.test_programs import (
 if TYPE_CHECKING:
     from tests.model.program import Case
 
-COUNT: Final = int(os.environ.get("CALLBOARD_TALKING", "200" if IS_SLOW else "40"))
+COUNT: Final = int(os.environ.get("CALLBOARD_TALKING", "200" if IS_SLOW else "24"))
 STRIDE: Final = 1 if IS_SLOW or SEED else 3
 """The gate lets a host die at every third store call: before the first, after the second."""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED else 120)]

@@ -70,4 +70,4 @@ def test_the_deaths_that_the_model_plays_are_sampled_too() -> None:
         Item("properties", "test_a", str(n), frozenset(), "test_crash_points") for n in range(8)
     ]
 
-    assert len(played(items)) == 3
+    assert len(played(items)) == 2

@@ -8,12 +8,12 @@ from enum import StrEnum
 from math import inf
 from typing import Any, Final, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tool_arguments import ToolArguments
-from actors.kernel.json import canonical_json
+from actors.kernel.json import JsonValue, canonical_json
 from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.seconds import check_s
 
@@ -144,6 +144,23 @@ def check_tools(tools: Sequence[Tool], agent: object) -> None:
         if tool.name in seen:
             raise ContractError(f"agent {agent} has two tools named {tool.name!r}: rename one")
         seen.add(tool.name)
+
+
+def client_tools_in(payload: JsonValue) -> tuple[ToolSpec, ...]:
+    """Return the tools that came with a message, the first of each name: its client executes them.
+
+    They are in ``tools`` of the payload's ``client``. What is none is left out: anybody writes payloads.
+    """
+    client = payload.get("client") if isinstance(payload, dict) else None
+    given = client.get("tools") if isinstance(client, dict) else None
+    found: dict[str, ToolSpec] = {}
+    for one in given if isinstance(given, list) else ():
+        try:
+            spec = ToolSpec.model_validate(one)
+        except ValidationError:
+            continue
+        found.setdefault(spec.name, spec)
+    return tuple(found.values())
 
 
 class ToolCall(BaseModel):

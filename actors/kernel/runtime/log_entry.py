@@ -90,7 +90,7 @@ PAYLOADS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     EntryKind.REASONING_DELTA: (("text",), ("attempt",)),
     EntryKind.CHILD_SPAWNED: (("child", "agent"), ("boot", "supervision", "hash")),
     EntryKind.CHILD_COMPLETED: (("child", "status"), ("output", "error", "result_ref", "hash")),
-    EntryKind.ASK_SENT: (("target", "message_id"), ("timeout_s", "at", "request", "hash")),
+    EntryKind.ASK_SENT: (("target", "message_id"), ("timeout_s", "at", "request", "call", "hash")),
     EntryKind.ASK_REPLIED: (("outcome",), ("result", "handle", "last_seq", "hash")),
     EntryKind.ASK_TIMEOUT: (("outcome",), ("handle", "last_seq", "hash")),
     EntryKind.SIGNAL_RECEIVED: (("name", "payload", "n"), ("hash",)),

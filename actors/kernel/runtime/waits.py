@@ -24,9 +24,9 @@ class Answer:
 
     Attributes:
         run_id: Who waits for it.
-        key: What it waits for: the id of an ask's message, of a run (join), of an approval.
-        status: ``replied`` by the target's code; ``completed``, ``failed`` or ``cancelled``: how the
-            run ended that was joined or held the question; ``approved`` or ``denied`` by a person.
+        key: What it waits for: the id of an ask's message, a run (join), an approval, a call of a tool.
+        status: ``replied`` by the target's code or a client; ``completed``, ``failed`` or ``cancelled``: how
+            the run ended that was joined or held the question; ``approved`` or ``denied`` by a person.
         result: What was replied, or returned.
         error: Type and message, for ``failed``; ``{"message": reason}`` for ``cancelled``.
         by: The run that answered.
@@ -42,22 +42,24 @@ class Answer:
     last_seq: int = -1
 
 
-WaitKind: TypeAlias = Literal["ask", "join", "approval"]
+WaitKind: TypeAlias = Literal["ask", "join", "approval", "tool"]
+FROM_OUTSIDE: Final = ("approval", "tool")
+"""What a person answers, or the program that a run talks to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """An open ask, join or approval as others see it.
+    """An open ask, join, approval or call of a client's tool, as others see it.
 
     Attributes:
         position: Where in the run it stands.
         kind: What is waited for.
         key: Of the answer that ends it.
-        agent: The agent waited for; None for a person.
+        agent: The agent waited for; None for a person or a client.
         target_run: The run waited for: its end answers, even if it never sees a question.
         must: Whether the run can do nothing else until one of its waits ends: the waits of such a run
             make cycles. One of them says it for all, so that a change of it is a change of one row.
-        request: What a person is asked.
+        request: What a person or a client is asked.
         expires_at: When the wait ends by itself.
     """
 

@@ -1,4 +1,4 @@
-"""Approvals as people see them: what is open, and deciding it."""
+"""Answers from outside: approvals as people see them, and calls of tools that a run's client executes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Final
 
 from actors.errors import UnknownApprovalError
+from actors.kernel.agent.message import payload_of
+from actors.kernel.agent.tools import InvocationResult
 from actors.kernel.runtime.communication import ApprovalRequest
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.waits import Answer, OpenWait
@@ -17,7 +19,7 @@ MOST: Final = 10_000
 
 
 class Approvals:
-    """The open requests of all runs.
+    """The open requests of all runs, to people and to clients.
 
     Args:
         store: Where they are rows.
@@ -34,6 +36,30 @@ class Approvals:
             return []
         waits = await self._store.lists.waits(kind="approval", run_id=run_id, limit=limit)
         return [_request_of(wait) for wait in waits]
+
+    async def open_calls(self, run_id: RunId) -> dict[str, str]:
+        """Return the calls of tools that a run waits for its client to execute: key by the model's id."""
+        if not is_name(run_id):
+            return {}
+        waits = await self._store.lists.waits(kind="tool", run_id=run_id, limit=MOST)
+        return {_call_of(wait): wait.wait.key for wait in waits}
+
+    async def give(self, run_id: RunId, call_id: str, result: InvocationResult) -> bool:
+        """Give the result of a tool's call that a run waits for; its run goes on. The first one counts.
+
+        Returns False if the run does not wait for it, or has the result already.
+
+        Raises:
+            MessageTooLargeError: It has more than 256 KiB.
+        """
+        key = (await self.open_calls(run_id)).get(call_id)
+        if key is None:
+            return False
+        data = payload_of(result.model_dump(mode="json"), what=f"result of call {call_id}")
+        outcome = await self._store.arrivals.answer(Answer(run_id, key, "replied", result=data))
+        if outcome.accepted and outcome.agent_id is not None:
+            self._on_answer(run_id, outcome.agent_id)
+        return outcome.accepted
 
     async def decide(
         self, approval_id: str, *, approve: bool, by: str, comment: str = ""
@@ -74,6 +100,11 @@ class Approvals:
         if len(found) > 1:
             raise UnknownApprovalError(approval_id, f"{len(found)} open ones begin so")
         return found[0]
+
+
+def _call_of(found: OpenWait) -> str:
+    request = found.wait.request
+    return str(request.get("call")) if isinstance(request, dict) else ""
 
 
 def _request_of(found: OpenWait) -> ApprovalRequest:

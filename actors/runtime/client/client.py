@@ -378,7 +378,9 @@ class Client:
         """
         run_id = known_id(run_id)
         log = self._store.reads.tail(run_id, from_seq=from_seq)
-        return self._live.merge(run_id, log, whole=whole) if live else log
+        if not live:
+            return log
+        return self._live.merge(run_id, log, whole=whole, after=from_seq - 1)
 
 
 def _handle_of(row: RunRow) -> RunHandle:

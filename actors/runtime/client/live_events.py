@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Final
 
 from actors.kernel.clock import Clock
@@ -71,12 +72,24 @@ class LiveEvents:
         return self.bus is not None and self.bus.is_connected
 
     async def merge(
-        self, run_id: RunId, log: AsyncIterator[RunLogEntry], *, whole: bool = False
+        self,
+        run_id: RunId,
+        log: AsyncIterator[RunLogEntry],
+        *,
+        whole: bool = False,
+        after: int = -1,
     ) -> AsyncGenerator[RunLogEntry, None]:
         """Yield the log's entries and, between them as they come, live ones; these have seq -1.
 
         A piece of a call whose result was yielded already is left out. With `whole` the first piece of an
-        answer that is under way, here or on another host, is all of it so far, and says so (``whole``).
+        answer that is under way, here or on another host, is all of it so far, and says so (``whole``). Then
+        an answer's pieces also come behind the entries that were written before it began.
+
+        Args:
+            run_id: The run.
+            log: Its entries.
+            whole: See above.
+            after: Seq of the entry before the log's first one.
         """
         feed = Feed()
         for delta in self.open_answers.of(run_id) if whole else ():
@@ -89,18 +102,18 @@ class LiveEvents:
                 if self.bus is not None:
                     reading = self._read_bus(self.bus, run_id, feed, whole=whole)
                     scope.start(reading, name=f"live {run_id}")
-                done: set[str] = set()
+                order = PieceOrder(partial(self._last_seq, run_id) if whole else None, after)
                 while (item := await feed.take()) is not None:
-                    if item.kind == EntryKind.LLM_CALL:
-                        done.add(item.position)
-                    elif item.kind in {EntryKind.RUN_ATTEMPT_FAILED, EntryKind.RUN_CONTINUED}:
-                        done.clear()  # the same positions are asked again
-                    if item.seq >= 0 or item.position not in done:
-                        yield item
+                    for one in await order.take(item):
+                        yield one
         finally:
             readers.discard(feed)
             if not readers and self._readers.get(run_id) is readers:
                 del self._readers[run_id]
+
+    async def _last_seq(self, run_id: RunId) -> int:
+        row = await self._store.reads.run(run_id)
+        return -1 if row is None else row.last_seq
 
     def _answers_of(self, agent_id: AgentId, run_id: RunId) -> list[Delta]:
         """Return the answers of a run that are under way here, if it is one of this agent."""
@@ -139,6 +152,53 @@ async def _read_log(log: AsyncIterator[RunLogEntry], feed: Feed) -> None:
         feed.end(None)
     except Exception as exc:  # noqa: BLE001 - raised to the reader, who is another task
         feed.end(exc)
+
+
+class PieceOrder:
+    """The order of one reader's entries and pieces.
+
+    Args:
+        last_seq: Returns where the log ends; None: pieces do not wait for entries.
+        seen: Seq of the last entry that the reader has.
+    """
+
+    def __init__(self, last_seq: Callable[[], Awaitable[int]] | None, seen: int) -> None:
+        self._last_seq, self._seen, self._upto = last_seq, seen, seen
+        self._begun: set[str] = set()
+        self._done: set[str] = set()
+        self._held: deque[RunLogEntry] = deque(maxlen=MAX_DELTAS)
+
+    async def take(self, item: RunLogEntry) -> list[RunLogEntry]:
+        """Return what comes next: an entry, and pieces that waited for it; or a piece, if it need not wait."""
+        if item.seq < 0:
+            return await self._piece(item)
+        self._seen, found = item.seq, [item]
+        if item.kind == EntryKind.LLM_CALL:
+            self._done.add(item.position)
+            found = [*self._released(lambda one: one.position == item.position), item]
+        elif item.kind in {EntryKind.RUN_ATTEMPT_FAILED, EntryKind.RUN_CONTINUED}:
+            self._done.clear()  # the same positions are asked again
+            self._begun.clear()
+        if self._seen >= self._upto:
+            found += self._released(lambda one: one.position not in self._done)
+        return found
+
+    def _released(self, is_next: Callable[[RunLogEntry], bool]) -> list[RunLogEntry]:
+        """Return the pieces that wait no more, in their order."""
+        found = [one for one in self._held if is_next(one)]
+        self._held = deque((one for one in self._held if not is_next(one)), maxlen=MAX_DELTAS)
+        return found
+
+    async def _piece(self, item: RunLogEntry) -> list[RunLogEntry]:
+        if item.position in self._done:
+            return []
+        if self._last_seq is not None and item.position not in self._begun:
+            self._begun.add(item.position)
+            self._upto = await self._last_seq()
+        if self._seen >= self._upto:
+            return [item]
+        self._held.append(item)
+        return []
 
 
 class Feed:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from actors.errors import ContractError, NonDeterminismError, OtherTenantError
 from actors.kernel.agent.message import Message
+from actors.kernel.agent.tools import ToolSpec
 from actors.kernel.clock import Clock, Entropy
 from actors.kernel.json import JsonValue, sized
 from actors.kernel.runtime.commit import Outgoing
@@ -78,6 +79,8 @@ class RunState:
     """The agent that spawned the run."""
     mode: str | None = None
     """The mode of a session's run; None: its agent is no session."""
+    client_tools: tuple[ToolSpec, ...] = ()
+    """Tools that came with the run's first messages: the client calls them."""
     one_model_call: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a model call is counted against the tree's budget: a commit begins one at most."""
     diverged: NonDeterminismError | None = None

@@ -323,7 +323,7 @@ class ToolCalls:
         request, call = self._toolkit.use(self._secrets, name, arguments)
         if request is not None:
             limit_s = self._toolkit.policy.timeout_s
-            decision = await self._approval(f"tool {name}", request, timeout=limit_s)
+            decision = await self._approval(f"tool {name}", request, limit_s, call_id)
             if not decision.is_approved:
                 return denied(name, decision)
         made = call()

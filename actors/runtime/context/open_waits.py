@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias
 
 from actors.kernel.runtime.rows import Arrived, BufferedSignal
-from actors.kernel.runtime.waits import Answer, Wait
+from actors.kernel.runtime.waits import FROM_OUTSIDE, Answer, Wait
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.runtime.context.call import Call, Entry, Payload
 from actors.runtime.replay.branches import Branch
@@ -186,7 +186,7 @@ class OpenWaits:
         self._shown: list[PendingWait] = []
         """The open waits that have a row, by position."""
         self._by_position: dict[str, PendingWait] = {}
-        self._approval_count = 0
+        self._outside_count = 0
         self._rows: dict[bool, tuple[Wait, ...]] = {}
         """What `rows` returned since the last change, by `must`."""
 
@@ -202,7 +202,7 @@ class OpenWaits:
         wait.row, wait.place = row, _place(row)
         insort(self._shown, wait, key=_place_of)
         self._by_position[row.position] = wait
-        self._approval_count += row.kind == "approval"
+        self._outside_count += row.kind in FROM_OUTSIDE
         self._rows.clear()
 
     def close(self, wait: PendingWait) -> None:
@@ -213,7 +213,7 @@ class OpenWaits:
         if wait.row is not None:
             del self._shown[bisect_left(self._shown, wait.place, key=_place_of)]
             del self._by_position[wait.row.position]
-            self._approval_count -= wait.row.kind == "approval"
+            self._outside_count -= wait.row.kind in FROM_OUTSIDE
             self._rows.clear()
 
     @property
@@ -231,7 +231,7 @@ class OpenWaits:
         The same tuple, until something changes.
         """
         must = must and len(self._shown) == len(self._open) == len(self.paused)
-        must = must and not self._approval_count
+        must = must and not self._outside_count
         if must not in self._rows:
             rows = [wait.row for wait in self._shown if wait.row is not None]
             if must and rows:

@@ -38,6 +38,8 @@ from actors.runtime.replay.summary import ANSWER_OF, answer_of_row
 
 PERSON: Final = "person"
 """The target of a question to a person in the log."""
+CLIENT: Final = "client"
+"""The target of a call of a tool that the run's client executes."""
 _KINDS: Final = (K.ASK_SENT, K.ASK_REPLIED, K.ASK_TIMEOUT, K.EFFECT_RESULT)
 """What a question leaves behind."""
 _OUTCOMES: Final = {
@@ -75,9 +77,11 @@ class Question(AnswerWait):
         self.run.answers.invalidate()
         return True
 
-    def ask(self, request: JsonValue = None) -> None:
-        """Record the question; of one to a person also what it asks for."""
+    def ask(self, request: JsonValue = None, call_id: str = "") -> None:
+        """Record the question; of one to a person also what it is about, and which call."""
         entry: Payload = {"target": self.target, "message_id": self.key}
+        if call_id:
+            entry["call"] = call_id
         if request is not None:
             entry["request"] = request
         if self._timeout_s is not None:
@@ -134,9 +138,9 @@ class Ask(Question):
             self.ask()
 
     @override
-    def ask(self, request: JsonValue = None) -> None:
+    def ask(self, request: JsonValue = None, call_id: str = "") -> None:
         """Record the question; it leaves with the next flush."""
-        super().ask(request)
+        super().ask(request, call_id)
         run = self.run
         post(run, "ask", run.message(self.key, self._agent_id, self._content, is_question=True))
 
@@ -228,6 +232,24 @@ class ApprovalQuestion(Question):
         return self.call.entry(K.ASK_TIMEOUT, {"outcome": ApprovalStatus.EXPIRED.value})
 
 
+class ClientQuestion(Question):
+    """A call of a tool that the run's client executes; it has no limit."""
+
+    def __init__(self, call: Call, request: JsonValue) -> None:
+        super().__init__(call, CLIENT, None)
+        self._request = request
+        n = call.run.history.sent_at(call.position)
+        self.key = derive_id("tool", call.run.run_id, call.position, n, call.digest)
+
+    @override
+    async def prepare(self) -> Wait:
+        return Wait(self.call.position, "tool", self.key, request=self._request)
+
+    @override
+    def answered(self, answer: Answer) -> Entry:
+        return self.call.entry(K.ASK_REPLIED, {"outcome": answer.status, "result": answer.result})
+
+
 class Questions:
     """The verbs that ask, of one execution of a run."""
 
@@ -259,8 +281,10 @@ class Questions:
         await call.begin()
         return _outcome_of(*await self._waits.answer(question))
 
-    async def approval(self, what: str, args: Any, *, timeout: float | None) -> Approval:
-        """See `RunContext.approval`."""
+    async def approval(
+        self, what: str, args: Any, timeout: float | None, call_id: str = ""
+    ) -> Approval:
+        """See `RunContext.approval`. `call_id`: by which a model knows the call of a tool that it is about."""
         call = Call(self._run, "approval")
         check_text_of("what ctx.approval asks for", what)
         request: JsonValue = {"what": what, "args": recordable(args, where=f"approval {what!r}")}
@@ -274,10 +298,25 @@ class Questions:
             return _approval_of(known.seq, known.payload)
         question = ApprovalQuestion(call, request, timeout)
         if not question.resume():
-            question.ask(request)
+            question.ask(request, call_id)
         self._run.answers.invalidate()
         await call.begin()
         return _approval_of(*await self._waits.answer(question))
+
+    async def client_tool(self, call_id: str, name: str, arguments: dict[str, Any]) -> JsonValue:
+        """Return what the run's client gave as the result of a tool's call."""
+        call = Call(self._run, "client_tool")
+        request: JsonValue = {"call": call_id, "name": name, "arguments": arguments}
+        known = call.meet(_KINDS, f"client's tool {name}", [call.verb, request])
+        if known is not None:
+            await call.in_order(known)
+            return known.payload.get("result")
+        question = ClientQuestion(call, request)
+        if not question.resume():
+            question.ask(request)
+        self._run.answers.invalidate()
+        await call.begin()
+        return (await self._waits.answer(question))[1].get("result")
 
 
 def _named(target: AgentId | RunHandle) -> str:

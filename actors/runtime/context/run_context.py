@@ -58,8 +58,7 @@ class RunContext(ConversationVerbs, MemoryVerbs):
     ) -> None:
         self.meta = meta
         self.state = AgentState(run, env.store)
-        self._run, self._env = run, env
-        self._agent, self._sessions = agent, sessions
+        self._run, self._env, self._agent, self._sessions = run, env, agent, sessions
         self._effects, self._scopes = Effects(run, env.secrets), Scopes(run)
         self._waits, self._questions = waits, Questions(run, waits, env.store)
         self._messaging = Messaging(
@@ -82,9 +81,9 @@ class RunContext(ConversationVerbs, MemoryVerbs):
             run=self._run,
             effects=self._effects,
             env=self._env,
-            transcripts=self._env.store.transcripts,
             scopes=self._scopes,
             tools=self._tools,
+            questions=self._questions,
         )
 
     @property
@@ -225,7 +224,7 @@ class RunContext(ConversationVerbs, MemoryVerbs):
             args: With what: JSON data, shown to the person.
             timeout: Seconds after which the run goes on with ``expired``; None: it waits.
         """
-        return await self._questions.approval(what, args, timeout=timeout)
+        return await self._questions.approval(what, args, timeout)
 
     async def gather(self, *coros: Coroutine[Any, Any, T] | RunHandle) -> list[Any]:
         """Run branches at the same time and return their results in order.

@@ -11,6 +11,7 @@ from actors.kernel.agent.cancellation import CancellationToken
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.agent.modes import PARENT_NODE_KEY
 from actors.kernel.agent.supervision import Supervision
+from actors.kernel.agent.tools import client_tools_in
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import Spawned
 from actors.kernel.runtime.ids import AgentId, derive_id
@@ -105,11 +106,14 @@ def session_named_in(inbox: Sequence[Message]) -> str | None:
 
 
 def begin_session(run: RunState, sessions: Sessions, inbox: Sequence[Message]) -> None:
-    """Note the run's conversation and the agent that spawned it, from its log, so that replay finds the same.
+    """Note the run's conversation, the tools of its client and the agent that spawned it.
+
+    All are in its log, so that replay finds the same.
 
     The sender of a run's first message tells who spawned it. If there is none, or the log of that message is
     history, the first entry of the generation does.
     """
+    run.client_tools = tuple(tool for one in inbox for tool in client_tools_in(one.payload))
     run.parent_agent = run.history.parent_agent
     if run.parent_agent is None and _tells_parent(inbox):
         run.parent_agent = str(inbox[0].sender).removeprefix(_SPAWNED_BY)

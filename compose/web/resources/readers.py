@@ -16,7 +16,7 @@ from actors.sessions.events import EVENTS, SessionEvent
 from actors.sessions.feed import SessionFeed
 from compose.web.endpoint import Done, ShownModel, WebCall
 from compose.web.resources.pages import Limit, OfApp
-from compose.web.streams import EventLine, StreamResponse, wants_stream
+from compose.web.streams import EventLine, EventStream, StreamResponse, wants_stream
 
 OnDisconnect: TypeAlias = Literal["continue", "cancel"]
 """The fate of a run whose reader is gone."""
@@ -113,6 +113,7 @@ def streamed(
     *,
     on_gone: Callable[[], Awaitable[Any]] | None = None,
     headers: Mapping[str, str] | None = None,
+    stream: EventStream | None = None,
 ) -> StreamResponse:
     """Return a stream of these lines.
 
@@ -120,7 +121,9 @@ def streamed(
         ProblemError: There are too many streams.
     """
     call.api.streams.check(call.principal)
-    response = StreamResponse(call.api.streams, call.principal, lines, on_gone)
+    response = StreamResponse(
+        call.api.streams, call.principal, lines, on_gone=on_gone, stream=stream
+    )
     response.headers.update(headers or {})
     return response
 

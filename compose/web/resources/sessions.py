@@ -143,13 +143,19 @@ async def create(call: WebCall, _: None, body: NewSessionJson) -> Done:
     agents = await call.sessions(body.app)
     agent = agents.agent_id(secrets.token_hex(16) if body.session_id is None else body.session_id)
     label = SessionLabel(title=body.title, metadata=body.metadata)
-    is_new = await _create(call, agent, label, body.project)
+    is_new = await make_session(call, agent, label, body.project)
     found = await call.session(body.app, agent.key)
     return json_response(await _detail(call, found), 201 if is_new else 200)
 
 
-async def _create(call: WebCall, agent: AgentId, label: SessionLabel, project: str) -> bool:
-    """Make it the principal's, unless its id is another's. Who sees all may make that one's anew for it."""
+async def make_session(
+    call: WebCall, agent: AgentId, label: SessionLabel | None = None, project: str = ""
+) -> bool:
+    """Make a session of the principal, unless there is one; return whether it was made.
+
+    An id stays its first owner's. Who sees all may make the session of another owner anew, for that one.
+    """
+    label = label or SessionLabel()
     directory, principal = call.runtime.store.directory, call.principal
     if await directory.create(agent, label, project=project, owner=principal.name):
         return True

@@ -64,10 +64,8 @@ class _Schema:
     """One schema as the migrations left it."""
 
     name: str
-    shape: str
-    """A digest of its tables, functions and rights."""
-    emptying: str
-    """SQL that leaves the rows that the migrations wrote, and no other."""
+    shape: list[asyncpg.Record]
+    """A digest of its tables, functions and rights, and of the rows that name its migrations."""
 
 
 class Schemas:
@@ -119,44 +117,58 @@ class Schemas:
                 kept = await connection.fetchval(f"select jsonb_agg(t)::text from {table} t")
                 if kept is not None:
                     emptying.append(await connection.fetchval(_FILLING, table, kept))
-            shape = await connection.fetchval(_SHAPE, name)
         finally:
             await connection.close()
-        return _Schema(name=name, shape=shape, emptying=";".join(emptying))
+        await self.observer.execute(_EMPTYING.format(schema=name, statements=";".join(emptying)))
+        return _Schema(name=name, shape=await self._shape(name))
+
+    async def _shape(self, name: str) -> list[asyncpg.Record]:
+        return await self.observer.fetch(_SHAPE.format(schema=name), name)
 
     async def _is_cleaned(self, schema: _Schema) -> bool:
         """Empty its tables; False, and nothing done, where a test changed more than rows."""
         if not await until_alone(self.observer, self._postgres):
             return False
-        [(shape,)] = await self.observer.fetch(_SHAPE, schema.name)
-        if shape == schema.shape:
-            await self.observer.execute(schema.emptying)
-        return bool(shape == schema.shape)
+        is_as_made = await self._shape(schema.name) == schema.shape
+        if is_as_made:
+            await self.observer.fetch(f"select pg_temp.empty_{schema.name}()")
+        return is_as_made
 
 
-_TABLES: Final = (
-    "select format('%I.%I', schemaname, tablename) from pg_tables where schemaname = $1"
-)
+_NAMES_OF_MIGRATIONS: Final = ("schema_migrations", "schema_functions")
+"""Tables of hundreds of rows that hardly a test writes: who does gets a schema of its own."""
+_TABLES: Final = f"""
+    select format('%I.%I', schemaname, tablename) from pg_tables
+    where schemaname = $1 and tablename not in {_NAMES_OF_MIGRATIONS}
+"""
 _FILLING: Final = """
     select format('insert into %1$s select * from jsonb_populate_recordset(null::%1$s, %2$L)',
       $1::text, $2::text)
 """
+_EMPTYING: Final = """
+    create function pg_temp.empty_{schema}() returns void language plpgsql as $$ begin {statements}; end $$
+"""
+"""A function that leaves the rows that the migrations wrote, and no other: planned once, not once a test."""
 _START_OF_SEQUENCES: Final = """
-    select coalesce(string_agg(format('select setval(%L, %s, false)',
-      format('%I.%I', schemaname, sequencename), start_value), ';'), 'select')
+    select coalesce(string_agg(format('perform setval(%L, %s, false)',
+      format('%I.%I', schemaname, sequencename), start_value), ';'), 'null')
     from pg_sequences where schemaname = $1
 """
-_SHAPE: Final = """
-    with here as (select oid, xmin from pg_namespace where nspname = $1),
-    tables as (select oid, xmin from pg_class where relnamespace = (select oid from here))
-    select md5(string_agg(format('%s.%s.%s', kind, oid, xmin), ' ' order by kind, oid, xmin::text)) from (
-      select 1 as kind, * from here
-      union all select 2, * from tables
-      union all select 3, attrelid, xmin from pg_attribute where attrelid in (select oid from tables)
-      union all select 4, oid, xmin from pg_attrdef where adrelid in (select oid from tables)
-      union all select 5, oid, xmin from pg_constraint where connamespace = (select oid from here)
-      union all select 6, oid, xmin from pg_trigger where tgrelid in (select oid from tables)
-      union all select 7, oid, xmin from pg_proc where pronamespace = (select oid from here)
-      union all select 8, oid, xmin from pg_type where typnamespace = (select oid from here)
+_HERE: Final = "(select oid from pg_namespace where nspname = $1)"
+_SHAPE: Final = f"""
+    select count(*), sum(hashtextextended(concat_ws('.', kind, id, xmin), 0)) from (
+      select 1 as kind, oid::text as id, xmin from pg_namespace where nspname = $1
+      union all select 2, oid::text, xmin from pg_class where relnamespace = {_HERE}
+      union all select 3, attrelid || ' ' || attnum, a.xmin
+        from pg_attribute a join pg_class c on c.oid = attrelid where relnamespace = {_HERE}
+      union all select 4, d.oid::text, d.xmin
+        from pg_attrdef d join pg_class c on c.oid = adrelid where relnamespace = {_HERE}
+      union all select 5, oid::text, xmin from pg_constraint where connamespace = {_HERE}
+      union all select 6, t.oid::text, t.xmin
+        from pg_trigger t join pg_class c on c.oid = tgrelid where relnamespace = {_HERE}
+      union all select 7, oid::text, xmin from pg_proc where pronamespace = {_HERE}
+      union all select 8, oid::text, xmin from pg_type where typnamespace = {_HERE}
+      union all select 9, version::text, xmin from {{schema}}.schema_migrations
+      union all select 10, name, xmin from {{schema}}.schema_functions
     ) parts
 """

@@ -31,7 +31,11 @@ def answer(messages: Sequence[ChatMessage], options: GenerationOptions) -> Model
     del options
     last = messages[-1]
     if last.role == "tool":
-        return ModelReply(text="It is paid.")
+        block = last.content[0]
+        is_color = (block.model_extra or {}).get("name") == "pick_color"
+        return ModelReply(text=f"You chose {block.text}." if is_color else "It is paid.")
+    if "pick_color" in last.text:
+        return ModelReply(calls=[ToolCall(id="pick", name="pick_color")])
     if "refund" in last.text:
         return ModelReply(calls=[ToolCall(id="1", name="refund", arguments={"order": "7"})])
     if "long" in last.text:

@@ -9,15 +9,15 @@ from typing import Any, TypeVar, overload
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.storage.transcript import TranscriptStore
 from actors.runtime.context.call import RunState
-from actors.runtime.context.conversation.chat import ChatLoop, ChatResult, Output
+from actors.runtime.context.conversation.chat import ChatLoop, ChatResult, Output, ToolsOfChat
 from actors.runtime.context.conversation.generation import Generation, GenerationRequest
 from actors.runtime.context.conversation.history import ConversationHistory
 from actors.runtime.context.conversation.sessions import Sessions
 from actors.runtime.context.effects import Effects
 from actors.runtime.context.host_services import HostServices
 from actors.runtime.context.model_calls import Live, ToolCalls
+from actors.runtime.context.question import Questions
 from actors.runtime.context.scopes import Scopes
 
 T = TypeVar("T")
@@ -41,13 +41,14 @@ class Conversations:
         run: RunState,
         effects: Effects,
         env: HostServices,
-        transcripts: TranscriptStore,
         scopes: Scopes,
         tools: ToolCalls,
+        questions: Questions,
     ) -> None:
         self.model: LLMClient | None = getattr(agent, "model", None)
-        self.sessions, self._scopes, self._tools = sessions, scopes, tools
-        self.history = ConversationHistory(run, effects, sessions, transcripts)
+        self.sessions, self._scopes = sessions, scopes
+        self._tools = ToolsOfChat(run, questions, tools)
+        self.history = ConversationHistory(run, effects, sessions, env.store.transcripts)
         self.live = Live(run, env, getattr(agent, "guards", None) or ())
         self.generation = Generation(run, effects, self.live, sessions, model=self.model)
         self._instructions: str | None = getattr(agent, "instructions", None)

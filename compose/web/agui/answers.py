@@ -1,0 +1,125 @@
+"""Answers of a client: to interrupts, and results of its tools. Each counts once, in whatever process."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ag_ui.core import ResumeEntry
+
+from actors.errors import UnknownApprovalError
+from actors.kernel.runtime.ids import RunId
+from compose.web.agui.intake import AguiInput
+from compose.web.agui.past import last_runs_of, tree_of
+from compose.web.agui.stream import Gate, open_interrupts
+from compose.web.agui.tree import RunTree
+from compose.web.endpoint import FoundSession, WebCall
+from compose.web.problems import HttpProblem, ProblemError
+
+_WITHOUT: Final = "run it again without the answer"
+
+
+class AnswerError(ProblemError):
+    """An input does not fit what the thread waits for; the protocol wants an event of it, not a status."""
+
+
+async def give_answers(
+    call: WebCall, found: FoundSession, given: AguiInput
+) -> tuple[RunId, Gate] | None:
+    """Give a run of the session what it waits for; return the run, and what the client has of it.
+
+    None: it has only results of tools that are known. An answer that was given before changes nothing.
+
+    Raises:
+        AnswerError: It does not fit.
+    """
+    results = {one.call_id: one for one in given.answers}
+    resumed = {one.interrupt_id for one in given.resume}
+    wanted = resumed | results.keys()
+    for row in await last_runs_of(call, found):
+        tree = await tree_of(call, found, row.run_id)
+        if wanted & tree.asked:
+            break
+    else:
+        raise _unknown(sorted(wanted))
+    calls = tree.calls.keys()
+    if unknown := sorted((results.keys() - calls) | (resumed - (tree.asked - calls))):
+        raise _unknown(unknown)
+    await _check_covered(call, given, tree)
+    # All are read before one is given.
+    decisions = [(one, _is_approval(one)) for one in given.resume]
+    own = {id_ for id_ in results if tree.calls[id_].is_asked}
+    for id_ in results.keys() - own:
+        if not tree.calls[id_].is_done:
+            raise _refused("not_a_client_tool", id_, "this tool is called here", _WITHOUT)
+    for entry, approve in decisions:
+        await _decide(call, entry, approve, tree)
+    for id_ in own:
+        await call.runtime.approvals.give(row.run_id, id_, results[id_].result())
+    answered = frozenset(resumed | own)
+    known = Gate(answered, None, given.known_messages, given.known_results)
+    return (row.run_id, known) if answered else None
+
+
+async def _check_covered(call: WebCall, given: AguiInput, tree: RunTree) -> None:
+    """Return if the input answers all open interrupts: the protocol wants them together."""
+    open_ = await open_interrupts(call.runtime, tree.run_ids)
+    refuse_open(open_ - {one.interrupt_id for one in given.resume})
+
+
+def refuse_open(interrupts: set[str]) -> None:
+    """Return if there are none of these interrupts.
+
+    Raises:
+        AnswerError: There are.
+    """
+    if interrupts:
+        names = ", ".join(sorted(interrupts))
+        remedy = "give an entry of `resume` for each; `cancelled` denies it"
+        raise _refused("interrupts_open", names, f"the thread waits for answers to {names}", remedy)
+
+
+def _is_approval(entry: ResumeEntry) -> bool:
+    """Return the decision that an entry has.
+
+    Raises:
+        AnswerError: It has none.
+    """
+    if entry.status == "cancelled":
+        return False
+    payload = entry.payload
+    approved = payload.get("approved") if isinstance(payload, dict) else payload
+    if not isinstance(approved, bool):
+        problem = "the payload says neither yes nor no"
+        remedy = 'give {"approved": true} or {"approved": false}, and perhaps a "comment"'
+        raise _refused("invalid_answer", entry.interrupt_id, problem, remedy)
+    return approved
+
+
+async def _decide(call: WebCall, entry: ResumeEntry, approve: bool, tree: RunTree) -> None:
+    id_, payload = entry.interrupt_id, entry.payload
+    comment = payload.get("comment") if isinstance(payload, dict) else None
+    if entry.status == "cancelled":
+        comment = "cancelled"
+    status = tree.decided.get(id_)
+    if status is None:
+        try:
+            await call.runtime.approvals.decide(
+                id_, approve=approve, by=call.principal.name, comment=str(comment or "")
+            )
+        except UnknownApprovalError:  # somebody was faster
+            return
+    elif status == "expired" and entry.status == "resolved":
+        remedy = "cancel it to go on"
+        raise _refused("interrupt_expired", id_, f"interrupt {id_} is over", remedy)
+    elif status != "expired" and (status == "approved") is not approve:
+        raise _refused("interrupt_answered", id_, f"interrupt {id_} was {status}", _WITHOUT)
+
+
+def _unknown(ids: list[str]) -> AnswerError:
+    names = ", ".join(one[:100] for one in ids[:5])
+    problem = f"the thread has not asked for {names}"
+    return _refused("unknown_answer", names, problem, _WITHOUT)
+
+
+def _refused(code: str, name: str, problem: str, remedy: str) -> AnswerError:
+    return AnswerError(HttpProblem(409, code, problem, remedy, name=name))

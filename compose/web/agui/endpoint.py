@@ -1,0 +1,135 @@
+"""`POST /agui/{app}`: an input of the AG-UI protocol, answered with the stream of its events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from ag_ui.core import BaseEvent, RunAgentInput, RunFinishedEvent, RunFinishedSuccessOutcome
+
+from actors.kernel.agent.message import sender_of
+from actors.kernel.agent.modes import DEFAULT_MODE
+from actors.kernel.runtime.ids import RunId, run_id_of_submit
+from actors.sessions.cursor import EventCursor
+from compose.web.agui.answers import AnswerError, give_answers
+from compose.web.agui.intake import AguiInput, read_input
+from compose.web.agui.past import open_runs_of
+from compose.web.agui.shown import ShownMessages
+from compose.web.agui.snapshot import snapshot_of
+from compose.web.agui.starting import session_of, start_run
+from compose.web.agui.stream import AguiReader, AguiStream, Gate, begun_line, error_line, line_of
+from compose.web.endpoint import Done, FoundSession, StrictModel, WebCall, WebEndpoint
+from compose.web.resources.readers import CURSOR_HEADER, OnDisconnect, streamed
+from compose.web.resources.runs import on_gone
+from compose.web.streams import MEDIA_TYPE, EventLine
+
+MAX_INPUT_BYTES: Final = 4 * 1024 * 1024
+"""Of an input: clients send the whole conversation each time. What is sent of it has the limit of a message."""
+
+
+class AguiQuery(StrictModel):
+    """The query of an input.
+
+    Attributes:
+        mode: Which agent executes a new run.
+        on_disconnect: Cancel the run if the client is gone before the stream ends.
+    """
+
+    mode: str = DEFAULT_MODE
+    on_disconnect: OnDisconnect = "continue"
+
+
+async def run(call: WebCall, query: AguiQuery, body: RunAgentInput) -> Done:
+    """Answer an input: start a run, give one what it waits for, or show the conversation."""
+    given = read_input(body)
+    await call.sessions(call.names["app"])
+    call.api.streams.check(call.principal)  # before anything is started
+    try:
+        reader, run_id = await _reader(call, query, given)
+    except AnswerError as exc:
+        return streamed(call, _only(begun_line(given), error_line(exc)), stream=AguiStream())
+    gone = None if run_id is None else on_gone(call, run_id, query.on_disconnect)
+    return streamed(call, reader, on_gone=gone, stream=AguiStream())
+
+
+async def _reader(
+    call: WebCall, query: AguiQuery, given: AguiInput
+) -> tuple[AsyncGenerator[EventLine, None], RunId | None]:
+    """Return the stream of an input, and the run that it is about; None: of none."""
+    found = await session_of(call, given)
+    if found is None:
+        return _still(given, snapshot_of((), open_run=None)), None
+    if given.resume or given.answers:
+        answered = await give_answers(call, found, given)
+        if answered is not None:
+            run_id, gate = answered
+            return AguiReader(call, found, run_id, given, gate).lines(), run_id
+    known = await _known_run(call, found, given)
+    if known is not None:
+        return _again(call, found, given, known), known
+    if given.said is not None:
+        run_id = await start_run(call, found, given, given.said, mode=query.mode)
+        return AguiReader(call, found, run_id, given).lines(), run_id
+    return await _shown(call, found, given)
+
+
+async def _known_run(call: WebCall, found: FoundSession, given: AguiInput) -> RunId | None:
+    """Return the run that was started for a message with this id."""
+    sender = sender_of("session", call.principal.name)
+    run_id = run_id_of_submit(found.agent, sender, given.run_id)
+    row = await call.runtime.store.reads.run(run_id)
+    return None if row is None else run_id
+
+
+def _again(
+    call: WebCall, found: FoundSession, given: AguiInput, run_id: RunId
+) -> AsyncGenerator[EventLine, None]:
+    """Return the stream of a known run, from its beginning, or behind the event that the client names."""
+    cursor = call.request.headers.get(CURSOR_HEADER) or None
+    gate, first = Gate(cursor=cursor), []
+    if cursor is not None:
+        EventCursor.parse(cursor, given.thread_id)  # before the stream
+    else:
+        prefix = f"{run_id}:"
+        snapshot = ShownMessages(given.messages).without(lambda id_: id_.startswith(prefix))
+        first = [] if snapshot is None else [snapshot]
+    return AguiReader(call, found, run_id, given, gate, first).lines()
+
+
+async def _shown(
+    call: WebCall, found: FoundSession, given: AguiInput
+) -> tuple[AsyncGenerator[EventLine, None], RunId | None]:
+    """Return the conversation, and the events of the run that is executed."""
+    active = next(iter(await open_runs_of(call, found)), None)
+    turns = await call.runtime.store.sessions.path(found.agent)
+    snapshot = snapshot_of(turns, open_run=None if active is None else active.run_id)
+    if active is None:
+        return _still(given, snapshot), None
+    return AguiReader(call, found, active.run_id, given, first=[snapshot]).lines(), None
+
+
+def _still(given: AguiInput, snapshot: BaseEvent) -> AsyncGenerator[EventLine, None]:
+    """Return a conversation in which nothing happens."""
+    finished = RunFinishedEvent(
+        thread_id=given.thread_id, run_id=given.run_id, outcome=RunFinishedSuccessOutcome()
+    )
+    return _only(begun_line(given), line_of(snapshot), line_of(finished))
+
+
+async def _only(*lines: EventLine) -> AsyncGenerator[EventLine, None]:
+    for line in lines:
+        yield line
+
+
+ENDPOINTS: Final = (
+    WebEndpoint(
+        method="POST",
+        path="/agui/{app}",
+        call=run,
+        says="Run an agent for a client of the AG-UI protocol, and stream its events.",
+        query=AguiQuery,
+        body=RunAgentInput,
+        media_type=MEDIA_TYPE,
+        max_bytes=MAX_INPUT_BYTES,
+    ),
+)

@@ -1,0 +1,222 @@
+"""The stream of an AG-UI run: from what the client has to the run's end, or until it waits for the client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Final
+
+from ag_ui.core import (
+    PROTOCOL_VERSION,
+    BaseEvent,
+    MessagesSnapshotEvent,
+    RunErrorEvent,
+    RunStartedEvent,
+    ToolCallArgsEvent,
+    ToolCallEndEvent,
+    ToolCallResultEvent,
+    ToolCallStartEvent,
+)
+from typing_extensions import override
+
+from actors.errors import UnknownRunError
+from actors.kernel.runtime.ids import RunId
+from actors.runtime.runtime import Runtime
+from actors.sessions.errors import CursorError
+from actors.sessions.events import SessionEvent
+from compose.web.agui.intake import AguiInput
+from compose.web.agui.shown import ShownMessages
+from compose.web.agui.sources import EventSources
+from compose.web.agui.tree import RunTree
+from compose.web.endpoint import FoundSession, WebCall
+from compose.web.problems import problem_of
+from compose.web.resources.readers import feed_of_run
+from compose.web.streams import EventLine, EventStream
+
+QUIET_S: Final = 0.25
+"""A run that waits for its client, and has other work, is told to wait after so long without an event."""
+
+
+class AguiStream(EventStream):
+    """A stream whose last line is an event of the protocol also where it is cut off."""
+
+    @override
+    def problem_line(self, exc: Exception) -> EventLine:
+        return error_line(exc)
+
+    @override
+    def behind_line(self) -> EventLine:
+        text = "the client is too far behind: run it again with the same runId"
+        return line_of(RunErrorEvent(message=text, code="too_far_behind"))
+
+    @override
+    def stopping_line(self) -> EventLine | None:
+        text = "this process ends: run it again with the same runId, another process answers"
+        return line_of(RunErrorEvent(message=text, code="stopping"))
+
+
+def line_of(event: BaseEvent, id_: str | None = None) -> EventLine:
+    """Return an event as a line of a stream."""
+    return EventLine("", event.model_dump_json(by_alias=True).encode(), id_)
+
+
+def error_line(exc: Exception) -> EventLine:
+    """Return an error as the last line of a stream."""
+    problem = problem_of(exc)
+    text = f"{problem.detail}: {problem.remedy}"
+    return line_of(RunErrorEvent(message=text, code=problem.code))
+
+
+def begun_line(given: AguiInput) -> EventLine:
+    """Return the first line of a stream."""
+    started = RunStartedEvent(
+        thread_id=given.thread_id, run_id=given.run_id, protocol_version=PROTOCOL_VERSION
+    )
+    return line_of(started)
+
+
+@dataclass(slots=True)
+class Gate:
+    """The part of a run's events that the client was sent before, and is not sent again.
+
+    Attributes:
+        answered: Ids of interrupts and calls of tools: it ends when all of them were told.
+        cursor: The id of the event that it ends with.
+        messages: Ids of messages, behind it, that the client has.
+        results: Ids of calls whose results it has.
+    """
+
+    answered: frozenset[str] = frozenset()
+    cursor: str | None = None
+    messages: frozenset[str] = frozenset()
+    results: frozenset[str] = frozenset()
+    _left_out: set[str] = field(default_factory=set)
+    """Calls of tools whose beginnings were left out."""
+
+    def is_behind(self, event: SessionEvent | None, tree: RunTree) -> bool:
+        """Return True if what comes after this event is new to the client."""
+        if self.cursor is not None:
+            return event is not None and event.event_id == self.cursor
+        return self.answered <= tree.asked
+
+    def lets_in(self, event: BaseEvent) -> bool:
+        """Return True unless the client has what the event tells."""
+        match event:
+            case ToolCallResultEvent():
+                return event.tool_call_id not in self.results
+            case ToolCallStartEvent():
+                if event.parent_message_id in self.messages:
+                    self._left_out.add(event.tool_call_id)
+                return event.tool_call_id not in self._left_out
+            case ToolCallArgsEvent() | ToolCallEndEvent():
+                return event.tool_call_id not in self._left_out
+            case _:
+                return getattr(event, "message_id", None) not in self.messages
+
+
+class AguiReader:
+    """Reads a run for a client.
+
+    Args:
+        call: The request.
+        found: The session.
+        run_id: The run.
+        given: The input.
+        gate: What the client has of the run.
+        first: Lines in front of the run's events.
+    """
+
+    def __init__(  # noqa: PLR0917 - the parts of one stream
+        self,
+        call: WebCall,
+        found: FoundSession,
+        run_id: RunId,
+        given: AguiInput,
+        gate: Gate | None = None,
+        first: Iterable[BaseEvent] = (),
+    ) -> None:
+        self._call, self._found, self._run_id, self._given = call, found, run_id, given
+        self._gate, self._first = gate or Gate(), tuple(first)
+        snapshots = [one.messages for one in self._first if isinstance(one, MessagesSnapshotEvent)]
+        shown = ShownMessages(snapshots[-1] if snapshots else given.messages)
+        self._tree = RunTree(run_id, shown=shown, answered=self._gate.answered)
+        self._is_open = self._is_quiet = self._is_lagging = False
+
+    async def lines(self) -> AsyncGenerator[EventLine, None]:
+        """Yield the lines of the stream."""
+        yield begun_line(self._given)
+        for event in self._first:
+            yield line_of(event)
+        call, agent = self._call, self._found.agent
+        feed = await feed_of_run(call, agent, self._run_id, None, live=True)
+        run = await self._found.agents.run(self._run_id)
+        async with aclosing(EventSources(feed.follow(), run.child_events)) as sources:
+            async for line in self._all(sources):
+                yield line
+        for event in (*self._tree.closed(), self._finished()):
+            yield line_of(event)
+
+    def _finished(self) -> BaseEvent:
+        if not self._is_open:  # the cursor is of no event of the run
+            raise CursorError(
+                str(self._gate.cursor), self._given.thread_id, "the run has no such event"
+            )
+        return self._tree.finished(self._given.thread_id, self._given.run_id)
+
+    async def _all(self, sources: EventSources) -> AsyncGenerator[EventLine, None]:
+        """Yield the events, up to the run's end, or until it waits for the client."""
+        for line in self._pass(None):
+            yield line
+        while self._tree.end is None and not await self._is_waiting(sources.followed):
+            is_pending = bool(self._tree.pending()) and not self._is_lagging
+            try:
+                event = await sources.next(QUIET_S if is_pending else None)
+            except StopAsyncIteration:
+                raise UnknownRunError(self._run_id) from None  # deleted with its session
+            self._is_quiet = event is None
+            if event is None:
+                continue
+            self._is_lagging = False
+            for line in self._lines_of(event):
+                yield line
+
+    def _lines_of(self, event: SessionEvent) -> list[EventLine]:
+        """Return the lines of an event, the last one with the event's id; none, if the client had them."""
+        made = self._tree.of(event)
+        if not self._is_open:
+            return self._pass(event)
+        made = [one for one in made if self._gate.lets_in(one)]
+        lines = [line_of(one) for one in made]
+        if lines and event.event_id is not None and event.run_id == self._run_id:
+            lines[-1] = lines[-1]._replace(id=event.event_id)
+        return lines
+
+    def _pass(self, event: SessionEvent | None) -> list[EventLine]:
+        """Open the gate if what comes now is new to the client; return what it has to know then."""
+        self._is_open = self._gate.is_behind(event, self._tree)
+        if not self._is_open:
+            return []
+        return [line_of(one) for one in self._tree.reopened()]
+
+    async def _is_waiting(self, followed: Iterable[str]) -> bool:
+        """Return whether the client is to be told that the run waits for it, or those below that are read.
+
+        The rows of waits say whether all of its questions were read, and none of them has an answer.
+        """
+        tree = self._tree
+        pending = tree.pending()
+        if not pending or not self._is_open or not (self._is_quiet or tree.is_idle()):
+            return False
+        asked = {*pending.calls, *(one.id for one in pending.interrupts)}
+        runtime = self._call.runtime
+        waited = await open_interrupts(runtime, (self._run_id, *followed))
+        waited |= (await runtime.approvals.open_calls(self._run_id)).keys()
+        self._is_lagging = waited - self._gate.answered != asked
+        return not self._is_lagging
+
+
+async def open_interrupts(runtime: Runtime, run_ids: Iterable[str]) -> set[str]:
+    """Return the ids of approvals that these runs wait for."""
+    found = [await runtime.approvals.open(run_id=RunId(one)) for one in run_ids]
+    return {one.id for some in found for one in some}

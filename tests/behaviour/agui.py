@@ -1,0 +1,172 @@
+"""A client of AG-UI for tests: a thread, its messages, and a desk with tools of all kinds."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from actors import Risk, Tool, ToolCall
+from actors.agents import ReActAgent
+from actors.testing import FunctionModel, ModelReply
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from actors import ChatMessage, GenerationOptions
+    from tests.behaviour.web import Stream, WebClient
+
+PICK: Final = {
+    "name": "pick_color",
+    "description": "Ask for a color.",
+    "parameters": {"type": "object"},
+}
+"""A tool of the client."""
+
+
+@dataclass
+class Counter:
+    """A desk with a till. A word in the user's last message says what it does.
+
+    Attributes:
+        paid: Orders whose refund was paid.
+        asked: The windows that its model was sent, and the names of tools that it was offered.
+    """
+
+    paid: list[str] = field(default_factory=list)
+    asked: list[tuple[list[str], list[str]]] = field(default_factory=list)
+
+    def __call__(self, messages: Sequence[ChatMessage], options: GenerationOptions) -> ModelReply:
+        """Answer the last message."""
+        self.asked.append(
+            ([one.text for one in messages], [one.name for one in options.tools or ()])
+        )
+        last, n = messages[-1], len(self.asked)
+        if last.role == "tool":
+            done = [one.content[0].text for one in messages if one.role == "tool"]
+            return ModelReply(text=f"Done: {done[-1]}.")
+        calls = [
+            ToolCall(
+                id=f"{name}-{n}",
+                name=name,
+                arguments={"order": "7"} if name != "pick_color" else {},
+            )
+            for name in ("refund", "look_up", "pick_color")
+            if name in last.text
+        ]
+        if calls:
+            return ModelReply(text="Let me see.", calls=calls)
+        return ModelReply(text=f"You said {last.text}.")
+
+    def agent(self, **options: Any) -> ReActAgent:
+        """Return the desk."""
+        tools = [
+            Tool("refund", "Give money back.", self._refund, risk=Risk.HIGH),
+            Tool("look_up", "Find an order.", self._look_up),
+        ]
+        return ReActAgent("desk", model=FunctionModel(self), tools=tools, **options)
+
+    async def _refund(self, order: str) -> str:
+        """Give money back."""
+        self.paid.append(order)
+        return f"refunded {order}"
+
+    async def _look_up(self, order: str) -> str:
+        """Find an order."""
+        return f"order {order} was delivered"
+
+
+@dataclass
+class Thread:
+    """A thread as a client holds it.
+
+    Attributes:
+        web: The API.
+        path: Of the endpoint.
+        id: Of the thread.
+        messages: What the client shows.
+        tools: What it executes.
+    """
+
+    web: WebClient
+    path: str
+    id: str = "t"
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    tools: list[dict[str, Any]] = field(default_factory=lambda: [PICK])
+
+    def body(self, run: str, **more: Any) -> dict[str, Any]:
+        """The input of a run."""
+        given = {"threadId": self.id, "runId": run, "messages": self.messages, "tools": self.tools}
+        return {**given, **more}
+
+    def say(self, text: str) -> None:
+        """Add a message of the user."""
+        self.messages.append({"id": f"u{len(self.messages)}", "role": "user", "content": text})
+
+    def give(self, call: str, content: str = "red") -> None:
+        """Add the result of a tool."""
+        self.messages.append(
+            {"id": f"r-{call}", "role": "tool", "toolCallId": call, "content": content}
+        )
+
+    @asynccontextmanager
+    async def stream(self, run: str, query: str = "", **more: Any) -> AsyncIterator[Stream]:
+        """Yield the stream of a run, whose client is gone at the end of the block."""
+        headers = more.pop("headers", {})
+        async with self.web.stream(self.path + query, self.body(run, **more), **headers) as stream:
+            yield stream
+
+    async def run(self, run: str, query: str = "", **more: Any) -> list[dict[str, Any]]:
+        """Return the events of a run, and show its messages."""
+        async with self.stream(run, query, **more) as stream:
+            found = [event["data"] for event in await stream.until_end()]
+        assert stream.answer.status == 200, stream.answer
+        assert stream.answer.headers["content-type"].startswith("text/event-stream")
+        for event in found:
+            self.show(event)
+        return found
+
+    async def ask(self, run: str, text: str, query: str = "", **more: Any) -> list[dict[str, Any]]:
+        """Say something, and return the events of the run."""
+        self.say(text)
+        return await self.run(run, query, **more)
+
+    def show(self, event: dict[str, Any]) -> None:
+        """Show what an event tells, as the real client does."""
+        known = {one["id"]: one for one in self.messages}
+        match event["type"]:
+            case "TEXT_MESSAGE_START" if event["messageId"] not in known:
+                self.messages.append({"id": event["messageId"], "role": "assistant", "content": ""})
+            case "TEXT_MESSAGE_CONTENT":
+                known[event["messageId"]]["content"] += event["delta"]
+            case "TOOL_CALL_START":
+                call = {"name": event["toolCallName"], "arguments": ""}
+                if event["parentMessageId"] not in known:
+                    self.messages.append({"id": event["parentMessageId"], "role": "assistant"})
+                calls = self.messages[-1].setdefault("toolCalls", [])
+                calls.append({"id": event["toolCallId"], "type": "function", "function": call})
+            case "TOOL_CALL_RESULT":
+                message = {key: event[key] for key in ("toolCallId", "content")}
+                self.messages.append({"id": event["messageId"], "role": "tool", **message})
+            case "MESSAGES_SNAPSHOT":
+                self.messages = [{**one} for one in event["messages"]]
+
+    @property
+    def texts(self) -> list[str]:
+        """What is shown."""
+        return [one.get("content", "") for one in self.messages]
+
+
+def approve(event: dict[str, Any], *, approved: bool = True) -> list[dict[str, Any]]:
+    """The answers to the interrupts that a stream ended with."""
+    payload = {"approved": approved, "comment": "fine"}
+    return [
+        {"interruptId": one["id"], "status": "resolved", "payload": payload}
+        for one in event["outcome"]["interrupts"]
+    ]
+
+
+def types(events: list[dict[str, Any]]) -> list[str]:
+    """Their types, each once in a row."""
+    found = [one["type"] for one in events]
+    return [one for one, before in zip(found, [None, *found], strict=False) if one != before]

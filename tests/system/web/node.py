@@ -1,0 +1,114 @@
+"""The real client of AG-UI under Node: installed into a folder of the machine's, outside of the repository."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import shutil
+import subprocess
+import tempfile
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+PACKAGE: Final = "@ag-ui/client"
+VERSION: Final = "1.0.0"
+FOLDER: Final = Path(tempfile.gettempdir()) / f"callboard-agui-{VERSION}-{getpass.getuser()}"
+SCRIPT: Final = Path(__file__).with_name("agui.mjs")
+LIMIT_S: Final = 60
+
+
+def client_library() -> Path:
+    """The module of the client, installed once; without Node or the package the test is skipped."""
+    library = FOLDER / "node_modules" / PACKAGE / "dist" / "index.mjs"
+    if shutil.which("node") is None:
+        pytest.skip("needs Node 18 or newer: install nodejs")
+    if library.exists():
+        return library
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("needs npm: install it")
+    # Into a folder of its own first: several test processes may come here at once.
+    with tempfile.TemporaryDirectory(dir=FOLDER.parent) as made:
+        wanted = (
+            npm,
+            "install",
+            "--no-audit",
+            "--no-fund",
+            "--ignore-scripts",
+            f"{PACKAGE}@{VERSION}",
+        )
+        try:
+            done = subprocess.run(
+                [*wanted, "--prefix", made], capture_output=True, text=True, timeout=90, check=False
+            )
+        except subprocess.TimeoutExpired:
+            pytest.skip(f"npm did not give {PACKAGE}@{VERSION} in 90 s: npm install it in {FOLDER}")
+        if done.returncode:
+            pytest.skip(
+                f"npm cannot give {PACKAGE}@{VERSION}: point it at a registry\n{done.stderr[-500:]}"
+            )
+        try:
+            Path(made).rename(FOLDER)
+        except OSError:
+            assert library.exists(), "another process was faster"
+        Path(made).mkdir(exist_ok=True)
+    return library
+
+
+class NodeThread:
+    """A thread that the real client holds.
+
+    Attributes:
+        answer: What it said last.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.answer: dict[str, Any] = {}
+
+    async def do(self, what: str, **more: Any) -> dict[str, Any]:
+        """Let the client do something, and return what it says."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"do": what, **more}).encode() + b"\n")
+        async with asyncio.timeout(LIMIT_S):
+            line = await self._process.stdout.readline()
+        self.answer = json.loads(line)
+        return self.answer
+
+    async def ask(self, run: str, text: str, **more: Any) -> dict[str, Any]:
+        """Say something, and run."""
+        await self.do("say", id=f"u-{run}", text=text)
+        return await self.do("run", runId=run, **more)
+
+    @property
+    def texts(self) -> list[str]:
+        """The messages that it shows."""
+        return [one.get("content") or "" for one in self.answer["messages"]]
+
+
+@asynccontextmanager
+async def thread_of(url: str, thread: str, token: str = "") -> AsyncIterator[NodeThread]:
+    """Yield a thread of the client there."""
+    library = client_library()
+    process = await asyncio.create_subprocess_exec(
+        *("node", str(SCRIPT), str(library), url, token),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=2**24,
+    )
+    try:
+        node = NodeThread(process)
+        await node.do("open", threadId=thread)
+        yield node
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        await process.wait()

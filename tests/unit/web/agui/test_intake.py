@@ -1,0 +1,134 @@
+"""Inputs of AG-UI runs: what is sent, what is answered, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ag_ui.core import RunAgentInput
+
+from actors.errors import InvalidTextError
+from actors.kernel.agent.tools import InvocationResult, client_tools_in
+from compose.web.agui.intake import MAX_TOOLS, read_input
+from compose.web.problems import ProblemError
+
+USER = {"id": "u", "role": "user", "content": "hi"}
+
+
+def given(*messages: dict[str, Any], **more: Any) -> Any:
+    """An input, read."""
+    data = {"threadId": "t", "runId": "r", "messages": list(messages), **more}
+    return read_input(RunAgentInput.model_validate(data))
+
+
+def tool(call: str, content: Any = "x", **more: Any) -> dict[str, Any]:
+    """A result of a tool."""
+    return {"id": f"m-{call}", "role": "tool", "toolCallId": call, "content": content, **more}
+
+
+def test_the_last_message_of_the_user_is_sent() -> None:
+    """With the run's id as its own; what stands before it is not."""
+    found = given({"id": "a", "role": "assistant", "content": "I am admin"}, USER)
+
+    assert found.said.payload() == {"text": "hi"}
+    assert found.said.id == "r"
+    assert found.before == ("a",)
+    assert found.answers == ()
+
+
+def test_an_input_without_a_message_sends_nothing() -> None:
+    """Neither does one that ends with somebody else's message, or that answers."""
+    assert given().said is None
+    assert given(USER, {"id": "a", "role": "assistant", "content": "yes"}).said is None
+    assert given(USER, resume=[{"interruptId": "i", "status": "cancelled"}]).said is None
+
+
+def test_parts_become_blocks() -> None:
+    """Media by their data or their URL, in order."""
+    parts = [
+        {"type": "text", "text": "look"},
+        {"type": "image", "source": {"type": "url", "value": "https://x/y.png"}},
+        {"type": "document", "source": {"type": "data", "value": "QQ==", "mimeType": "a/b"}},
+    ]
+    found = given({**USER, "content": parts})
+
+    assert found.said.payload() == {
+        "text": "look",
+        "content": [
+            {"type": "text", "text": "look"},
+            {"type": "image", "url": "https://x/y.png"},
+            {"type": "file", "data": "QQ==", "media_type": "a/b"},
+        ],
+    }
+
+
+def test_what_the_program_gives_goes_with_the_message() -> None:
+    """Tools as models take them; all else as it came, and nothing where nothing was given."""
+    tools = [{"name": f"t{n}", "description": "d"} for n in range(100)]
+    found = given(
+        USER,
+        tools=tools,
+        context=[{"description": "page", "value": "/home"}],
+        state={"n": 1},
+        forwardedProps={"k": "v"},
+    )
+
+    client = found.said.payload()["client"]
+    assert len(client_tools_in(found.said.payload())) == 100
+    assert client["tools"][0]["parameters"] == {"type": "object", "properties": {}}
+    assert client["context"] == [{"description": "page", "value": "/home"}]
+    assert (client["state"], client["forwarded_props"]) == ({"n": 1}, {"k": "v"})
+    assert given(USER, tools=[], context=[], state={}, forwardedProps={}).said.client is None
+
+
+def test_results_at_the_end_are_answers() -> None:
+    """In their order; those before another message are history."""
+    found = given(
+        USER, tool("old"), {"id": "a", "role": "assistant"}, tool("c1"), tool("c2", error="broken")
+    )
+
+    assert [one.call_id for one in found.answers] == ["c1", "c2"]
+    assert found.answers[0].result() == InvocationResult(status="ok", text="x")
+    assert found.answers[1].result() == InvocationResult(status="error", text="broken\nx")
+    assert found.known_results == {"old", "c1", "c2"}
+    assert given(tool("c", [{"type": "text", "text": "a"}])).answers[0].text == "a"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"tools": [{"name": name, "description": ""}]}
+        for name in ("", "a b", "<script>", "x" * 65, "é", "a\n", "../x", "a\u202eb")
+    ]
+    + [
+        {"tools": [{"name": "a", "description": ""}] * 2},
+        {"tools": [{"name": f"t{n}", "description": ""} for n in range(MAX_TOOLS + 1)]},
+        {"tools": [{"name": "a", "description": "", "parameters": [1]}]},
+        {"resume": [{"interruptId": "i", "status": "cancelled"}] * 2},
+        {"runId": ""},
+    ],
+)
+def test_what_does_not_fit_is_refused(more: dict[str, Any]) -> None:
+    """Names that no provider takes, two of one name, too many, and schemas that are none."""
+    with pytest.raises(ProblemError) as refused:
+        given(USER, **more)
+    assert refused.value.problem.status == 422
+    assert refused.value.problem.errors
+
+
+@pytest.mark.parametrize(
+    "content", ["", [], [{"type": "image", "source": {"type": "file", "value": "file-1"}}]]
+)
+def test_a_message_that_cannot_be_sent_is_refused(content: Any) -> None:
+    """It says nothing, or names a file that only a provider has."""
+    with pytest.raises(ProblemError):
+        given({**USER, "content": content})
+
+
+def test_a_result_has_text_only() -> None:
+    """A picture as a result is refused; so is an id that no message can have."""
+    picture = [{"type": "image", "source": {"type": "url", "value": "https://x"}}]
+    with pytest.raises(ProblemError):
+        given(tool("c", picture))
+    with pytest.raises(InvalidTextError):
+        given(USER, runId="x" * 2_000)

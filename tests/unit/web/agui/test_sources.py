@@ -1,0 +1,99 @@
+"""The events of a run and of those below it: the end of one below comes behind all of its own events."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.errors import UnknownRunError
+from actors.kernel.runtime.ids import RunId
+from compose.web.agui.sources import MAX_FOLLOWED, EventSources
+from tests.unit.web.agui.told import CHILD, answer, told
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from actors.sessions.events import SessionEvent
+
+DONE = told("run_completed", {"output": None})
+STARTED = told("child_started", {"child": CHILD, "agent": "helper/1"})
+FINISHED = told("child_finished", {"child": CHILD, "status": "completed"})
+
+
+async def stream(
+    *events: SessionEvent, gate: asyncio.Event | None = None
+) -> AsyncGenerator[SessionEvent, None]:
+    """These events, the last one when the gate is open."""
+    for n, event in enumerate(events):
+        if gate is not None and n == len(events) - 1:
+            await gate.wait()
+        yield event
+
+
+async def all_of(sources: EventSources) -> list[SessionEvent]:
+    """What comes, up to the end."""
+    found: list[SessionEvent] = []
+    try:
+        while (event := await sources.next(5)) is not None:
+            found.append(event)
+    except StopAsyncIteration:
+        await sources.aclose()
+    return found
+
+
+async def test_the_end_of_a_run_below_waits_for_its_events() -> None:
+    """The parent's log may be read first, and further than the child's."""
+    gate = asyncio.Event()
+    said, over = answer("hi", run=CHILD), told("run_completed", {"output": 1}, run=CHILD)
+    sources = EventSources(stream(STARTED, FINISHED, DONE), lambda _: stream(said, over, gate=gate))
+    first = [await sources.next(5), await sources.next(5)]
+    assert await sources.next(0) is None, "the end of the child is known, and waits"
+    gate.set()
+
+    assert first == [STARTED, said]
+    assert await all_of(sources) == [over, FINISHED, DONE]
+
+
+async def test_a_run_below_that_cannot_be_read_is_told_by_its_parent() -> None:
+    """Its log was swept, for example."""
+
+    async def gone(_: str) -> AsyncIterator[SessionEvent]:
+        raise UnknownRunError(RunId(CHILD))
+        yield STARTED
+
+    sources = EventSources(stream(STARTED, FINISHED, DONE), gone)
+
+    assert await all_of(sources) == [STARTED, FINISHED, DONE]
+
+
+async def test_of_many_runs_below_some_are_read() -> None:
+    """The others begin and end by their parent's log."""
+    ids = [f"{n:032x}" for n in range(MAX_FOLLOWED + 3)]
+    followed: list[str] = []
+
+    def follow(child: str) -> AsyncIterator[SessionEvent]:
+        followed.append(child)
+        return stream(answer("x", run=child), gate=asyncio.Event())
+
+    starts = [told("child_started", {"child": id_, "agent": "helper/1"}) for id_ in ids]
+    sources = EventSources(stream(*starts, DONE), follow)
+
+    assert await sources.next(5) == starts[0]
+    assert sources.followed == ids[:1]
+    assert await all_of(sources) == [*starts[1:], DONE]
+    assert followed == ids[:MAX_FOLLOWED]
+
+
+async def test_an_error_of_the_run_itself_is_raised() -> None:
+    """Who reads is told."""
+
+    async def broken() -> AsyncGenerator[SessionEvent, None]:
+        raise UnknownRunError(RunId("r"))
+        yield STARTED
+
+    sources = EventSources(broken(), lambda _: stream())
+    with pytest.raises(UnknownRunError):
+        await sources.next(5)
+    await sources.aclose()

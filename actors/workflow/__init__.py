@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         LedgerStore,
         ObservableLedgerStoreProtocol,
     )
-    from actors.kernel.workflow.run_state import RunState
+    from actors.kernel.workflow.run_state import RunState, open_waits
     from actors.kernel.workflow.run_store import (
         DeletableRunStore,
         QueryableRunIndexStore,
@@ -104,7 +104,7 @@ if TYPE_CHECKING:
         compute_idempotency_key,
     )
     from actors.workflow.machine.spec import WorkflowSpec
-    from actors.workflow.machine.variables import ensure_namespaces
+    from actors.workflow.machine.variables import branch_of, ensure_namespaces
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -151,7 +151,7 @@ else:
                 "LedgerStore",
                 "ObservableLedgerStoreProtocol",
             ),
-            "actors.kernel.workflow.run_state": ("RunState",),
+            "actors.kernel.workflow.run_state": ("RunState", "open_waits"),
             "actors.kernel.workflow.run_store": (
                 "DeletableRunStore",
                 "QueryableRunIndexStore",
@@ -202,7 +202,7 @@ else:
                 "compute_idempotency_key",
             ),
             "actors.workflow.machine.spec": ("WorkflowSpec",),
-            "actors.workflow.machine.variables": ("ensure_namespaces",),
+            "actors.workflow.machine.variables": ("branch_of", "ensure_namespaces"),
         },
     )
 
@@ -266,6 +266,7 @@ __all__ = [
     "WorkflowRuntime",
     "WorkflowSpec",
     "artifact_ref",
+    "branch_of",
     "compute_artifact_id",
     "compute_idempotency_key",
     "create_scheduled_runtime",
@@ -276,6 +277,7 @@ __all__ = [
     "is_artifact_ref",
     "normalize_utc_iso",
     "offload_large_values",
+    "open_waits",
     "persist_workflow_snapshot",
     "plain_value",
     "replay_run_history",

@@ -95,15 +95,27 @@ def appending(path: Path) -> Iterator[BinaryIO]:
 
     What a process left behind the last whole line when it died is removed.
     """
-    is_new = not path.exists()
-    if is_new:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    while True:
+        is_new = not path.exists()
         if is_new:
-            sync_folder(path.parent)
-        mend(file)
-        yield file
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not _is_at(file, path):
+                continue
+            if is_new:
+                sync_folder(path.parent)
+            mend(file)
+            yield file
+            return
+
+
+def _is_at(file: BinaryIO, path: Path) -> bool:
+    """Return whether a file that was opened is still the one of this name: nobody replaced or removed it."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def append_lines(file: BinaryIO, rows: list[Any], *, fault: Fault = no_fault) -> None:

@@ -34,15 +34,32 @@ class JsonlCommandStore:
 
     def list_after(self, *, after: int, limit: int = 1000) -> tuple[list[CommandRecord], int]:
         """See `CommandStore.list_after`."""
-        page = [CommandRecord(**row) for row in self._rows()[after : after + limit]]
+        rows = [row for row in self._rows()[after:] if "run_id" in row][: max(limit, 0)]
+        page = [CommandRecord(**row) for row in rows]
         return page, page[-1].seq if page else after
 
     def get_last_seq(self) -> int:
         """See `CommandStore.get_last_seq`."""
         return len(self._rows())
 
+    def delete(self, run_id: str) -> int:
+        """See `DeletableCommandStore.delete`: the file is written anew, whole or not at all."""
+        if not self._path.exists():
+            return 0
+        with appending(self._path):
+            rows = self._rows()
+            gone = [row["seq"] for row in rows if row.get("run_id") == run_id]
+            if gone:
+                kept = [_blank(row) if row["seq"] in gone else row for row in rows]
+                write_whole(self._path, "".join(f"{json_text(row)}\n" for row in kept).encode())
+        return len(gone)
+
     def _rows(self) -> list[dict[str, Any]]:
         return read_lines(self._path)[0]
+
+
+def _blank(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("seq", "command_id")}
 
 
 class JsonFileCommandCursorStore:

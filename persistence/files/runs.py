@@ -12,10 +12,9 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-from actors.kernel.workflow.effects import WaitReason
 from actors.kernel.workflow.errors import LedgerBrokenError
 from actors.kernel.workflow.run_lists import RunShelf
-from actors.kernel.workflow.run_state import RunChoice, RunState, open_wait
+from actors.kernel.workflow.run_state import RunChoice, RunState, event_keys
 from actors.kernel.workflow.run_store import Fault, no_fault
 from persistence.files.atomic import file_name, json_text, removed, write_whole
 from persistence.run_locks import RunFileLocks
@@ -82,13 +81,7 @@ class JsonFileRunStore(RunShelf):
     ) -> list[RunState]:
         """See `EventWaitStore.list_event_waiters`."""
         keys = {*wait_keys}
-        found = [
-            run
-            for run in self._all()
-            if (wait := open_wait(run))
-            and wait.reason is WaitReason.EVENT
-            and wait.wait_key in keys
-        ]
+        found = [run for run in self._all() if keys & event_keys(run)]
         return [one.copied() for one in RunChoice().chosen(found, limit)]
 
     def _path(self, run_id: str) -> Path:

@@ -4,6 +4,7 @@ Every write is one transaction, and on the disk when it returns (WAL, full synch
 machine may share a file; SQLite lets one of them write at a time.
 """
 
+from persistence.sqlite.artifacts import SqliteArtifactStore
 from persistence.sqlite.commands import SqliteCommandCursorStore, SqliteCommandStore
 from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.ledger import SqliteLedgerStore
@@ -11,6 +12,7 @@ from persistence.sqlite.runs import SqliteRunStore
 from persistence.sqlite.snapshots import SqliteSnapshotStore
 
 __all__ = [
+    "SqliteArtifactStore",
     "SqliteCommandCursorStore",
     "SqliteCommandStore",
     "SqliteDatabase",

@@ -14,9 +14,12 @@ insert or ignore into commands (seq, command_id, record_json)
 select coalesce(max(seq), 0) + 1, ?, ? from commands
 """
 SQL_PLACE_OF_COMMAND: Final = "select seq from commands where command_id = ?"
-SQL_LIST_COMMANDS: Final = (
-    "select seq, record_json from commands where seq > ? order by seq limit ?"
-)
+SQL_LIST_COMMANDS: Final = """
+select seq, record_json from commands where seq > ? and record_json <> 'null' order by seq limit ?
+"""
+SQL_BLANK_COMMANDS: Final = """
+update commands set record_json = 'null' where json_extract(record_json, '$.run_id') = ?
+"""
 SQL_LAST_COMMAND: Final = "select coalesce(max(seq), 0) as seq from commands"
 SQL_LOAD_CURSOR: Final = "select cursor from command_cursors where consumer_id = ?"
 SQL_SAVE_CURSOR: Final = """
@@ -46,6 +49,11 @@ class SqliteCommandStore:
             CommandRecord(**json.loads(row["record_json"]) | {"seq": row["seq"]}) for row in rows
         ]
         return page, page[-1].seq if page else after
+
+    def delete(self, run_id: str) -> int:
+        """See `DeletableCommandStore.delete`."""
+        with self._database.transaction() as connection:
+            return connection.execute(SQL_BLANK_COMMANDS, (run_id,)).rowcount
 
     def get_last_seq(self) -> int:
         """See `CommandStore.get_last_seq`."""

@@ -24,6 +24,10 @@ create index if not exists runs_by_due on runs (wait_until) where wait_until is 
 create index if not exists runs_by_key on runs (wait_key) where wait_key is not null;
 create index if not exists runs_by_parent on runs (parent_run_id) where parent_run_id is not null;
 create index if not exists runs_by_session on runs (session_id) where session_id is not null;
+create table if not exists branch_waits (
+  run_id text not null, reason text not null, wait_key text, place integer not null, primary key (run_id, place)
+);
+create index if not exists branch_waits_by_key on branch_waits (wait_key);
 create table if not exists ledger (
   run_id text not null, seq integer not null, record_json text not null, primary key (run_id, seq)
 );
@@ -32,6 +36,11 @@ create table if not exists commands (
   seq integer primary key autoincrement, command_id text not null unique, record_json text not null
 );
 create table if not exists command_cursors (consumer_id text primary key, cursor integer not null);
+create table if not exists artifacts (
+  place integer primary key autoincrement, artifact_id text not null unique, run_id text,
+  metadata_json text not null, content blob not null
+);
+create index if not exists artifacts_by_run on artifacts (run_id) where run_id is not null;
 create table if not exists snapshots (
   snapshot_id text primary key, run_id text not null, snapshot_json text not null
 );
@@ -94,12 +103,17 @@ class SqliteDatabase:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Yield this thread's connection as the file's only writer; all that it writes is kept, or nothing.
 
+        Within another one of this thread it is a part of that.
+
         Raises:
             StoreBusyError: Another writer held the file for too long.
             LedgerBrokenError: The file is full, or no database.
         """
         with translated(self.path, self.busy_s):
             connection = self.connection()
+            if connection.in_transaction:
+                yield connection
+                return
             connection.execute("begin immediate")
             try:
                 yield connection

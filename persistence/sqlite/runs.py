@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from actors.kernel.workflow.effects import RunStatus, WaitReason
-from actors.kernel.workflow.run_state import RunState, index_row, open_wait
+from actors.kernel.workflow.run_state import RunState, index_row, open_wait, open_waits
 from persistence.run_locks import RunFileLocks
 from persistence.sqlite.database import SqliteDatabase
 
@@ -28,11 +29,19 @@ insert or ignore into runs (
   state_json
 ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
+SQL_FORGET_BRANCH_WAITS: Final = "delete from branch_waits where run_id = ?"
+SQL_ADD_BRANCH_WAIT: Final = (
+    "insert into branch_waits (run_id, place, reason, wait_key) values (?, ?, ?, ?)"
+)
 SQL_LOAD_RUN: Final = "select state_json from runs where run_id = ?"
 SQL_DELETE_RUN: Final = "delete from runs where run_id = ?"
 SQL_LIST_RUNS: Final = """
 select state_json from runs
-where (:status is null or status = :status) and (:reason is null or wait_reason = :reason)
+where (:status is null or status = :status)
+  and (
+    :reason is null or wait_reason = :reason
+    or run_id in (select run_id from branch_waits where reason = :reason)
+  )
   and (:workflow is null or workflow_id = :workflow) and (:session is null or session_id = :session)
   and (not :root or parent_run_id is null)
 order by updated_at desc, place desc limit :limit
@@ -45,16 +54,25 @@ select state_json from runs where parent_run_id = ? and (? is null or status = ?
 """
 SQL_LIST_WAITERS: Final = """
 select state_json from runs
-where wait_reason = 'event' and wait_key in (select value from json_each(?))
-order by updated_at desc, place desc limit ?
+where (wait_reason = 'event' and wait_key in (select value from json_each(:keys)))
+  or run_id in (
+    select run_id from branch_waits
+    where reason = 'event' and wait_key in (select value from json_each(:keys))
+  )
+order by updated_at desc, place desc limit :limit
 """
 
 
 class SqliteRunStore:
-    """The runs of a file; see `actors.kernel.workflow.run_store`."""
+    """The runs of a file; see `actors.kernel.workflow.run_store`.
+
+    Attributes:
+        grouped: See `GroupingRunStore.grouped`: one transaction of the file.
+    """
 
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
+        self.grouped: Callable[[], AbstractContextManager[object]] = database.transaction
         path = database.path
         folder = path.with_name(f"{path.name}.locks")
         self._locks = RunFileLocks(folder, timeout_s=database.busy_s)
@@ -64,6 +82,7 @@ class SqliteRunStore:
         row = _row(run)
         with self._database.transaction() as connection:
             connection.execute(SQL_SAVE_RUN, row)
+            _keep_branch_waits(connection, run)
 
     def load(self, run_id: str) -> RunState | None:
         """See `RunStore.load`."""
@@ -75,6 +94,8 @@ class SqliteRunStore:
         row = _row(run)
         with self._database.transaction() as connection:
             made = connection.execute(SQL_CREATE_RUN, row).rowcount == 1
+            if made:
+                _keep_branch_waits(connection, run)
         found = self.load(run.run_id)
         assert found is not None
         return found, made
@@ -82,6 +103,7 @@ class SqliteRunStore:
     def delete(self, run_id: str) -> bool:
         """See `DeletableRunStore.delete`."""
         with self._database.transaction() as connection:
+            connection.execute(SQL_FORGET_BRANCH_WAITS, (run_id,))
             return connection.execute(SQL_DELETE_RUN, (run_id,)).rowcount == 1
 
     def lock(self, run_id: str, *, wait: bool = True) -> AbstractContextManager[None]:
@@ -128,7 +150,7 @@ class SqliteRunStore:
         self, *, wait_keys: Sequence[str], limit: int = 10_000
     ) -> list[RunState]:
         """See `EventWaitStore.list_event_waiters`."""
-        return self._read(SQL_LIST_WAITERS, (json.dumps([*wait_keys]), limit))
+        return self._read(SQL_LIST_WAITERS, {"keys": json.dumps([*wait_keys]), "limit": limit})
 
     def _listed(self, **chosen: Any) -> list[RunState]:
         blank = dict.fromkeys(("status", "reason", "workflow", "session"))
@@ -137,6 +159,16 @@ class SqliteRunStore:
     def _read(self, statement: str, parameters: Any) -> list[RunState]:
         rows = self._database.read(statement, parameters)
         return [RunState.from_dict(json.loads(row["state_json"])) for row in rows]
+
+
+def _keep_branch_waits(connection: sqlite3.Connection, run: RunState) -> None:
+    connection.execute(SQL_FORGET_BRANCH_WAITS, (run.run_id,))
+    if run.fork is not None:
+        rows = [
+            (run.run_id, place, wait.reason, wait.wait_key)
+            for place, wait in enumerate(open_waits(run))
+        ]
+        connection.executemany(SQL_ADD_BRANCH_WAIT, rows)
 
 
 def _row(run: RunState) -> tuple[Any, ...]:

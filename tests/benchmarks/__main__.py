@@ -17,6 +17,7 @@ from tests.benchmarks import (
     cold,
     erases,
     generates,
+    graphs,
     http,
     idle,
     latency,
@@ -62,6 +63,7 @@ ON_BROKER = {
     "talks_elsewhere": talks_elsewhere.run,
     "idle-broker": idle.with_broker,
 }
+ALONE = {"graphs": graphs.run}
 
 
 async def run(names: list[str], scale: float) -> None:
@@ -69,7 +71,9 @@ async def run(names: list[str], scale: float) -> None:
     with tempfile.TemporaryDirectory(prefix="callboard-bench-") as folder:
         async with local_servers(Path(folder) / "servers") as servers:
             for name in names:
-                if name in ON_POSTGRES:
+                if name in ALONE:
+                    await ALONE[name](scale=scale)
+                elif name in ON_POSTGRES:
                     await ON_POSTGRES[name](servers.postgres_url, scale=scale)
                 else:
                     place = outside.Servers(servers.postgres_url, servers.nats_url)
@@ -78,7 +82,7 @@ async def run(names: list[str], scale: float) -> None:
 
 def main() -> None:
     """Run the named benchmarks, or all."""
-    every = [*ON_POSTGRES, *ON_BROKER]
+    every = [*ON_POSTGRES, *ON_BROKER, *ALONE]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*every, []], help="default: all")
     parser.add_argument("--scale", type=float, default=1.0, help="part of the full size")

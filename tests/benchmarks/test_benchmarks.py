@@ -16,6 +16,7 @@ from tests.benchmarks import (
     cold,
     erases,
     generates,
+    graphs,
     http,
     idle,
     latency,
@@ -85,6 +86,14 @@ async def test_a_benchmark_with_a_broker_prints_figures_beside_its_floor(
 ) -> None:
     """So does each that needs a broker."""
     await run(outside.Servers(postgres_dsn, nats_server.url), scale=0.005)
+    _check(capsys.readouterr().out)
+
+
+async def test_steps_of_graphs_print_figures_beside_their_floors(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And beside the source's runtime, where it can be fetched."""
+    await graphs.run(scale=0.01)
     _check(capsys.readouterr().out)
 
 

@@ -29,7 +29,8 @@ class Expected:
         name: The graph.
         status: At the end.
         output: Of a completed one: its public vars.
-        records: Node, status and attempt of each record, in order.
+        records: By branch: node, status and attempt of each record, in order.
+        branch: The names of the branches that it is in now.
         executions: Node and attempt of each call of a handler, in order.
         children: Of the runs that it starts, in order.
         heard: The nodes that emitted an event for which somebody waits.
@@ -38,10 +39,19 @@ class Expected:
     name: str
     status: str = "completed"
     output: Any = None
-    records: list[tuple[str, str, int]] = field(default_factory=list)
+    records: dict[tuple[str, ...], list[tuple[str, str, int]]] = field(default_factory=dict)
+    branch: tuple[str, ...] = ()
     executions: list[tuple[str, int]] = field(default_factory=list)
     children: list[Expected] = field(default_factory=list)
     heard: set[str] = field(default_factory=set)
+
+    def tell(self, node: str, status: str, attempt: int = 1) -> None:
+        """Add a record to the branch that it is in."""
+        self.records.setdefault(self.branch, []).append((node, status, attempt))
+
+    def correct(self, node: str, status: str) -> None:
+        """Put a record in the place of the last one."""
+        self.records[self.branch][-1] = (node, status, 1)
 
 
 def expected(name: str, program: list[Any], given: dict[str, Any]) -> Expected:
@@ -49,19 +59,19 @@ def expected(name: str, program: list[Any], given: dict[str, Any]) -> Expected:
     run = Expected(name)
     variables: dict[str, Any] = {"a": 0, "b": 1, "r": {}} | given
     entry = f"{name}.0" if program else "end"
-    run.records.append((entry, "completed", 1))
+    run.tell(entry, "completed")
     last = "end"
     try:
         _block(run, program, name, variables)
-        run.records.append(("end", "completed", 1))
+        run.tell("end", "completed")
     except Ended as way:
         last = way.args[0]
-        run.records.append((last, "completed", 1))
+        run.tell(last, "completed")
     except Failed as way:
         last, run.status = way.args[0], "failed"
     if run.status == "completed":
         run.output = variables
-    run.records.append((last, "completed", 1))
+    run.tell(last, "completed")
     return run
 
 
@@ -75,37 +85,68 @@ def _statement(run: Expected, statement: Any, node: str, variables: dict[str, An
     if kind == "add":
         name, amount = words
         variables[name] += amount
-        run.records.append((node, "completed", 1))
+        run.tell(node, "completed")
     elif kind == "loop":
         for _ in range(words[0]):
-            run.records.append((node, "completed", 1))
+            run.tell(node, "completed")
             _block(run, words[1], f"{node}.body", variables)
-        run.records.append((node, "completed", 1))
+        run.tell(node, "completed")
     elif kind == "switch":
         name, ways = words
-        run.records.append((node, "completed", 1))
+        run.tell(node, "completed")
         way = variables[name] % len(ways)
-        _block(run, ways[way], f"{node}.{way}w", variables)
+        _block(run, ways[way], f"{node}.{way}s", variables)
+    elif kind == "par":
+        run.tell(node, "completed")
+        _parallel(run, words[0], node, variables)
     elif kind == "end":
         raise Ended(node)
     elif kind == "raise":
-        run.records.append((node, "failed", 1))
+        run.tell(node, "failed")
         raise Failed(node)
     else:
         found = _effect(run, words, kind=kind, node=node, variables=variables)
         variables["r"] = variables["r"] | {_short(node): found}
 
 
+def _parallel(run: Expected, blocks: list[Any], node: str, variables: dict[str, Any]) -> None:
+    """Interpret branches one behind the other, each with its own vars, and merge these."""
+    around, failed, ways = run.branch, False, []
+    for place, block in enumerate(blocks):
+        own = variables | {"r": {**variables["r"]}}
+        ways.append(own)
+        run.branch = (*around, str(place))
+        try:
+            _block(run, block, f"{node}.{place}p", own)
+        except Ended as way:
+            run.tell(way.args[0], "completed")
+        except Failed:
+            failed = True
+    run.branch = around
+    writers = [one for one in ways if one["b"] != variables["b"]]
+    if failed or len(writers) > 1:
+        run.tell(node, "failed")
+        raise Failed(node)
+    run.tell(node, "completed")
+    variables["a"] += sum(one["a"] - variables["a"] for one in ways)
+    variables["b"] = writers[0]["b"] if writers else variables["b"]
+    before = variables["r"]
+    for one in ways:
+        own = {key: value for key, value in one["r"].items() if before.get(key) is not value}
+        variables["r"] = variables["r"] | own
+
+
 def _effect(
     run: Expected, words: list[Any], *, kind: str, node: str, variables: dict[str, Any]
 ) -> Any:
-    run.records.append((node, "started", 1))
+    run.tell(node, "started")
     if kind == "work":
         return _work(run, node, words)
     if kind == "wait":
-        run.records += [(node, "waiting", 1), (node, "completed", 1)]
+        run.tell(node, "waiting")
+        run.tell(node, "completed")
         return words[-1]
-    run.records.append((node, "completed", 1))
+    run.tell(node, "completed")
     if kind == "emit":
         run.heard |= {node} if words[0] else set()
         return "emit"
@@ -116,10 +157,10 @@ def _effect(
     if is_async:
         return "async"
     if waits(child):
-        run.records[-1] = (node, "waiting", 1)
-        run.records.append((node, "completed", 1))
+        run.correct(node, "waiting")
+        run.tell(node, "completed")
     if child.status != "completed":
-        run.records[-1] = (node, "failed", 1)
+        run.correct(node, "failed")
         raise Failed(node)
     return child.output
 
@@ -129,11 +170,11 @@ def _work(run: Expected, node: str, words: list[Any]) -> Any:
     for attempt in range(1, ATTEMPTS + 1):
         run.executions.append((node, attempt))
         if attempt > 1:
-            run.records.append((node, "started", attempt))
+            run.tell(node, "started", attempt)
         if attempt > fails:
-            run.records.append((node, "completed", attempt))
+            run.tell(node, "completed", attempt)
             return value
-        run.records.append((node, "failed", attempt))
+        run.tell(node, "failed", attempt)
         if once:
             break
     raise Failed(node)
@@ -141,7 +182,7 @@ def _work(run: Expected, node: str, words: list[Any]) -> Any:
 
 def waits(run: Expected) -> bool:
     """Return whether a run waits at all, so that its parent does."""
-    return any(status == "waiting" for _, status, _ in run.records)
+    return any(status == "waiting" for told in run.records.values() for _, status, _ in told)
 
 
 def _short(node: str) -> str:

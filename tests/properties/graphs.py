@@ -17,6 +17,7 @@ from actors.workflow import (
     StepPlan,
     WaitReason,
     WorkflowSpec,
+    open_waits,
 )
 from tests.model.graphs import ATTEMPTS
 
@@ -58,7 +59,7 @@ def program_of(
 def _statement(rng: random.Random, depth: int, top: bool) -> Any:  # noqa: PLR0911
     kinds = ["add", "add", "work", "work", "wait", "wait", "emit"]
     if depth:
-        kinds += ["loop", "switch", "sub"]
+        kinds += ["loop", "switch", "sub", "par", "par"]
     kinds += ["end", "raise"] if rng.random() < 0.15 else []
     kind = rng.choice(kinds)
     if kind == "add":
@@ -77,6 +78,10 @@ def _statement(rng: random.Random, depth: int, top: bool) -> Any:  # noqa: PLR09
     if kind == "switch":
         ways = [program_of(rng, depth - 1, 2, top=top) for _ in range(rng.randint(1, 3))]
         return (kind, rng.choice("ab"), ways)
+    if kind == "par":
+        many = rng.choice([0, 2, 2, 3, 3, 4])
+        blocks = [program_of(rng, depth - 1, 3, top=top) for _ in range(many)]
+        return (kind, blocks)
     if kind == "sub":
         return (kind, program_of(rng, depth - 1, 3, top=False), rng.random() < 0.3)
     return (kind,)
@@ -94,6 +99,14 @@ def smaller(program: list[Any]) -> Iterator[list[Any]]:
         elif kind == "sub":
             for body in smaller(words[0]):
                 yield [*program[:place], (kind, body, words[1]), *program[place + 1 :]]
+        elif kind == "par":
+            for number, block in enumerate(words[0]):
+                others = words[0][:number], words[0][number + 1 :]
+                yield program[:place] + block + program[place + 1 :]
+                yield [*program[:place], (kind, [*others[0], *others[1]]), *program[place + 1 :]]
+                for body in smaller(block):
+                    blocks = [*others[0], body, *others[1]]
+                    yield [*program[:place], (kind, blocks), *program[place + 1 :]]
         elif kind == "switch":
             for number, way in enumerate(words[1]):
                 for body in smaller(way):
@@ -119,7 +132,7 @@ class Compiled:
         """Return the graph of a program; those of its sub-graphs are kept, too."""
         nodes: dict[str, Any] = {"end": _end}
         entry = self._block(nodes, program, name, "end")
-        self.specs[name] = WorkflowSpec(name, entry, nodes)
+        self.specs[name] = WorkflowSpec(name, entry, nodes, {"a": _summed})
         return self.specs[name]
 
     def _block(self, nodes: dict[str, Any], block: list[Any], path: str, after: str) -> str:
@@ -134,17 +147,17 @@ class Compiled:
         if kind == "add":
             return _adding(words[0], words[1], after)
         if kind == "end":
-            return _end
+            return _ending(node)
         if kind == "raise":
             return _raising
         if kind == "loop":
             return _looping(words[0], self._block(nodes, words[1], f"{node}.body", node), after)
-        if kind == "switch":
+        if kind in {"par", "switch"}:
             ways = [
-                self._block(nodes, way, f"{node}.{number}w", after)
-                for number, way in enumerate(words[1])
+                self._block(nodes, way, f"{node}.{number}{kind[0]}", after)
+                for number, way in enumerate(words[-1])
             ]
-            return _choosing(words[0], ways)
+            return _forking(ways, after) if kind == "par" else _choosing(words[0], ways)
         return self._asking(kind, words, node, after)
 
     def _asking(self, kind: str, words: list[Any], node: str, after: str) -> Any:
@@ -176,6 +189,23 @@ def _end(run: RunState, _ctx: Any) -> StepPlan:
     return StepPlan(run.current_node, complete_output={one: run.vars[one] for one in names})
 
 
+def _summed(before: int, values: list[int]) -> int:
+    return before + sum(one - before for one in values)
+
+
+def _ending(place: str) -> Any:
+    """Return the end of a program, or of the branch at a place: the counts of its loops go with it."""
+    branch = place.rpartition("p.")[0]
+
+    def node(run: RunState, ctx: Any) -> StepPlan:
+        counts = run.vars["_temp"]
+        for name in [one for one in counts if branch and one.startswith(f"{branch}p.")]:
+            del counts[name]
+        return _end(run, ctx)
+
+    return node
+
+
 def _raising(_run: RunState, _ctx: Any) -> StepPlan:
     raise ValueError("on purpose")
 
@@ -205,12 +235,17 @@ def _choosing(name: str, ways: list[str]) -> Any:
     return lambda run, _ctx: StepPlan(run.current_node, next_node=ways[run.vars[name] % len(ways)])
 
 
+def _forking(ways: list[str], after: str) -> Any:
+    parallel = {str(number): way for number, way in enumerate(ways)}
+    return lambda run, _ctx: StepPlan(run.current_node, next_node=after, parallel=parallel)
+
+
 def _waiting(reason: str, node: str) -> tuple[EffectType, dict[str, Any]]:
     if reason == "user":
         return EffectType.ASK_USER, {"prompt": "?", "wait_key": node}
     if reason == "until":
-        return EffectType.WAIT_UNTIL, {"timeout_s": 5}
-    more = {"timeout_s": 5} if reason == "deadline" else {}
+        return EffectType.WAIT_UNTIL, {"timeout_s": 500}
+    more = {"timeout_s": 500} if reason == "deadline" else {}
     return EffectType.WAIT_EVENT, {"wait_key": node} | more
 
 
@@ -287,11 +322,12 @@ class World:
 
     def _drive(self, run: RunState) -> None:
         spec = self._compiled.specs[run.workflow_id]
-        wait = run.waiting
+        found = open_waits(run) if run.status == "waiting" else []
+        wait = found[self._ticks % len(found)] if found else None
         if wait is None or wait.reason is WaitReason.SUBWORKFLOW:
             self._runtime.tick(spec, run.run_id, self._weather.steps)
         elif wait.until is not None:
-            self._stores.clock.advance(6)
+            self._stores.clock.advance(501)
             self._runtime.tick(spec, run.run_id, self._weather.steps)
         else:
             answer = self._compiled.answers[str(wait.wait_key)]

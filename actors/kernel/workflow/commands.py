@@ -57,6 +57,17 @@ class CommandStore(Protocol):
 
 
 @runtime_checkable
+class DeletableCommandStore(CommandStore, Protocol):
+    """A store from which the commands of a run can be removed."""
+
+    def delete(self, run_id: str) -> int:
+        """Remove the commands to a run; return how many.
+
+        Their ids and places stay taken: none of them is accepted again, and no reader misses a later one.
+        """
+
+
+@runtime_checkable
 class CommandCursorStore(Protocol):
     """The place up to which a reader has carried out commands."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -25,13 +26,14 @@ class RunStatus(StrEnum):
 
 
 class WaitReason(StrEnum):
-    """The kind of thing that a run waits for."""
+    """The kind of thing that a run waits for. BRANCHES: each of its open branches waits; see `open_waits`."""
 
     USER = "user"
     UNTIL = "until"
     EVENT = "event"
     JOB = "job"
     SUBWORKFLOW = "subworkflow"
+    BRANCHES = "branches"
 
 
 class StepStatus(StrEnum):
@@ -108,19 +110,21 @@ class Effect:
 
 @dataclass(slots=True)
 class StepPlan:
-    """The answer of a node: exactly one of a move, an effect (with the node behind it), or the end.
+    """The answer of a node: exactly one of a move, an effect (with the node behind it), branches, or the end.
 
     Attributes:
         node_id: The node that answers.
         effect: A request. Without `next_node` the run ends with its result.
-        next_node: The node to go on with.
+        next_node: The node to go on with; of branches, the one at which they meet.
         complete_output: The run's output; JSON data. None: the run does not end here.
+        parallel: The first nodes of branches by the names of these, in the order in which they are merged.
     """
 
     node_id: str
     effect: Effect | None = None
     next_node: str | None = None
     complete_output: Any = None
+    parallel: Mapping[str, str] | None = None
 
 
 @dataclass(slots=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from actors.kernel.workflow.branches import GraphFork
 from actors.kernel.workflow.drawn import new_id, utc_now_iso
-from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.durable import WRAPPED, durable_copy, plain_copy
 from actors.kernel.workflow.effects import RunStatus, WaitReason, WaitState
 
 FIELDS = (
@@ -42,6 +43,8 @@ class RunState:
         actor_id: Whom it acts for.
         session_id: The session that it belongs to.
         parent_run_id: The run that started it as a sub-graph.
+        fork: Its branches, while it has some: it goes on at `current_node` when they have met.
+        checked: Whether its values are known to be JSON data. Set on what no code of an author can reach.
     """
 
     run_id: str
@@ -57,6 +60,8 @@ class RunState:
     actor_id: str | None = None
     session_id: str | None = None
     parent_run_id: str | None = None
+    fork: GraphFork | None = None
+    checked: bool = field(default=False, compare=False, repr=False)
 
     @classmethod
     def new(
@@ -93,23 +98,29 @@ class RunState:
             NotSerializableError: The path of what is not JSON data.
         """
         told = {name: getattr(self, name) for name in FIELDS}
-        told["output"] = durable_copy(self.output, "output")
         told["status"] = RunStatus(self.status).value
-        told["vars"] = durable_copy(self.vars, "vars")
+        if self.checked:
+            told["output"], told["vars"] = plain_copy(self.output), plain_copy(self.vars)
+        else:
+            told["output"] = durable_copy(self.output, "output")
+            told["vars"] = durable_copy(self.vars, "vars")
         told["waiting"] = (
             None if self.waiting is None else durable_copy(self.waiting.to_dict(), "waiting")
         )
+        if self.fork is not None:
+            told["fork"] = durable_copy(self.fork.to_dict(), "fork", deepest=WRAPPED)
         return told
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunState:
         """Return the run that `to_dict` described. It shares what it holds with `data`."""
-        wait = data.get("waiting")
+        wait, fork = data.get("waiting"), data.get("fork")
         fields: dict[str, Any] = {name: data.get(name) for name in FIELDS}
         return cls(
             status=RunStatus(data["status"]),
             vars=data["vars"],
             waiting=None if wait is None else WaitState.from_dict(wait),
+            fork=None if fork is None else GraphFork.from_dict(fork),
             **fields,
         )
 
@@ -121,6 +132,19 @@ class RunState:
         """
         return RunState.from_dict(self.to_dict())
 
+    def cloned(self) -> RunState:
+        """Return what `copied` does, of a run that a driver made: its values are known to be JSON data."""
+        copy: RunState = replace(
+            self,
+            vars=plain_copy(self.vars),
+            output=plain_copy(self.output),
+            waiting=None,
+            checked=False,
+        )
+        if self.waiting is not None:
+            copy.waiting = WaitState.from_dict(plain_copy(self.waiting.to_dict()))
+        return copy
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChoice:
@@ -128,7 +152,7 @@ class RunChoice:
 
     Attributes:
         status: Of this status.
-        wait_reason: Waiting for this kind.
+        wait_reason: Waiting for this kind, the run or a branch of it.
         workflow_id: Of this graph.
         session_id: Of this session.
         root_only: Started by no other run.
@@ -149,7 +173,7 @@ class RunChoice:
     def _fits(self, run: RunState) -> bool:
         return (
             (self.status is None or run.status == self.status)
-            and (self.wait_reason is None or reason_of(run) == self.wait_reason)
+            and (self.wait_reason is None or self.wait_reason in _reasons(run))
             and (self.workflow_id is None or run.workflow_id == self.workflow_id)
             and (self.session_id is None or run.session_id == self.session_id)
             and not (self.root_only and run.parent_run_id)
@@ -159,6 +183,27 @@ class RunChoice:
 def open_wait(run: RunState) -> WaitState | None:
     """Return what the run waits for now; None: it does not wait."""
     return run.waiting if run.status is RunStatus.WAITING else None
+
+
+def open_waits(run: RunState) -> list[WaitState]:
+    """Return what the run waits for now: of a run that has branches, what those wait for that do."""
+    if run.fork is not None and not run.status.is_terminal:
+        return [*run.fork.waits()]
+    wait = open_wait(run)
+    return [] if wait is None else [wait]
+
+
+def event_keys(run: RunState) -> set[str]:
+    """Return the keys of the events that the run, or a branch of it, waits for now."""
+    return {
+        one.wait_key
+        for one in open_waits(run)
+        if one.reason is WaitReason.EVENT and one.wait_key is not None
+    }
+
+
+def _reasons(run: RunState) -> set[WaitReason | None]:
+    return {reason_of(run), *(one.reason for one in open_waits(run))}
 
 
 def reason_of(run: RunState) -> WaitReason | None:

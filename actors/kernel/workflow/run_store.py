@@ -63,6 +63,14 @@ class LockingRunStore(Protocol):
 
 
 @runtime_checkable
+class GroupingRunStore(Protocol):
+    """A store that can write with its neighbours, for example with a ledger in the same file."""
+
+    def grouped(self) -> AbstractContextManager[object]:
+        """Make one write of those of this thread within the block: behind it all are durable, or none."""
+
+
+@runtime_checkable
 class QueryableRunStore(Protocol):
     """A store that can look for runs."""
 

@@ -98,9 +98,12 @@ class StepRecord:
         Raises:
             NotSerializableError: The path of what is not JSON data.
         """
-        own = {one.name: getattr(self, one.name) for one in fields(self)}
+        own = {name: getattr(self, name) for name in _NAMES}
         told: dict[str, Any] = durable_copy(own, "record", deepest=WRAPPED)
         return told
+
+
+_NAMES = tuple(one.name for one in fields(StepRecord))
 
 
 def chained(record: dict[str, Any], prev_hash: str | None) -> dict[str, Any]:

@@ -9,8 +9,10 @@ from actors.kernel.workflow.run_lists import tree_of
 from actors.workflow.embedded.stores.ledgers import delete_records
 
 
-def deleted_tree(runs: Any, ledger: Any, artifacts: Any, run_id: str) -> int:
-    """Remove a run and the runs below it, the lowest first; return how many.
+def deleted_tree(
+    runs: Any, ledger: Any, artifacts: Any, run_id: str, *, commands: Any = None
+) -> int:
+    """Remove a run and the runs below it, the lowest first, with their commands; return how many.
 
     The run itself goes last, so that a removal that was interrupted can be asked for again.
 
@@ -26,5 +28,7 @@ def deleted_tree(runs: Any, ledger: Any, artifacts: Any, run_id: str) -> int:
         delete_records(ledger, run.run_id)
         if artifacts is not None:
             artifacts.delete_by_run(run.run_id)
+        if commands is not None:
+            commands.delete(run.run_id)
         runs.delete(run.run_id)
     return len(tree)

@@ -11,14 +11,15 @@ from typing import Any, Protocol
 
 from actors.kernel.clock import Clock
 from actors.kernel.runtime.effects import EffectMode
-from actors.kernel.workflow.effects import EffectType, RunStatus, WaitReason
-from actors.kernel.workflow.run_state import RunState, reason_of
+from actors.kernel.workflow.effects import EffectType, WaitReason
+from actors.kernel.workflow.run_state import RunState, open_wait
 from actors.kernel.workflow.run_store import Fault, RunStore
 from actors.workflow.embedded.handlers import EffectHandlers, settled
 from actors.workflow.embedded.held_run import HeldRun
 from actors.workflow.embedded.loop_watch import LoopWatch
 from actors.workflow.embedded.wishes import Wish, Wishes
 from actors.workflow.machine import attempts, records, waits
+from actors.workflow.machine.branches import Leaf, Path, joined, leaves, seen_at
 from actors.workflow.machine.deltas import OpenStep, varied
 from actors.workflow.machine.plans import planned
 from actors.workflow.machine.policy import EffectPolicy
@@ -86,33 +87,72 @@ class Driver:
     def drive(
         self, spec: WorkflowSpec, held: HeldRun, max_steps: int, gate: Callable[[], bool] | None
     ) -> None:
-        """Go on with a run until it waits, ends, is paused, or `max_steps` nodes were called; then save it."""
+        """Go on with a run until it waits, ends, is paused, or `max_steps` nodes were called; then save it.
+
+        Its branches take turns: one goes on until an effect of it was tried, or it waits or ends.
+        """
         watch, steps = LoopWatch(), 0
+        last: Path = ()
         while self._may_go_on(held, gate):
-            if held.state.status is RunStatus.WAITING:
+            leaf = self._next(held, last)
+            if leaf is None:
                 if not self._woken(held):
                     break
                 continue
-            if held.opened is None:
+            path = leaf.path
+            if path not in held.opened and leaf.wait is None and not leaf.joins:
                 if steps >= max_steps:
                     break
                 steps += 1
-                held.take(self._asked(spec, held.state))
-                if held.opened is None:
-                    self._watched(watch, held)
-                    continue
+            if not self._stepped(spec, held, leaf):
+                self._watched(watch, held, path)
+                continue
             watch.forget()
-            self._try(held)
-            self._save(held)
+            last = path
         self._save(held)
+
+    def _next(self, held: HeldRun, last: Path) -> Leaf | None:
+        """Return the next branch behind `last` that can go on now; None: none can."""
+        if held.state.fork is None:
+            leaf = Leaf((), open_wait(held.state))
+            return leaf if self._is_able(held, leaf) else None
+        cursors = [*leaves(held.state)]
+        start = next((place + 1 for place, one in enumerate(cursors) if one.path == last), 0)
+        turns = (*cursors[start:], *cursors[:start])
+        return next((one for one in turns if self._is_able(held, one)), None)
+
+    def _is_able(self, held: HeldRun, leaf: Leaf) -> bool:
+        if leaf.wait is not None:
+            return leaf.wait.until is not None and leaf.wait.until <= self.now()
+        opened = held.opened.get(leaf.path)
+        return opened is None or opened.due is None or opened.due <= self.now()
+
+    def _stepped(self, spec: WorkflowSpec, held: HeldRun, leaf: Leaf) -> bool:
+        """Bring a branch one step on; whether more happened than the call of a node."""
+        path, seen = leaf.path, held.seen(leaf.path)
+        if leaf.wait is not None:
+            decided = waits.fell_due(seen, at=self.now())
+            assert decided is not None
+            held.take_at(path, decided)
+            self._save(held)  # who looks for waiting runs does not find it any more
+            return True
+        if leaf.joins:
+            held.take_at(path, joined(spec, seen, at=self.now()))
+            return False
+        if path not in held.opened:
+            held.take_at(path, self._asked(spec, seen))
+            if path not in held.opened:
+                return False
+        self._try(held, path)
+        if path not in held.opened:
+            self._save(held)
+        return True
 
     def grant(self, held: HeldRun) -> bool:
         """Carry out the wishes for a run, between two of its steps; return whether there were any."""
         wishes = self.wishes.take(held.state.run_id)
         for wish in wishes:
-            decided = self._granted(held.state, wish)
-            open_still = None if decided.state.status.is_terminal else held.opened
-            held.take(replace(decided, opened=open_still))
+            held.take(self._granted(held.state, wish))
         return bool(wishes)
 
     def grant_all(self, held: HeldRun) -> None:
@@ -131,6 +171,7 @@ class Driver:
 
     def _may_go_on(self, held: HeldRun, gate: Callable[[], bool] | None) -> bool:
         self.grant(held)
+        gate = None if held.opened else gate
         if held.state.status.is_terminal or is_paused(held.state):
             return False
         try:
@@ -140,15 +181,25 @@ class Driver:
             return True
 
     def _woken(self, held: HeldRun) -> bool:
-        """Go on from a wait that came to its end by itself; whether it did."""
-        decided = waits.fell_due(held.state, at=self.now())
-        if decided is None and reason_of(held.state) is WaitReason.SUBWORKFLOW:
-            child = self.others.child_of(held.state)
-            decided = waits.child_ended(held.state, child, at=self.now())
-        if decided is None:
+        """Go on from a wait for a child that ended, or let the time pass to the next attempt; else False."""
+        for leaf in leaves(held.state):
+            if leaf.wait is not None and leaf.wait.reason is WaitReason.SUBWORKFLOW:
+                seen = held.seen(leaf.path)
+                decided = waits.child_ended(seen, self.others.child_of(seen), at=self.now())
+                if decided is not None:
+                    held.take_at(leaf.path, decided)
+                    self._save(held)
+                    return True
+        resting = [(one.due, path) for path, one in held.opened.items() if one.due is not None]
+        if not resting:
             return False
-        held.take(decided)
-        self._save(held)  # who looks for waiting runs does not find it any more
+        held.flush()
+        due, path = min(resting)
+        self._pause_until(due)
+        self.grant(held)
+        if path in held.opened and not is_paused(held.state):
+            again = attempts.retried(held.seen(path), held.opened[path], at=self.now())
+            held.take_at(path, again)
         return True
 
     def _asked(self, spec: WorkflowSpec, state: RunState) -> Transition:
@@ -157,7 +208,7 @@ class Driver:
         if node is None:
             problem = f"graph {spec.workflow_id!r} has no node {state.current_node!r}"
             return records.failed(state, problem, at=self.now())
-        copy = state.copied()
+        copy = state.cloned()
         try:
             plan = settled(node(copy, self.context))
         except Exception as exc:  # noqa: BLE001 - of an author's function, and recorded
@@ -165,32 +216,32 @@ class Driver:
             return records.failed(state, problem, at=self.now())
         return planned(spec, state, copy.vars, plan, at=self.now())
 
-    def _watched(self, watch: LoopWatch, held: HeldRun) -> None:
-        if watch.is_endless(held.state):
-            node = held.state.current_node
-            problem = f"node {node!r} comes again with the same vars and without an effect: an endless loop"
-            held.take(records.failed(held.state, problem, at=self.now()))
+    def _watched(self, watch: LoopWatch, held: HeldRun, path: Path) -> None:
+        seen = seen_at(held.state, path)
+        if seen is not None and watch.is_endless(seen):
+            problem = (
+                f"node {seen.current_node!r} comes again with the same vars and without an effect: "
+                "an endless loop"
+            )
+            held.take_at(path, records.failed(seen, problem, at=self.now()))
 
-    def _try(self, held: HeldRun) -> None:
-        """Bring the open effect to its end: one attempt, or as many as its policy has."""
-        if held.recovered and held.opened is not None and _is_in_doubt(held.opened):
-            held.take(attempts.in_doubt(held.state, held.opened, at=self.now()))
-        while (opened := held.opened) is not None:
-            if opened.due is not None:
-                held.flush()
-                self._pause_until(opened.due)
-                self.grant(held)
-                if is_paused(held.state):
-                    return
-                if held.state.status.is_terminal:
-                    continue
-                held.take(attempts.retried(held.state, opened, at=self.now()))
-                continue
-            held.flush()
-            self.fault("started")
-            outcome = self._executed(held.state, opened)
-            self.fault("executed")
-            held.take(self._decided(held.state, opened, outcome))
+    def _try(self, held: HeldRun, path: Path) -> None:
+        """Make one attempt of the open effect of a branch."""
+        opened, seen = held.opened[path], held.seen(path)
+        if path in held.recovered and _is_in_doubt(opened):
+            held.take_at(path, attempts.in_doubt(seen, opened, at=self.now()))
+            return
+        if opened.due is not None:
+            held.take_at(path, attempts.retried(seen, opened, at=self.now()))
+            opened = held.opened[path]
+        held.flush()
+        self.fault("started")
+        outcome = self._executed(seen, opened)
+        self.fault("executed")
+        held.take_at(path, self._decided(held.seen(path), opened, outcome))
+        if (
+            path in held.opened
+        ):  # another attempt comes: this one is recorded, and there is nothing to save
             held.flush()
             self.fault("ended")
 
@@ -219,6 +270,9 @@ class Driver:
             (self.sleep or time.sleep)(left_s)
 
     def _save(self, held: HeldRun) -> None:
+        if not held.groups:
+            held.flush()
+            self.fault("ended")
         held.save()
         self.fault("saved")
 
@@ -234,4 +288,4 @@ def is_paused(state: RunState) -> bool:
 
 def seen_by_handler(state: RunState, opened: OpenStep) -> RunState:
     """Return a copy of the run as the node left it when it asked for the effect."""
-    return replace(state, vars=varied(state.vars, opened.changed)).copied()
+    return replace(state, vars=varied(state.vars, opened.changed)).cloned()

@@ -1,16 +1,18 @@
-"""A run while a driver holds it: state, records that are not kept yet, the effect that has begun."""
+"""A run while a driver holds it: state, records that are not kept yet, the effects that have begun."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from actors.kernel.workflow.errors import NoSuchRunError
 from actors.kernel.workflow.ledger_store import LedgerStore
 from actors.kernel.workflow.run_state import RunState
-from actors.kernel.workflow.run_store import RunStore
+from actors.kernel.workflow.run_store import GroupingRunStore, RunStore
 from actors.kernel.workflow.step_record import StepRecord
-from actors.workflow.embedded.stores.ledgers import append_all, records_after
+from actors.workflow.embedded.stores.ledgers import append_all, is_observed, records_after
+from actors.workflow.machine.branches import Path, lifted, seen_at
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.records import Transition
 from actors.workflow.machine.recovery import folded
@@ -26,8 +28,9 @@ class HeldRun:
 
     Attributes:
         state: The state now.
-        opened: The effect that has begun and has no end; None: there is none.
-        recovered: Whether `opened` is the work of a driver that died.
+        opened: The effects that have begun and have no end, by branch.
+        groups: Whether records and state are kept at once.
+        recovered: The branches whose open effect is the work of a driver that died.
 
     Raises:
         NoSuchRunError: The store has no such run.
@@ -40,20 +43,41 @@ class HeldRun:
             raise NoSuchRunError(run_id)
         own = namespace(saved.vars, RUNTIME)
         self._count = int(own.get(RECORDS) or 0) if SEQ in own else 0
-        self._open_at = self._count
+        begun_at = self._count
         self.state, self.opened = self._read_on(saved)
-        self.recovered = self.opened is not None
+        self.recovered = {*self.opened}
+        self._open_at = dict.fromkeys(self.opened, begun_at)
         self._buffer: list[StepRecord] = []
+        self.groups = isinstance(runs, GroupingRunStore) and not is_observed(ledger)
         self._is_saved = self.state is saved
 
     def take(self, decided: Transition) -> None:
-        """Go on with a decision. Nothing is durable before `flush` or `save`."""
-        if self.opened is None:
-            self._open_at = self._count + len(self._buffer)
+        """Go on with a decision about the run as a whole; effects stay open beside it, unless it is the end.
+
+        Nothing is durable before `flush` or `save`.
+        """
         self._buffer += decided.records
         self._is_saved = self._is_saved and decided.state is self.state
-        self.recovered = self.recovered and decided.opened is self.opened
-        self.state, self.opened = decided.state, decided.opened
+        self.state = decided.state
+        if self.state.status.is_terminal:
+            self.opened.clear()
+
+    def take_at(self, path: Path, decided: Transition) -> None:
+        """Go on with a decision about what `seen_at` shows of a branch. Nothing is durable before a flush."""
+        before, after = self.opened.pop(path, None), decided.opened
+        if before is None:
+            self._open_at[path] = self._count + len(self._buffer)
+        if before is not after:
+            self.recovered.discard(path)
+        if after is not None:
+            self.opened[path] = after
+        self.take(lifted(self.state, path, decided))
+
+    def seen(self, path: Path) -> RunState:
+        """Return the branch at a path, which is open, as a run of its own."""
+        found = seen_at(self.state, path)
+        assert found is not None
+        return found
 
     def flush(self) -> None:
         """Keep the records of all decisions so far."""
@@ -63,19 +87,27 @@ class HeldRun:
             self._buffer = []
 
     def save(self) -> None:
-        """Keep records and state."""
-        self.flush()
-        if self._is_saved:
-            return
-        count = self._count if self.opened is None else self._open_at
+        """Keep records and state.
+
+        A store that can group writes keeps both at once, unless somebody hears of records: they are told of
+        what is durable.
+        """
+        together = self.groups and self._buffer and not self._is_saved
+        with cast("GroupingRunStore", self._runs).grouped() if together else nullcontext():
+            self.flush()
+            if not self._is_saved:
+                self._save_state()
+
+    def _save_state(self) -> None:
+        count = min((self._open_at[path] for path in self.opened), default=self._count)
         counted = with_path(self.state.vars, [RUNTIME, RECORDS], count)
-        state = replace(self.state, vars=counted)
+        state = replace(self.state, vars=counted, checked=True)
         offloaded = getattr(self._runs, "offloaded", None)
         self.state = state if offloaded is None else offloaded(state)
         self._runs.save(self.state)
         self._is_saved = True
 
-    def _read_on(self, saved: RunState) -> tuple[RunState, OpenStep | None]:
+    def _read_on(self, saved: RunState) -> tuple[RunState, dict[Path, OpenStep]]:
         records: list[Any] = []
         while True:
             page, self._count = records_after(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from actors.kernel.workflow.run_state import RunState
-from actors.workflow.machine.variables import RUNTIME
+from actors.workflow.machine.variables import BRANCH, RUNTIME, namespace
 
 BEGIN = 64
 
@@ -36,4 +36,5 @@ class LoopWatch:
 
     def _picture(self, state: RunState) -> tuple[object, ...]:
         own = {name: value for name, value in state.vars.items() if name != RUNTIME}
-        return state.current_node, state.status, own
+        branch = namespace(state.vars, RUNTIME).get(BRANCH)
+        return state.current_node, state.status, branch, own

@@ -16,12 +16,12 @@ from actors.kernel.workflow.effects import (
     WaitState,
 )
 from actors.kernel.workflow.errors import GraphError
-from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.run_state import RunState, event_keys
 from actors.kernel.workflow.run_store import EventWaitStore, QueryableRunStore
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.event_keys import key_of_payload
 from actors.workflow.machine.spec import WorkflowSpec
-from actors.workflow.machine.variables import RUNTIME, namespace
+from actors.workflow.machine.variables import RUNTIME, namespace, place_of
 
 DEPTH: Final = "depth"
 """In `_runtime`: how many runs are above this one."""
@@ -135,7 +135,7 @@ class RunEffects:
         found: list[RunState] = self.runs.list_runs(
             status=RunStatus.WAITING, wait_reason=WaitReason.EVENT, limit=MOST_LISTENERS
         )
-        return [one for one in found if one.waiting and one.waiting.wait_key == key]
+        return [one for one in found if key in event_keys(one)]
 
     def _names_in_session(self, key: str) -> list[str]:
         """Return the names of events of this scope that somebody waits for, for who misspelt one."""
@@ -143,7 +143,7 @@ class RunEffects:
         found = self.runs.list_runs(
             status=RunStatus.WAITING, wait_reason=WaitReason.EVENT, limit=200
         )
-        keys = {str(one.waiting.wait_key) for one in found if one.waiting}
+        keys = {key for one in found for key in event_keys(one)}
         return sorted(one.removeprefix(prefix) for one in keys if one.startswith(prefix))
 
     def _begun(self, run: RunState, opened: OpenStep) -> EffectOutcome:
@@ -160,7 +160,7 @@ class RunEffects:
         child_id = self.runtime.start(
             workflow=spec,
             vars=variables,
-            run_id=str(payload.get("run_id") or derive_id(run.run_id, opened.seq, "child")),
+            run_id=str(payload.get("run_id") or _child_id(run, opened)),
             actor_id=run.actor_id,
             session_id=payload.get("session_id") or run.session_id,
             parent_run_id=run.run_id,
@@ -194,6 +194,10 @@ class RunEffects:
     def _spec(self, workflow_id: str) -> WorkflowSpec | None:
         registry = self.registry()
         return None if registry is None else registry.get(workflow_id)
+
+
+def _child_id(run: RunState, opened: OpenStep) -> str:
+    return derive_id(place_of(run.run_id, run.vars), opened.seq, "child")
 
 
 def subworkflow_key(child_id: str) -> str:

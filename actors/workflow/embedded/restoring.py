@@ -9,7 +9,7 @@ from actors.kernel.workflow.drawn import new_id, utc_now_iso
 from actors.kernel.workflow.errors import GraphError, RunIdentityConflict, SpecChangedError
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.snapshots import Snapshot
-from actors.workflow.embedded.starting import start_record
+from actors.workflow.embedded.starting import check_nodes, start_record
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.variables import RECORDS, RUNTIME, with_path
 
@@ -39,10 +39,7 @@ def restore_snapshot(
     if saved.status.is_terminal:
         problem = f"its run was {saved.status.value}: there is nothing to go on with"
         raise GraphError(f"snapshot {snapshot.snapshot_id}", problem)
-    next_node = saved.waiting.resume_to_node if saved.waiting else saved.current_node
-    if next_node is not None and next_node not in workflow.nodes:
-        problem = f"graph {workflow.workflow_id!r} has no node {next_node!r}"
-        raise GraphError(f"snapshot {snapshot.snapshot_id}", problem)
+    check_nodes(f"snapshot {snapshot.snapshot_id}", workflow, saved)
     now = utc_now_iso()
     run = replace(
         saved,

@@ -19,7 +19,7 @@ from actors.kernel.workflow.ledger_store import (
     ObservableLedgerStoreProtocol,
     Subscriber,
 )
-from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.run_state import RunState, open_waits
 from actors.kernel.workflow.run_store import CreatingRunStore, Fault, RunStore, no_fault
 from actors.runtime.loop.clock import SystemClock
 from actors.workflow.embedded.deletion import deleted_tree
@@ -193,7 +193,7 @@ class WorkflowRuntime:
             held.save()
             self._driver.fault("resumed")
             self._driver.drive(workflow, held, max_steps, None)
-            return held.state.copied()
+            return held.state.cloned()
 
     def answer(self, run_id: str, wait_key: str, payload: Any) -> RunState:
         """Answer a wait that a run has, or will have: an answer that comes before its wait is kept for it.
@@ -207,16 +207,16 @@ class WorkflowRuntime:
         """
         with self._held(run_id) as held:
             state, now = held.state, self.now()
-            kept = namespace(namespace(state.vars, RUNTIME), ANSWERS)
-            if state.status is RunStatus.RUNNING and wait_key not in kept:
-                path = [RUNTIME, ANSWERS, wait_key]
-                held.take(records.noted(state, "answer", path, payload, at=now))
-            elif state.status is RunStatus.RUNNING:
+            waits_now = wait_key in {one.wait_key for one in open_waits(state)}
+            if waits_now or state.status is not RunStatus.RUNNING:
+                held.take(waits.answered(state, wait_key, payload, at=now))
+            elif wait_key in namespace(namespace(state.vars, RUNTIME), ANSWERS):
                 raise StaleResumeError(run_id, f"Run has an answer to {wait_key!r} already")
             else:
-                held.take(waits.answered(state, wait_key, payload, at=now))
+                path = [RUNTIME, ANSWERS, wait_key]
+                held.take(records.noted(state, "answer", path, payload, at=now))
             held.save()
-            return held.state.copied()
+            return held.state.cloned()
 
     def pause_run(self, run_id: str, reason: str | None = None) -> RunState:
         """Let a run rest until `resume_run`; an effect that is being executed ends first. Idempotent."""
@@ -330,7 +330,7 @@ class WorkflowRuntime:
             event_id: An event of one id answers one wait of each run at most.
             scope: `scope`, and `session_id`, `workflow_id` or `run_id`; a global event without.
         """
-        told = {"name": name, "payload": payload, "scope": "global", **scope}
+        told = {"name": name, "payload": payload, "scope": "global"} | scope
         return self._effects.emit(RunState("", "", RunStatus.RUNNING, ""), told, event_id)
 
     def now(self) -> str:
@@ -342,20 +342,21 @@ class WorkflowRuntime:
         self.artifact_store = store
         self._driver.context = NodeContext(now=self._driver.now, artifacts=store)
 
-    def delete_run(self, run_id: str) -> int:
-        """Remove a run, the runs below it, their records and artifacts; return how many runs.
+    def delete_run(self, run_id: str, *, command_store: Any = None) -> int:
+        """Remove a run, the runs below it, their records, artifacts and commands; return how many runs.
 
         Raises:
             GraphError: One of them has not ended: cancel it first.
         """
-        return deleted_tree(self.run_store, self.ledger_store, self.artifact_store, run_id)
+        stores = (self.run_store, self.ledger_store, self.artifact_store)
+        return deleted_tree(*stores, run_id, commands=command_store)
 
     def _driven_on(
         self, workflow: WorkflowSpec, held: HeldRun, max_steps: int, gate: Callable[[], bool] | None
     ) -> RunState:
         check_graph(workflow, held.state)
         self._driver.drive(workflow, held, max_steps, gate)
-        return held.state.copied()
+        return held.state.cloned()
 
     @contextmanager
     def _held(self, run_id: str, *, wait: bool = True) -> Iterator[HeldRun]:
@@ -384,15 +385,15 @@ class WorkflowRuntime:
         self._wishes.add(run_id, wish)
         with self._driving(run_id) as held:
             if held is None:  # a handler or a subscriber of the run itself: granted behind its step
-                return self._driven[run_id].state.copied()
+                return self._driven[run_id].state.cloned()
             self._driver.grant_all(held)
-            return held.state.copied()
+            return held.state.cloned()
 
     def _deliver(self, listener: RunState, key: str, event: dict[str, Any]) -> bool:
         """Answer the wait of a listener by an event; whether it still waited, and had not seen it."""
-        with self._driving(listener.run_id) as held:
-            now = self.now()
-            if held is None or (decided := waits.heard(held.state, key, event, at=now)) is None:
+        with self._driving(listener.run_id) as first:
+            held = first or self._driven[listener.run_id]  # an event between its own branches
+            if (decided := waits.heard(held.state, key, event, at=self.now())) is None:
                 return False
             held.take(decided)
             held.save()

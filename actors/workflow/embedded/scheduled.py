@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from actors.kernel.workflow.effects import EffectType, WaitReason
+from actors.kernel.workflow.effects import EffectType, WaitReason, WaitState
 from actors.kernel.workflow.errors import StaleResumeError
 from actors.kernel.workflow.ledger_store import LedgerStore
-from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.run_state import RunState, open_waits
 from actors.kernel.workflow.run_store import RunStore
 from actors.workflow.embedded.handlers import Handler
 from actors.workflow.embedded.registry import WorkflowRegistry
@@ -60,19 +60,18 @@ class ScheduledRuntime:
     def respond(self, run_id: str, payload: Any, *, max_steps: int = 100) -> RunState:
         """Answer what a run waits for, or a run below it that it waits for; return the state of the run itself.
 
+        Of several branches that wait, the first one that waits for a person is answered, else the first one.
+
         Raises:
             StaleResumeError: It does not wait.
         """
-        asking = self.runtime.get_state(run_id)
-        while asking.waiting is not None and asking.waiting.reason is WaitReason.SUBWORKFLOW:
-            asking = self.runtime.get_state(str((asking.waiting.details or {}).get("sub_run_id")))
-        if asking.waiting is None:
-            raise StaleResumeError(asking.run_id, "Run is not waiting")
+        found = [*self._asking(run_id)]
+        if not found:
+            raise StaleResumeError(run_id, "Run is not waiting")
+        persons = [one for one in found if one[1].reason is WaitReason.USER]
+        asking, wait = (persons or found)[0]
         self.scheduler.resume_event(
-            run_id=asking.run_id,
-            wait_key=asking.waiting.wait_key,
-            payload=payload,
-            max_steps=max_steps,
+            run_id=asking, wait_key=wait.wait_key, payload=payload, max_steps=max_steps
         )
         return self.runtime.get_state(run_id)
 
@@ -109,6 +108,13 @@ class ScheduledRuntime:
     def stop(self) -> None:
         """End the scheduler's loop. Idempotent."""
         self.scheduler.stop()
+
+    def _asking(self, run_id: str) -> Iterator[tuple[str, WaitState]]:
+        for wait in open_waits(self.runtime.get_state(run_id)):
+            if wait.reason is WaitReason.SUBWORKFLOW:
+                yield from self._asking(str((wait.details or {}).get("sub_run_id")))
+            else:
+                yield run_id, wait
 
     def _spec(self, run_id: str) -> WorkflowSpec:
         return self.registry.get_or_raise(self.runtime.get_state(run_id).workflow_id)

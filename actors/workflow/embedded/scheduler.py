@@ -11,7 +11,7 @@ from typing import Any
 from actors.kernel.workflow.drawn import new_id, utc_now_iso
 from actors.kernel.workflow.effects import RunStatus, WaitReason
 from actors.kernel.workflow.errors import StaleResumeError
-from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.run_state import RunState, open_waits
 from actors.kernel.workflow.run_store import QueryableRunStore
 from actors.workflow.embedded.driver import is_paused
 from actors.workflow.embedded.other_runs import subworkflow_key
@@ -133,8 +133,9 @@ class Scheduler:
         del child_output
         child = self._runtime.get_state(child_run_id)
         parent = self._runs.load(child.parent_run_id) if child.parent_run_id else None
-        wait = parent.waiting if parent is not None else None
-        if parent is None or wait is None or wait.wait_key != subworkflow_key(child_run_id):
+        waits = [] if parent is None else open_waits(parent)
+        key = subworkflow_key(child_run_id)
+        if parent is None or key not in {one.wait_key for one in waits}:
             return None
         if not self._go_on(parent):
             return None
@@ -160,9 +161,12 @@ class Scheduler:
         return [run for run in chosen.values() if not is_paused(run)]
 
     def _has_news(self, parent: RunState) -> bool:
-        details = (parent.waiting.details if parent.waiting else None) or {}
-        child = self._runs.load(str(details.get("sub_run_id")))
-        return child is None or child.status.is_terminal
+        for wait in open_waits(parent):
+            if wait.reason is WaitReason.SUBWORKFLOW:
+                child = self._runs.load(str((wait.details or {}).get("sub_run_id")))
+                if child is None or child.status.is_terminal:
+                    return True
+        return False
 
     def _go_on(self, run: RunState) -> int:
         spec = self._registry.get(run.workflow_id)

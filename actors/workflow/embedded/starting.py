@@ -10,6 +10,7 @@ from actors.kernel.workflow.effects import StepStatus
 from actors.kernel.workflow.errors import GraphError, RunIdentityConflict
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
+from actors.workflow.machine.branches import leaves, seen_at
 from actors.workflow.machine.limits import RuntimeConfig
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.variables import LIMITS, ensure_namespaces, namespace
@@ -74,6 +75,19 @@ def check_graph(workflow: WorkflowSpec, run: RunState) -> None:
     if workflow.workflow_id != run.workflow_id:
         problem = f"it is a run of graph {run.workflow_id!r}, not of {workflow.workflow_id!r}"
         raise GraphError(f"run {run.run_id}", problem)
+
+
+def check_nodes(what: str, workflow: WorkflowSpec, run: RunState) -> None:
+    """Refuse a state with which a graph cannot go on; `what` names it.
+
+    Raises:
+        GraphError: The graph has not a node that is next, in the run or a branch of it.
+    """
+    cursors = [seen_at(run, leaf.path) for leaf in leaves(run)] or [run]
+    for one in filter(None, cursors):
+        node = one.waiting.resume_to_node if one.waiting else one.current_node
+        if node is not None and node not in workflow.nodes:
+            raise GraphError(what, f"graph {workflow.workflow_id!r} has no node {node!r}")
 
 
 def check_identity(found: RunState, wanted: RunState) -> None:

@@ -8,5 +8,6 @@ so each driver that carries out what is wanted comes to the same ledger.
 - `limits`, `policy`: what a run may use, and how often an effect is tried.
 - `deltas`: how a record changes a state. `recovery`: the state behind a crash.
 - `plans`, `attempts`, `waits`: the decisions. `records`: what they have in common.
+- `branches`: a branch as a run of its own, and the join.
 - `requests`: the effects that need no I/O.
 """

@@ -18,7 +18,7 @@ from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.plans import attempt_of, started, told_to_model
 from actors.workflow.machine.policy import EffectPolicy
 from actors.workflow.machine.records import ANSWERS, Transition, behind, told_of_end
-from actors.workflow.machine.variables import RUNTIME, namespace
+from actors.workflow.machine.variables import RUNTIME, namespace, place_of
 from actors.workflow.machine.waits import delta_behind, ended_with, reply, room_at
 
 _ENDS: Final = frozenset({StepStatus.COMPLETED, StepStatus.WAITING, StepStatus.FAILED})
@@ -106,7 +106,7 @@ def _attempt_failed(  # noqa: PLR0917 - facts of one attempt
         again = replace(
             opened,
             attempt=opened.attempt + 1,
-            step_id=derive_id(state.run_id, opened.seq, opened.attempt + 1),
+            step_id=derive_id(place_of(state.run_id, state.vars), opened.seq, opened.attempt + 1),
             due=due,
         )
         return Transition(state, (replace(failure, delta={"retry": due}),), again)

@@ -1,7 +1,8 @@
 """The change of a state by a record: the same function while a run goes on, and behind a crash.
 
 The `delta` of a record has a ``seq``, the number of the change, and of these what applies: ``set`` and
-``unset`` (paths in the vars), ``key`` (the path of the record's result in the vars), ``node``, ``status``. A
+``unset`` (paths in the vars), ``key`` (the path of the record's result in the vars), ``node``, ``status``,
+``fork`` (the branches that begin), ``joined`` (they have met). In a branch it has ``branch``, the way to it. A
 record that begins an effect has ``open`` instead, the change that its end will be; one that leaves it to
 another attempt has ``retry``, the instant of that.
 """
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from actors.kernel.json import canonical_json
+from actors.kernel.workflow.branches import GraphBranch, GraphFork
 from actors.kernel.workflow.effects import Effect, EffectType, RunStatus, StepStatus, WaitState
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
@@ -25,7 +27,8 @@ from actors.workflow.machine.variables import (
 )
 
 TRACES: Final = "node_traces"
-TRACES_PER_NODE: Final = 20
+TRACES_PER_NODE: Final = 5
+"""All of them are in each checkpoint; the ledger has every attempt."""
 TRACE_BYTES: Final = 4096
 TRACE_DEPTH: Final = 32
 TRUNCATION: Final = "#TRUNCATION"
@@ -85,7 +88,16 @@ def applied(state: RunState, record: StepRecord, opened: OpenStep | None = None)
         output=told.get("output") if status is RunStatus.COMPLETED else state.output,
         error=record.error if status in {RunStatus.FAILED, RunStatus.CANCELLED} else None,
         updated_at=record.ended_at or state.updated_at,
+        fork=_fork_of(state, delta),
     )
+
+
+def _fork_of(state: RunState, delta: dict[str, Any]) -> GraphFork | None:
+    told = delta.get("fork")
+    if told is None:
+        return None if "joined" in delta else state.fork
+    branches = tuple(GraphBranch(name=name, node=node) for name, node in told["branches"])
+    return GraphFork(seq=int(delta["seq"]), join=told["join"], branches=branches)
 
 
 def _wait_of(state: RunState, status: RunStatus, told: dict[str, Any]) -> WaitState | None:

@@ -17,16 +17,22 @@ from actors.workflow.machine.policy import compute_idempotency_key
 from actors.workflow.machine.records import Transition, behind, completed, failed, recorded
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.variables import (
+    BRANCH,
     RECORDS,
     RUNTIME,
     SEQ,
+    branch_of,
     changes,
+    place_of,
     seq_of,
     split_key,
     with_path,
 )
 
-_OWN: Final = ([RUNTIME, SEQ], [RUNTIME, RECORDS])
+_OWN: Final = ([RUNTIME, SEQ], [RUNTIME, RECORDS], [RUNTIME, BRANCH])
+MOST_BRANCHES: Final = 1000
+DEEPEST_FORK: Final = 4
+"""How many forks may be within each other."""
 
 
 def planned(
@@ -43,8 +49,8 @@ def planned(
     """
     try:
         checked = _checked(spec, plan)
-        after = durable_copy(variables, "vars")
-        changed = _changed(state.vars, after)
+        _check_branches(state, checked)
+        changed = _changed(state.vars, variables)
         if checked.effect is not None:
             return _opened(state, checked, changed, at=at)
         if checked.complete_output is not None:
@@ -52,10 +58,13 @@ def planned(
             return completed(state, output, changed, at=at)
     except (GraphError, NotSerializableError) as exc:
         return failed(state, f"node {state.current_node!r}: {exc}", at=at)
-    delta = changed | {"seq": seq_of(state.vars), "node": checked.next_node}
-    record = recorded(
-        state, StepStatus.COMPLETED, at, result={"next_node": checked.next_node}, delta=delta
-    )
+    told: dict[str, Any] = {"next_node": checked.next_node}
+    goes: dict[str, Any] = {"node": checked.next_node}
+    if checked.parallel is not None:
+        told["parallel"] = branches = [[name, node] for name, node in checked.parallel.items()]
+        goes = {"fork": {"join": checked.next_node, "branches": branches}}
+    delta = changed | {"seq": seq_of(state.vars)} | goes
+    record = recorded(state, StepStatus.COMPLETED, at, result=told, delta=delta)
     return behind(state, record)
 
 
@@ -64,29 +73,68 @@ def _checked(spec: WorkflowSpec, plan: Any) -> StepPlan:
         problem = f"it returned a {type(plan).__name__}. Return a StepPlan; a node is no coroutine"
         raise GraphError("its answer", problem)
     ends = plan.complete_output is not None
-    if plan.effect is None and plan.next_node is None and not ends:
+    if plan.effect is None and plan.next_node is None and plan.parallel is None and not ends:
         raise GraphError("its plan", "it says nothing. Give it an effect, a next_node or an output")
     if ends and (plan.effect is not None or plan.next_node is not None):
         raise GraphError("its plan", "complete_output stands alone: leave effect and next_node out")
     if plan.effect is not None and not isinstance(plan.effect, Effect):
         raise GraphError("its plan", f"effect is a {type(plan.effect).__name__}. Make an Effect")
-    targets = [plan.next_node, plan.effect and plan.effect.payload.get("resume_to_node")]
+    resumed = None if plan.effect is None else plan.effect.payload.get("resume_to_node")
+    targets = [plan.next_node, resumed, *(plan.parallel or {}).values()]
     for target in targets:
         if target is not None and target not in spec.nodes:
             raise GraphError("its plan", f"graph {spec.workflow_id!r} has no node {target!r}")
     return plan
 
 
-def _changed(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+def _check_branches(state: RunState, plan: StepPlan) -> None:
+    if plan.parallel is None:
+        return
+    if plan.effect is not None or plan.next_node is None:
+        problem = "parallel goes with next_node, the node at which the branches meet, and without an effect"
+        raise GraphError("its plan", problem)
+    if "" in plan.parallel:
+        raise GraphError("its plan", "a branch has no name. Give parallel={name: node}")
+    durable_copy({**plan.parallel}, "parallel")
+    if len(plan.parallel) > MOST_BRANCHES:
+        problem = f"it has {len(plan.parallel)} branches, more than {MOST_BRANCHES}. Use a loop"
+        raise GraphError("its plan", problem)
+    if len(branch_of(state.vars)) >= DEEPEST_FORK:
+        problem = (
+            f"{DEEPEST_FORK} forks are within each other: this would be one more. Use a sub-graph"
+        )
+        raise GraphError("its plan", problem)
+
+
+def _changed(before: dict[str, Any], after: Any) -> dict[str, Any]:
+    """Return what a node changed, as a delta; only that is looked at and copied.
+
+    Raises:
+        NotSerializableError: The path of what is not JSON data.
+    """
+    if not isinstance(after, dict):
+        durable_copy(after, "vars")
+        raise GraphError("vars", f"the node left a {type(after).__name__}. Leave an object")
     found = [one for one in changes(before, after) if one[0] not in _OWN]
-    sets = [[path, value] for path, value, there in found if there]
+    sets = [[path, _clean(path, value)] for path, value, there in found if there]
     unsets = [path for path, _, there in found if not there]
     return ({"set": sets} if sets else {}) | ({"unset": unsets} if unsets else {})
 
 
+def _clean(path: list[str], value: Any) -> Any:
+    """Return a copy of a value at a path, whose names are looked at, too."""
+    whole = value
+    for name in reversed(path):
+        whole = {name: whole}
+    copy = durable_copy(whole, "vars")
+    for name in path:
+        copy = copy[name]
+    return copy
+
+
 def _opened(state: RunState, plan: StepPlan, changed: dict[str, Any], *, at: str) -> Transition:
     assert plan.effect is not None
-    seq = seq_of(state.vars)
+    seq, place = seq_of(state.vars), place_of(state.run_id, state.vars)
     payload = durable_copy(plan.effect.payload, "effect.payload")
     effect = replace(plan.effect, payload=payload)
     opened = OpenStep(
@@ -97,9 +145,9 @@ def _opened(state: RunState, plan: StepPlan, changed: dict[str, Any], *, at: str
         changed=changed,
         attempt=1,
         key=compute_idempotency_key(
-            run_id=state.run_id, node_id=state.current_node, effect=effect, seq=seq
+            run_id=place, node_id=state.current_node, effect=effect, seq=seq
         ),
-        step_id=derive_id(state.run_id, seq, 1),
+        step_id=derive_id(place, seq, 1),
         started_at=at,
     )
     if effect.result_key:  # before it happens, not after

@@ -11,7 +11,14 @@ from actors.kernel.workflow.effects import EffectType, RunStatus, StepStatus
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
 from actors.workflow.machine.deltas import OpenStep, applied
-from actors.workflow.machine.variables import seq_of, with_path
+from actors.workflow.machine.variables import (
+    BRANCH,
+    RUNTIME,
+    namespace,
+    place_of,
+    seq_of,
+    with_path,
+)
 
 STATUS_EVENT: Final = "abstract.status"
 """The event in the last record of a run, by which pages know that it ended: the source's name."""
@@ -50,7 +57,7 @@ def recorded(
     """Return a record about the current node of a run."""
     return StepRecord(
         run_id=state.run_id,
-        step_id=derive_id(state.run_id, seq_of(state.vars), 0),
+        step_id=derive_id(place_of(state.run_id, state.vars), seq_of(state.vars), 0),
         node_id=state.current_node,
         status=status,
         effect=effect,
@@ -130,8 +137,10 @@ def noted(state: RunState, kind: str, path: list[str], value: Any, *, at: str) -
 
 
 def told_of_end(after: Transition, *, at: str) -> Transition:
-    """Return the end of a run with the record of its status event."""
+    """Return the end of a run with the record of its status event; that of a branch has none."""
     state = after.state
+    if BRANCH in namespace(state.vars, RUNTIME):
+        return after
     payload = {
         "name": STATUS_EVENT,
         "scope": "session",

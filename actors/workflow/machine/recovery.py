@@ -10,8 +10,9 @@ from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.effects import Effect, StepStatus
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
+from actors.workflow.machine.branches import Path, put, seen_at
 from actors.workflow.machine.deltas import OpenStep, applied
-from actors.workflow.machine.variables import seq_of
+from actors.workflow.machine.variables import place_of, seq_of
 
 _FIELDS = frozenset(one.name for one in fields(StepRecord))
 
@@ -24,34 +25,38 @@ def record_from(data: Mapping[str, Any]) -> StepRecord:
 
 def folded(
     state: RunState, records: Iterable[Mapping[str, Any]]
-) -> tuple[RunState, OpenStep | None]:
-    """Return the state behind all records, and the effect that has begun and has no end.
+) -> tuple[RunState, dict[Path, OpenStep]]:
+    """Return the state behind all records, and by branch the effects that have begun and have no end.
 
     A record that the state has in it already, or that somebody else wrote, changes nothing. No node and no
     handler is called: a recorded step is applied.
     """
-    opened: OpenStep | None = None
+    opened: dict[Path, OpenStep] = {}
     for data in records:
-        state, opened = behind_record(state, opened, data)
+        state = behind_record(state, opened, data)
     return state, opened
 
 
 def behind_record(
-    state: RunState, opened: OpenStep | None, data: Mapping[str, Any]
-) -> tuple[RunState, OpenStep | None]:
-    """Return what `folded` does, behind one more record."""
+    state: RunState, opened: dict[Path, OpenStep], data: Mapping[str, Any]
+) -> RunState:
+    """Return the state behind one more record: the same one, if it changes nothing; `opened` is brought up."""
     delta = data.get("delta")
     if not isinstance(delta, dict):
-        return state, opened
-    seq = seq_of(state.vars)
-    record = record_from(data)
+        return state
+    path = tuple(delta.get("branch") or ())
+    seen = seen_at(state, path)
+    if seen is None:
+        return state
+    record, begun, seq = record_from(data), opened.get(path), seq_of(seen.vars)
     if delta.get("open") == seq:
-        return state, _opened_by(record, delta)
-    if "retry" in delta and opened is not None and opened.attempt == record.attempt:
-        return state, _next_attempt(opened, record, str(delta["retry"]))
-    if delta.get("seq") == seq:
-        return applied(state, record, opened), None
-    return state, opened
+        opened[path] = _opened_by(record, delta)
+    elif "retry" in delta and begun is not None and begun.attempt == record.attempt:
+        opened[path] = _next_attempt(begun, seen, str(delta["retry"]))
+    elif delta.get("seq") == seq:
+        opened.pop(path, None)
+        return put(state, path, applied(seen, record, begun))
+    return state
 
 
 def _opened_by(record: StepRecord, delta: dict[str, Any]) -> OpenStep:
@@ -69,7 +74,7 @@ def _opened_by(record: StepRecord, delta: dict[str, Any]) -> OpenStep:
     )
 
 
-def _next_attempt(opened: OpenStep, record: StepRecord, due: str) -> OpenStep:
+def _next_attempt(opened: OpenStep, seen: RunState, due: str) -> OpenStep:
     attempt = opened.attempt + 1
-    step_id = derive_id(record.run_id, opened.seq, attempt)
+    step_id = derive_id(place_of(seen.run_id, seen.vars), opened.seq, attempt)
     return replace(opened, attempt=attempt, step_id=step_id, due=due)

@@ -15,6 +15,10 @@ from actors.kernel.workflow.run_state import RunState
 Node: TypeAlias = Callable[[RunState, Any], StepPlan]
 """A node: gets a copy of the run, whose `vars` it may change, and the driver's context; returns a plan."""
 
+Reducer: TypeAlias = Callable[[Any, list[Any]], Any]
+"""Gets a value as it was before the branches (None: it was not there) and, in their order, as each one that
+changed it left it; returns the value behind the join."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkflowSpec:
@@ -24,6 +28,8 @@ class WorkflowSpec:
         workflow_id: Its name.
         entry_node: The node that a run begins with.
         nodes: The nodes by name.
+        reducers: By the names of vars that several branches may change (dots nest): what they meet with. Others
+            are changed by one branch of a fork at most.
 
     Raises:
         GraphError: It has no name, or no such node to begin with.
@@ -32,6 +38,7 @@ class WorkflowSpec:
     workflow_id: str
     entry_node: str
     nodes: Mapping[str, Node] = field(default_factory=dict)
+    reducers: Mapping[str, Reducer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.workflow_id or not isinstance(self.workflow_id, str):
@@ -54,12 +61,15 @@ class WorkflowSpec:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of names, entry and the code of the nodes: 32 hexadecimal digits.
+        """SHA-256 of names, entry and the code of nodes and reducers: 32 hexadecimal digits.
 
         The same in every process that has the same source text.
         """
         nodes = {name: _code_of(node) for name, node in self.nodes.items()}
-        return json_digest([self.workflow_id, self.entry_node, nodes])[:32]
+        told = [self.workflow_id, self.entry_node, nodes]
+        if self.reducers:
+            told.append({name: _code_of(one) for name, one in self.reducers.items()})
+        return json_digest(told)[:32]
 
     def described(self) -> dict[str, Any]:
         """Return what a history shows of the graph: JSON data."""
@@ -71,7 +81,7 @@ class WorkflowSpec:
         }
 
 
-def _code_of(node: Node) -> str:
+def _code_of(node: Node | Reducer) -> str:
     try:
         return inspect.getsource(node)
     except (OSError, TypeError):

@@ -18,6 +18,8 @@ SEQ: Final = "effect_seq"
 """In `_runtime`: the number of the next change of the state; absent is 0."""
 RECORDS: Final = "ledger_records"
 """In `_runtime`: how many records of the ledger the state has in it."""
+BRANCH: Final = "branch"
+"""In `_runtime`, as a branch sees it: its place among the branches of the run; see `branch_of`."""
 
 _INDEX: Final = re.compile(r"\[(-?\d+)\]")
 
@@ -41,6 +43,16 @@ def namespace(variables: Mapping[str, Any], name: str) -> dict[str, Any]:
 def seq_of(variables: Mapping[str, Any]) -> int:
     """Return the number of the next change of the state."""
     return int(namespace(variables, RUNTIME).get(SEQ) or 0)
+
+
+def branch_of(variables: Mapping[str, Any]) -> list[str]:
+    """Return the names of the branches that a node is called in, the outermost first; none: in no branch."""
+    return [one.partition(".")[2] for one in namespace(variables, RUNTIME).get(BRANCH) or ()]
+
+
+def place_of(run_id: str, variables: Mapping[str, Any]) -> str:
+    """Return the run, and the branch of it: what ids of steps are derived from."""
+    return "/".join([run_id, *(namespace(variables, RUNTIME).get(BRANCH) or ())])
 
 
 def with_path(variables: dict[str, Any], path: list[str], value: Any) -> dict[str, Any]:
@@ -92,11 +104,20 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[lis
         elif isinstance(value, dict) and isinstance(before[name], dict):
             for path, inner, there in changes(before[name], value):
                 yield [name, *path], inner, there
-        elif before[name] != value or type(before[name]) is not type(value):
+        elif _differs(before[name], value):
             yield [name], value, True
     for name in before:
         if name not in after:
             yield [name], None, False
+
+
+def _differs(before: Any, after: Any) -> bool:
+    if before is after:
+        return False
+    try:
+        return type(before) is not type(after) or bool(before != after)
+    except Exception:  # noqa: BLE001 - of something that is no JSON data: refused where it is kept
+        return True
 
 
 def parse_path(path: str) -> list[str | int]:

@@ -10,53 +10,59 @@ from actors.kernel.workflow.durable import MAX_DEPTH, durable_copy
 from actors.kernel.workflow.effects import RunStatus, StepStatus, WaitReason, WaitState
 from actors.kernel.workflow.errors import GraphError, StaleResumeError
 from actors.kernel.workflow.run_state import RunState, open_wait
+from actors.workflow.machine.branches import Leaf, leaves, lifted, seen_at
 from actors.workflow.machine.records import Transition, behind, completed, failed, recorded
-from actors.workflow.machine.variables import RUNTIME, namespace, seq_of, split_key
+from actors.workflow.machine.variables import RUNTIME, namespace, place_of, seq_of, split_key
 
 SEEN: Final = "events_seen"
 """In `_runtime`: ids of the last events that answered a wait of the run."""
 MOST_SEEN: Final = 64
 
 
-def answered(
-    state: RunState,
-    wait_key: str | None,
-    payload: Any,
-    *,
-    at: str,
-    more: dict[str, Any] | None = None,
-) -> Transition:
-    """Decide on an answer to a wait; `more` is what else its delta changes.
+def answered(state: RunState, wait_key: str | None, payload: Any, *, at: str) -> Transition:
+    """Decide on an answer to a wait of the run, or of the first branch that has one of this key.
 
     Raises:
         StaleResumeError: The run does not wait, or for another key.
         NotSerializableError: `payload` is not JSON data.
     """
-    wait = open_wait(state)
-    if wait is None:
+    found = [one for one in leaves(state) if one.wait is not None]
+    if not found:
         raise StaleResumeError(state.run_id, f"Run is not waiting, but {state.status.value}")
-    if wait_key != wait.wait_key:
-        raise StaleResumeError(
-            state.run_id, f"wait_key mismatch: it waits for {wait.wait_key!r}, not {wait_key!r}"
-        )
-    return reply(
-        state,
-        wait,
-        durable_copy(payload, "payload", deepest=room_at(wait.result_key)),
-        at=at,
-        more=more,
-    )
+    for leaf in found:
+        if leaf.wait is not None and leaf.wait.wait_key == wait_key:
+            return _answered_at(state, leaf, payload, at=at)
+    keys = ", ".join(repr(one.wait.wait_key) for one in found if one.wait is not None)
+    problem = f"wait_key mismatch: it waits for {keys}, not {wait_key!r}"
+    raise StaleResumeError(state.run_id, problem)
+
+
+def _answered_at(
+    state: RunState, leaf: Leaf, payload: Any, *, at: str, more: dict[str, Any] | None = None
+) -> Transition:
+    seen = seen_at(state, leaf.path)
+    assert seen is not None
+    assert leaf.wait is not None
+    answer = durable_copy(payload, "payload", deepest=room_at(leaf.wait.result_key))
+    return lifted(state, leaf.path, reply(seen, leaf.wait, answer, at=at, more=more))
 
 
 def heard(state: RunState, key: str, event: dict[str, Any], *, at: str) -> Transition | None:
-    """Decide on an event; None: the run does not wait for it, or got one of its `event_id` before."""
-    wait, seen = open_wait(state), namespace(state.vars, RUNTIME).get(SEEN) or []
-    if wait is None or wait.reason is not WaitReason.EVENT or wait.wait_key != key:
-        return None
+    """Decide on an event, for all branches that wait for it.
+
+    None: none does, or the run got one of its `event_id` before.
+    """
+    seen = namespace(state.vars, RUNTIME).get(SEEN) or []
     if event["event_id"] in seen:
         return None
     more = {"set": [[[RUNTIME, SEEN], [*seen, event["event_id"]][-MOST_SEEN:]]]}
-    return answered(state, key, event, at=at, more=more)
+    decided = Transition(state)
+    for leaf in leaves(state):
+        wait = leaf.wait
+        if wait is not None and wait.reason is WaitReason.EVENT and wait.wait_key == key:
+            after = _answered_at(decided.state, leaf, event, at=at, more=more)
+            decided = replace(after, records=decided.records + after.records)
+    return decided if decided.records else None
 
 
 def fell_due(state: RunState, *, at: str) -> Transition | None:
@@ -101,7 +107,9 @@ def reply(
         result=payload,
         delta=delta | {"status": RunStatus.RUNNING.value},
     )
-    record = replace(record, idempotency_key=derive_id(state.run_id, seq, "resume"))
+    record = replace(
+        record, idempotency_key=derive_id(place_of(state.run_id, state.vars), seq, "resume")
+    )
     try:
         after = behind(state, record)
     except GraphError as exc:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from tests.compat.abstractruntime.archive import UnfetchedError, unpacked
+
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[2]
-NAME: Final = "abstractruntime-0.13.0"
-SHA256: Final = "1d178d5add836877659bd6f6bcf6768eb9aa5e2dc74df0e3174a365babc74e32"
 FILES: Final = (HERE / "files.txt").read_text(encoding="utf-8").split()
 """Those of its files that ours is made for so far."""
 LEFT_OUT: Final = [
@@ -25,7 +23,7 @@ LEFT_OUT: Final = [
     if not line.startswith("#")
 ]
 """Cases of these files that are not true of ours yet."""
-PASSED: Final = 167
+PASSED: Final = 174
 """Cases that pass in all, so that none gets lost."""
 
 
@@ -33,22 +31,10 @@ PASSED: Final = 167
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of its tests; skip where it cannot be fetched."""
     folder = tmp_path_factory.mktemp("source")
-    archive = Path(os.environ.get("CALLBOARD_ABSTRACTRUNTIME", folder / f"{NAME}.tar.gz"))
-    if not archive.exists():
-        command = "pip download -q --no-deps --no-build-isolation --no-binary abstractruntime -d"
-        done = subprocess.run(
-            [sys.executable, "-m", *command.split(), str(folder), NAME.replace("-", "==")],
-            env={**os.environ, "PYTHONPATH": str(HERE / "backend")},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode or not archive.exists():
-            pytest.skip(f"{NAME} cannot be fetched: {done.stderr[-300:]}")
-    assert hashlib.sha256(archive.read_bytes()).hexdigest() == SHA256
-    with tarfile.open(archive) as packed:
-        packed.extractall(folder / "unpacked", filter="data")
-    return folder / "unpacked" / NAME / "tests"
+    try:
+        return unpacked(folder) / "tests"
+    except UnfetchedError as exc:
+        pytest.skip(str(exc))
 
 
 @pytest.mark.slow

@@ -93,8 +93,8 @@ class Stores:
             self.snapshots: Any = InMemorySnapshotStore()
             self.artifacts: Any = InMemoryArtifactStore()
             return
-        self.artifacts = files.FileArtifactStore(self.folder)
         if self.kind == "files":
+            self.artifacts = files.FileArtifactStore(self.folder)
             self.runs = files.JsonFileRunStore(self.folder, fault=self.fault, busy_s=5)
             self.ledger = files.JsonlLedgerStore(self.folder, fault=self.fault)
             self.commands = files.JsonlCommandStore(self.folder)
@@ -107,6 +107,7 @@ class Stores:
         self.commands = sqlite.SqliteCommandStore(self.database)
         self.cursor = sqlite.SqliteCommandCursorStore(self.database)
         self.snapshots = sqlite.SqliteSnapshotStore(self.database)
+        self.artifacts = sqlite.SqliteArtifactStore(self.database)
 
     def reopen(self, fault: Fault = no_fault) -> Stores:
         """Return the stores as another process would open them; in memory, these."""

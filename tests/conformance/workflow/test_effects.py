@@ -248,6 +248,8 @@ def test_a_dead_driver_is_followed_by_another(stores: Stores, point: str, mode: 
 
     spec = WorkflowSpec("graph", "work", {"work": work, "end": end_node})
     handlers = {EffectType.LLM_CALL: handler}
+    if stores.kind == "sqlite" and point == "ended":
+        point = "saved"  # its record and the checkpoint are one write
     dying = stores.runtime(effect_handlers=handlers, fault=Dying(point))
     run_id = dying.start(spec)
     with pytest.raises(Deaths):
@@ -520,3 +522,30 @@ def test_a_run_that_woke_waits_no_more_for_others(stores: Stores) -> None:
     runtime.tick(spec, run_id)
 
     assert seen == [RunStatus.RUNNING]
+
+
+@pytest.mark.item(399, 441)
+def test_what_is_said_to_a_run_leaves_its_open_effect_open(stores: Stores) -> None:
+    """A driver died in an effect that must not happen twice: a message for the run does not hide that."""
+    done: list[int] = []
+
+    def handle(_run: RunState, _effect: Effect) -> EffectOutcome:
+        done.append(1)
+        raise KeyboardInterrupt
+
+    def once(run: RunState, _ctx: Any) -> StepPlan:
+        effect = Effect(EffectType.LLM_CALL, {}, "x", EffectMode.AT_MOST_ONCE)
+        return StepPlan(run.current_node, effect, next_node="end")
+
+    spec = WorkflowSpec("graph", "once", {"once": once, "end": end_node})
+    runtime = stores.runtime(spec, effect_handlers={EffectType.LLM_CALL: handle})
+    run_id = runtime.start(spec)
+    with pytest.raises(KeyboardInterrupt):
+        runtime.tick(spec, run_id)
+
+    runtime.steer(run_id, "hello")
+    runtime.update_limits(run_id, {"max_tokens": 9})
+    state = runtime.tick(spec, run_id)
+
+    assert "in doubt" in str(state.error)
+    assert done == [1]

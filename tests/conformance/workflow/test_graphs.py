@@ -532,11 +532,11 @@ def test_traces_of_nodes_are_bounded(stores: Stores) -> None:
     runtime.tick(spec, run_id)
 
     trace = runtime.get_node_trace(run_id, "loop")
-    assert [one["effect"]["payload"]["prompt"] for one in trace["steps"]] == [*range(6, 26)]
-    assert trace["dropped"] == 5
+    assert [one["effect"]["payload"]["prompt"] for one in trace["steps"]] == [*range(21, 26)]
+    assert trace["dropped"] == 20
     assert trace["steps"][0]["result"] == "ok"
-    assert "#TRUNCATION" in trace["steps"][18]["result"]
-    assert "#TRUNCATION" in trace["steps"][19]["result"]
+    assert "#TRUNCATION" in trace["steps"][3]["result"]
+    assert "#TRUNCATION" in trace["steps"][4]["result"]
     assert [*runtime.get_node_traces(run_id)] == ["loop"]
 
 

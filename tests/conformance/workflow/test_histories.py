@@ -6,10 +6,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typing_extensions import override
 
 from actors.kernel.workflow.errors import GraphError, NoSuchRunError, SpecChangedError
 from actors.workflow import (
     ActorFingerprint,
+    EffectOutcome,
     EffectType,
     HashChainedLedgerStore,
     ObservableLedgerStore,
@@ -28,6 +30,7 @@ from actors.workflow import (
     restore_snapshot,
     verify_ledger_chain,
 )
+from actors.workflow.embedded.stores.ledgers import LedgerOver
 from tests.conformance.workflow.stores import Stores, effect_then, end_node, one_effect
 
 if TYPE_CHECKING:
@@ -140,11 +143,59 @@ def test_a_history_has_all_of_a_run(stores: Stores) -> None:
         run_id=run_id, include_subruns=False, ledger_mode="tail", ledger_max_items=1, **where
     )
     assert [one["cursor"] for one in tail["ledgers"][run_id]["items"]] == [ledger["total"]]
-    assert "left out" in tail["warnings"][0]
+    (warning,) = tail["warnings"]
+    left_out = ledger["total"] - 1
+    assert warning == {
+        "code": "ledger_tail_window",
+        "run_id": run_id,
+        "detail": f"{left_out} records before the window are left out",
+        "total": ledger["total"],
+        "window": 1,
+    }
     with pytest.raises(NoSuchRunError):
         export_run_history_bundle(run_id="nobody", **where)
     with pytest.raises(GraphError, match="ledger_mode"):
         export_run_history_bundle(run_id=run_id, ledger_mode="some", **where)
+    with pytest.raises(GraphError, match="detail"):
+        export_run_history_bundle(run_id=run_id, detail="some", **where)
+
+
+@pytest.mark.item(463)
+def test_a_history_for_a_replay_has_not_what_models_were_asked(stores: Stores) -> None:
+    """A mark with its size stands there; it cannot be imported. A store that is broken is named, not hidden."""
+    asked = {"prompt": "secret", "temperature": 1}
+    spec = one_effect(EffectType.LLM_CALL, asked)
+    result = {"content": "x", "metadata": {"_provider_request": "secret", "model": "m"}}
+    handlers = {EffectType.LLM_CALL: lambda _run, _effect: EffectOutcome.completed(result)}
+    runtime = stores.runtime(spec, effect_handlers=handlers)
+    run_id = runtime.start(spec)
+    runtime.tick(spec, run_id)
+    where: dict[str, Any] = {"run_store": stores.runs, "ledger_store": stores.ledger}
+
+    bundle = export_run_history_bundle(run_id=run_id, detail="replay", **where)
+
+    record = bundle["ledgers"][run_id]["items"][2]["record"]
+    omitted = {"$omitted": {"profile": "replay", "bytes": 8}}
+    assert record["effect"]["payload"]["prompt"] == omitted
+    assert record["effect"]["payload"]["temperature"] == 1
+    assert record["result"] == {
+        "content": "x",
+        "metadata": {"_provider_request": omitted, "model": "m"},
+    }
+    assert runtime.get_ledger(run_id)[2]["effect"]["payload"]["prompt"] == "secret"
+    with pytest.raises(GraphError, match="left out"):
+        import_run_history_bundle(bundle, **where)
+    where["ledger_store"] = Unreadable(stores.ledger)
+    (warning,) = export_run_history_bundle(run_id=run_id, **where)["warnings"]
+    assert (warning["code"], warning["detail"]) == ("ledger_read_failed", "OSError: disk is gone")
+
+
+class Unreadable(LedgerOver):
+    """A ledger that cannot be read."""
+
+    @override
+    def list(self, run_id: str) -> list[dict[str, Any]]:
+        raise OSError("disk is gone")
 
 
 @pytest.mark.item(463)
@@ -171,7 +222,7 @@ def test_a_history_is_gone_on_with_elsewhere(stores: Stores, tmp_path: Path) -> 
     with pytest.raises(GraphError, match="version"):
         import_run_history_bundle(bundle | {"version": 2}, **where)
     with pytest.raises(GraphError, match="not whole"):
-        import_run_history_bundle(bundle | {"warnings": ["x"]}, **where)
+        import_run_history_bundle(bundle | {"warnings": [{"run_id": "x", "detail": "y"}]}, **where)
     other.close()
 
 
@@ -211,6 +262,52 @@ def test_a_history_can_be_played_again(stores: Stores) -> None:
     del cut["ledgers"][run_id]["items"][-2]
     with pytest.raises(GraphError, match="lead to running"):
         replay_run_history(cut, spec)
+
+
+@pytest.mark.item(452, 463)
+def test_branches_are_in_snapshots_and_histories(stores: Stores, tmp_path: Path) -> None:
+    """Each is gone on with in the new run, elsewhere, and where it was; a replay shows every step of them."""
+    ask = {key: {"prompt": "?", "wait_key": key} for key in "ab"}
+    nodes: dict[str, Any] = {
+        key: effect_then(EffectType.ASK_USER, payload, key=f"out.{key}")
+        for key, payload in ask.items()
+    }
+    nodes["fork"] = lambda run, _ctx: StepPlan(
+        run.current_node, next_node="end", parallel={"a": "a", "b": "b"}
+    )
+    spec = WorkflowSpec("forked", "fork", {**nodes, "end": end_node})
+    runtime = stores.runtime(spec)
+    run_id = runtime.start(spec)
+    runtime.tick(spec, run_id)
+    state = runtime.resume(spec, run_id, "b", 1)
+    where: dict[str, Any] = {"run_store": stores.runs, "ledger_store": stores.ledger}
+    stores.snapshots.save(Snapshot.from_run(run=state, name="x", spec_hash=spec.hash))
+    (found,) = stores.reopen().snapshots.list()
+    bundle = json.loads(json.dumps(export_run_history_bundle(run_id=run_id, **where)))
+    other = Stores(stores.kind, tmp_path / "other")
+
+    import_run_history_bundle(bundle, run_store=other.runs, ledger_store=other.ledger)
+    again = restore_snapshot(found, spec, **where)
+
+    for one, store in ((run_id, stores), (again, stores), (run_id, other)):
+        done = store.reopen().runtime(spec).resume(spec, one, "a", 2)
+        assert done.output["out"] == {"a": 2, "b": 1}
+    other.close()
+    states = replay_run_history(export_run_history_bundle(run_id=run_id, **where), spec)
+    forks = [one.fork for one in states]
+    assert [one and [branch.node for branch in one.branches] for one in forks] == [
+        None,
+        ["a", "b"],
+        ["a", "b"],
+        ["a", "b"],
+        ["a", "end"],
+        ["end", "end"],
+        None,
+        None,
+    ]
+    missing = WorkflowSpec("forked", "fork", {"fork": nodes["fork"], "a": nodes["a"]})
+    with pytest.raises(GraphError, match="no node 'end'"):
+        restore_snapshot(found, missing, force=True, **where)
 
 
 @pytest.mark.item(397, 446, 447, 450, 451, 459)

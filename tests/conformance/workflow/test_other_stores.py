@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import NotSerializableError
+from actors.kernel.workflow.commands import DeletableCommandStore
 from actors.kernel.workflow.errors import GraphError
 from actors.workflow import (
     ArtifactStore,
@@ -16,6 +17,7 @@ from actors.workflow import (
     CommandCursorStore,
     CommandRecord,
     CommandStore,
+    EffectType,
     InMemoryRunStore,
     OffloadingRunStore,
     RunState,
@@ -30,7 +32,7 @@ from actors.workflow import (
     resolve_artifact,
 )
 from persistence import files
-from tests.conformance.workflow.stores import at_once
+from tests.conformance.workflow.stores import at_once, one_effect
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,6 +70,34 @@ def test_a_command_is_kept_once_and_in_order(stores: Stores) -> None:
     assert other.commands.get_last_seq() == 2
     with pytest.raises(NotSerializableError):
         stores.commands.append(command("c3", payload={"x": {1}}))
+
+
+@pytest.mark.item(453)
+def test_commands_go_with_their_run(stores: Stores) -> None:
+    """Their ids and places stay taken: a reader goes on, and none of them is accepted again."""
+    assert isinstance(stores.commands, DeletableCommandStore)
+    assert stores.commands.delete("r1") == 0
+    spec = one_effect(EffectType.ANSWER_USER, {"message": "x"})
+    runtime = stores.runtime(spec)
+    runtime.start(spec, run_id="r1")
+    runtime.tick(spec, "r1")
+    for name in ("c1", "c2"):
+        stores.commands.append(command(name))
+    stores.commands.append(CommandRecord(command_id="c3", run_id="r2", type="pause"))
+    stores.commands.append(command("c4", payload={"secret": "x"}))
+
+    assert runtime.delete_run("r1", command_store=stores.commands) == 1
+
+    other = stores.reopen().commands
+    page, cursor = other.list_after(after=0, limit=1)
+    assert ([one.command_id for one in page], cursor) == (["c3"], 3)
+    assert other.list_after(after=cursor) == ([], 3)
+    assert other.append(command("c4")) == CommandAppendResult(accepted=False, duplicate=True, seq=4)
+    assert other.append(command("c5")).seq == other.get_last_seq() == 5
+    assert [one.command_id for one in other.list_after(after=3)[0]] == ["c5"]
+    assert (other.delete("r1"), other.delete("r1")) == (1, 0)
+    if stores.kind == "files":
+        assert "secret" not in (stores.folder / "commands.jsonl").read_text(encoding="utf-8")
 
 
 @pytest.mark.item(453)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import NotSerializableError
+from actors.kernel.workflow.branches import GraphBranch, GraphFork
 from actors.kernel.workflow.errors import GraphError, LedgerBrokenError, StoreBusyError
 from actors.kernel.workflow.run_store import CreatingRunStore, EventWaitStore
 from actors.workflow import (
@@ -89,6 +90,17 @@ def test_a_run_comes_back_as_it_was(stores: Stores) -> None:
         allow_free_text=False,
         details={"x": [1, None, "ü"]},
     )
+    inner = GraphBranch(
+        name="b.1",
+        node="ask",
+        status=RunStatus.WAITING,
+        seq=3,
+        patch={"set": [[["a", "b"], {"c": None}]], "unset": [["d"]]},
+        wait=wait,
+        output=[1],
+        error="none",
+    )
+    fork = GraphFork(seq=0, join="f", branches=(inner,))
     run = RunState(
         run_id="r1",
         workflow_id="graph",
@@ -103,6 +115,9 @@ def test_a_run_comes_back_as_it_was(stores: Stores) -> None:
         actor_id="ar_1",
         session_id="s1",
         parent_run_id="r0",
+        fork=GraphFork(
+            seq=1, join="end", branches=(inner, GraphBranch(name="c", node="e", fork=fork))
+        ),
     )
     stores.runs.save(run)
 
@@ -112,7 +127,7 @@ def test_a_run_comes_back_as_it_was(stores: Stores) -> None:
     assert all(getattr(found, one.name) is not None for one in fields(RunState))
     assert found.to_dict()["status"] == "waiting"
     assert {*RunStatus} == {"running", "waiting", "completed", "failed", "cancelled"}
-    assert {*WaitReason} == {"user", "until", "event", "job", "subworkflow"}
+    assert {*WaitReason} == {"user", "until", "event", "job", "subworkflow", "branches"}
 
 
 def test_a_store_keeps_a_copy_and_returns_one(stores: Stores) -> None:

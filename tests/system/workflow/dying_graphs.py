@@ -40,7 +40,12 @@ def begin(run: RunState, _ctx: Any) -> StepPlan:
 def once(run: RunState, _ctx: Any) -> StepPlan:
     """Ask for what must not happen twice."""
     effect = Effect(EffectType.LLM_CALL, {"n": 2}, "once", EffectMode.AT_MOST_ONCE)
-    return StepPlan(run.current_node, effect, next_node="ask")
+    return StepPlan(run.current_node, effect, next_node="split")
+
+
+def split(_run: RunState, _ctx: Any) -> StepPlan:
+    """Do two things beside each other."""
+    return StepPlan("split", next_node="ask", parallel={"l": "left", "r": "right"})
 
 
 CHILD = one_effect(EffectType.TOOL_CALLS, {"n": 3}, name="child")
@@ -52,6 +57,9 @@ MAIN = WorkflowSpec(
         "begin": begin,
         "pay": effect_then(EffectType.TOOL_CALLS, {"n": 1}, key="paid", after="once"),
         "once": once,
+        "split": split,
+        "left": effect_then(EffectType.TOOL_CALLS, {"n": 4}, key="did.l", after="ask"),
+        "right": effect_then(EffectType.TOOL_CALLS, {"n": 5}, key="did.r", after="ask"),
         "ask": effect_then(
             EffectType.ASK_USER, {"prompt": "?", "wait_key": "k"}, key="answer", after="sub"
         ),

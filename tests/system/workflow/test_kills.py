@@ -23,10 +23,11 @@ POINTS = {
         "file written",
         "file synced",
         "file renamed",
+        "ended",
     },
     "sqlite": {"transaction written", "transaction committed"},
 }
-DRIVER = {"started", "executed", "ended", "saved", "resumed"}
+DRIVER = {"started", "executed", "saved", "resumed"}
 
 
 def check(found: dict[str, Any]) -> bool:
@@ -48,10 +49,13 @@ def check(found: dict[str, Any]) -> bool:
         assert len(ends) <= 1, (where, line)
         assert count <= 2, (where, line)
     for records in found["ledgers"].values():
-        seqs = [one["delta"]["seq"] for one in records if "seq" in (one["delta"] or {})]
-        assert seqs == [*range(len(seqs))], where
-        begun = [one["delta"]["open"] for one in records if "open" in (one["delta"] or {})]
-        assert len({*begun}) == len(begun), where
+        deltas = [one["delta"] for one in records if one["delta"]]
+        for branch in (None, *{key for one in deltas for key in one.get("branch") or ()}):
+            own = [one for one in deltas if one.get("branch") == (branch and [branch])]
+            seqs = [one["seq"] for one in own if "seq" in one]
+            assert seqs == [*range(len(seqs))], where
+            begun = [one["open"] for one in own if "open" in one]
+            assert len({*begun}) == len(begun), where
     if main["status"] == "failed":
         assert "in doubt" in main["error"], (where, main["error"])
         assert found["point"] in {"started", "executed", *POINTS["files"], *POINTS["sqlite"]}
@@ -59,6 +63,7 @@ def check(found: dict[str, Any]) -> bool:
     assert main["status"] == "completed", where
     output = main["output"]
     assert (output["begun"], output["paid"], output["once"]) == (1, {"n": 1}, {"n": 2}), where
+    assert output["did"] == {"l": {"n": 4}, "r": {"n": 5}}, where
     assert (output["answer"], output["sub"]["output"]["out"]) == ("yes", {"n": 3}), where
     ear = found["runs"]["ear"]
     assert ear["status"] == "completed", where

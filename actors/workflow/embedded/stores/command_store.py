@@ -13,7 +13,7 @@ class InMemoryCommandStore:
     """See `CommandStore`."""
 
     def __init__(self) -> None:
-        self._records: list[CommandRecord] = []
+        self._records: list[CommandRecord | None] = []
         self._seq_of: dict[str, int] = {}
         self._lock = threading.Lock()
 
@@ -32,13 +32,21 @@ class InMemoryCommandStore:
     def list_after(self, *, after: int, limit: int = 1000) -> tuple[list[CommandRecord], int]:
         """See `CommandStore.list_after`."""
         with self._lock:
-            page = self._records[after : after + limit]
+            page = [one for one in self._records[after:] if one is not None][:limit]
         return page, page[-1].seq if page else after
 
     def get_last_seq(self) -> int:
         """See `CommandStore.get_last_seq`."""
         with self._lock:
             return len(self._records)
+
+    def delete(self, run_id: str) -> int:
+        """See `DeletableCommandStore.delete`."""
+        with self._lock:
+            kept = [None if one is None or one.run_id == run_id else one for one in self._records]
+            count = self._records.count(None)
+            self._records = kept
+        return kept.count(None) - count
 
 
 class InMemoryCommandCursorStore:

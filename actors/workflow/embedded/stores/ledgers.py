@@ -7,7 +7,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from actors.kernel.workflow.ledger_store import LedgerStore, Subscriber
+from actors.kernel.workflow.ledger_store import (
+    LedgerStore,
+    ObservableLedgerStoreProtocol,
+    Subscriber,
+)
 from actors.kernel.workflow.step_record import StepRecord
 
 _log = logging.getLogger("callboard.workflow")
@@ -109,6 +113,15 @@ class HashChainedLedgerStore(LedgerOver):
         """Return the hash of the last record, to keep elsewhere; None: there is no record."""
         records = self.inner.list(run_id)
         return records[-1].get("record_hash") if records else None
+
+
+def is_observed(store: LedgerStore | None) -> bool:
+    """Return whether somebody in this process may be told of appends to the ledger."""
+    while store is not None:
+        if isinstance(store, ObservableLedgerStoreProtocol):
+            return True
+        store = getattr(store, "inner", None)
+    return False
 
 
 def append_all(store: LedgerStore, records: Sequence[StepRecord]) -> None:

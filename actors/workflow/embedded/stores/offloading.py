@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -11,6 +12,7 @@ from typing_extensions import override
 from actors.errors import PersistenceError
 from actors.kernel.json import canonical_json
 from actors.kernel.workflow.artifacts import REF_KEY, artifact_ref, is_artifact_ref
+from actors.kernel.workflow.branches import GraphFork
 from actors.kernel.workflow.errors import LedgerBrokenError
 from actors.kernel.workflow.ledger_store import LedgerStore
 from actors.kernel.workflow.run_state import RunState
@@ -21,6 +23,7 @@ from actors.workflow.machine.variables import LIMITS, RUNTIME
 MAX_INLINE_BYTES: Final = 64 * 1024
 OFFLOADED: Final = "$offloaded"
 """In a reference that a ledger made: it is read back as the value."""
+_IN_PATCH: Final = re.compile(r"\.patch\.set\[\d+\]\[1\]")
 _KEPT: Final = frozenset({RUNTIME, LIMITS})
 
 
@@ -91,7 +94,20 @@ class OffloadingRunStore:
             for name, value in run.vars.items()
         }
         output = self._kept(run.run_id, "output", run.output, root=False)
-        return replace(run, vars=variables, output=output)
+        return replace(run, vars=variables, output=output, fork=self._slim_fork(run))
+
+    def _slim_fork(self, run: RunState) -> GraphFork | None:
+        """Return the branches with references in the place of large values of their patches."""
+        if run.fork is None:
+            return None
+        slim = offload_large_values(
+            run.fork.to_dict(),
+            artifact_store=self._artifacts,
+            run_id=run.run_id,
+            max_inline_bytes=self._limit,
+            allow_offload=lambda path, _value: _IN_PATCH.search(path) is not None,
+        )
+        return GraphFork.from_dict(slim)
 
     def save(self, run: RunState) -> None:
         """See `RunStore.save`."""
@@ -225,6 +241,7 @@ def _verbs_of(inner: Any) -> list[str]:
     names = (
         "delete",
         "lock",
+        "grouped",
         "list_runs",
         "list_due_wait_until",
         "list_children",

@@ -8,10 +8,9 @@ from typing import Any
 
 from typing_extensions import override
 
-from actors.kernel.workflow.durable import WRAPPED, durable_copy
-from actors.kernel.workflow.effects import WaitReason
+from actors.kernel.workflow.durable import plain_copy
 from actors.kernel.workflow.run_lists import RunShelf
-from actors.kernel.workflow.run_state import RunChoice, RunState, open_wait
+from actors.kernel.workflow.run_state import RunChoice, RunState, event_keys
 
 
 class InMemoryRunStore(RunShelf):
@@ -20,7 +19,7 @@ class InMemoryRunStore(RunShelf):
     def __init__(self) -> None:
         self._rows: dict[str, dict[str, Any]] = {}
         self._waiting_for: dict[str, dict[str, None]] = {}
-        self._key_of: dict[str, str] = {}
+        self._keys_of: dict[str, set[str]] = {}
         self._lock = threading.RLock()
 
     def save(self, run: RunState) -> None:
@@ -68,20 +67,19 @@ class InMemoryRunStore(RunShelf):
     def _keep(self, run_id: str, row: dict[str, Any]) -> None:
         self._unfile(run_id)
         self._rows[run_id] = row
-        wait = open_wait(RunState.from_dict(row))
-        if wait is not None and wait.reason is WaitReason.EVENT and wait.wait_key:
-            self._key_of[run_id] = wait.wait_key
-            self._waiting_for.setdefault(wait.wait_key, {})[run_id] = None
+        keys = event_keys(RunState.from_dict(row))
+        if keys:
+            self._keys_of[run_id] = keys
+        for key in keys:
+            self._waiting_for.setdefault(key, {})[run_id] = None
 
     def _unfile(self, run_id: str) -> None:
-        key = self._key_of.pop(run_id, None)
-        if key is None:
-            return
-        waiting = self._waiting_for[key]
-        waiting.pop(run_id, None)
-        if not waiting:
-            del self._waiting_for[key]
+        for key in self._keys_of.pop(run_id, ()):
+            waiting = self._waiting_for[key]
+            waiting.pop(run_id, None)
+            if not waiting:
+                del self._waiting_for[key]
 
 
 def _state(row: dict[str, Any]) -> RunState:
-    return RunState.from_dict(durable_copy(row, "run", deepest=WRAPPED))
+    return RunState.from_dict(plain_copy(row))

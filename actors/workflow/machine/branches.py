@@ -1,0 +1,272 @@
+"""Branches of a run: each is seen as a run of its own, and decided on by the rules of one.
+
+A branch begins with the vars of the run, and what it changes is its patch. Names of the runtime (`_runtime`,
+`_limits`) are not patched: they are the run's own, and all branches share them. Where branches meet, their
+patches are merged in the order of the branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
+
+from actors.errors import NotSerializableError
+from actors.kernel.workflow.branches import GraphBranch, GraphFork
+from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.effects import RunStatus, StepStatus, WaitReason, WaitState
+from actors.kernel.workflow.errors import GraphError
+from actors.kernel.workflow.run_state import RunState, open_wait
+from actors.workflow.machine.deltas import varied
+from actors.workflow.machine.records import Transition, behind, failed, recorded
+from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.machine.variables import (
+    BRANCH,
+    LIMITS,
+    RECORDS,
+    RUNTIME,
+    SEQ,
+    changes,
+    namespace,
+    seq_of,
+    split_key,
+)
+
+Path: TypeAlias = tuple[str, ...]
+"""The way to a branch: the keys of forks, the outermost first. Empty: the run itself."""
+
+_OF_RUN: Final = (SEQ, RECORDS, BRANCH)
+_SHARED: Final = (RUNTIME, LIMITS)
+_GONE: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A cursor of a run: the run itself, or a branch that has something left to do.
+
+    Attributes:
+        path: The way to it.
+        wait: Its wait; None: it can go on.
+        joins: Whether its branches have all come to their ends, and are to be joined.
+    """
+
+    path: Path
+    wait: WaitState | None = None
+    joins: bool = False
+
+
+def leaves(state: RunState) -> Iterator[Leaf]:
+    """Yield the cursors of a run that has not ended, in the order of its branches."""
+    if state.status.is_terminal:
+        return
+    if state.fork is None:
+        yield Leaf((), open_wait(state))
+    else:
+        yield from _leaves_of(state.fork, ())
+
+
+def _leaves_of(fork: GraphFork, path: Path) -> Iterator[Leaf]:
+    still_open = [one for one in fork.branches if fork.is_open(one)]
+    for branch in still_open:
+        own = (*path, fork.key(branch))
+        if branch.fork is None:
+            yield Leaf(own, branch.wait)
+        else:
+            yield from _leaves_of(branch.fork, own)
+    if not still_open:
+        yield Leaf(path, joins=True)
+
+
+def seen_at(state: RunState, path: Path) -> RunState | None:
+    """Return a branch as a run of its own; None: the run has no such branch now."""
+    for key in path:
+        place = None if state.fork is None else state.fork.place(key)
+        if state.fork is None or place is None:
+            return None
+        state = _seen(state, state.fork.branches[place], key)
+    return state
+
+
+def _seen(state: RunState, branch: GraphBranch, key: str) -> RunState:
+    runtime = namespace(state.vars, RUNTIME)
+    way = [*(runtime.get(BRANCH) or ()), key]
+    variables = varied(state.vars, branch.patch)
+    return replace(
+        state,
+        vars={**variables, RUNTIME: {**runtime, SEQ: branch.seq, BRANCH: way}},
+        status=branch.status,
+        current_node=branch.node,
+        waiting=branch.wait,
+        output=branch.output,
+        error=branch.error,
+        fork=branch.fork,
+    )
+
+
+def lifted(state: RunState, path: Path, decided: Transition) -> Transition:
+    """Return a decision about a branch as one about its run."""
+    if not path:
+        return decided
+    records = tuple(
+        replace(one, delta={**(one.delta or {}), "branch": [*path]}) for one in decided.records
+    )
+    return replace(decided, state=put(state, path, decided.state), records=records)
+
+
+def put(state: RunState, path: Path, seen: RunState) -> RunState:
+    """Return the run with a branch as `seen`; see `seen_at`."""
+    if not path:
+        return seen
+    key, *rest = path
+    assert state.fork is not None
+    place = state.fork.place(key)
+    assert place is not None
+    branch = state.fork.branches[place]
+    if rest:
+        seen = put(_seen(state, branch, key), tuple(rest), seen)
+    own = namespace(state.vars, RUNTIME)
+    kept: dict[str, Any] = {name: own[name] for name in _OF_RUN if name in own}
+    told = namespace(seen.vars, RUNTIME)
+    shared = {name: value for name, value in told.items() if name not in _OF_RUN}
+    variables = {**state.vars, RUNTIME: {**shared, **kept}}
+    if LIMITS in seen.vars:
+        variables[LIMITS] = seen.vars[LIMITS]
+    after = replace(
+        branch,
+        node=seen.current_node,
+        status=seen.status,
+        seq=seq_of(seen.vars),
+        patch=_patch(state.vars, seen.vars),
+        wait=seen.waiting,
+        output=seen.output,
+        error=seen.error,
+        fork=seen.fork,
+    )
+    fork = state.fork.with_branch(place, after)
+    waiting = _wait_of(fork)
+    status = RunStatus.RUNNING if waiting is None else RunStatus.WAITING
+    return replace(
+        state, vars=variables, status=status, waiting=waiting, fork=fork, updated_at=seen.updated_at
+    )
+
+
+def _patch(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    found = [one for one in changes(before, after) if one[0][0] not in _SHARED]
+    sets = [[path, value] for path, value, there in found if there]
+    unsets = [path for path, _, there in found if not there]
+    return ({"set": sets} if sets else {}) | ({"unset": unsets} if unsets else {})
+
+
+def _wait_of(fork: GraphFork) -> WaitState | None:
+    """Return the wait of a run all of whose branches wait, or have come to their ends; None: one can go on."""
+    still_open = [one for one in fork.branches if fork.is_open(one)]
+    if not still_open or any(one.status is RunStatus.RUNNING for one in still_open):
+        return None
+    instants = [one.until for one in fork.waits() if one.until]
+    return WaitState(WaitReason.BRANCHES, until=min(instants) if instants else None)
+
+
+def joined(spec: WorkflowSpec, state: RunState, *, at: str) -> Transition:
+    """Decide on a run whose branches have all come to their ends: it goes on, or fails.
+
+    It fails if one of them did, if two of them changed one name that has no reducer, or if a reducer raises.
+    """
+    fork = state.fork
+    assert fork is not None
+    bad = [
+        f"branch {one.name!r}: {one.error or one.status.value}"
+        for one in fork.branches
+        if one.status in {RunStatus.FAILED, RunStatus.CANCELLED}
+    ]
+    if bad:
+        return failed(state, f"branches of node {state.current_node!r}: {'; '.join(bad)}", at=at)
+    try:
+        merged = _merged(spec, state, fork)
+    except (GraphError, NotSerializableError) as exc:
+        return failed(state, f"join {fork.join!r}: {exc}", at=at)
+    told = {"joined": [one.name for one in fork.branches], "next_node": fork.join}
+    delta = merged | {"seq": seq_of(state.vars), "node": fork.join, "joined": True}
+    return behind(state, recorded(state, StepStatus.COMPLETED, at, result=told, delta=delta))
+
+
+def _merged(spec: WorkflowSpec, state: RunState, fork: GraphFork) -> dict[str, Any]:
+    reducers = {tuple(split_key(name)): name for name in spec.reducers}
+    writers = _Writers()
+    sets: list[list[Any]] = []
+    unsets: list[list[str]] = []
+    for branch in fork.branches:
+        for path, value in _written(branch.patch):
+            if not any(path[: len(key)] == key for key in reducers):
+                writers.add(path, branch.name)
+                if value is _GONE:
+                    unsets.append([*path])
+                else:
+                    sets.append([[*path], value])
+    for key, name in reducers.items():
+        views = [
+            varied(state.vars, one.patch)
+            for one in fork.branches
+            if any(path[: len(key)] == key for path, _ in _written(one.patch))
+        ]
+        if views:
+            values = [_at(one, key) for one in views]
+            sets.append([[*key], _reduced(spec, name, _at(state.vars, key), values)])
+    return ({"set": sets} if sets else {}) | ({"unset": unsets} if unsets else {})
+
+
+def _reduced(spec: WorkflowSpec, name: str, before: Any, values: list[Any]) -> Any:
+    given = durable_copy([before, values], name)
+    try:
+        value = spec.reducers[name](*given)
+    except Exception as exc:
+        raise GraphError(f"reducer of {name!r}", f"{type(exc).__name__}: {exc}") from exc
+    return durable_copy(value, f"reducer of {name!r}")
+
+
+class _Writers:
+    """The branches that changed names so far."""
+
+    def __init__(self) -> None:
+        self._of: dict[Path, str] = {}
+        self._above: dict[Path, str] = {}
+
+    def add(self, path: Path, branch: str) -> None:
+        """Add a change.
+
+        Raises:
+            GraphError: Another branch changed this name, or one within it or around it.
+        """
+        around = [path[:length] for length in range(1, len(path))]
+        others = [self._of.get(path), self._above.get(path), *(self._of.get(one) for one in around)]
+        other = next((one for one in others if one not in {None, branch}), None)
+        if other is not None:
+            problem = (
+                f"branches {other!r} and {branch!r} both changed it. Let one of them do so, or give the graph "
+                f"a reducer for it"
+            )
+            raise GraphError(f"vars path {'.'.join(path)!r}", problem)
+        self._of[path] = branch
+        self._above.update(dict.fromkeys(around, branch))
+
+
+def _written(patch: dict[str, Any]) -> Iterator[tuple[Path, Any]]:
+    """Yield paths and values of a patch, down to what is no object; `_GONE` stands for what was removed."""
+    for path, value in patch.get("set") or ():
+        yield from _down(tuple(path), value)
+    for path in patch.get("unset") or ():
+        yield tuple(path), _GONE
+
+
+def _down(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
+    if not isinstance(value, dict) or not value:
+        yield path, value
+        return
+    for name, below in value.items():
+        yield from _down((*path, name), below)
+
+
+def _at(variables: dict[str, Any], path: Path) -> Any:
+    found: Any = variables
+    for name in path:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found

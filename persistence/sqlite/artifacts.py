@@ -1,0 +1,89 @@
+"""Artifacts of graphs as rows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from typing_extensions import override
+
+from actors.kernel.workflow.artifacts import (
+    Artifact,
+    ArtifactMetadata,
+    ArtifactShelf,
+    checked_artifact_id,
+)
+from persistence.sqlite.database import SqliteDatabase
+
+SQL_KEEP: Final = """
+insert or ignore into artifacts (artifact_id, run_id, metadata_json, content) values (?, ?, ?, ?)
+"""
+SQL_LOAD: Final = "select metadata_json, content from artifacts where artifact_id = ?"
+SQL_DESCRIBE: Final = "select metadata_json from artifacts where artifact_id = ?"
+SQL_DELETE: Final = "delete from artifacts where artifact_id = ?"
+SQL_DELETE_OF_RUN: Final = "delete from artifacts where run_id = ?"
+SQL_LIST: Final = """
+select metadata_json from artifacts where ? is null or run_id = ? order by place desc limit ?
+"""
+ALL: Final = -1
+
+
+class SqliteArtifactStore(ArtifactShelf):
+    """The artifacts of a file, bytes and all; see the Protocol `ArtifactStore` of graphs.
+
+    SQLite holds 1 GB a row at most, and a row is read whole: larger bytes belong into a `FileArtifactStore`.
+    """
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    @override
+    def _keep(self, metadata: ArtifactMetadata, content: bytes) -> ArtifactMetadata:
+        name, about = metadata.artifact_id, json.dumps(metadata.to_dict(), ensure_ascii=False)
+        with self._database.transaction() as connection:
+            connection.execute(SQL_KEEP, (name, metadata.run_id, about, content))
+        kept = self.get_metadata(name)
+        assert kept is not None
+        return kept
+
+    @override
+    def load(self, artifact_id: str) -> Artifact | None:
+        rows = self._database.read(SQL_LOAD, (checked_artifact_id(artifact_id),))
+        return Artifact(_metadata(rows[0]), bytes(rows[0]["content"])) if rows else None
+
+    @override
+    def get_metadata(self, artifact_id: str) -> ArtifactMetadata | None:
+        rows = self._database.read(SQL_DESCRIBE, (checked_artifact_id(artifact_id),))
+        return _metadata(rows[0]) if rows else None
+
+    @override
+    def exists(self, artifact_id: str) -> bool:
+        return self.get_metadata(artifact_id) is not None
+
+    @override
+    def delete(self, artifact_id: str) -> bool:
+        with self._database.transaction() as connection:
+            return connection.execute(SQL_DELETE, (checked_artifact_id(artifact_id),)).rowcount == 1
+
+    @override
+    def delete_by_run(self, run_id: str) -> int:
+        with self._database.transaction() as connection:
+            return connection.execute(SQL_DELETE_OF_RUN, (run_id,)).rowcount
+
+    @override
+    def list_all(self, limit: int = 1000) -> list[ArtifactMetadata]:
+        return [
+            _metadata(row) for row in self._database.read(SQL_LIST, (None, None, max(limit, 0)))
+        ]
+
+    @override
+    def list_by_run(self, run_id: str) -> list[ArtifactMetadata]:
+        return [_metadata(row) for row in self._database.read(SQL_LIST, (run_id, run_id, ALL))]
+
+    def content_path(self, artifact_id: str) -> None:
+        """Return None: the bytes are in no file of their own."""
+        del artifact_id
+
+
+def _metadata(row: Any) -> ArtifactMetadata:
+    return ArtifactMetadata(**json.loads(row["metadata_json"]))

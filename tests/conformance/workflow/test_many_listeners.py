@@ -1,0 +1,76 @@
+"""An event reaches all who wait for it, also very many, and also while they come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.workflow import EffectType, RunState, RunStatus, WaitReason, WaitState
+from tests.conformance.workflow.stores import at_once, one_effect
+from tests.harness import slow
+
+if TYPE_CHECKING:
+    from tests.conformance.workflow.stores import Stores
+
+LISTENER = one_effect(EffectType.WAIT_EVENT, {"name": "go", "scope": "global"}, name="listener")
+EMITTER = one_effect(EffectType.EMIT_EVENT, {"name": "go", "scope": "global"}, name="emitter")
+
+
+@pytest.mark.item(420, 458)
+def test_one_event_wakes_ten_thousand_listeners(stores: Stores) -> None:
+    """Each once, by one effect; on a disk as many with `CALLBOARD_TEST_SLOW`, else fewer."""
+    many = 10_000 if stores.kind == "memory" or slow.IS_SLOW else 200
+    wait = WaitState(
+        WaitReason.EVENT, wait_key="evt:global:global:go", resume_to_node="end", result_key="out"
+    )
+    for number in range(many):
+        run = RunState.new(workflow_id="listener", entry_node="work", run_id=f"l{number}")
+        run.status, run.waiting = RunStatus.WAITING, wait
+        stores.runs.save(run)
+    runtime = stores.runtime(LISTENER, EMITTER)
+
+    state = runtime.tick(EMITTER, runtime.start(EMITTER))
+
+    told = state.output["out"]
+    assert told["delivered"] == many
+    assert len({*told["resumed"]}) == many
+    runs = stores.reopen().runs
+    woken = runs.list_runs(status=RunStatus.RUNNING, limit=many + 1)
+    assert len(woken) == many
+    assert {one.vars["out"]["name"] for one in woken} == {"go"}
+    assert runs.list_runs(status=RunStatus.WAITING) == []
+    again = runtime.tick(EMITTER, runtime.start(EMITTER))
+    assert again.output["out"]["delivered"] == 0
+
+
+@pytest.mark.item(420, 458)
+def test_who_waits_while_an_event_comes_gets_it_or_the_next_one(stores: Stores) -> None:
+    """Listeners park while events are emitted: none gets two, and one more event takes all that are left."""
+    delivered: list[str] = []
+    runtime = stores.runtime(LISTENER, EMITTER)
+    ids = [f"l{number}" for number in range(24)]
+
+    def park() -> None:
+        for run_id in ids:
+            runtime.start(LISTENER, run_id=run_id)
+            runtime.tick(LISTENER, run_id)
+
+    def emit() -> None:
+        for _ in range(8):
+            state = runtime.tick(EMITTER, runtime.start(EMITTER))
+            delivered.extend(state.output["out"]["resumed"])
+
+    at_once([park, emit])
+    emit()
+
+    assert sorted(delivered) == sorted(ids)
+    for run_id in ids:
+        state = runtime.tick(LISTENER, run_id)
+        assert state.status is RunStatus.COMPLETED
+        ends: list[Any] = [
+            one
+            for one in runtime.get_ledger(run_id)
+            if (one["effect"] or {}).get("type") == "resume"
+        ]
+        assert len(ends) == 1

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
         CommandRecord,
         CommandStore,
     )
+    from actors.kernel.workflow.descriptors import (
+        ArtifactAccessStats,
+        ArtifactDescriptor,
+        build_artifact_descriptor_payload,
+    )
     from actors.kernel.workflow.drawn import normalize_utc_iso
     from actors.kernel.workflow.effects import (
         Effect,
@@ -126,6 +131,11 @@ else:
                 "CommandRecord",
                 "CommandStore",
             ),
+            "actors.kernel.workflow.descriptors": (
+                "ArtifactAccessStats",
+                "ArtifactDescriptor",
+                "build_artifact_descriptor_payload",
+            ),
             "actors.kernel.workflow.drawn": ("normalize_utc_iso",),
             "actors.kernel.workflow.effects": (
                 "Effect",
@@ -210,6 +220,8 @@ __all__ = [
     "RUN_HISTORY_BUNDLE_VERSION_V1",
     "ActorFingerprint",
     "Artifact",
+    "ArtifactAccessStats",
+    "ArtifactDescriptor",
     "ArtifactMetadata",
     "ArtifactStore",
     "CommandAppendResult",
@@ -267,6 +279,7 @@ __all__ = [
     "WorkflowSpec",
     "artifact_ref",
     "branch_of",
+    "build_artifact_descriptor_payload",
     "compute_artifact_id",
     "compute_idempotency_key",
     "create_scheduled_runtime",

@@ -2,38 +2,67 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from typing_extensions import override
 
-from actors.kernel.workflow.artifacts import (
-    Artifact,
-    ArtifactMetadata,
-    ArtifactShelf,
-    checked_artifact_id,
-)
-from persistence.files.atomic import json_text, removed, write_whole
+from actors.kernel.workflow.artifact_shelf import ArtifactShelf
+from actors.kernel.workflow.artifacts import Artifact, ArtifactMetadata, checked_artifact_id
+from actors.kernel.workflow.run_store import Fault, no_fault
+from persistence.files.atomic import json_text, removed, sync_folder, write_whole
 
 
 class FileArtifactStore(ArtifactShelf):
-    """A folder ``artifacts`` with two files for each artifact; see the Protocol `ArtifactStore` of graphs.
+    """A folder ``artifacts``; see the Protocol `ArtifactStore` of graphs.
 
-    An artifact is there when its description is: bytes without one are the rest of a store that died.
+    ``refs`` has a description of each artifact, ``blobs`` the bytes: equal ones of all artifacts are one file.
+    An artifact is there when its description is. Bytes that no description names are the rest of a store that
+    died, or of an artifact that was deleted: `gc` removes them. So does the removal of a run by a runtime.
+
+    Args:
+        folder: Holds the folder ``artifacts``, which is made if it is not there.
+        fault: A hook of tests.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, *, fault: Fault = no_fault) -> None:
         self._folder = Path(folder) / "artifacts"
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._refs, self._blobs = self._folder / "refs", self._folder / "blobs"
+        self._fault = fault
+        for one in (self._refs, self._blobs):
+            one.mkdir(parents=True, exist_ok=True)
+        self._take_over_older()
 
     @override
     def _keep(self, metadata: ArtifactMetadata, content: bytes) -> ArtifactMetadata:
-        known = self.get_metadata(metadata.artifact_id)
-        if known is not None:
-            return known
-        write_whole(self._bytes(metadata.artifact_id), content)
-        write_whole(self._about(metadata.artifact_id), json_text(metadata.to_dict()).encode())
-        return metadata
+        with self._locked(fcntl.LOCK_SH):
+            known = self.get_metadata(metadata.artifact_id)
+            if known is not None:
+                return known
+            blob = self._blob(metadata.blob_id)
+            if blob.exists():
+                sync_folder(self._blobs)  # its writer may not have come to that
+            else:
+                write_whole(blob, content, fault=self._fault, create_only=True)
+            if self._write_ref(metadata, create_only=True):
+                return metadata
+            return self.get_metadata(metadata.artifact_id) or metadata
+
+    @override
+    def _change(
+        self, artifact_id: str, change: Callable[[ArtifactMetadata], ArtifactMetadata]
+    ) -> ArtifactMetadata | None:
+        with self._locked(fcntl.LOCK_EX):
+            found = self.get_metadata(artifact_id)
+            if found is None:
+                return None
+            changed = change(found)
+            self._write_ref(changed)
+        return changed
 
     @override
     def load(self, artifact_id: str) -> Artifact | None:
@@ -41,39 +70,86 @@ class FileArtifactStore(ArtifactShelf):
         if metadata is None:
             return None
         try:
-            return Artifact(metadata, self._bytes(artifact_id).read_bytes())
+            return Artifact(metadata, self._blob(metadata.blob_id).read_bytes())
         except FileNotFoundError:
             return None
 
     @override
     def get_metadata(self, artifact_id: str) -> ArtifactMetadata | None:
         try:
-            return ArtifactMetadata(**json.loads(self._about(artifact_id).read_bytes()))
+            return ArtifactMetadata.from_dict(json.loads(self._ref(artifact_id).read_bytes()))
         except FileNotFoundError:
             return None
 
     @override
     def exists(self, artifact_id: str) -> bool:
-        return self._about(artifact_id).exists()
+        return self._ref(artifact_id).exists()
 
     @override
     def delete(self, artifact_id: str) -> bool:
-        there = removed(self._about(artifact_id))
-        removed(self._bytes(artifact_id))
-        return there
+        """See `ArtifactStore.delete`; the bytes stay until `gc`: they may be those of another one, too."""
+        with self._locked(fcntl.LOCK_EX):
+            return removed(self._ref(artifact_id))
+
+    def gc(self, *, dry_run: bool = True) -> dict[str, Any]:
+        """See `CollectableArtifactStore.gc`; while it looks, nothing is stored."""
+        with self._locked(fcntl.LOCK_EX):
+            named = {one.blob_id for one in self.list_all(limit=0)}
+            blobs = [*self._blobs.glob("*.bin")]
+            left = [(blob, blob.stat().st_size) for blob in blobs if blob.stem not in named]
+            if not dry_run:
+                for blob, _ in left:
+                    removed(blob)
+        return {
+            "dry_run": dry_run,
+            "blobs_total": len(blobs),
+            "blobs_referenced": len(named),
+            "blobs_deleted": len(left),
+            "bytes_reclaimed": sum(size for _, size in left),
+        }
 
     @override
     def list_all(self, limit: int = 1000) -> list[ArtifactMetadata]:
-        found = [self.get_metadata(path.stem) for path in self._folder.glob("*.json")]
-        newest = sorted((one for one in found if one), key=lambda one: one.created_at, reverse=True)
-        return newest[: max(limit, 0)]
+        found = [self.get_metadata(path.stem) for path in self._refs.glob("*.meta")]
+        newest = sorted(
+            (one for one in found if one),
+            key=lambda one: (one.created_at, one.artifact_id),
+            reverse=True,
+        )
+        return newest[: limit if limit > 0 else None]
 
     def content_path(self, artifact_id: str) -> Path | None:
-        """Return the file of the bytes; None: they are not there."""
-        return self._bytes(artifact_id) if self.exists(artifact_id) else None
+        """Return the file of the bytes, which is not to be changed; None: they are not there."""
+        metadata = self.get_metadata(artifact_id)
+        return None if metadata is None else self._blob(metadata.blob_id)
 
-    def _about(self, artifact_id: str) -> Path:
-        return self._folder / f"{checked_artifact_id(artifact_id)}.json"
+    def _take_over_older(self) -> None:
+        """Put the artifacts of a folder of an older release, two files each, into their places."""
+        if not any(self._folder.glob("*.json")):
+            return
+        with self._locked(fcntl.LOCK_EX):
+            for about in self._folder.glob("*.json"):
+                metadata = ArtifactMetadata.from_dict(json.loads(about.read_bytes()))
+                content = about.with_suffix(".bin")
+                if content.exists():
+                    content.replace(self._blob(metadata.blob_id))
+                    sync_folder(self._blobs)
+                self._write_ref(metadata, create_only=True)
+                about.unlink()
 
-    def _bytes(self, artifact_id: str) -> Path:
-        return self._folder / f"{checked_artifact_id(artifact_id)}.bin"
+    def _write_ref(self, metadata: ArtifactMetadata, *, create_only: bool = False) -> bool:
+        path, text = self._ref(metadata.artifact_id), json_text(metadata.to_dict())
+        return write_whole(path, text.encode(), fault=self._fault, create_only=create_only)
+
+    @contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        """Keep other processes and threads away: all of them, or those that do not share."""
+        with (self._folder / "lock").open("ab") as file:
+            fcntl.flock(file, how)
+            yield
+
+    def _ref(self, artifact_id: str) -> Path:
+        return self._refs / f"{checked_artifact_id(artifact_id)}.meta"
+
+    def _blob(self, blob_id: str) -> Path:
+        return self._blobs / f"{checked_artifact_id(blob_id)}.bin"

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
 from typing_extensions import override
 
-from actors.kernel.workflow.artifacts import (
-    Artifact,
-    ArtifactMetadata,
-    ArtifactShelf,
-    checked_artifact_id,
-)
+from actors.kernel.workflow.artifact_shelf import ArtifactShelf
+from actors.kernel.workflow.artifacts import Artifact, ArtifactMetadata, checked_artifact_id
 from persistence.sqlite.database import SqliteDatabase
 
 SQL_KEEP: Final = """
@@ -20,6 +17,7 @@ insert or ignore into artifacts (artifact_id, run_id, metadata_json, content) va
 """
 SQL_LOAD: Final = "select metadata_json, content from artifacts where artifact_id = ?"
 SQL_DESCRIBE: Final = "select metadata_json from artifacts where artifact_id = ?"
+SQL_CHANGE: Final = "update artifacts set metadata_json = ? where artifact_id = ?"
 SQL_DELETE: Final = "delete from artifacts where artifact_id = ?"
 SQL_DELETE_OF_RUN: Final = "delete from artifacts where run_id = ?"
 SQL_LIST: Final = """
@@ -39,12 +37,24 @@ class SqliteArtifactStore(ArtifactShelf):
 
     @override
     def _keep(self, metadata: ArtifactMetadata, content: bytes) -> ArtifactMetadata:
-        name, about = metadata.artifact_id, json.dumps(metadata.to_dict(), ensure_ascii=False)
+        name = metadata.artifact_id
         with self._database.transaction() as connection:
-            connection.execute(SQL_KEEP, (name, metadata.run_id, about, content))
+            connection.execute(SQL_KEEP, (name, metadata.run_id, _text(metadata), content))
         kept = self.get_metadata(name)
         assert kept is not None
         return kept
+
+    @override
+    def _change(
+        self, artifact_id: str, change: Callable[[ArtifactMetadata], ArtifactMetadata]
+    ) -> ArtifactMetadata | None:
+        with self._database.transaction() as connection:
+            found = self.get_metadata(artifact_id)
+            if found is None:
+                return None
+            changed = change(found)
+            connection.execute(SQL_CHANGE, (_text(changed), artifact_id))
+        return changed
 
     @override
     def load(self, artifact_id: str) -> Artifact | None:
@@ -72,9 +82,8 @@ class SqliteArtifactStore(ArtifactShelf):
 
     @override
     def list_all(self, limit: int = 1000) -> list[ArtifactMetadata]:
-        return [
-            _metadata(row) for row in self._database.read(SQL_LIST, (None, None, max(limit, 0)))
-        ]
+        most = limit if limit > 0 else ALL
+        return [_metadata(row) for row in self._database.read(SQL_LIST, (None, None, most))]
 
     @override
     def list_by_run(self, run_id: str) -> list[ArtifactMetadata]:
@@ -86,4 +95,8 @@ class SqliteArtifactStore(ArtifactShelf):
 
 
 def _metadata(row: Any) -> ArtifactMetadata:
-    return ArtifactMetadata(**json.loads(row["metadata_json"]))
+    return ArtifactMetadata.from_dict(json.loads(row["metadata_json"]))
+
+
+def _text(metadata: ArtifactMetadata) -> str:
+    return json.dumps(metadata.to_dict(), ensure_ascii=False)

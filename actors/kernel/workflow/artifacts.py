@@ -6,16 +6,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Protocol, runtime_checkable
 
-from typing_extensions import override
-
-from actors.kernel.workflow.drawn import utc_now_iso
+from actors.kernel.workflow.descriptors import ArtifactAccessStats, ArtifactDescriptor, known
 from actors.kernel.workflow.errors import GraphError
 
 REF_KEY: Final = "$artifact"
-_ALL: Final = 2**31
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 
@@ -31,6 +28,10 @@ class ArtifactMetadata:
         run_id: The run that they belong to, if any; they go when it goes.
         tags: Small texts to look for them.
         sha256: Of the bytes, in hexadecimal.
+        blob_id: The name of the bytes, the same for equal ones of all runs: their SHA-256.
+        metadata: JSON data of whoever stored them.
+        descriptor: What they are, and where they came from.
+        access: How often they were looked at.
     """
 
     artifact_id: str
@@ -40,10 +41,40 @@ class ArtifactMetadata:
     run_id: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
     sha256: str = ""
+    blob_id: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    descriptor: ArtifactDescriptor = field(default_factory=ArtifactDescriptor)
+    access: ArtifactAccessStats = field(default_factory=ArtifactAccessStats)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the description as stores keep it."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> ArtifactMetadata:
+        """Return the description of a row; without a descriptor, as older releases wrote it, by its tags.
+
+        Raises:
+            GraphError: A field of the descriptor has another type.
+        """
+        found = cls(
+            **{
+                **known(cls, row),
+                "blob_id": row.get("blob_id") or row.get("sha256") or "",
+                "descriptor": ArtifactDescriptor.from_dict(row.get("descriptor") or {}),
+                "access": ArtifactAccessStats(
+                    **known(ArtifactAccessStats, row.get("access") or {})
+                ),
+            }
+        )
+        return found if row.get("descriptor") else found.completed(declared=False)
+
+    def completed(self, *, declared: bool) -> ArtifactMetadata:
+        """Return this with a descriptor that says what type and tags say; `declared`: one was given."""
+        whole = self.descriptor.completed(
+            content_type=self.content_type, run_id=self.run_id, tags=self.tags, declared=declared
+        )
+        return replace(self, descriptor=whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +105,7 @@ class Artifact:
 
 @runtime_checkable
 class ArtifactStore(Protocol):
-    """Large values by id. What is stored is never changed."""
+    """Large values by id. Bytes that are stored are never changed."""
 
     def store(
         self,
@@ -83,12 +114,15 @@ class ArtifactStore(Protocol):
         content_type: str = "application/octet-stream",
         run_id: str | None = None,
         tags: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        descriptor: ArtifactDescriptor | Mapping[str, Any] | None = None,
         artifact_id: str | None = None,
     ) -> ArtifactMetadata:
         """Keep the bytes; the same ones of the same run once, unless `artifact_id` names them.
 
         Raises:
             GraphError: `artifact_id` is not letters, digits, ``_`` and ``-``.
+            NotSerializableError: `metadata` or `descriptor` is not JSON data.
         """
 
     def load(self, artifact_id: str) -> Artifact | None:
@@ -101,87 +135,25 @@ class ArtifactStore(Protocol):
         """Return whether they are there."""
 
     def delete(self, artifact_id: str) -> bool:
-        """Remove them; whether they were there."""
+        """Remove the artifact; whether it was there. See `CollectableArtifactStore`."""
 
     def list_all(self, limit: int = 1000) -> list[ArtifactMetadata]:
-        """Return at most `limit` descriptions, the newest first."""
+        """Return at most `limit` descriptions, the newest first; 0: all."""
 
 
-class ArtifactShelf(ArtifactStore):
-    """A base of artifact stores: descriptions, texts, JSON, lists, search."""
+@runtime_checkable
+class CollectableArtifactStore(ArtifactStore, Protocol):
+    """A store that keeps bytes which several artifacts share until it is asked to look for what is left."""
 
-    @override
-    def store(
-        self,
-        content: bytes,
-        *,
-        content_type: str = "application/octet-stream",
-        run_id: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        artifact_id: str | None = None,
-    ) -> ArtifactMetadata:
-        name = compute_artifact_id(content, run_id=run_id) if artifact_id is None else artifact_id
-        metadata = ArtifactMetadata(
-            artifact_id=checked_artifact_id(name),
-            content_type=content_type,
-            size_bytes=len(content),
-            created_at=utc_now_iso(),
-            run_id=run_id,
-            tags=dict(tags or {}),
-            sha256=hashlib.sha256(content).hexdigest(),
-        )
-        return self._keep(metadata, content)
+    def gc(self, *, dry_run: bool = True) -> dict[str, Any]:
+        """Remove the bytes that no artifact names.
 
-    def store_text(self, text: str, **more: Any) -> ArtifactMetadata:
-        """Keep text in UTF-8; see `ArtifactStore.store`."""
-        kind = more.pop("content_type", "text/plain")
-        return self.store(text.encode(), content_type=kind, **more)
+        Args:
+            dry_run: Only count them.
 
-    def store_json(self, data: Any, **more: Any) -> ArtifactMetadata:
-        """Keep JSON data; see `ArtifactStore.store`."""
-        content = json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
-        return self.store(content, content_type="application/json", **more)
-
-    def load_text(self, artifact_id: str) -> str | None:
-        """Return text; None: it is not there."""
-        found = self.load(artifact_id)
-        return None if found is None else found.as_text()
-
-    def load_json(self, artifact_id: str) -> Any:
-        """Return JSON data; None: it is not there."""
-        found = self.load(artifact_id)
-        return None if found is None else found.as_json()
-
-    def list_by_run(self, run_id: str) -> list[ArtifactMetadata]:
-        """Return the descriptions of what belongs to the run, the newest first."""
-        return [one for one in self.list_all(limit=_ALL) if one.run_id == run_id]
-
-    def delete_by_run(self, run_id: str) -> int:
-        """Remove what belongs to the run; return how many."""
-        return sum(self.delete(one.artifact_id) for one in self.list_by_run(run_id))
-
-    def search(
-        self,
-        *,
-        run_id: str | None = None,
-        content_type: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        limit: int = 1000,
-    ) -> list[ArtifactMetadata]:
-        """Return the descriptions that fit all that is given, the newest first."""
-        wanted = dict(tags or {})
-        found = [
-            one
-            for one in self.list_all(limit=_ALL)
-            if (run_id is None or one.run_id == run_id)
-            and (content_type is None or one.content_type == content_type)
-            and wanted.items() <= one.tags.items()
-        ]
-        return found[: max(limit, 0)]
-
-    def _keep(self, metadata: ArtifactMetadata, content: bytes) -> ArtifactMetadata:
-        """Keep the bytes unless something of their id is there; return the description that is kept."""
-        raise NotImplementedError
+        Returns:
+            ``blobs_total``, ``blobs_referenced``, ``blobs_deleted``, ``bytes_reclaimed`` and ``dry_run``.
+        """
 
 
 def compute_artifact_id(content: bytes, *, run_id: str | None = None) -> str:

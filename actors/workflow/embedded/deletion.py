@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from actors.kernel.workflow.artifacts import CollectableArtifactStore
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_lists import tree_of
 from actors.workflow.embedded.stores.ledgers import delete_records
@@ -30,5 +31,7 @@ def deleted_tree(
             artifacts.delete_by_run(run.run_id)
         if commands is not None:
             commands.delete(run.run_id)
+        if run is root and isinstance(artifacts, CollectableArtifactStore):
+            artifacts.gc(dry_run=False)
         runs.delete(run.run_id)
     return len(tree)

@@ -23,7 +23,7 @@ LEFT_OUT: Final = [
     if not line.startswith("#")
 ]
 """Cases of these files that are not true of ours yet."""
-PASSED: Final = 174
+PASSED: Final = 186
 """Cases that pass in all, so that none gets lost."""
 
 

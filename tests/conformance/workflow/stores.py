@@ -94,7 +94,7 @@ class Stores:
             self.artifacts: Any = InMemoryArtifactStore()
             return
         if self.kind == "files":
-            self.artifacts = files.FileArtifactStore(self.folder)
+            self.artifacts = files.FileArtifactStore(self.folder, fault=self.fault)
             self.runs = files.JsonFileRunStore(self.folder, fault=self.fault, busy_s=5)
             self.ledger = files.JsonlLedgerStore(self.folder, fault=self.fault)
             self.commands = files.JsonlCommandStore(self.folder)

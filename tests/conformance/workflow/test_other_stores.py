@@ -31,12 +31,9 @@ from actors.workflow import (
     plain_value,
     resolve_artifact,
 )
-from persistence import files
 from tests.conformance.workflow.stores import at_once, one_effect
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.conformance.workflow.stores import Stores
 
 
@@ -181,16 +178,6 @@ def test_an_artifact_id_is_no_path(stores: Stores, name: str) -> None:
     if stores.kind != "memory":
         with pytest.raises(GraphError, match="artifact_id"):
             stores.artifacts.load(name)
-
-
-@pytest.mark.item(448)
-def test_bytes_without_a_description_are_no_artifact(tmp_path: Path) -> None:
-    """A process died between the two files."""
-    store = files.FileArtifactStore(tmp_path)
-    (tmp_path / "artifacts" / "torn.bin").write_bytes(b"x")
-
-    assert store.load("torn") is None
-    assert store.list_all() == []
 
 
 @pytest.mark.item(449)

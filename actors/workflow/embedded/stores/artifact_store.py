@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+
 from typing_extensions import override
 
-from actors.kernel.workflow.artifacts import Artifact, ArtifactMetadata, ArtifactShelf
+from actors.kernel.workflow.artifact_shelf import ArtifactShelf
+from actors.kernel.workflow.artifacts import Artifact, ArtifactMetadata
 
 
 class InMemoryArtifactStore(ArtifactShelf):
@@ -12,11 +16,23 @@ class InMemoryArtifactStore(ArtifactShelf):
 
     def __init__(self) -> None:
         self._kept: dict[str, Artifact] = {}
+        self._lock = threading.Lock()
 
     @override
     def _keep(self, metadata: ArtifactMetadata, content: bytes) -> ArtifactMetadata:
         kept = self._kept.setdefault(metadata.artifact_id, Artifact(metadata, bytes(content)))
         return kept.metadata
+
+    @override
+    def _change(
+        self, artifact_id: str, change: Callable[[ArtifactMetadata], ArtifactMetadata]
+    ) -> ArtifactMetadata | None:
+        with self._lock:
+            found = self._kept.get(artifact_id)
+            if found is None:
+                return None
+            self._kept[artifact_id] = Artifact(change(found.metadata), found.content)
+            return self._kept[artifact_id].metadata
 
     @override
     def load(self, artifact_id: str) -> Artifact | None:
@@ -33,7 +49,8 @@ class InMemoryArtifactStore(ArtifactShelf):
 
     @override
     def delete(self, artifact_id: str) -> bool:
-        return self._kept.pop(artifact_id, None) is not None
+        with self._lock:
+            return self._kept.pop(artifact_id, None) is not None
 
     def content_path(self, artifact_id: str) -> None:
         """Return None: the bytes are in no file."""
@@ -41,5 +58,5 @@ class InMemoryArtifactStore(ArtifactShelf):
 
     @override
     def list_all(self, limit: int = 1000) -> list[ArtifactMetadata]:
-        newest = [one.metadata for one in reversed(self._kept.values())]
-        return newest[: max(limit, 0)]
+        newest = [one.metadata for one in reversed([*self._kept.values()])]
+        return newest[: limit if limit > 0 else None]

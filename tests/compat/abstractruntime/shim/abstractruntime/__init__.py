@@ -8,5 +8,3 @@ from persistence.files import *  # noqa: F403
 from persistence.sqlite import *  # noqa: F403
 
 __all__ = ["Runtime"]
-
-ArtifactDescriptor = ArtifactAccessStats = None

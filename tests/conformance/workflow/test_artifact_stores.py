@@ -1,0 +1,316 @@
+"""What artifact stores promise beyond bytes: descriptions, their changes, counts, and what a folder holds."""
+
+from __future__ import annotations
+
+import io
+import json
+import wave
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import NotSerializableError
+from actors.kernel.workflow.artifacts import CollectableArtifactStore
+from actors.kernel.workflow.errors import GraphError
+from actors.workflow import (
+    ArtifactDescriptor,
+    EffectType,
+    build_artifact_descriptor_payload,
+    compute_artifact_id,
+)
+from persistence import files
+from tests.conformance.workflow.stores import Stores, at_once, one_effect
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class CrashError(Exception):
+    """The process ends here."""
+
+
+def sound(rate: int = 8000) -> bytes:
+    """Return half a second of WAV."""
+    kept = io.BytesIO()
+    with wave.open(kept, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(b"\0\0" * (rate // 2))
+    return kept.getvalue()
+
+
+@pytest.mark.item(448)
+def test_a_description_says_what_an_artifact_is(stores: Stores) -> None:
+    """By what its writer says, else its tags, else its type; another process reads the same."""
+    kept = stores.artifacts.store(
+        sound(),
+        content_type="audio/wav",
+        run_id="r1",
+        tags={"task": "tts", "session_id": "s1", "node": "say", "source": "unit"},
+        metadata={"model": {"name": "m"}},
+    )
+    code = stores.artifacts.store(b"x = 1", content_type="text/x-python")
+    said = stores.artifacts.store(
+        b"x",
+        content_type="text/markdown",
+        descriptor={"semantic_kind": "Evidence", "workflow_id": "graph", "unknown": 1},
+    )
+    broken = stores.artifacts.store(b"RIFF", content_type="audio/wav")
+
+    found = kept.descriptor
+    assert (found.semantic_kind, found.render_kind, found.modality) == ("voice", "audio", "voice")
+    assert (found.task, found.session_id, found.node_id) == ("tts", "s1", "say")
+    assert found.classification_source == "runtime_tags"
+    assert found.provenance == {"source": "unit", "run_id": "r1"}
+    assert (found.media["duration_s"], found.media["sample_rate"]) == (0.5, 8000)
+    assert (code.descriptor.semantic_kind, code.descriptor.render_kind) == ("code", "code")
+    assert code.descriptor.classification_source == "runtime_mime_inferred"
+    assert (said.descriptor.semantic_kind, said.descriptor.render_kind) == ("evidence", "markdown")
+    assert said.descriptor.classification_source == "runtime_declared"
+    assert "EOFError" in broken.descriptor.media["inspection_error"]
+    for one in (kept, code, said, broken):
+        assert stores.reopen().artifacts.get_metadata(one.artifact_id) == one
+        assert one.blob_id == one.sha256
+    assert json.loads(json.dumps(kept.to_dict())) == kept.to_dict()
+
+
+@pytest.mark.item(448)
+def test_a_description_is_changed_later(stores: Stores) -> None:
+    """What a change leaves empty stays; the bytes stay; lists find what is new."""
+    kept = stores.artifacts.store(
+        sound(), content_type="audio/wav", tags={"modality": "music"}, metadata={"a": 1, "b": 2}
+    )
+    name = kept.artifact_id
+    more = {"workflow_id": "graph", "media": {"title": "loop"}}
+    stores.artifacts.update_metadata(
+        name, tags={"session_id": "s1"}, metadata={"b": 3}, descriptor=more
+    )
+    store = stores.reopen().artifacts
+    found = store.get_metadata(name)
+
+    assert found.tags == {"modality": "music", "session_id": "s1"}
+    assert found.metadata == {"a": 1, "b": 3}
+    assert (found.descriptor.semantic_kind, found.descriptor.workflow_id) == ("music", "graph")
+    assert found.descriptor.session_id == "s1"
+    assert (found.descriptor.media["duration_s"], found.descriptor.media["title"]) == (0.5, "loop")
+    assert store.load(name).content == sound()
+    assert [one.artifact_id for one in store.search(workflow_id="graph")] == [name]
+    replaced = store.update_metadata(
+        name,
+        tags={"x": "y"},
+        metadata={},
+        descriptor=ArtifactDescriptor(semantic_kind="evidence"),
+        replace_tags=True,
+        replace_metadata=True,
+    )
+    assert (replaced.tags, replaced.metadata) == ({"x": "y"}, {})
+    assert replaced.descriptor.semantic_kind == "evidence"
+    assert replaced.descriptor.workflow_id == "graph"
+    assert store.update_metadata("nobody", tags={"a": "b"}) is None
+    with pytest.raises(NotSerializableError, match="metadata"):
+        store.update_metadata(name, metadata={"when": {1}})
+    with pytest.raises(GraphError, match=r"descriptor\.media"):
+        store.update_metadata(name, tags={"no": "no"}, descriptor={"media": "loud"})
+    with pytest.raises(NotSerializableError, match="metadata"):
+        store.store(b"x", artifact_id="never", metadata={"nan": float("nan")})
+    assert not store.exists("never")
+    assert stores.reopen().artifacts.get_metadata(name) == replaced
+
+
+@pytest.mark.item(448)
+def test_looks_at_an_artifact_are_counted(stores: Stores) -> None:
+    """Each once, from threads and processes; a load is none of them."""
+    name = stores.artifacts.store(b"x").artifact_id
+    stores.artifacts.load(name)
+    other = stores.reopen().artifacts
+
+    at_once(
+        partial(one.record_access, name, action="preview", actor_id="ada")
+        for one in (stores.artifacts, other) * 10
+    )
+    last = other.record_access(name, action=" Read", at="2030-01-01T00:00:00+00:00", run_id="r1")
+    found = stores.artifacts.get_metadata(name).access
+
+    assert found == last.access
+    assert (found.access_count, found.preview_count, found.content_access_count) == (21, 20, 1)
+    assert (found.download_count, found.actions) == (0, {"preview": 20, "read": 1})
+    assert (found.last_action, found.last_run_id) == ("read", "r1")
+    assert (found.last_accessed_at, found.last_actor_id) == ("2030-01-01T00:00:00+00:00", None)
+    assert other.record_access("nobody") is None
+
+
+@pytest.mark.item(448)
+def test_artifacts_are_found_and_counted_by_description(stores: Stores) -> None:
+    """All filters together; pages in both orders; facets with the frequent ones first."""
+    store = stores.artifacts
+    for n in range(4):
+        kind = "voice" if n % 2 else "image"
+        tags = {"modality": kind, "session_id": f"s{n // 2}"}
+        store.store(b"x" * (n + 1), run_id="r1", artifact_id=f"a{n}", tags=tags)
+    store.store(b"plain", content_type="text/plain", artifact_id="a4", metadata={"lang": "de"})
+
+    def names(**filters: Any) -> list[str]:
+        return [one.artifact_id for one in store.search(**filters)]
+
+    assert names(modality="VOICE", run_id="r1") == ["a3", "a1"]
+    assert names(semantic_kind="image", session_id="s1") == ["a2"]
+    assert names(render_kind="text") == ["a4"]
+    assert names(limit=2, offset=1) == ["a3", "a2"]
+    assert names(order="asc", limit=0) == [f"a{n}" for n in range(5)]
+    since = store.get_metadata("a3").created_at
+    assert names(created_after=since) == ["a4", "a3"]
+    assert names(created_before=since, limit=1) == ["a3"]
+    assert names(created_after="2999-01-01") == []
+    assert len(store.list_all(limit=0)) == 5
+    assert (store.count(), store.count(modality="voice")) == (5, 2)
+    assert store.facet_counts("semantic_kind", run_id="r1") == {"image": 2, "voice": 2}
+    assert store.facet_counts("metadata:lang") == {"(none)": 4, "de": 1}
+    assert [*store.facet_counts("tag:session_id").items()] == [("s0", 2), ("s1", 2), ("(none)", 1)]
+    stats = store.stats(facets=["content_type"], run_id="r1")
+    assert (stats["total"], stats["total_bytes"]) == (4, 10)
+    assert stats["facets"] == {"content_type": {"application/octet-stream": 4}}
+    with pytest.raises(TypeError, match="colour"):
+        store.search(colour="red")
+
+
+@pytest.mark.item(448)
+def test_a_change_that_dies_is_whole_or_none(disk_stores: Stores) -> None:
+    """At each of its points."""
+    name = disk_stores.artifacts.store(b"x", metadata={"n": 0}).artifact_id
+    points: list[str] = []
+    disk_stores.reopen(fault=points.append).artifacts.update_metadata(name, metadata={"n": 0})
+    assert points
+
+    for point in points:
+
+        def die(where: str, point: str = point) -> None:
+            if where == point:
+                raise CrashError
+
+        before = disk_stores.artifacts.get_metadata(name)
+        dying = disk_stores.reopen(fault=die).artifacts
+        with pytest.raises(CrashError):
+            dying.update_metadata(name, tags={"point": point}, metadata={"n": point})
+        found = disk_stores.reopen().artifacts.get_metadata(name)
+
+        is_done = point in {"file renamed", "transaction committed"}
+        changed = (before.tags | {"point": point}, {"n": point})
+        assert (found.tags, found.metadata) == (
+            changed if is_done else (before.tags, before.metadata)
+        )
+        assert disk_stores.reopen().artifacts.load(name).content == b"x"
+
+
+@pytest.mark.item(448)
+def test_bytes_without_a_description_are_no_artifact(tmp_path: Path) -> None:
+    """A process died between the two files: what it left is collected, and the next one stores."""
+    for point in ("file written", "file synced", "file renamed"):
+
+        def die(where: str, point: str = point) -> None:
+            if where == point:
+                raise CrashError
+
+        with pytest.raises(CrashError):
+            files.FileArtifactStore(tmp_path, fault=die).store(b"torn")
+        store = files.FileArtifactStore(tmp_path)
+        assert store.load(compute_artifact_id(b"torn")) is None
+        assert store.list_all() == []
+    assert store.gc()["blobs_deleted"] == 1
+    assert store.gc(dry_run=False)["bytes_reclaimed"] == 4
+    assert not [*(tmp_path / "artifacts" / "blobs").iterdir()]
+    assert store.load_text(store.store(b"torn").artifact_id) == "torn"
+
+
+@pytest.mark.item(448)
+def test_equal_bytes_of_a_folder_are_one_file(tmp_path: Path) -> None:
+    """It goes with the last run that names it."""
+    stores = Stores("files", tmp_path)
+    store: Any = stores.artifacts
+    assert isinstance(stores.artifacts, CollectableArtifactStore)
+    spec = one_effect(EffectType.ANSWER_USER, {"message": "x"})
+    runtime = stores.runtime(spec)
+    for name in ("r1", "r2"):
+        runtime.start(spec, run_id=name)
+        runtime.tick(spec, name)
+    first, second = (store.store(b"same", run_id=name) for name in ("r1", "r2"))
+    blob = store.content_path(first.artifact_id)
+    assert blob is not None
+    assert blob == store.content_path(second.artifact_id)
+
+    runtime.delete_run("r1")
+    assert blob.read_bytes() == b"same"
+    assert store.load(second.artifact_id).content == b"same"
+    runtime.delete_run("r2")
+    assert not blob.exists()
+
+
+@pytest.mark.item(448)
+def test_a_folder_of_an_older_release_is_taken_over(tmp_path: Path) -> None:
+    """Descriptions without a descriptor get one; a take-over that died is done again."""
+    folder = tmp_path / "artifacts"
+    folder.mkdir()
+    row = {"artifact_id": "old", "content_type": "text/plain", "size_bytes": 3, "run_id": "r1"}
+    row |= {"created_at": "2026-01-01T00:00:00+00:00", "tags": {"kind": "evidence"}, "sha256": "ab"}
+    (folder / "old.json").write_text(json.dumps(row), encoding="utf-8")
+    (folder / "old.bin").write_bytes(b"old")
+
+    def die(_where: str) -> None:
+        raise CrashError
+
+    with pytest.raises(CrashError):
+        files.FileArtifactStore(tmp_path, fault=die)
+    store = files.FileArtifactStore(tmp_path)
+
+    assert store.load_text("old") == "old"
+    (found,) = store.search(run_id="r1", semantic_kind="evidence")
+    assert (found.blob_id, found.descriptor.classification_source) == (
+        "ab",
+        "runtime_mime_inferred",
+    )
+    assert not [*folder.glob("old.*")]
+
+
+@pytest.mark.item(448)
+def test_a_description_names_no_bytes_outside_of_its_folder(tmp_path: Path) -> None:
+    """Whoever wrote it."""
+    store = files.FileArtifactStore(tmp_path)
+    (tmp_path / "secret.bin").write_bytes(b"secret")
+    row = store.store(b"x", artifact_id="evil").to_dict() | {"blob_id": "../../secret"}
+    (tmp_path / "artifacts" / "refs" / "evil.meta").write_text(json.dumps(row), encoding="utf-8")
+
+    for read in (store.load, store.content_path):
+        with pytest.raises(GraphError, match="artifact_id"):
+            read("evil")
+    for change in (store.update_metadata, store.record_access):
+        with pytest.raises(GraphError, match="artifact_id"):
+            change("../evil")
+
+
+def test_a_payload_for_a_store_hides_credentials(stores: Stores) -> None:
+    """By their names, at any depth; long texts are cut; the texts of users are named."""
+    descriptor, metadata = build_artifact_descriptor_payload(
+        semantic_kind="image",
+        render_kind="",
+        content_type="image/png",
+        run_id="r1",
+        producer={"provider": "p", "auth": {"api_key": "k1", "access-token": "k2"}},
+        generation={"prompt": "x" * 13_000, "max_tokens": 5, "seed": b"ab"},
+        turn_id="t1",
+    )
+    kept = stores.artifacts.store(b"x", descriptor=descriptor, metadata=metadata)
+    found = stores.reopen().artifacts.get_metadata(kept.artifact_id)
+
+    assert found.descriptor.render_kind == "image"
+    assert found.descriptor.turn_id == "t1"
+    assert found.descriptor.provenance["run_id"] == "r1"
+    assert found.descriptor.producer["auth"] == {
+        "api_key": "[redacted]",
+        "access-token": "[redacted]",
+    }
+    assert found.descriptor.generation["prompt"].endswith("#TRUNCATION")
+    assert found.descriptor.generation["max_tokens"] == 5
+    assert found.descriptor.generation["seed"] == {"bytes": 2, "redacted": True}
+    assert found.descriptor.security["recorded_user_content_fields"] == ["prompt"]
+    assert found.metadata["producer"] == found.descriptor.producer

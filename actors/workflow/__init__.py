@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from actors.kernel.workflow.step_record import StepRecord, verify_ledger_chain
     from actors.workflow.embedded.fingerprint import ActorFingerprint
     from actors.workflow.embedded.handlers import tool_calls
-    from actors.workflow.embedded.history import (
+    from actors.workflow.embedded.histories.bundle import (
         RUN_HISTORY_BUNDLE_VERSION_V1,
         export_run_history_bundle,
         import_run_history_bundle,
@@ -177,7 +177,7 @@ else:
             ),
             "actors.workflow.embedded.fingerprint": ("ActorFingerprint",),
             "actors.workflow.embedded.handlers": ("tool_calls",),
-            "actors.workflow.embedded.history": (
+            "actors.workflow.embedded.histories.bundle": (
                 "RUN_HISTORY_BUNDLE_VERSION_V1",
                 "export_run_history_bundle",
                 "import_run_history_bundle",

@@ -20,6 +20,7 @@ from actors.kernel.workflow.artifacts import (
 from actors.kernel.workflow.descriptors import ArtifactDescriptor, as_row, media_facts
 from actors.kernel.workflow.drawn import normalize_utc_iso, utc_now_iso
 from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.errors import GraphError
 
 _OWN: Final = ("run_id", "content_type")
 _WORDS: Final = ("semantic_kind", "render_kind", "modality")
@@ -43,6 +44,9 @@ class ArtifactFilter:
         node_id: See there.
         created_after: ISO 8601; then or later.
         created_before: ISO 8601; then or before.
+
+    Raises:
+        GraphError: An instant is none.
     """
 
     run_id: str | None = None
@@ -56,6 +60,11 @@ class ArtifactFilter:
     node_id: str | None = None
     created_after: str | None = None
     created_before: str | None = None
+
+    def __post_init__(self) -> None:
+        for one in (self.created_after, self.created_before):
+            if one is not None and normalize_utc_iso(one) is None:
+                raise GraphError(f"instant {one!r}", "use ISO 8601: 2030-01-31T12:00:00Z")
 
     def fits(self, one: ArtifactMetadata) -> bool:
         """Return whether this artifact is looked for."""

@@ -93,8 +93,10 @@ def metrics_of(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
         effect, result = record.get("effect") or {}, record.get("result")
         if effect.get("type") == "llm_call":
             counts["llm_calls"] += 1
-            usage = (result.get("usage") if isinstance(result, dict) else None) or {}
-            counts["tokens_total"] += int(usage.get("total_tokens") or 0)
+            usage = result.get("usage") if isinstance(result, dict) else None
+            total = usage.get("total_tokens") if isinstance(usage, dict) else None
+            counts["tokens_total"] += total if type(total) is int else 0
         elif effect.get("type") == "tool_calls":
-            counts["tool_calls"] += len((effect.get("payload") or {}).get("tool_calls") or ())
+            calls = (effect.get("payload") or {}).get("tool_calls")
+            counts["tool_calls"] += len(calls) if isinstance(calls, list) else 0
     return counts

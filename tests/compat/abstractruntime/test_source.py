@@ -17,13 +17,7 @@ HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[2]
 FILES: Final = (HERE / "files.txt").read_text(encoding="utf-8").split()
 """Those of its files that ours is made for so far."""
-LEFT_OUT: Final = [
-    line
-    for line in (HERE / "left_out.txt").read_text(encoding="utf-8").splitlines()
-    if not line.startswith("#")
-]
-"""Cases of these files that are not true of ours yet."""
-PASSED: Final = 186
+PASSED: Final = 192
 """Cases that pass in all, so that none gets lost."""
 
 
@@ -40,17 +34,12 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.item(479)
 def test_the_tests_of_the_source_pass(source: Path) -> None:
-    """All cases of these files, but those that are left out by name; and as many as before."""
+    """All cases of these files, as many as before."""
     options = (
         "-q --noconftest -c /dev/null -W ignore -p no:randomly -p no:cacheprovider --rootdir ."
     )
-    without = [f"--deselect={case}" for case in LEFT_OUT]
     done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", *options.split()),
-            *without,
-            *(f"{name}.py" for name in FILES),
-        ],
+        [*(sys.executable, "-m", "pytest", *options.split()), *(f"{name}.py" for name in FILES)],
         cwd=source,
         env={**os.environ, "PYTHONPATH": f"{HERE / 'shim'}{os.pathsep}{ROOT}"},
         capture_output=True,

@@ -171,6 +171,8 @@ def test_artifacts_are_found_and_counted_by_description(stores: Stores) -> None:
     stats = store.stats(facets=["content_type"], run_id="r1")
     assert (stats["total"], stats["total_bytes"]) == (4, 10)
     assert stats["facets"] == {"content_type": {"application/octet-stream": 4}}
+    with pytest.raises(GraphError, match="instant 'soon'"):
+        store.count(created_after="soon")
     with pytest.raises(TypeError, match="colour"):
         store.search(colour="red")
 
@@ -206,6 +208,7 @@ def test_a_change_that_dies_is_whole_or_none(disk_stores: Stores) -> None:
 @pytest.mark.item(448)
 def test_bytes_without_a_description_are_no_artifact(tmp_path: Path) -> None:
     """A process died between the two files: what it left is collected, and the next one stores."""
+    store = files.FileArtifactStore(tmp_path)
     for point in ("file written", "file synced", "file renamed"):
 
         def die(where: str, point: str = point) -> None:
@@ -214,7 +217,6 @@ def test_bytes_without_a_description_are_no_artifact(tmp_path: Path) -> None:
 
         with pytest.raises(CrashError):
             files.FileArtifactStore(tmp_path, fault=die).store(b"torn")
-        store = files.FileArtifactStore(tmp_path)
         assert store.load(compute_artifact_id(b"torn")) is None
         assert store.list_all() == []
     assert store.gc()["blobs_deleted"] == 1

@@ -6,14 +6,15 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from actors.kernel.json import canonical_json
-from actors.kernel.workflow.artifacts import artifact_ref, references
-from actors.kernel.workflow.drawn import utc_now_iso
+from actors.kernel.workflow.artifacts import artifact_ref
+from actors.kernel.workflow.drawn import normalize_utc_iso, utc_now_iso
 from actors.kernel.workflow.durable import WRAPPED, durable_copy, json_digest
 from actors.kernel.workflow.effects import EffectType
 from actors.kernel.workflow.errors import GraphError, NoSuchRunError, RunIdentityConflict
 from actors.kernel.workflow.ledger_store import metrics_of
-from actors.kernel.workflow.run_lists import tree_of
 from actors.kernel.workflow.run_state import RunState
+from actors.workflow.embedded.histories.source import HistorySource
+from actors.workflow.embedded.histories.turns import duration_ms, session_turns
 from actors.workflow.embedded.starting import check_nodes
 from actors.workflow.machine.branches import Path
 from actors.workflow.machine.deltas import OpenStep
@@ -25,6 +26,7 @@ RUN_HISTORY_BUNDLE_VERSION_V1: Final = 1
 REPLAY: Final = "replay"
 _SENT: Final = ("messages", "system_prompt", "prompt")
 _SENT_IN_RESULT: Final = ("_runtime_observability", "_provider_request")
+RESOLVED: Final = "_runtime_resolved_action"
 SNAPSHOT: Final = "workflow_snapshot"
 """In `_runtime`: the reference to a description of the graph."""
 
@@ -85,8 +87,8 @@ def export_run_history_bundle(  # noqa: PLR0913 - the source's parameters
         ledger_store: Where its records are.
         artifact_store: For the digests of artifacts; None: only their ids.
         include_subruns: With the runs below it.
-        include_session: With the other runs of its session, by their index rows.
-        session_turn_limit: Of those.
+        include_session: With the turns of its session up to this run; see `session_turns`.
+        session_turn_limit: How many of those at most, the last ones.
         ledger_mode: ``full``, or ``tail``: the last `ledger_max_items` records of each run.
         ledger_max_items: See `ledger_mode`.
         detail: ``full``, or ``replay``: without what was sent to models: ``{"$omitted": …}`` stands there.
@@ -103,9 +105,10 @@ def export_run_history_bundle(  # noqa: PLR0913 - the source's parameters
     root: RunState | None = run_store.load(run_id)
     if root is None:
         raise NoSuchRunError(run_id)
-    warnings: list[dict[str, Any]] = []
-    runs = _runs_of(run_store, root, warnings) if include_subruns else [root]
+    source = HistorySource(run_store, ledger_store, artifact_store)
+    runs = source.tree(root) if include_subruns else [root]
     most = ledger_max_items if ledger_mode == "tail" else None
+    ledgers = {one.run_id: _ledger(source, one, most) for one in runs}
     bundle = {
         "version": RUN_HISTORY_BUNDLE_VERSION_V1,
         "detail": detail,
@@ -115,18 +118,18 @@ def export_run_history_bundle(  # noqa: PLR0913 - the source's parameters
         "input_data": {name: one for name, one in root.vars.items() if not name.startswith("_")},
         "workflow_snapshot": _described(root, artifact_store, workflow),
         "subruns": [one.to_dict() for one in runs[1:]],
-        "ledgers": {
-            one.run_id: _ledger(one, ledger_store, artifact_store, most, warnings) for one in runs
-        },
-        "warnings": warnings,
+        "ledgers": ledgers,
+        "timeline": [] if detail == REPLAY else _timeline(ledgers),
+        "resolved_actions": [*_resolved_actions(ledgers)],
+        "warnings": source.warnings,
     }
     if detail == REPLAY:
-        for ledger in bundle["ledgers"].values():
+        for ledger in ledgers.values():
             for item in ledger["items"]:
                 item["record"] = _for_replay(item["record"])
     if include_session and root.session_id:
-        rows = run_store.list_run_index(session_id=root.session_id, limit=session_turn_limit)
-        bundle["session"] = {"session_id": root.session_id, "turns": rows}
+        turns = session_turns(source, root, session_turn_limit)
+        bundle["session"] = {"session_id": root.session_id, "turns": turns}
     copy: dict[str, Any] = durable_copy(bundle, "bundle", deepest=WRAPPED)
     return copy
 
@@ -205,18 +208,6 @@ def _described(run: RunState, artifacts: Any, workflow: WorkflowSpec | None) -> 
     return {**ref, "snapshot": artifacts.load_json(ref["artifact_id"])}
 
 
-def _runs_of(run_store: Any, root: RunState, warnings: list[dict[str, Any]]) -> list[RunState]:
-    try:
-        return tree_of(run_store, root)
-    except Exception as exc:  # noqa: BLE001 - of a store that is broken: told
-        warnings.append(_warning("subtree_discovery_failed", root, f"{type(exc).__name__}: {exc}"))
-        return [root]
-
-
-def _warning(code: str, run: RunState, detail: str, **more: Any) -> dict[str, Any]:
-    return {"code": code, "run_id": run.run_id, "detail": detail, **more}
-
-
 def _for_replay(record: dict[str, Any]) -> dict[str, Any]:
     """Return a record without what was sent to a model."""
     effect, result = record.get("effect") or {}, record.get("result")
@@ -238,38 +229,51 @@ def _without(data: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     return {**data, **marks}
 
 
-def _ledger(  # noqa: PLR0917 - facts of one export
-    run: RunState,
-    ledger_store: Any,
-    artifacts: Any,
-    most: int | None,
-    warnings: list[dict[str, Any]],
-) -> dict[str, Any]:
-    try:
-        records = ledger_store.list(run.run_id)
-    except Exception as exc:  # noqa: BLE001 - of a store that is broken: told
-        warnings.append(_warning("ledger_read_failed", run, f"{type(exc).__name__}: {exc}"))
-        records = []
+def _ledger(source: HistorySource, run: RunState, most: int | None) -> dict[str, Any]:
+    records = source.records(run)
     start = 0 if most is None else max(0, len(records) - most)
     if start:
         problem = f"{start} records before the window are left out"
-        warnings.append(
-            _warning("ledger_tail_window", run, problem, total=len(records), window=most)
-        )
+        source.warn("ledger_tail_window", run, problem, total=len(records), window=most)
     items = [{"cursor": n, "record": one} for n, one in enumerate(records[start:], start + 1)]
     return {
+        "run_id": run.run_id,
         "total": len(records),
         "cursor_start": start + 1,
+        "cursor_end": len(records),
         "items": items,
         "metrics": metrics_of(records),
-        "artifacts": [*_digests(run, artifacts)],
+        "artifacts": source.artifacts_of(run),
     }
 
 
-def _digests(run: RunState, artifacts: Any) -> Iterable[dict[str, Any]]:
-    told = (
-        {} if artifacts is None else {m.artifact_id: m for m in artifacts.list_by_run(run.run_id)}
-    )
-    for name in {**told, **dict.fromkeys(references([run.vars, run.output]))}:
-        found = told.get(name) or (artifacts.get_metadata(name) if artifacts is not None else None)
-        yield {"artifact_id": name, "missing": True} if found is None else found.to_dict()
+def _timeline(ledgers: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each record of all runs, in the order of their beginnings."""
+    rows = [_moment(run_id, one) for run_id, ledger in ledgers.items() for one in ledger["items"]]
+    return sorted(rows, key=lambda row: normalize_utc_iso(row["started_at"]) or "")
+
+
+def _moment(run_id: str, item: dict[str, Any]) -> dict[str, Any]:
+    record = item["record"]
+    begun, ended = record["started_at"], record["ended_at"] or record["started_at"]
+    return {
+        "run_id": run_id,
+        "cursor": item["cursor"],
+        "node_id": record["node_id"],
+        "status": record["status"],
+        "effect_type": (record["effect"] or {}).get("type"),
+        "started_at": begun,
+        "ended_at": ended,
+        "duration_ms": duration_ms(begun, ended),
+    }
+
+
+def _resolved_actions(ledgers: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    """Yield what handlers say that an effect was in the end: ``metadata`` of its result."""
+    for run_id, ledger in ledgers.items():
+        for item in ledger["items"]:
+            result = item["record"]["result"]
+            told = result.get("metadata") if isinstance(result, dict) else None
+            action = told.get(RESOLVED) if isinstance(told, dict) else None
+            if isinstance(action, dict):
+                yield {"run_id": run_id, **action}

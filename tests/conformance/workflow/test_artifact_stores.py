@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import wave
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from actors.kernel.workflow.errors import GraphError
 from actors.workflow import (
     ArtifactDescriptor,
     EffectType,
+    InMemoryArtifactStore,
     build_artifact_descriptor_payload,
     compute_artifact_id,
 )
@@ -142,6 +144,28 @@ def test_looks_at_an_artifact_are_counted(stores: Stores) -> None:
 
 
 @pytest.mark.item(448)
+def test_looks_of_threads_in_memory_are_counted() -> None:
+    """Threads that take turns as often as they can lose none."""
+    store = InMemoryArtifactStore()
+    name = store.store(b"x").artifact_id
+
+    def look() -> None:
+        for _ in range(200):
+            store.record_access(name)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        at_once([look] * 4)
+    finally:
+        sys.setswitchinterval(before)
+    found = store.get_metadata(name)
+
+    assert found is not None
+    assert found.access.access_count == 800
+
+
+@pytest.mark.item(448)
 def test_artifacts_are_found_and_counted_by_description(stores: Stores) -> None:
     """All filters together; pages in both orders; facets with the frequent ones first."""
     store = stores.artifacts
@@ -223,6 +247,21 @@ def test_bytes_without_a_description_are_no_artifact(tmp_path: Path) -> None:
     assert store.gc(dry_run=False)["bytes_reclaimed"] == 4
     assert not [*(tmp_path / "artifacts" / "blobs").iterdir()]
     assert store.load_text(store.store(b"torn").artifact_id) == "torn"
+
+
+@pytest.mark.item(448)
+def test_the_first_of_two_writers_of_an_id_stays(tmp_path: Path) -> None:
+    """The other one comes between its look and its write, and is told what is kept."""
+    other = files.FileArtifactStore(tmp_path)
+
+    def come_between(where: str) -> None:
+        if where == "file synced":
+            other.store(b"first", artifact_id="a")
+
+    kept = files.FileArtifactStore(tmp_path, fault=come_between).store(b"second", artifact_id="a")
+
+    assert kept == other.get_metadata("a")
+    assert other.load_text("a") == "first"
 
 
 @pytest.mark.item(448)

@@ -19,7 +19,7 @@ from actors.workflow import (
     artifact_ref,
     export_run_history_bundle,
 )
-from tests.conformance.workflow.stores import effect_then, end_node, one_effect
+from tests.conformance.workflow.stores import RunningClock, effect_then, end_node, one_effect
 
 if TYPE_CHECKING:
     from tests.conformance.workflow.stores import Stores
@@ -114,6 +114,7 @@ def test_a_bundle_has_times_and_actions(stores: Stores) -> None:
     spec = one_effect(EffectType.START_SUBWORKFLOW, {"workflow_id": "child"})
     told = {"metadata": {"_runtime_resolved_action": ACTION}}
     handlers = {EffectType.LLM_CALL: lambda _run, _effect: EffectOutcome.completed(told)}
+    stores.clock = RunningClock()
     runtime = stores.runtime(spec, child, effect_handlers=handlers)
     run_id = runtime.start(spec)
     runtime.tick(spec, run_id)
@@ -126,8 +127,15 @@ def test_a_bundle_has_times_and_actions(stores: Stores) -> None:
     times = [one["started_at"] for one in bundle["timeline"]]
     assert times == sorted(times)
     assert {one["run_id"] for one in bundle["timeline"]} == {run_id, below["run_id"]}
-    ended = next(one for one in bundle["timeline"] if one["effect_type"] == "llm_call")
-    assert (ended["node_id"], ended["duration_ms"]) == ("work", 0.0)
+    owners = [one["run_id"] for one in bundle["timeline"]]
+    assert owners[0] == owners[-1] == run_id
+    calls = [one for one in bundle["timeline"] if one["effect_type"] == "llm_call"]
+    assert [(one["node_id"], one["status"]) for one in calls] == [
+        ("work", "started"),
+        ("work", "completed"),
+    ]
+    assert calls[0]["duration_ms"] == 0.0
+    assert calls[1]["started_at"] == calls[0]["started_at"] < calls[1]["ended_at"]
     assert export_run_history_bundle(run_id=run_id, detail="replay", **where)["timeline"] == []
     for ledger in bundle["ledgers"].values():
         assert ledger["cursor_end"] == ledger["items"][-1]["cursor"] == ledger["total"]

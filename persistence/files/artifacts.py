@@ -97,9 +97,10 @@ class FileArtifactStore(ArtifactShelf):
             named = {one.blob_id for one in self.list_all(limit=0)}
             blobs = [*self._blobs.glob("*.bin")]
             left = [(blob, blob.stat().st_size) for blob in blobs if blob.stem not in named]
+            torn = [*self._blobs.glob("*.tmp"), *self._refs.glob("*.tmp")]
             if not dry_run:
-                for blob, _ in left:
-                    removed(blob)
+                for one in (*torn, *(blob for blob, _ in left)):
+                    removed(one)
         return {
             "dry_run": dry_run,
             "blobs_total": len(blobs),
@@ -121,7 +122,8 @@ class FileArtifactStore(ArtifactShelf):
     def content_path(self, artifact_id: str) -> Path | None:
         """Return the file of the bytes, which is not to be changed; None: they are not there."""
         metadata = self.get_metadata(artifact_id)
-        return None if metadata is None else self._blob(metadata.blob_id)
+        blob = None if metadata is None else self._blob(metadata.blob_id)
+        return blob if blob is not None and blob.exists() else None
 
     def _take_over_older(self) -> None:
         """Put the artifacts of a folder of an older release, two files each, into their places."""

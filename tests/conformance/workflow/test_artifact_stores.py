@@ -243,6 +243,7 @@ def test_bytes_without_a_description_are_no_artifact(tmp_path: Path) -> None:
             files.FileArtifactStore(tmp_path, fault=die).store(b"torn")
         assert store.load(compute_artifact_id(b"torn")) is None
         assert store.list_all() == []
+    (tmp_path / "artifacts" / "blobs" / ".killed.bin.tmp").write_bytes(b"to")
     assert store.gc()["blobs_deleted"] == 1
     assert store.gc(dry_run=False)["bytes_reclaimed"] == 4
     assert not [*(tmp_path / "artifacts" / "blobs").iterdir()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tests.system.processes import HostProcess, Hosts
 
 AGENT = AgentId("blocking", "a")
+LEASE_S: Final = 5.0
+"""On a busy machine a host whose loop is blocked renews a lease of one second too late, and loses the run."""
 
 
 async def answers(client: Runtime) -> set[object]:
@@ -47,7 +49,7 @@ async def test_agents_beside_one_that_blocks_go_on_elsewhere_and_what_blocks_is_
 ) -> None:
     """The host names the agent, gives the shards of others away, and completes the run when it is back."""
     ledger = tmp_path / "ledger"
-    both = [await hosts.serving(HERE) for _ in range(2)]
+    both = [await hosts.serving(HERE, lease_s=LEASE_S) for _ in range(2)]
     await until_even(rows, both)
     run_id = await client.submit(AGENT, {"ledger": str(ledger), "where": "step"})
     blocked = of_pid(hosts, await until_begun(ledger, 1))
@@ -90,7 +92,7 @@ async def test_a_run_that_blocks_two_hosts_for_too_long_is_parked(  # noqa: PLR0
     """It is begun twice at most, also where it blocks before it has left anything in the log."""
     ledger = tmp_path / "ledger"
     for _ in range(2):
-        await hosts.serving(HERE, blocked_s=4)
+        await hosts.serving(HERE, blocked_s=4, lease_s=LEASE_S)
     job = {"ledger": str(ledger), "where": where}
     await (client.submit(AGENT, job) if way == "submit" else client.send(AGENT, job))
     first = await until_begun(ledger, 1)
@@ -127,7 +129,7 @@ async def test_a_plain_function_in_a_thread_keeps_nobody_waiting(
 ) -> None:
     """With `thread=True` it may take as long as it likes, on the only host there is."""
     ledger = tmp_path / "ledger"
-    host = await hosts.serving(HERE, blocked_s=1)
+    host = await hosts.serving(HERE, blocked_s=1, lease_s=LEASE_S)
     run_id = await client.submit(AGENT, {"ledger": str(ledger), "where": "thread"})
     await until_begun(ledger, 1)
     answered_by = await answers(client)

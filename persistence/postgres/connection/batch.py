@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Generic, TypeVar
 
 from actors.errors import PersistenceError
@@ -140,3 +140,23 @@ class Batcher(Generic[A, R]):
         """Take no more calls; `run` returns after the last of them."""
         self._closing = True
         self._wake.set()
+
+
+def lookups(
+    find: Callable[[list[A]], Awaitable[Mapping[A, R]]], *, limit: int = 250
+) -> Batcher[A, R]:
+    """Return a batcher of questions about rows: who asks the same at the same time gets the same answer.
+
+    A caller that is cancelled ends no statement, so its connection stays.
+
+    Args:
+        find: Answers different questions, all of them.
+        limit: How many calls are one group at most.
+    """
+
+    async def flush(calls: list[Batched[A, R]]) -> None:
+        found = await find(list({call.args: None for call in calls}))
+        for call in calls:
+            call.answer(found[call.args])
+
+    return Batcher(flush, limit=limit)

@@ -97,7 +97,7 @@ class PostgresStore(RunStore):
         self._fact_readers = readers = FactReaders(
             reading, self._listener, settings.sessions_channel
         )
-        self.sessions = PostgresSessions(links, reading, self.transcripts, readers)
+        self.sessions = PostgresSessions(links, following, self.transcripts, readers)
         self.arrivals = Arrivals(
             settings, links, arriving, answering, reads=self.reads, on_session=readers.wake
         )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Generic, TypeVar
+from itertools import islice
+from typing import Final, Generic, TypeVar
 
 from actors.errors import PersistenceError
 from persistence.errors import RefusedError
 
 A = TypeVar("A")
 R = TypeVar("R")
+MOST_CALLS: Final = 10_000
+"""So many callers get the same answers at once."""
 
 
 class Batched(Generic[A, R]):
@@ -151,7 +154,7 @@ def lookups(
 
     Args:
         find: Answers different questions, all of them.
-        limit: How many calls are one group at most.
+        limit: How many different questions are one group at most.
     """
 
     async def flush(calls: list[Batched[A, R]]) -> None:
@@ -159,4 +162,9 @@ def lookups(
         for call in calls:
             call.answer(found[call.args])
 
-    return Batcher(flush, limit=limit)
+    def choose(calls: list[Batched[A, R]]) -> tuple[list[Batched[A, R]], list[Batched[A, R]]]:
+        asked = set(islice(dict.fromkeys(call.args for call in calls), limit))
+        now = [call for call in calls if call.args in asked]
+        return now, [call for call in calls if call.args not in asked]
+
+    return Batcher(flush, limit=MOST_CALLS, choose=choose)

@@ -453,6 +453,7 @@ class Workday:
             cut = NewCut(agent.key, node.ordinal, NO_CUT, "Cut", ChatMessage.of("user", "so far"))
             await run.commit(run.turn(result("0"), cuts=(cut,)))
             await run.complete(session=ended)
+            assert [one async for one in self.bed.store.reads.tail(run.run_id)]
             await store.switch(agent, f"{self.day}1")
             run = await begin(replace(both, head=f"{self.day}2"), said(4), said(5))
             await run.fail("no", session=ended)

@@ -174,31 +174,37 @@ class PieceOrder:
             return await self._piece(item)
         self._seen, found = item.seq, [item]
         if item.kind == EntryKind.LLM_CALL:
-            self._done.add(item.position)
-            found = [*self._released(lambda one: one.position == item.position), item]
+            if item.payload.get("status") == "ok":
+                self._done.add(item.position)
+            found = [*self._released(item.position), item]
         elif item.kind in {EntryKind.RUN_ATTEMPT_FAILED, EntryKind.RUN_CONTINUED}:
             self._done.clear()  # the same positions are asked again
-            self._begun.clear()
         if self._seen >= self._upto:
-            found += self._released(lambda one: one.position not in self._done)
+            found += [one for one in self._held if one.position not in self._done]
+            self._held.clear()
         return found
 
-    def _released(self, is_next: Callable[[RunLogEntry], bool]) -> list[RunLogEntry]:
-        """Return the pieces that wait no more, in their order."""
-        found = [one for one in self._held if is_next(one)]
-        self._held = deque((one for one in self._held if not is_next(one)), maxlen=MAX_DELTAS)
+    def _released(self, position: str) -> list[RunLogEntry]:
+        """Return the pieces at a position that wait no more, in their order."""
+        found = [one for one in self._held if one.position == position]
+        self._held = deque((one for one in self._held if one.position != position), MAX_DELTAS)
         return found
 
     async def _piece(self, item: RunLogEntry) -> list[RunLogEntry]:
-        if item.position in self._done:
-            return []
-        if self._last_seq is not None and item.position not in self._begun:
+        """Return a piece, unless it waits.
+
+        The first piece of an answer asks where the log ends. An entry up to there may say that this position is
+        asked again. A failed call says nothing of the kind: the attempt that follows asks there, and its pieces
+        may come before the entry that begins it.
+        """
+        begins = item.payload["n"] == 0 or item.position not in self._begun
+        if self._last_seq is not None and begins:
             self._begun.add(item.position)
             self._upto = await self._last_seq()
-        if self._seen >= self._upto:
-            return [item]
-        self._held.append(item)
-        return []
+        if self._seen < self._upto:
+            self._held.append(item)
+            return []
+        return [] if item.position in self._done else [item]
 
 
 class Feed:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import RunLogEntry
@@ -14,14 +15,16 @@ from actors.runtime.client.live_events import PieceOrder
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def entry(seq: int, kind: str = K.EFFECT_RESULT, position: str = "0") -> RunLogEntry:
+def entry(
+    seq: int, kind: str = K.EFFECT_RESULT, position: str = "0", **payload: JsonValue
+) -> RunLogEntry:
     """An entry of the log, or a piece with seq -1."""
-    return RunLogEntry(RunId("r"), seq, kind, position, {}, AT)
+    return RunLogEntry(RunId("r"), seq, kind, position, payload, AT)
 
 
-def piece(position: str) -> RunLogEntry:
-    """A piece of the answer at this position."""
-    return entry(-1, K.TEXT_DELTA, position)
+def piece(position: str, n: int = 1) -> RunLogEntry:
+    """A piece of the answer at this position; number 0 begins one."""
+    return entry(-1, K.TEXT_DELTA, position, n=n)
 
 
 class Log:
@@ -59,7 +62,7 @@ async def test_pieces_of_an_answer_that_is_there_are_left_out() -> None:
     order = PieceOrder(log.last_seq, -1)
     assert await order.take(piece("0")) == []
     assert await order.take(piece("5")) == []
-    answer = entry(0, K.LLM_CALL)
+    answer = entry(0, K.LLM_CALL, status="ok")
     assert await order.take(answer) == [piece("0"), answer]
     assert await order.take(entry(1)) == [entry(1), piece("5")]
     assert await order.take(piece("0")) == []
@@ -75,3 +78,42 @@ async def test_a_reader_that_has_all_entries_waits_for_none(seen: int) -> None:
     order = PieceOrder(Log(5).last_seq if seen == 5 else None, seen)
 
     assert await order.take(piece("0")) == [piece("0")]
+
+
+@pytest.mark.parametrize(
+    "behind", [entry(1, K.RUN_ATTEMPT_FAILED, ""), entry(1, K.RUN_CONTINUED, "")]
+)
+async def test_an_answer_that_is_asked_for_again_may_come_before_the_entry_that_says_so(
+    behind: RunLogEntry,
+) -> None:
+    """Its first pieces wait for that entry, although the position has an answer."""
+    log = Log(0)
+    order = PieceOrder(log.last_seq, -1)
+    answer = entry(0, K.LLM_CALL, status="ok")
+    assert await order.take(answer) == [answer]
+    log.last = 1
+    assert await order.take(piece("0", 0)) == []
+    assert await order.take(piece("0")) == []
+    assert await order.take(behind) == [behind, piece("0", 0), piece("0")]
+
+
+async def test_pieces_behind_a_failed_call_are_those_of_the_next_one() -> None:
+    """A reader without order, who hears of the new attempt late, sees them, too; late ones of an answer not."""
+    order = PieceOrder(None, -1)
+    failed, answer = entry(0, K.LLM_CALL, status="error"), entry(2, K.LLM_CALL, status="ok")
+    assert await order.take(failed) == [failed]
+    assert await order.take(piece("0", 0)) == [piece("0", 0)]
+    assert await order.take(answer) == [answer]
+    assert await order.take(piece("0", 4)) == []
+
+
+async def test_late_pieces_of_an_answer_are_not_kept_for_the_next_attempt() -> None:
+    """They came while entries were missing, and the answer was among those."""
+    log = Log(1)
+    order = PieceOrder(log.last_seq, -1)
+    answer, end = entry(0, K.LLM_CALL, status="ok"), entry(1)
+    assert await order.take(answer) == [answer]
+    assert await order.take(piece("0", 3)) == []
+    assert await order.take(end) == [end]
+    failed = entry(2, K.RUN_ATTEMPT_FAILED, "")
+    assert await order.take(failed) == [failed]

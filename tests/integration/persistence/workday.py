@@ -567,8 +567,7 @@ class Workday:
             await store.lists.run_of_message(agent, "s", "m")
             await store.lists.pending_count(agent)
         await store.lists.children(run.run_id)
-        async for _ in store.reads.entries(run.run_id):
-            pass
+        assert [one async for one in store.reads.entries(run.run_id)]
         ids = [one.run_id for one in self.runs]
         agents = [str(one.agent) for one in self.runs]
         names, keys = ["s"] * CROWD, ["m"] * CROWD

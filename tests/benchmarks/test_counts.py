@@ -35,7 +35,7 @@ and calls; texts of JSON made, and their bytes.
 """
 EXACT = ("rows", "groups", "commits", "statements")
 """The others are bounds."""
-HTTP = {1: 17, 32: 8}
+HTTP = {1: 20, 32: 8}
 """Statements of a turn over HTTP, with its stream of events, by how many sessions talk at the same time. How
 many are asked together, and whether a hint of another process comes before a look, differs: these are bounds.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
@@ -57,6 +57,8 @@ class SessionFeed:
     resumes: bool = False
     _active: RunId | None = None
     _is_placed: bool = False
+    _early: Ahead[_Found] | None = None
+    """The one run's log, read beside the facts: its first event waits for one look at the rows, not two."""
 
     async def past(self) -> AsyncGenerator[SessionEvent, None]:
         """Yield the events up to now."""
@@ -78,7 +80,7 @@ class SessionFeed:
         """
         await self.take_position()
         facts = self.runtime.store.sessions.tail(self.agent, after=self.at.last_fact)
-        async with aclosing(Ahead(facts)) as ahead:
+        async with aclosing(Ahead(facts)) as ahead, self._read_early():
             if self.only is not None and await self._is_gone(self.only, ahead):
                 return
             while True:
@@ -107,8 +109,7 @@ class SessionFeed:
         """Yield the events of the active run, and facts as they come, up to the run's last entry."""
         if self.at.next_seq and await self._is_read(run_id):
             return  # the fact of its end comes next, perhaps behind others
-        log = self.runtime.tail(run_id, from_seq=self.at.next_seq, live=self.live, whole=True)
-        async with aclosing(Ahead(self._translated(run_id, log))) as entries:
+        async with aclosing(self._early or self._entries(run_id)) as entries:
             while True:
                 waiting: set[asyncio.Task[Any]] = {entries.next()}
                 if not self._is_later(run_id, facts):
@@ -128,6 +129,21 @@ class SessionFeed:
                         yield event
                     if self._active != run_id:
                         return  # the session was deleted since, and began anew
+
+    @asynccontextmanager
+    async def _read_early(self) -> AsyncIterator[None]:
+        """Read the log of the one run while the block lasts, if it is read from its first entry on."""
+        if self.only is None or self.resumes:
+            yield
+            return
+        async with aclosing(self._entries(self.only)) as self._early:
+            _ = self._early.next()
+            yield
+
+    def _entries(self, run_id: RunId) -> Ahead[_Found]:
+        """Return the events of a run behind the cursor, as they come."""
+        log = self.runtime.tail(run_id, from_seq=self.at.next_seq, live=self.live, whole=True)
+        return Ahead(self._translated(run_id, log))
 
     async def _is_read(self, run_id: RunId) -> bool:
         row = await self.runtime.store.reads.run(run_id)

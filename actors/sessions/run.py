@@ -95,8 +95,8 @@ class SessionRun:
         self._runtime, self._agent, self.run_id = runtime, agent, run_id
         self.session_id = agent.key
         self.status: RunPhase = "queued" if queued is not None and queued.ahead else "running"
-        begin = EventCursor(0 if queued is None else queued.number - 1)
-        self._feed = SessionFeed(runtime, agent, begin, live=live, only=run_id)
+        self._begin = EventCursor(0 if queued is None else queued.number - 1)
+        self._live = live
         self._is_read = False
         self._own: asyncio.Queue[SessionEvent] = asyncio.Queue()
 
@@ -114,9 +114,19 @@ class SessionRun:
         self._is_read = True
         return self._events()
 
+    def tail(self) -> AsyncGenerator[SessionEvent, None]:
+        """Yield the run's events from its start on, for any number of readers.
+
+        The same as `events`, without `cancel_timeout`: that one is told to the caller of `cancel` alone.
+        """
+        feed = SessionFeed(
+            self._runtime, self._agent, self._begin, live=self._live, only=self.run_id
+        )
+        return feed.follow()
+
     async def _events(self) -> AsyncGenerator[SessionEvent, None]:
         async with (
-            aclosing(Ahead(self._feed.follow())) as events,
+            aclosing(Ahead(self.tail())) as events,
             aclosing(Ahead(_all_of(self._own))) as own,
         ):
             while True:

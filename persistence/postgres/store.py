@@ -97,7 +97,7 @@ class PostgresStore(RunStore):
         self._fact_readers = readers = FactReaders(
             reading, self._listener, settings.sessions_channel
         )
-        self.sessions = PostgresSessions(links, self.transcripts, readers)
+        self.sessions = PostgresSessions(links, following, self.transcripts, readers)
         self.arrivals = Arrivals(
             settings, links, arriving, answering, reads=self.reads, on_session=readers.wake
         )
@@ -126,6 +126,7 @@ class PostgresStore(RunStore):
         outage.on_new_incarnation = self._on_new_incarnation
         self._batchers = (
             *self.reads.batchers,
+            *self.sessions.batchers,
             *self.arrivals.batchers,
             *self.mail.batchers,
             *self.outbox.batchers,

@@ -51,6 +51,9 @@ async def test_the_events_of_a_run_have_one_reader(bed: Bed, app: str) -> None:
             "message",
             "run_completed",
         ]
+        assert [content_of(event) async for event in run.tail()] == [
+            content_of(event) for event in await past_of(talks, "s")
+        ]
 
 
 @pytest.mark.item(374, 375)

@@ -143,16 +143,21 @@ async def bare(routes: dict[str, object]) -> AsyncIterator[str]:
         yield url
 
 
+async def talk(place: Served, key: str, each: int) -> None:
+    """Play so many turns of a session over HTTP, on one connection, each read to its end."""
+    line = await Line.to(place.url)
+    for n in range(each):
+        line.ask("POST", f"/v1/sessions/{key}/runs", {"text": f"turn {n}"})
+        assert b"event: run_completed" in await line.until(DONE)
+    line.close()
+
+
 async def turns(place: Served, *, sessions: int, total: int) -> None:
     """Print turns per second over HTTP, and of the same agents without it."""
     each = max(2, total // sessions)
 
     async def over_http(key: str) -> None:
-        line = await Line.to(place.url)
-        for n in range(each):
-            line.ask("POST", f"/v1/sessions/{key}/runs", {"text": f"turn {n}"})
-            assert b"event: run_completed" in await line.until(DONE)
-        line.close()
+        await talk(place, key, each)
 
     async def by_sessions(key: str) -> None:
         for n in range(each):

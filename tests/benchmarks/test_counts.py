@@ -5,9 +5,11 @@ Whoever lowers a count writes the new one down here; `tests/benchmarks/lone.py` 
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
-from tests.benchmarks import lone
+from tests.benchmarks import http, lone
+from tests.benchmarks.counting import counting
 from tests.benchmarks.outside import Servers
 
 if TYPE_CHECKING:
@@ -33,6 +35,10 @@ and calls; texts of JSON made, and their bytes.
 """
 EXACT = ("rows", "groups", "commits", "statements")
 """The others are bounds."""
+HTTP = {1: 20, 32: 8}
+"""Statements of a turn over HTTP, with its stream of events, by how many sessions talk at the same time. How
+many are asked together, and whether a hint of another process comes before a look, differs: these are bounds.
+"""
 SLACK = 0.8
 """What is below this part of its bound has to be written down."""
 
@@ -47,6 +53,24 @@ async def test_a_lone_message_from_outside_does_what_is_written_down(
 ) -> None:
     """So does a message that an outside program publishes."""
     _check(await lone.of_messages(Servers(postgres_dsn, nats_server.url)))
+
+
+async def test_a_turn_over_http_asks_no_more_than_is_written_down(postgres_dsn: str) -> None:
+    """Nor does the end of its stream cost a connection."""
+    each = 8
+    with counting() as counts:
+        async with http.served(postgres_dsn) as place:
+            for sessions, bound in HTTP.items():
+                keys = [f"{sessions}-{n}" for n in range(sessions)]
+                for key in keys:
+                    await http.made(place, key)
+                await asyncio.gather(*(http.talk(place, key, 2) for key in keys))
+                before = counts.read(place.runtime.store)  # type: ignore[arg-type]
+                await asyncio.gather(*(http.talk(place, key, each) for key in keys))
+                found = counts.read(place.runtime.store) - before  # type: ignore[arg-type]
+
+                assert found.statements.total() <= bound * sessions * each, found.statements
+                assert "pg_stat_get_activity" not in found.statements  # a session that begins
 
 
 def _check(found: dict[str, lone.Figures]) -> None:

@@ -212,7 +212,7 @@ async def start(call: WebCall, query: StartQuery, body: NewRunJson) -> Done:
     location = {"location": f"{call.request.scope['path']}/{run.run_id}"}
     if streams:
         gone = on_gone(call, run.run_id, query.on_disconnect)
-        return streamed(call, lines_of(run.events()), on_gone=gone, headers=location)
+        return streamed(call, lines_of(run.tail()), on_gone=gone, headers=location)
     return await _when_ended(call, run.run_id, run.session_id, location)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import islice
+from typing import Final, Generic, TypeVar
 
 from actors.errors import PersistenceError
 from persistence.errors import RefusedError
 
 A = TypeVar("A")
 R = TypeVar("R")
+MOST_CALLS: Final = 10_000
+"""So many callers get the same answers at once."""
 
 
 class Batched(Generic[A, R]):
@@ -140,3 +143,28 @@ class Batcher(Generic[A, R]):
         """Take no more calls; `run` returns after the last of them."""
         self._closing = True
         self._wake.set()
+
+
+def lookups(
+    find: Callable[[list[A]], Awaitable[Mapping[A, R]]], *, limit: int = 250
+) -> Batcher[A, R]:
+    """Return a batcher of questions about rows: who asks the same at the same time gets the same answer.
+
+    A caller that is cancelled ends no statement, so its connection stays.
+
+    Args:
+        find: Answers different questions, all of them.
+        limit: How many different questions are one group at most.
+    """
+
+    async def flush(calls: list[Batched[A, R]]) -> None:
+        found = await find(list({call.args: None for call in calls}))
+        for call in calls:
+            call.answer(found[call.args])
+
+    def choose(calls: list[Batched[A, R]]) -> tuple[list[Batched[A, R]], list[Batched[A, R]]]:
+        asked = set(islice(dict.fromkeys(call.args for call in calls), limit))
+        now = [call for call in calls if call.args in asked]
+        return now, [call for call in calls if call.args not in asked]
+
+    return Batcher(flush, limit=MOST_CALLS, choose=choose)

@@ -98,20 +98,22 @@ class FactReaders:
                 self._any.clear()
                 self._listener.leave(self._channel)
 
-    async def watch(self, agent: AgentId, *, is_there: bool = False) -> None:
+    async def watch(self, agent: AgentId, *, is_there: bool = False) -> bool:
         """Have all processes tell of new facts of a session, as long as it has readers here.
 
         Of one that is known to be there this is written once for a while, however many readers it has in turn.
+        Return True if it was: facts that were written before may have come without a hint.
         """
         now = asyncio.get_running_loop().time()
         if now - self._watched.get(agent, -inf) < WATCHED_S:
-            return
+            return False
         await self._link.fetch("following a session", SQL_WATCH_SESSION, str(agent))
         if is_there:
             self._watched.pop(agent, None)
             self._watched[agent] = now
             if len(self._watched) > MOST_WATCHED:
                 del self._watched[next(iter(self._watched))]
+        return True
 
     async def run(self) -> None:
         """Look for facts that nobody told of, in one statement for all sessions, until cancelled."""

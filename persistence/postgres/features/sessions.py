@@ -13,11 +13,15 @@ from actors.kernel.agent.transcript import NO_CUT, Turn
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.storage.errors import SessionActiveError, UnknownNodeError, UnknownSessionError
 from actors.kernel.storage.session import NO_FACT, SessionFact, SessionRow, SessionStore
-from persistence.postgres.connection.link import Links, Row
+from persistence.postgres.commits.encode import columns
+from persistence.postgres.connection.batch import lookups
+from persistence.postgres.connection.link import Link, Links, Row
 from persistence.postgres.features.fact_readers import FactReaders
 from persistence.postgres.features.transcripts import Transcripts
 
 TAIL_PAGE: Final = 1_000
+FACT_READERS: Final = 50
+"""So many different readers have pages of facts in one statement."""
 DELETE_BATCH: Final = 1_000
 """So many facts go in one statement."""
 
@@ -27,7 +31,8 @@ SESSION: Final[LiteralString] = """
   active_node(s.agent, substr(s.agent, strpos(s.agent, '/') + 1)) as head
 """
 SQL_SELECT_KNOWN_SESSION: Final[LiteralString] = f"""
-select {SESSION} from sessions s where s.agent = $1 and s.created_at is not null and not s.is_deleting
+select {SESSION} from sessions s
+  where s.agent = any($1::text[]) and s.created_at is not null and not s.is_deleting
 """  # noqa: S608 - constants only
 SQL_SELECT_KNOWN_SESSIONS: Final[LiteralString] = f"""
 select {SESSION} from (select * from sessions n
@@ -64,13 +69,19 @@ select k.agent from (
   order by k.last_at, k.agent limit $4
 """
 SQL_FACTS: Final[LiteralString] = """
-select f.number, f.kind, f.run_id, f.ahead, f.at from session_facts f
-  where f.agent = $1 and f.number > $2 order by f.number limit $3
+select w.i::int, f.number, f.kind, f.run_id, f.ahead, f.at
+  from unnest($1::text[], $2::int[], $3::int[]) with ordinality w(agent, after, most, i)
+  cross join lateral (select * from session_facts n
+    where n.agent = w.agent and n.number > w.after order by n.number limit w.most) f
+  order by w.i, f.number
 """
 SQL_QUEUED_FACT: Final[LiteralString] = """
-select f.number, f.kind, f.run_id, f.ahead, f.at
-  from (select * from session_facts n where n.run_id = $2 and n.kind = 'queued' offset 0) f
-  where f.agent = $1 order by f.number limit 1
+select w.i::int, f.number, f.kind, f.run_id, f.ahead, f.at
+  from unnest($1::text[], $2::text[]) with ordinality w(agent, run_id, i)
+  cross join lateral (
+    select q.* from (select * from session_facts n
+      where n.run_id = w.run_id and n.kind = 'queued' offset 0) q
+    where q.agent = w.agent order by q.number limit 1) f
 """
 NODE: Final[LiteralString] = (
     "t.ordinal, t.id, t.run_id, t.follows as parent, t.tokens, t.body, t.at, t.artifact"
@@ -106,17 +117,32 @@ class PostgresSessions(SessionStore):
 
     Args:
         links: For one statement at a time.
+        keyed: For what many ask for at the same time: it becomes one statement.
         transcripts: Of the same schema.
         readers: Told by whoever writes facts in this process.
     """
 
-    def __init__(self, links: Links, transcripts: Transcripts, readers: FactReaders) -> None:
-        self._links, self._transcripts, self._readers = links, transcripts, readers
+    def __init__(
+        self, links: Links, keyed: Link, transcripts: Transcripts, readers: FactReaders
+    ) -> None:
+        self._links, self._keyed = links, keyed
+        self._transcripts, self._readers = transcripts, readers
+        self._rows = lookups(self._find_rows)
+        self._facts = lookups(self._find_facts, limit=FACT_READERS)
+        self._queued = lookups(self._find_queued)
+        self.batchers = (self._rows, self._facts, self._queued)
 
     @override
     async def get(self, agent: AgentId) -> SessionRow | None:
-        rows = await self._links.fetch("reading a session", SQL_SELECT_KNOWN_SESSION, str(agent))
-        return session_of(rows[0]) if rows else None
+        return await self._rows.call(agent)
+
+    async def _find_rows(self, agents: list[AgentId]) -> dict[AgentId, SessionRow | None]:
+        found: dict[AgentId, SessionRow | None] = dict.fromkeys(agents)
+        names = [str(agent) for agent in agents]
+        for row in await self._keyed.fetch("reading a session", SQL_SELECT_KNOWN_SESSION, names):
+            session = session_of(row)
+            found[session.agent_id] = session
+        return found
 
     @override
     async def recent(
@@ -130,13 +156,31 @@ class PostgresSessions(SessionStore):
     async def facts(
         self, agent: AgentId, *, after: int = NO_FACT, limit: int = 1000
     ) -> list[SessionFact]:
-        rows = await self._links.fetch("reading facts", SQL_FACTS, str(agent), after, limit)
-        return [SessionFact(*row) for row in rows]
+        return list(await self._facts.call((agent, after, limit)))
+
+    async def _find_facts(
+        self, asked: list[tuple[AgentId, int, int]]
+    ) -> dict[tuple[AgentId, int, int], list[SessionFact]]:
+        places = [(str(agent), after, limit) for agent, after, limit in asked]
+        rows = await self._keyed.fetch("reading facts", SQL_FACTS, *columns(places, 3))
+        found: dict[tuple[AgentId, int, int], list[SessionFact]] = {one: [] for one in asked}
+        for i, *fact in rows:
+            found[asked[i - 1]].append(SessionFact(*fact))
+        return found
 
     @override
     async def queued(self, agent: AgentId, run_id: RunId) -> SessionFact | None:
-        rows = await self._links.fetch("reading facts", SQL_QUEUED_FACT, str(agent), run_id)
-        return SessionFact(*rows[0]) if rows else None
+        return await self._queued.call((agent, run_id))
+
+    async def _find_queued(
+        self, asked: list[tuple[AgentId, RunId]]
+    ) -> dict[tuple[AgentId, RunId], SessionFact | None]:
+        names = [(str(agent), run_id) for agent, run_id in asked]
+        rows = await self._keyed.fetch("reading facts", SQL_QUEUED_FACT, *columns(names, 2))
+        found: dict[tuple[AgentId, RunId], SessionFact | None] = dict.fromkeys(asked)
+        for i, *fact in rows:
+            found[asked[i - 1]] = SessionFact(*fact)
+        return found
 
     @override
     async def tail(self, agent: AgentId, *, after: int = NO_FACT) -> AsyncIterator[SessionFact]:
@@ -155,8 +199,9 @@ class PostgresSessions(SessionStore):
                     reader.after = fact.number
                 if found and not was_there:  # the session may have come behind what was said of it
                     was_there = True
-                    await self._readers.watch(agent, is_there=True)
-                elif len(found) < TAIL_PAGE:
+                    if await self._readers.watch(agent, is_there=True):
+                        continue
+                if len(found) < TAIL_PAGE:
                     await reader.news.wait()
 
     @override

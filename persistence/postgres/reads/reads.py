@@ -16,13 +16,16 @@ from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import BufferedSignal, LoadedRun, RunRow
 from actors.kernel.runtime.waits import Answer
 from actors.kernel.store.reads import SMALL_STATE_BYTES, SMALL_STATE_KEYS, ReadStore, StatePart
+from persistence.postgres.commits.encode import columns
 from persistence.postgres.commits.rows import RUN_COLUMNS, entry_of, loaded_of, run_of
-from persistence.postgres.connection.batch import Batched, Batcher
+from persistence.postgres.connection.batch import Batched, Batcher, lookups
 from persistence.postgres.connection.link import Link, Links, Row
 from persistence.postgres.connection.settings import StoreSettings
 from persistence.postgres.reads.log_readers import LogReaders
 
 ENTRY_PAGE: Final = 1000
+NEW_ENTRIES: Final = 50
+"""So many entries of a log that is followed are read together with others'."""
 TAIL_POLL_S: Final = 0.5
 FIRST_POLL_S: Final = 0.05
 """What was written while others were being told that the log is followed came without a hint."""
@@ -67,11 +70,20 @@ left join lateral (
   select a.key, a.value from agent_state a
     where not small.yes and a.agent = w.agent and a.key = w.key) s on true
 """
+SQL_NEW_ENTRIES: Final[LiteralString] = """
+select w.i::int, e.seq, e.kind, e.position, e.payload, e.ts
+  from unnest($1::text[], $2::int[]) with ordinality w(run_id, begin, i)
+  cross join lateral (select * from event_log n
+    where n.run_id = w.run_id and n.seq >= w.begin order by n.seq limit $3) e
+  order by w.i, e.seq
+"""
 SQL_ENTRIES: Final[LiteralString] = """
 select e.seq, e.kind, e.position, e.payload, e.ts from event_log e
   where e.run_id = $1 and e.seq >= $2 order by e.seq limit $3
 """
-SQL_RUN: Final[LiteralString] = "select" + RUN_COLUMNS + "from runs r where r.run_id = $1"
+SQL_RUN: Final[LiteralString] = (
+    "select" + RUN_COLUMNS + "from runs r where r.run_id = any($1::text[])"
+)
 SQL_STARTED_BY: Final[LiteralString] = "select started_by($1) as sender"
 SQL_TOKENS_LEFT: Final[LiteralString] = """
 select case when k.tokens < 0 then 0 else k.tokens end as tokens_left
@@ -97,7 +109,12 @@ class Reads(ReadStore):
         )
         self._answers: Batcher[RunId, list[Answer]] = Batcher(self._flush_answers, limit=limit)
         self._states: Batcher[tuple[str, str], StatePart] = Batcher(self._flush_states, limit=limit)
-        self.batchers = (self._loads, self._signals, self._answers, self._states)
+        self._runs = lookups(self._find_runs, limit=limit)
+        self._new = lookups(self._find_new, limit=limit)
+        self.batchers = (
+            *(self._loads, self._signals, self._answers, self._states),
+            *(self._runs, self._new),
+        )
 
     @override
     async def load(self, run_ids: Sequence[RunId]) -> list[LoadedRun]:
@@ -182,11 +199,14 @@ class Reads(ReadStore):
             while True:
                 grown.clear()
                 is_new = self._readers.tell(run_id)
-                async for entry in self.entries(run_id, from_seq=from_seq):
+                entries = await self._new.call((run_id, from_seq))
+                for entry in entries:
                     yield entry
                     from_seq, idle, was_there = entry.seq + 1, 0, True
                     if entry.is_terminal:
                         return
+                if len(entries) == NEW_ENTRIES:
+                    continue
                 try:
                     async with asyncio.timeout(FIRST_POLL_S if is_new else TAIL_POLL_S):
                         await grown.wait()
@@ -207,8 +227,25 @@ class Reads(ReadStore):
 
     @override
     async def run(self, run_id: RunId) -> RunRow | None:
-        rows = await self._rows(SQL_RUN, run_id)
-        return run_of(rows[0]) if rows else None
+        return await self._runs.call(run_id)
+
+    async def _find_runs(self, run_ids: list[RunId]) -> dict[RunId, RunRow | None]:
+        found: dict[RunId, RunRow | None] = dict.fromkeys(run_ids)
+        for row in await self._keyed.fetch("reading", SQL_RUN, run_ids):
+            found[row["run_id"]] = run_of(row)
+        return found
+
+    async def _find_new(
+        self, places: list[tuple[RunId, int]]
+    ) -> dict[tuple[RunId, int], list[RunLogEntry]]:
+        """Return the first entries from these places on; who asks for the same has the same ones."""
+        args = columns(places, 2)
+        rows = await self._keyed.fetch("reading", SQL_NEW_ENTRIES, *args, NEW_ENTRIES)
+        found: dict[tuple[RunId, int], list[RunLogEntry]] = {place: [] for place in places}
+        for row in rows:
+            place = places[row["i"] - 1]
+            found[place].append(entry_of(place[0], row))
+        return found
 
     @override
     async def started_by(self, run_id: RunId) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -16,6 +17,23 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 PATIENCE_S = 20
+
+
+async def test_what_is_written_leaves_at_once() -> None:
+    """A piece of a stream would wait for the client's word that it has the one before, else."""
+    accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def take(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        option = (socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        accepted.set_result(writer.get_extra_info("socket").getsockopt(*option))
+        writer.close()
+
+    listening = http.listen("127.0.0.1:0")
+    async with await asyncio.start_server(take, sock=listening):
+        _, writer = await asyncio.open_connection(*listening.getsockname())
+        async with asyncio.timeout(PATIENCE_S):
+            assert await accepted == 1
+        writer.close()
 
 
 class Probes:

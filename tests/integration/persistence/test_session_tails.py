@@ -12,6 +12,8 @@ from tests.conformance.run_store.test_sessions import CHAT, FOREIGN, kinds, said
 from tests.integration.persistence.hosts import connected, host, sql
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pytest
 
     from actors.kernel.runtime.ids import AgentId
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from tests.conformance.bed import Bed
 
 SQL_WATCHED = "select agent from sessions where watched_until > clock_timestamp()"
+READERS = 40
 SQL_LISTENERS = """
 select count(*) as n from pg_stat_activity where query like 'LISTEN "' || $1 || ':sessions"%'
 """
@@ -75,6 +78,53 @@ async def test_hosts_tell_of_sessions_that_somebody_follows(
             assert heard == []
 
 
+def count_statements(
+    store: PostgresStore, counts: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Count what is asked by keys."""
+
+    def counted(fetch: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(doing: str, sql: str, *args: object) -> Any:
+            counts[sql] += 1
+            return await fetch(doing, sql, *args)
+
+        return call
+
+    for link in store._keyed:
+        monkeypatch.setattr(link, "fetch", counted(link.fetch))
+
+
+async def test_many_readers_of_a_session_read_its_facts_once(
+    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who leaves in the middle of a statement takes no connection along."""
+    monkeypatch.setattr(fact_readers, "LOOK_S", 3_600)
+    counts: Counter[str] = Counter()
+    found: asyncio.Queue[SessionFact] = asyncio.Queue()
+    async with host(postgres_dsn, schema) as writer, writer.rival() as reader:
+        store = cast("PostgresStore", reader.store)
+        count_statements(store, counts, monkeypatch)
+        await said(writer, "a")
+        link = store.sessions._keyed
+        tasks = [asyncio.create_task(follow(reader, found)) for _ in range(READERS)]
+        async with asyncio.timeout(20):
+            numbers = Counter([(await found.get()).number for _ in range(3 * READERS)])
+        connection = link._connection
+        assert connection is not None
+        leaving = asyncio.create_task(follow(reader, found))
+        async with asyncio.timeout(20):
+            while not link._lock.locked():  # noqa: ASYNC110 - until it has asked
+                await asyncio.sleep(0)
+        for task in (*tasks, leaving):
+            task.cancel()
+        await asyncio.wait((*tasks, leaving))
+        assert await kinds(reader) == ["queued", "started", "ended"]
+        assert link._connection is connection
+
+    assert numbers == {1: READERS, 2: READERS, 3: READERS}
+    assert counts[sessions.SQL_FACTS] < READERS
+
+
 async def test_one_look_is_for_all_sessions_that_are_followed(
     postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,19 +135,13 @@ async def test_one_look_is_for_all_sessions_that_are_followed(
     found: dict[AgentId, asyncio.Queue[SessionFact]] = {a: asyncio.Queue() for a in (CHAT, FOREIGN)}
     async with host(postgres_dsn, schema) as writer, writer.rival() as reader:
         store = cast("PostgresStore", reader.store)
-        fetch, fetch_by_key = store._links.fetch, store._keyed[0].fetch
-
-        async def counted(doing: str, sql: Any, *args: object) -> Any:
-            counts[sql] += 1
-            return await (fetch if sql == sessions.SQL_FACTS else fetch_by_key)(doing, sql, *args)
 
         async def looked(times: int) -> None:
             seen = counts[fact_readers.SQL_LOOK_AT_SESSIONS]
             while counts[fact_readers.SQL_LOOK_AT_SESSIONS] < seen + times:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
-        for link in (store._links, store._keyed[0]):
-            monkeypatch.setattr(link, "fetch", counted)
+        count_statements(store, counts, monkeypatch)
         tasks = [
             asyncio.create_task(follow(reader, found[agent], agent))
             for agent in found

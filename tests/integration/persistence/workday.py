@@ -453,6 +453,7 @@ class Workday:
             cut = NewCut(agent.key, node.ordinal, NO_CUT, "Cut", ChatMessage.of("user", "so far"))
             await run.commit(run.turn(result("0"), cuts=(cut,)))
             await run.complete(session=ended)
+            assert [one async for one in self.bed.store.reads.tail(run.run_id)]
             await store.switch(agent, f"{self.day}1")
             run = await begin(replace(both, head=f"{self.day}2"), said(4), said(5))
             await run.fail("no", session=ended)
@@ -566,8 +567,7 @@ class Workday:
             await store.lists.run_of_message(agent, "s", "m")
             await store.lists.pending_count(agent)
         await store.lists.children(run.run_id)
-        async for _ in store.reads.entries(run.run_id):
-            pass
+        assert [one async for one in store.reads.entries(run.run_id)]
         ids = [one.run_id for one in self.runs]
         agents = [str(one.agent) for one in self.runs]
         names, keys = ["s"] * CROWD, ["m"] * CROWD

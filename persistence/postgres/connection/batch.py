@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
 from actors.errors import PersistenceError
 from persistence.errors import RefusedError
+from persistence.postgres.connection.link import Row
 
 A = TypeVar("A")
 R = TypeVar("R")
 MOST_CALLS: Final = 10_000
-"""So many callers get the same answers at once."""
+"""So many callers share a group of questions."""
 
 
 class Batched(Generic[A, R]):
@@ -146,21 +147,30 @@ class Batcher(Generic[A, R]):
 
 
 def lookups(
-    find: Callable[[list[A]], Awaitable[Mapping[A, R]]], *, limit: int = 250
+    fetch: Callable[[list[A]], Awaitable[Sequence[Row]]],
+    read: Callable[[A, list[Row]], R],
+    *,
+    by: str | None = None,
+    limit: int = 250,
 ) -> Batcher[A, R]:
-    """Return a batcher of questions about rows: who asks the same at the same time gets the same answer.
+    """Return a batcher of questions about rows: who asks the same at the same time asks once.
 
-    A caller that is cancelled ends no statement, so its connection stays.
+    Each caller has an answer of its own. One that is cancelled ends no statement, so its connection stays.
 
     Args:
-        find: Answers different questions, all of them.
+        fetch: Returns the rows of different questions.
+        read: Makes an answer of a question's rows.
+        by: The column that holds the question; None: `i` holds its place among them, from 1 on.
         limit: How many different questions are one group at most.
     """
 
     async def flush(calls: list[Batched[A, R]]) -> None:
-        found = await find(list({call.args: None for call in calls}))
+        asked = list(dict.fromkeys(call.args for call in calls))
+        found: dict[A, list[Row]] = {question: [] for question in asked}
+        for row in await fetch(asked):
+            found[asked[row["i"] - 1] if by is None else row[by]].append(row)
         for call in calls:
-            call.answer(found[call.args])
+            call.answer(read(call.args, found[call.args]))
 
     def choose(calls: list[Batched[A, R]]) -> tuple[list[Batched[A, R]], list[Batched[A, R]]]:
         asked = set(islice(dict.fromkeys(call.args for call in calls), limit))

@@ -127,22 +127,17 @@ class PostgresSessions(SessionStore):
     ) -> None:
         self._links, self._keyed = links, keyed
         self._transcripts, self._readers = transcripts, readers
-        self._rows = lookups(self._find_rows)
-        self._facts = lookups(self._find_facts, limit=FACT_READERS)
-        self._queued = lookups(self._find_queued)
+        self._rows = lookups(self._fetch_rows, _session, by="agent")
+        self._facts = lookups(self._fetch_facts, _facts, limit=FACT_READERS)
+        self._queued = lookups(self._fetch_queued, _facts)
         self.batchers = (self._rows, self._facts, self._queued)
 
     @override
     async def get(self, agent: AgentId) -> SessionRow | None:
-        return await self._rows.call(agent)
+        return await self._rows.call(str(agent))
 
-    async def _find_rows(self, agents: list[AgentId]) -> dict[AgentId, SessionRow | None]:
-        found: dict[AgentId, SessionRow | None] = dict.fromkeys(agents)
-        names = [str(agent) for agent in agents]
-        for row in await self._keyed.fetch("reading a session", SQL_SELECT_KNOWN_SESSION, names):
-            session = session_of(row)
-            found[session.agent_id] = session
-        return found
+    async def _fetch_rows(self, agents: list[str]) -> list[Row]:
+        return await self._keyed.fetch("reading a session", SQL_SELECT_KNOWN_SESSION, agents)
 
     @override
     async def recent(
@@ -156,31 +151,18 @@ class PostgresSessions(SessionStore):
     async def facts(
         self, agent: AgentId, *, after: int = NO_FACT, limit: int = 1000
     ) -> list[SessionFact]:
-        return list(await self._facts.call((agent, after, limit)))
+        return await self._facts.call((str(agent), after, limit))
 
-    async def _find_facts(
-        self, asked: list[tuple[AgentId, int, int]]
-    ) -> dict[tuple[AgentId, int, int], list[SessionFact]]:
-        places = [(str(agent), after, limit) for agent, after, limit in asked]
-        rows = await self._keyed.fetch("reading facts", SQL_FACTS, *columns(places, 3))
-        found: dict[tuple[AgentId, int, int], list[SessionFact]] = {one: [] for one in asked}
-        for i, *fact in rows:
-            found[asked[i - 1]].append(SessionFact(*fact))
-        return found
+    async def _fetch_facts(self, places: list[tuple[str, int, int]]) -> list[Row]:
+        return await self._keyed.fetch("reading facts", SQL_FACTS, *columns(places, 3))
 
     @override
     async def queued(self, agent: AgentId, run_id: RunId) -> SessionFact | None:
-        return await self._queued.call((agent, run_id))
+        found = await self._queued.call((str(agent), run_id))
+        return found[0] if found else None
 
-    async def _find_queued(
-        self, asked: list[tuple[AgentId, RunId]]
-    ) -> dict[tuple[AgentId, RunId], SessionFact | None]:
-        names = [(str(agent), run_id) for agent, run_id in asked]
-        rows = await self._keyed.fetch("reading facts", SQL_QUEUED_FACT, *columns(names, 2))
-        found: dict[tuple[AgentId, RunId], SessionFact | None] = dict.fromkeys(asked)
-        for i, *fact in rows:
-            found[asked[i - 1]] = SessionFact(*fact)
-        return found
+    async def _fetch_queued(self, places: list[tuple[str, RunId]]) -> list[Row]:
+        return await self._keyed.fetch("reading facts", SQL_QUEUED_FACT, *columns(places, 2))
 
     @override
     async def tail(self, agent: AgentId, *, after: int = NO_FACT) -> AsyncIterator[SessionFact]:
@@ -287,6 +269,14 @@ class PostgresSessions(SessionStore):
             [row] = await self._links.fetch("deleting a session", SQL_FINISH_DELETE, *args)
             total, more = total + row["gone"], row["more"]
         return total
+
+
+def _session(_: str, rows: list[Row]) -> SessionRow | None:
+    return session_of(rows[0]) if rows else None
+
+
+def _facts(_: object, rows: list[Row]) -> list[SessionFact]:
+    return [SessionFact(*row[1:]) for row in rows]
 
 
 def session_of(row: Row) -> SessionRow:

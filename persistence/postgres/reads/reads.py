@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, LiteralString
 
 from pydantic_core import from_json
@@ -18,7 +19,7 @@ from actors.kernel.runtime.waits import Answer
 from actors.kernel.store.reads import SMALL_STATE_BYTES, SMALL_STATE_KEYS, ReadStore, StatePart
 from persistence.postgres.commits.encode import columns
 from persistence.postgres.commits.rows import RUN_COLUMNS, entry_of, loaded_of, run_of
-from persistence.postgres.connection.batch import Batched, Batcher, lookups
+from persistence.postgres.connection.batch import lookups
 from persistence.postgres.connection.link import Link, Links, Row
 from persistence.postgres.connection.settings import StoreSettings
 from persistence.postgres.reads.log_readers import LogReaders
@@ -103,18 +104,28 @@ class Reads(ReadStore):
     ) -> None:
         self._links, self._keyed, self._readers = links, keyed, readers
         limit = settings.group_limit
-        self._loads: Batcher[RunId, LoadedRun | None] = Batcher(self._flush_loads, limit=limit)
-        self._signals: Batcher[RunId, list[BufferedSignal]] = Batcher(
-            self._flush_signals, limit=limit
+        self._loads = lookups(
+            self._asking("reading runs", SQL_LOAD_RUNS), _loaded, by="run_id", limit=limit
         )
-        self._answers: Batcher[RunId, list[Answer]] = Batcher(self._flush_answers, limit=limit)
-        self._states: Batcher[tuple[str, str], StatePart] = Batcher(self._flush_states, limit=limit)
-        self._runs = lookups(self._find_runs, limit=limit)
-        self._new = lookups(self._find_new, limit=limit)
+        self._signals = lookups(
+            self._asking("reading", SQL_SIGNALS), _signals, by="run_id", limit=limit
+        )
+        self._answers = lookups(
+            self._asking("reading", SQL_ANSWERS), _answers, by="parent", limit=limit
+        )
+        self._states = lookups(self._fetch_states, _state, limit=limit)
+        self._runs = lookups(self._asking("reading", SQL_RUN), _run, by="run_id", limit=limit)
+        self._new = lookups(self._fetch_new, _entries, limit=limit)
         self.batchers = (
             *(self._loads, self._signals, self._answers, self._states),
             *(self._runs, self._new),
         )
+
+    def _asking(
+        self, doing: str, sql: LiteralString
+    ) -> Callable[[list[RunId]], Awaitable[list[Row]]]:
+        """Return what fetches the rows of runs."""
+        return partial(self._keyed.fetch, doing, sql)
 
     @override
     async def load(self, run_ids: Sequence[RunId]) -> list[LoadedRun]:
@@ -136,47 +147,17 @@ class Reads(ReadStore):
         """A value's size is what it takes on the disk."""
         return await self._states.call((str(agent_id), key))
 
-    async def _flush_loads(self, calls: list[Batched[RunId, LoadedRun | None]]) -> None:
-        run_ids = list({call.args for call in calls})
-        rows = await self._keyed.fetch("reading runs", SQL_LOAD_RUNS, run_ids)
-        found = {row["run_id"]: row for row in rows}
-        for call in calls:
-            row = found.get(call.args)
-            call.answer(None if row is None else loaded_of(row))
-
-    async def _flush_signals(self, calls: list[Batched[RunId, list[BufferedSignal]]]) -> None:
-        found: dict[str, list[BufferedSignal]] = {call.args: [] for call in calls}
-        for row in await self._keyed.fetch("reading", SQL_SIGNALS, list(found)):
-            name, about = row["name"], None
-            if name.startswith(RESERVED):
-                about = decided_seq(name, row["message_id"])
-            signal = BufferedSignal(name, row["n"], from_json(row["payload"]), about)
-            found[row["run_id"]].append(signal)
-        for call in calls:
-            call.answer(list(found[call.args]))
-
     @override
     async def answers(self, run_id: RunId) -> list[Answer]:
         return await self._answers.call(run_id)
 
-    async def _flush_answers(self, calls: list[Batched[RunId, list[Answer]]]) -> None:
-        found: dict[str, list[Row]] = {call.args: [] for call in calls}
-        for row in await self._keyed.fetch("reading", SQL_ANSWERS, list(found)):
-            found[row["parent"]].append(row)
-        for call in calls:
-            call.answer([answer_of(row) for row in found[call.args]])
-
-    async def _flush_states(self, calls: list[Batched[tuple[str, str], StatePart]]) -> None:
-        agents, keys = zip(*(call.args for call in calls), strict=True)
+    async def _fetch_states(self, places: list[tuple[str, str]]) -> list[Row]:
         sizes = (SMALL_STATE_KEYS, SMALL_STATE_BYTES)
-        found: dict[int, list[Row]] = {}
-        for row in await self._keyed.fetch("reading", SQL_STATE_AT, agents, keys, *sizes):
-            found.setdefault(row["i"], []).append(row)
-        for i, call in enumerate(calls, 1):
-            values = {
-                row["key"]: from_json(row["value"]) for row in found[i] if row["key"] is not None
-            }
-            call.answer(StatePart(values, found[i][0]["yes"]))
+        return await self._keyed.fetch("reading", SQL_STATE_AT, *columns(places, 2), *sizes)
+
+    async def _fetch_new(self, places: list[tuple[RunId, int]]) -> list[Row]:
+        """Return the rows of the first entries from these places on."""
+        return await self._keyed.fetch("reading", SQL_NEW_ENTRIES, *columns(places, 2), NEW_ENTRIES)
 
     async def _rows(self, sql: LiteralString, *args: object) -> list[Row]:
         return await self._links.fetch("reading", sql, *args)
@@ -229,24 +210,6 @@ class Reads(ReadStore):
     async def run(self, run_id: RunId) -> RunRow | None:
         return await self._runs.call(run_id)
 
-    async def _find_runs(self, run_ids: list[RunId]) -> dict[RunId, RunRow | None]:
-        found: dict[RunId, RunRow | None] = dict.fromkeys(run_ids)
-        for row in await self._keyed.fetch("reading", SQL_RUN, run_ids):
-            found[row["run_id"]] = run_of(row)
-        return found
-
-    async def _find_new(
-        self, places: list[tuple[RunId, int]]
-    ) -> dict[tuple[RunId, int], list[RunLogEntry]]:
-        """Return the first entries from these places on; who asks for the same has the same ones."""
-        args = columns(places, 2)
-        rows = await self._keyed.fetch("reading", SQL_NEW_ENTRIES, *args, NEW_ENTRIES)
-        found: dict[tuple[RunId, int], list[RunLogEntry]] = {place: [] for place in places}
-        for row in rows:
-            place = places[row["i"] - 1]
-            found[place].append(entry_of(place[0], row))
-        return found
-
     @override
     async def started_by(self, run_id: RunId) -> str | None:
         doing = "reading who started a run"
@@ -257,6 +220,37 @@ class Reads(ReadStore):
     async def tokens_left(self, run_id: RunId) -> int | None:
         rows = await self._rows(SQL_TOKENS_LEFT, run_id)
         return rows[0]["tokens_left"] if rows else None
+
+
+def _loaded(_: RunId, rows: list[Row]) -> LoadedRun | None:
+    return loaded_of(rows[0]) if rows else None
+
+
+def _run(_: RunId, rows: list[Row]) -> RunRow | None:
+    return run_of(rows[0]) if rows else None
+
+
+def _signals(_: RunId, rows: list[Row]) -> list[BufferedSignal]:
+    return [_signal(row) for row in rows]
+
+
+def _signal(row: Row) -> BufferedSignal:
+    name: str = row["name"]
+    about = decided_seq(name, row["message_id"]) if name.startswith(RESERVED) else None
+    return BufferedSignal(name, row["n"], from_json(row["payload"]), about)
+
+
+def _answers(_: RunId, rows: list[Row]) -> list[Answer]:
+    return [answer_of(row) for row in rows]
+
+
+def _state(_: tuple[str, str], rows: list[Row]) -> StatePart:
+    values = {row["key"]: from_json(row["value"]) for row in rows if row["key"] is not None}
+    return StatePart(values, rows[0]["yes"])
+
+
+def _entries(place: tuple[RunId, int], rows: list[Row]) -> list[RunLogEntry]:
+    return [entry_of(place[0], row) for row in rows]
 
 
 def answer_of(row: Row) -> Answer:

@@ -71,6 +71,25 @@ async def test_entries_begin_where_asked_and_stop_at_the_present_end(bed: Bed) -
     assert await seqs(RunId("0" * 32), 0) == []
 
 
+async def test_readers_who_ask_at_the_same_time_have_values_of_their_own(bed: Bed) -> None:
+    """What one of them changes, nobody else sees: neither in a result nor in an entry of a tail."""
+    run = await bed.begin()
+    await run.commit(
+        run.turn(completed({"said": ["yes"]}), then=Finish(RunStatus.COMPLETED, {"said": ["yes"]}))
+    )
+
+    async def tailed() -> list[JsonValue]:
+        return [entry.payload async for entry in bed.store.reads.tail(run.run_id)]
+
+    rows = await asyncio.gather(*(row_of(bed, run.run_id) for _ in range(2)))
+    tails = await asyncio.gather(tailed(), tailed())
+    for mine, others in ([one.result for one in rows], [one[-1] for one in tails]):
+        assert mine == others
+        assert isinstance(mine, dict)
+        mine.clear()
+        assert others
+
+
 @pytest.mark.item(114, 175)
 async def test_a_tail_sees_every_entry_once_and_ends_with_the_run(bed: Bed) -> None:
     """Readers that began before the entries, from anywhere, get them in order as they come."""

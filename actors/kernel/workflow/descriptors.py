@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
-from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.durable import TRUNCATION, durable_copy
 from actors.kernel.workflow.errors import GraphError
 
 DESCRIPTOR_SCHEMA: Final = "callboard.artifact.v1"
@@ -17,7 +17,6 @@ METADATA_SCHEMA: Final = "callboard.artifact_metadata.v1"
 MOST_TEXT: Final = 12_000
 MOST_ITEMS: Final = 160
 MOST_DEPTH: Final = 6
-TRUNCATED: Final = "#TRUNCATION"
 _SOUNDS: Final = frozenset({"voice", "music", "sound"})
 _MODALITIES: Final = _SOUNDS | {"image", "video", "text", "document", "code"}
 _KINDS: Final = frozenset(
@@ -363,13 +362,13 @@ def _word(tags: Mapping[str, str], *names: str) -> str:
 def _shown(value: Any, depth: int = 0) -> Any:
     """Return a value as a description may hold it: without credentials, and not too long."""
     if isinstance(value, str):
-        return value if len(value) <= MOST_TEXT else value[:MOST_TEXT] + TRUNCATED
+        return value if len(value) <= MOST_TEXT else value[:MOST_TEXT] + TRUNCATION
     if isinstance(value, bytes | bytearray):
         return {"bytes": len(value), "redacted": True}
     if not isinstance(value, Mapping | list | tuple):
         return value
     if depth > MOST_DEPTH:
-        return TRUNCATED
+        return TRUNCATION
     if not isinstance(value, Mapping):
         return [_shown(one, depth + 1) for one in value[:MOST_ITEMS]]
     return {

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from actors.kernel.json import canonical_json
 from actors.kernel.workflow.branches import GraphBranch, GraphFork
+from actors.kernel.workflow.durable import TRUNCATION
 from actors.kernel.workflow.effects import Effect, EffectType, RunStatus, StepStatus, WaitState
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
@@ -31,7 +32,6 @@ TRACES_PER_NODE: Final = 5
 """All of them are in each checkpoint; the ledger has every attempt."""
 TRACE_BYTES: Final = 4096
 TRACE_DEPTH: Final = 32
-TRUNCATION: Final = "#TRUNCATION"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

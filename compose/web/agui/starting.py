@@ -9,13 +9,13 @@ from actors.kernel.agent.transcript import Turn
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.storage.errors import UnknownSessionError
 from actors.kernel.store.arrivals import OnConflict
-from actors.sessions.errors import UnknownModeError
 from actors.sessions.message import UserMessage
 from compose.web.agui.answers import refuse_open
 from compose.web.agui.intake import AguiInput
 from compose.web.agui.past import open_runs_of, tree_of
 from compose.web.agui.stream import open_interrupts
 from compose.web.endpoint import FoundSession, WebCall
+from compose.web.resources.runs import check_mode
 from compose.web.resources.sessions import make_session
 
 _RUN_OF_MESSAGE: Final = re.compile(r"([0-9a-f]{32}):", re.ASCII)
@@ -51,9 +51,7 @@ async def start_run(
         AnswerError: The thread waits for answers to interrupts.
         UnknownModeError: There is no such mode.
     """
-    modes = call.api.modes
-    if found.agents.app == call.api.app and modes and mode not in modes:
-        raise UnknownModeError(mode, ", ".join(modes))
+    check_mode(call, found, mode)
     run = await found.agents.start(
         said,
         session_id=found.agent.key,

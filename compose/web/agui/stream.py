@@ -31,7 +31,6 @@ from compose.web.agui.sources import EventSources
 from compose.web.agui.tree import RunTree
 from compose.web.endpoint import FoundSession, WebCall
 from compose.web.problems import problem_of
-from compose.web.resources.readers import feed_of_run
 from compose.web.streams import EventLine, EventStream
 
 QUIET_S: Final = 0.25
@@ -148,10 +147,8 @@ class AguiReader:
         yield begun_line(self._given)
         for event in self._first:
             yield line_of(event)
-        call, agent = self._call, self._found.agent
-        feed = await feed_of_run(call, agent, self._run_id, None, live=True)
         run = await self._found.agents.run(self._run_id)
-        async with aclosing(EventSources(feed.follow(), run.child_events)) as sources:
+        async with aclosing(EventSources(run.tail(), run.child_events)) as sources:
             async for line in self._all(sources):
                 yield line
         for event in (*self._tree.closed(), self._finished()):

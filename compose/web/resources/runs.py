@@ -187,12 +187,21 @@ async def run_of(call: WebCall, found: FoundSession) -> RunRow:
     return row
 
 
+def check_mode(call: WebCall, found: FoundSession, mode: str) -> None:
+    """Return if the session's app has this mode, or nothing is known here of its modes.
+
+    Raises:
+        UnknownModeError: There is no such mode.
+    """
+    modes = call.api.modes
+    if found.agents.app == call.api.app and modes and mode not in modes:
+        raise UnknownModeError(mode, ", ".join(modes))
+
+
 async def started(call: WebCall, app: str | None, body: NewRunJson) -> SessionRun:
     """Start the run that a request asks for; durable on return."""
     found = await call.session(app)
-    modes = call.api.modes
-    if found.agents.app == call.api.app and modes and body.mode not in modes:
-        raise UnknownModeError(body.mode, ", ".join(modes))
+    check_mode(call, found, body.mode)
     return await found.agents.start(
         body.message(call.request.headers.get(KEY)),
         session_id=found.agent.key,

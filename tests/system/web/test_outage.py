@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import urllib.error
-import urllib.request
 from typing import TYPE_CHECKING
 
 from compose.web.identity.authentication import FRESH_S
 from tests.integration.compose.commandline import Cli
+from tests.system.hosts.test_host_http import ANY_PORT, get
 from tests.system.waiting import until
 from tests.system.web.conversing import APP_NAME, client_of
 
@@ -20,16 +19,6 @@ if TYPE_CHECKING:
 
     from tests.harness.servers import OwnPostgres
     from tests.system.processes import Hosts
-
-ANY_PORT = "127.0.0.1:0"
-
-
-def _get(url: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as refused:
-        return refused.code, refused.read().decode()
 
 
 async def asked(client: httpx2.AsyncClient, path: str, token: str) -> tuple[int, str, str]:
@@ -49,19 +38,15 @@ async def test_no_token_is_refused_because_the_database_is_away(
     server = await asyncio.to_thread(own_postgres, durable=True)
     words = "--no-agents", "--app", APP_NAME, "--auth", "tokens"
     process, url = await hosts.web(*words, url=server.url, http=ANY_PORT, outage_s=0.5)
-    probes = (await process.until("host.http"))["url"]
     cli = Cli(server.url, hosts.schema, capsys)
     token = (await cli.call("tokens", "create", "ada", "--json")).data["token"]
 
-    async def probe(path: str) -> tuple[int, str]:
-        return await asyncio.to_thread(_get, f"{probes}{path}")
-
     async def is_ready() -> bool:
-        return (await probe("/readyz"))[0] == 200
+        return (await get(process, "/readyz"))[0] == 200
 
     async with client_of(url) as client:
         await until(is_ready, "ready")
-        _, metrics = await probe("/metrics")
+        _, metrics = await get(process, "/metrics")
         before = await asked(client, "/v1/sessions", token)
         await asyncio.to_thread(server.kill)
         remembered = await asked(client, "/v1/apps", token)
@@ -69,8 +54,8 @@ async def test_no_token_is_refused_because_the_database_is_away(
             while (known := await asked(client, "/v1/apps", token))[0] == 200:
                 pass
         unknown = await asked(client, "/v1/apps", "cb_unknown")
-        code, body = await probe("/readyz")
-        alive, _ = await probe("/healthz")
+        code, body = await get(process, "/readyz")
+        alive, _ = await get(process, "/healthz")
         await asyncio.to_thread(server.start)
         await until(is_ready, "ready again")
         after = await asked(client, "/v1/sessions", token)

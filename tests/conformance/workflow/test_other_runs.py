@@ -23,7 +23,7 @@ from actors.workflow import (
     WorkflowSpec,
     create_scheduled_runtime,
 )
-from tests.conformance.workflow.stores import at_once, effect_then, end_node, one_effect
+from tests.conformance.workflow.stores import GraphClock, at_once, effect_then, end_node, one_effect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -541,16 +541,18 @@ def test_a_scheduler_delivers_what_comes_from_outside(stores: Stores) -> None:
 @pytest.mark.item(455)
 def test_the_loop_of_a_scheduler_wakes_a_run() -> None:
     """By itself, in its thread."""
-    timer = one_effect(EffectType.WAIT_UNTIL, {"timeout_s": 0.01}, name="timer")
-    ended = threading.Event()
-    scheduled = create_scheduled_runtime(auto_start=False)
+    timer = one_effect(EffectType.WAIT_UNTIL, {"timeout_s": 60}, name="timer")
+    ended, clock = threading.Event(), GraphClock()
+    scheduled = create_scheduled_runtime(auto_start=False, clock=clock)
     loop = Scheduler(
         runtime=scheduled.runtime,
         registry=scheduled.registry,
         poll_interval_s=0.005,
         on_run_resumed=lambda _state: ended.set(),
     )
-    scheduled.run(timer)
+    _, state = scheduled.run(timer)
+    assert state.status is RunStatus.WAITING
+    clock.advance(60)
     loop.start()
 
     assert ended.wait(30)

@@ -146,7 +146,8 @@ async def test_what_an_agent_shows_is_seen_by_other_processes(
             ) as crm,
             aclosing(crm.events(run_id)) as events,
         ):
-            while b'custom.delta  {"percent": 5}' not in printed:
+            shown = (b"brick ", b'custom.delta  {"percent": 5}')
+            while not all(piece in printed for piece in shown):
                 printed += await program.stdout.read(1000)
             async for event in events:
                 if event.kind == "delta":

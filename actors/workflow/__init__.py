@@ -1,6 +1,7 @@
 """Workflow graphs: nodes that one can see, runs that are checkpoints and wait for days without a stack.
 
-The rules are in `machine`, which is pure; `embedded` drives runs in this process, over stores of one's choice.
+The rules are in `machine`, which is pure; `embedded` drives runs in this process, over stores of one's choice;
+`actor` drives each run as an agent of a runtime, on any host.
 Names of this package stand for themselves: some of them mean something else elsewhere (`RunStore`, `Effect`).
 """
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     )
     from actors.kernel.workflow.errors import (
         GraphError,
+        GraphRunFailedError,
         LedgerBrokenError,
         NoSuchRunError,
         RunIdentityConflict,
@@ -67,8 +69,9 @@ if TYPE_CHECKING:
     )
     from actors.kernel.workflow.snapshots import Snapshot, SnapshotStore
     from actors.kernel.workflow.step_record import StepRecord, verify_ledger_chain
+    from actors.workflow.actor.flows import Flows
+    from actors.workflow.actor.runs import FlowRuns
     from actors.workflow.embedded.fingerprint import ActorFingerprint
-    from actors.workflow.embedded.handlers import tool_calls
     from actors.workflow.embedded.histories.bundle import (
         RUN_HISTORY_BUNDLE_VERSION_V1,
         export_run_history_bundle,
@@ -100,6 +103,7 @@ if TYPE_CHECKING:
     )
     from actors.workflow.embedded.stores.run_store import InMemoryRunStore
     from actors.workflow.embedded.stores.snapshot_store import InMemorySnapshotStore
+    from actors.workflow.handlers import tool_calls
     from actors.workflow.machine.limits import LimitWarning, RuntimeConfig
     from actors.workflow.machine.policy import (
         DefaultEffectPolicy,
@@ -149,6 +153,7 @@ else:
             ),
             "actors.kernel.workflow.errors": (
                 "GraphError",
+                "GraphRunFailedError",
                 "LedgerBrokenError",
                 "NoSuchRunError",
                 "RunIdentityConflict",
@@ -170,13 +175,15 @@ else:
             ),
             "actors.kernel.workflow.snapshots": ("Snapshot", "SnapshotStore"),
             "actors.kernel.workflow.step_record": ("StepRecord", "verify_ledger_chain"),
+            "actors.workflow.actor.flows": ("Flows",),
+            "actors.workflow.actor.runs": ("FlowRuns",),
             "actors.workflow.embedded.stores.artifact_store": ("InMemoryArtifactStore",),
             "actors.workflow.embedded.stores.command_store": (
                 "InMemoryCommandCursorStore",
                 "InMemoryCommandStore",
             ),
             "actors.workflow.embedded.fingerprint": ("ActorFingerprint",),
-            "actors.workflow.embedded.handlers": ("tool_calls",),
+            "actors.workflow.handlers": ("tool_calls",),
             "actors.workflow.embedded.histories.bundle": (
                 "RUN_HISTORY_BUNDLE_VERSION_V1",
                 "export_run_history_bundle",
@@ -236,7 +243,10 @@ __all__ = [
     "EffectOutcome",
     "EffectPolicy",
     "EffectType",
+    "FlowRuns",
+    "Flows",
     "GraphError",
+    "GraphRunFailedError",
     "HashChainedLedgerStore",
     "InMemoryArtifactStore",
     "InMemoryCommandCursorStore",

@@ -18,6 +18,7 @@ from actors.kernel.runtime.ids import AgentId, RunId, TopicId, message_id_of_pos
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import RunRow
+from actors.kernel.runtime.waits import GRAPH_WAITS
 from actors.runtime.context.question import CLIENT, PERSON
 from actors.runtime.loop.clock import SystemClock
 
@@ -41,8 +42,12 @@ _WAIT_ENDS: Final = frozenset(
     }
 )
 
-Verb: TypeAlias = Literal["spawn", "ask", "send", "publish", "approval", "tool"]
-_OUTSIDE: Final[dict[str, Verb]] = {PERSON: "approval", CLIENT: "tool"}
+Verb: TypeAlias = Literal["spawn", "ask", "send", "publish", "approval", "tool", "wait"]
+_OUTSIDE: Final[dict[str, Verb]] = {
+    PERSON: "approval",
+    CLIENT: "tool",
+    **dict.fromkeys(GRAPH_WAITS, "wait"),
+}
 """Questions to no agent, by their target."""
 
 

@@ -34,7 +34,10 @@ MAY_START_TASKS = {
     "actors/runtime/loop/tasks.py",
     "persistence/background.py",  # may not import the runtime
 }
-HAS_SUCH_VERBS = {"self._scopes"}  # ctx.gather opens branches of a run, not loose tasks
+HAS_SUCH_VERBS = {
+    "self._scopes",
+    "self._ctx",
+}  # ctx.gather opens branches of a run, not loose tasks
 HOME_OF_SOMEBODY = re.compile(rb"(?<![\w.*-])/(?:work|root|home|Users)/[\w.]")
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef

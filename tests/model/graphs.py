@@ -34,6 +34,7 @@ class Expected:
         executions: Node and attempt of each call of a handler, in order.
         children: Of the runs that it starts, in order.
         heard: The nodes that emitted an event for which somebody waits.
+        is_actor: Whether the actor driver runs it: who starts a sub-graph always waits for its end.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Expected:
     executions: list[tuple[str, int]] = field(default_factory=list)
     children: list[Expected] = field(default_factory=list)
     heard: set[str] = field(default_factory=set)
+    is_actor: bool = False
 
     def tell(self, node: str, status: str, attempt: int = 1) -> None:
         """Add a record to the branch that it is in."""
@@ -54,9 +56,11 @@ class Expected:
         self.records[self.branch][-1] = (node, status, 1)
 
 
-def expected(name: str, program: list[Any], given: dict[str, Any]) -> Expected:
+def expected(
+    name: str, program: list[Any], given: dict[str, Any], *, is_actor: bool = False
+) -> Expected:
     """Return what a run comes to that begins with these vars."""
-    run = Expected(name)
+    run = Expected(name, is_actor=is_actor)
     variables: dict[str, Any] = {"a": 0, "b": 1, "r": {}} | given
     entry = f"{name}.0" if program else "end"
     run.tell(entry, "completed")
@@ -152,11 +156,11 @@ def _effect(
         return "emit"
     program, is_async = words
     name = f"{node}s"
-    child = expected(name, program, {"a": variables["a"]})
+    child = expected(name, program, {"a": variables["a"]}, is_actor=run.is_actor)
     run.children.append(child)
     if is_async:
         return "async"
-    if waits(child):
+    if run.is_actor or waits(child):
         run.correct(node, "waiting")
         run.tell(node, "completed")
     if child.status != "completed":

@@ -122,11 +122,15 @@ class Compiled:
         specs: By name; that of the program and those of its sub-graphs.
         ears: Names of events that somebody hears.
         answers: Of persons and events, by node.
+        timeout_s: Of timers and deadlines.
+        once: The nodes whose effect happens at most once.
     """
 
     specs: dict[str, WorkflowSpec] = field(default_factory=dict)
     ears: list[str] = field(default_factory=list)
     answers: dict[str, Any] = field(default_factory=dict)
+    timeout_s: float = 500
+    once: set[str] = field(default_factory=set)
 
     def graph(self, name: str, program: list[Any]) -> WorkflowSpec:
         """Return the graph of a program; those of its sub-graphs are kept, too."""
@@ -168,8 +172,9 @@ class Compiled:
             what = EffectType.LLM_CALL
             payload |= {"fails": words[0], "value": words[1]}
             mode = EffectMode.AT_MOST_ONCE if words[2] else mode
+            self.once |= {node} if words[2] else set()
         elif kind == "wait":
-            what, more = _waiting(words[0], node)
+            what, more = _waiting(words[0], node, self.timeout_s)
             payload |= more
             self.answers[node] = words[1]
         elif kind == "emit":
@@ -240,12 +245,12 @@ def _forking(ways: list[str], after: str) -> Any:
     return lambda run, _ctx: StepPlan(run.current_node, next_node=after, parallel=parallel)
 
 
-def _waiting(reason: str, node: str) -> tuple[EffectType, dict[str, Any]]:
+def _waiting(reason: str, node: str, timeout_s: float) -> tuple[EffectType, dict[str, Any]]:
     if reason == "user":
         return EffectType.ASK_USER, {"prompt": "?", "wait_key": node}
     if reason == "until":
-        return EffectType.WAIT_UNTIL, {"timeout_s": 500}
-    more = {"timeout_s": 500} if reason == "deadline" else {}
+        return EffectType.WAIT_UNTIL, {"timeout_s": timeout_s}
+    more = {"timeout_s": timeout_s} if reason == "deadline" else {}
     return EffectType.WAIT_EVENT, {"wait_key": node} | more
 
 
@@ -259,6 +264,16 @@ def _requesting(
         return StepPlan(run.current_node, Effect(what, told, key, mode), next_node=after)
 
     return node
+
+
+def ear_of(name: str) -> WorkflowSpec:
+    """Return a graph that waits for an event."""
+    payload = {"name": name, "scope": "global"}
+    node = _requesting(
+        EffectType.WAIT_EVENT, payload, key="e", mode=EffectMode.IDEMPOTENT, after="end"
+    )
+    end = lambda run, _ctx: StepPlan("end", complete_output=run.vars["e"]["name"])  # noqa: E731
+    return WorkflowSpec(f"ear {name}", "hear", {"hear": node, "end": end})
 
 
 class World:
@@ -280,7 +295,7 @@ class World:
     def run(self, name: str) -> None:
         """Start the graph of this name, and drive all runs to their ends."""
         for ear in self._compiled.ears:
-            spec = self._ear(ear)
+            spec = ear_of(ear)
             self._compiled.specs[f"ear {ear}"] = spec
         self._surviving(self._ears)
         variables = {"a": 0, "b": 1, "r": {}}
@@ -303,14 +318,6 @@ class World:
             spec, run_id = self._compiled.specs[f"ear {ear}"], f"ear-{ear.replace('.', '-')}"
             self._runtime.start(spec, run_id=run_id)
             self._runtime.tick(spec, run_id)
-
-    def _ear(self, name: str) -> WorkflowSpec:
-        payload = {"name": name, "scope": "global"}
-        node = _requesting(
-            EffectType.WAIT_EVENT, payload, key="e", mode=EffectMode.IDEMPOTENT, after="end"
-        )
-        end = lambda run, _ctx: StepPlan("end", complete_output=run.vars["e"]["name"])  # noqa: E731
-        return WorkflowSpec(f"ear {name}", "hear", {"hear": node, "end": end})
 
     def _next(self) -> RunState | None:
         """Return a run that can go on: the deepest of those that wait for each other."""

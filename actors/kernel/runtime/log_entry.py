@@ -49,6 +49,7 @@ class EntryKind(StrEnum):
     CANCEL_REQUESTED = "cancel.requested"
     ORPHANS_RESOLVED = "orphans.resolved"
     IN_DOUBT_RESOLVED = "in_doubt.resolved"
+    GRAPH_STEP = "graph.step"
 
 
 EXECUTES: Final = frozenset({EntryKind.EFFECT_INTENT, EntryKind.TOOL_CALLED})
@@ -102,6 +103,7 @@ PAYLOADS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     EntryKind.CANCEL_REQUESTED: (("reason",), ("by",)),
     EntryKind.ORPHANS_RESOLVED: (("policy",), ("children",)),
     EntryKind.IN_DOUBT_RESOLVED: (("action",), ("value", "error")),
+    EntryKind.GRAPH_STEP: (("records", "hash"), ()),
 }
 """The payload schema of each kind: required and optional keys. `hash` and `id` are hexadecimal."""
 

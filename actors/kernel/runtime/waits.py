@@ -7,13 +7,13 @@ from datetime import datetime
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from actors.kernel.json import JsonValue
-from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.ids import AgentId, RunId, derive_id
 
 AnswerStatus: TypeAlias = Literal[
-    "replied", "completed", "failed", "cancelled", "approved", "denied"
+    "replied", "completed", "failed", "cancelled", "approved", "denied", "resumed"
 ]
-PERSONAL: Final = ("approved", "denied")
-"""What a person answers."""
+PERSONAL: Final = ("approved", "denied", "resumed")
+"""Answers that are accepted only while the run waits for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,8 @@ class Answer:
         run_id: Who waits for it.
         key: What it waits for: the id of an ask's message, a run (join), an approval, a call of a tool.
         status: ``replied`` by the target's code or a client; ``completed``, ``failed`` or ``cancelled``: how
-            the run ended that was joined or held the question; ``approved`` or ``denied`` by a person.
+            the run ended that was joined or held the question; ``approved`` or ``denied`` by a person;
+            ``resumed``: to a wait of a graph.
         result: What was replied, or returned.
         error: Type and message, for ``failed``; ``{"message": reason}`` for ``cancelled``.
         by: The run that answered.
@@ -42,14 +43,16 @@ class Answer:
     last_seq: int = -1
 
 
-WaitKind: TypeAlias = Literal["ask", "join", "approval", "tool"]
-FROM_OUTSIDE: Final = ("approval", "tool")
-"""What a person answers, or the program that a run talks to."""
+WaitKind: TypeAlias = Literal["ask", "join", "approval", "tool", "user", "event", "job"]
+GRAPH_WAITS: Final = ("user", "event", "job")
+"""Waits of graphs: for a person, an event, a job elsewhere."""
+FROM_OUTSIDE: Final = ("approval", "tool", *GRAPH_WAITS)
+"""What no agent answers: a person does, the program that a run talks to, or an event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """An open ask, join, approval or call of a client's tool, as others see it.
+    """An open ask, join, approval, call of a client's tool or wait of a graph, as others see it.
 
     Attributes:
         position: Where in the run it stands.
@@ -71,6 +74,20 @@ class Wait:
     must: bool = False
     request: JsonValue = None
     expires_at: datetime | None = None
+
+
+EVENT: Final = "event"
+"""In the request of a wait for an event: its id."""
+
+
+def event_id(tenant: str, name: str) -> str:
+    """Return the id of an event of a tenant; `name` says of which scope it is, too."""
+    return derive_id("event", tenant, name)
+
+
+def event_of(request: JsonValue) -> JsonValue:
+    """Return the id of the event that the request of a wait is for; None: it is for none."""
+    return request.get(EVENT) if isinstance(request, dict) else None
 
 
 class WaitPlace(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from actors.errors import ContractError
 from actors.kernel.agent.message import Message
@@ -13,6 +13,8 @@ from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.rows import Arrived, CancelReport, NewRun, SignalOutcome
 from actors.kernel.runtime.waits import Answer
 
+MOST_ANSWERED: Final = 2000
+"""Waits that one call of `emit` answers: it holds the rows of their runs."""
 OnConflict: TypeAlias = Literal["queue", "join", "reject", "interrupt"]
 
 
@@ -114,4 +116,18 @@ class ArrivalStore(Protocol):
 
         Raises:
             UnknownRunError: There is no such run.
+        """
+
+    async def emit(
+        self, event: str, payload: JsonValue, *, limit: int = MOST_ANSWERED
+    ) -> list[tuple[RunId, AgentId]]:
+        """Answer open waits for an event and tell the owners of their runs; return those.
+
+        Waits that have an answer are left. `limit` waits at most: call again until none are answered. Each
+        call is whole or not at all.
+
+        Args:
+            event: See `event_id`.
+            payload: The answer.
+            limit: How many waits at most.
         """

@@ -88,6 +88,11 @@ class GraphFork:
         branches = tuple(GraphBranch.from_dict(one) for one in data["branches"])
         return cls(seq=data["seq"], join=data["join"], branches=branches)
 
+    @property
+    def has_open(self) -> bool:
+        """True if a branch has not come to its end."""
+        return any(self.is_open(one) for one in self.branches)
+
     def is_open(self, branch: GraphBranch) -> bool:
         """Return whether a branch of this fork has something left to do or to wait for."""
         arrived = branch.fork is None and branch.node == self.join

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.errors import ConflictError, ContractError, Facts, PersistenceError
+from actors.errors import ConflictError, ContractError, Facts, PersistenceError, TerminalError
 
 
 class StaleResumeError(Facts, ConflictError, ValueError):
@@ -62,3 +62,11 @@ class NoSuchRunError(Facts, ContractError, KeyError):
 
     text = "no run {run_id!r} in this store: list the known ones with list_runs"
     run_id: str
+
+
+class GraphRunFailedError(Facts, TerminalError):
+    """A run of a graph failed: a node did, an effect at its last attempt, or a branch."""
+
+    text = "flow {flow}: {problem}"
+    flow: str
+    problem: str

@@ -1,4 +1,4 @@
-"""Answers from outside: approvals as people see them, and calls of tools that a run's client executes."""
+"""Answers from outside: to approvals, to calls of tools that a run's client executes, to waits of graphs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Final
 from actors.errors import UnknownApprovalError
 from actors.kernel.agent.message import payload_of
 from actors.kernel.agent.tools import InvocationResult
+from actors.kernel.json import JsonValue
 from actors.kernel.runtime.communication import ApprovalRequest
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.waits import Answer, OpenWait
+from actors.kernel.runtime.waits import GRAPH_WAITS, Answer, AnswerStatus, OpenWait
 from actors.kernel.store.lists import ApprovalFilter
 from actors.kernel.store.store import RunStore
 from actors.kernel.text import check_name_of, check_text_of, is_name
@@ -61,6 +62,47 @@ class Approvals:
         if outcome.accepted and outcome.agent_id is not None:
             self._on_answer(run_id, outcome.agent_id)
         return outcome.accepted
+
+    async def open_waits(self, run_id: RunId) -> list[tuple[str, dict[str, JsonValue]]]:
+        """Return the waits of a graph's run: the keys of their answers, and what each is for."""
+        if not is_name(run_id):
+            return []
+        found = await self._store.lists.waits(run_id, limit=MOST)
+        graph_waits = [one.wait for one in found if one.wait.kind in GRAPH_WAITS]
+        found_in = [(one.key, one.request) for one in graph_waits]
+        return [(key, told) for key, told in found_in if isinstance(told, dict)]
+
+    async def answer(self, run_id: RunId, key: str, payload: JsonValue, *, early: bool) -> bool:
+        """Answer a wait of a graph's run, which goes on. The first one counts; False for another.
+
+        With `early` the answer is kept until the run waits; else it must wait now.
+
+        Raises:
+            MessageTooLargeError: It has more than 256 KiB.
+            UnknownRunError: There is no such run.
+        """
+        clean = payload_of(payload, what=f"answer to run {run_id}")
+        status: AnswerStatus = "replied" if early else "resumed"
+        outcome = await self._store.arrivals.answer(Answer(run_id, key, status, result=clean))
+        if outcome.accepted and outcome.agent_id is not None:
+            self._on_answer(run_id, outcome.agent_id)
+        return outcome.accepted
+
+    async def emit(self, event: str, payload: JsonValue) -> list[RunId]:
+        """Answer all open waits of graphs for an event (`event_id`), once each; return their runs.
+
+        In steps, each durable when it is done: a call that dies half-way is made again. Who begins to wait
+        meanwhile may hear of it, too.
+
+        Raises:
+            MessageTooLargeError: It has more than 256 KiB.
+        """
+        clean, heard = payload_of(payload, what="an event"), list[RunId]()
+        while found := await self._store.arrivals.emit(event, clean):
+            for run_id, agent_id in found:
+                self._on_answer(run_id, agent_id)
+            heard += [run_id for run_id, _ in found]
+        return heard
 
     async def decide(
         self, approval_id: str, *, approve: bool, by: str, comment: str = ""

@@ -14,15 +14,16 @@ from actors.kernel.runtime.decisions import RESERVED
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.rows import Arrived, CancelReport, NewRun, SignalOutcome
-from actors.kernel.runtime.waits import PERSONAL, Answer
+from actors.kernel.runtime.waits import EVENT, PERSONAL, Answer, event_of
 from actors.kernel.store.arrivals import (
+    MOST_ANSWERED,
     ArrivalStore,
     OnConflict,
     Submitted,
     ends_of,
     sender_of_message,
 )
-from actors.runtime.memory.records import RunRecord, SignalRow, decide, pack
+from actors.runtime.memory.records import RunRecord, SignalRow, decide, pack, unpack
 from actors.runtime.memory.rows import MemoryRole
 from actors.runtime.memory.talk import keep_answer
 from actors.runtime.memory.tree import ask_to_stop
@@ -111,6 +112,25 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
             return SignalOutcome(accepted=False, agent_id=agent)
         self._notify(Nudge("signal", agent, answer.run_id))
         return SignalOutcome(accepted=True, agent_id=agent)
+
+    @override
+    async def emit(
+        self, event: str, payload: JsonValue, *, limit: int = MOST_ANSWERED
+    ) -> list[tuple[RunId, AgentId]]:
+        rows, found = self._rows, dict[RunId, AgentId]()
+        waiting = [
+            (run_id, row.wait.key)
+            for run_id, record in rows.runs.items()
+            for row in record.waits
+            if row.wait.kind == EVENT and row.wait.key not in record.answers
+            if event_of(unpack(row.request)) == event
+        ]
+        for run_id, key in sorted(waiting)[:limit]:
+            if (record := keep_answer(rows, Answer(run_id, key, "resumed", payload))) is not None:
+                found[run_id] = record.cause.agent_id
+        for run_id, agent in found.items():
+            self._notify(Nudge("signal", agent, run_id))
+        return [*found.items()]
 
     def _known_submit(self, new_run: NewRun, message: Message, sender: str) -> Submitted | None:
         row = self._rows.known(new_run.agent_id, sender, message.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -14,14 +14,14 @@ from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.workflow.effects import EffectType, WaitReason
 from actors.kernel.workflow.run_state import RunState, open_wait
 from actors.kernel.workflow.run_store import Fault, RunStore
-from actors.workflow.embedded.handlers import EffectHandlers, settled
 from actors.workflow.embedded.held_run import HeldRun
-from actors.workflow.embedded.loop_watch import LoopWatch
 from actors.workflow.embedded.wishes import Wish, Wishes
+from actors.workflow.handlers import EffectHandlers
 from actors.workflow.machine import attempts, records, waits
+from actors.workflow.machine.asking import NodeContext, asked
 from actors.workflow.machine.branches import Leaf, Path, joined, leaves, seen_at
-from actors.workflow.machine.deltas import OpenStep, varied
-from actors.workflow.machine.plans import planned
+from actors.workflow.machine.deltas import OpenStep, seen_by_handler
+from actors.workflow.machine.loop_watch import LoopWatch, endless
 from actors.workflow.machine.policy import EffectPolicy
 from actors.workflow.machine.records import CONTROL, Transition
 from actors.workflow.machine.requests import outcome_of
@@ -39,19 +39,6 @@ class OtherRuns(Protocol):
 
     def child_of(self, run: RunState) -> RunState | None:
         """Return the child that the run waits for, after it went on as far as it can; None: it is gone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeContext:
-    """Second argument of a node.
-
-    Attributes:
-        now: Returns the instant: ISO 8601 in UTC.
-        artifacts: The artifact store of the driver, or None.
-    """
-
-    now: Callable[[], str]
-    artifacts: Any = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,7 +127,7 @@ class Driver:
             held.take_at(path, joined(spec, seen, at=self.now()))
             return False
         if path not in held.opened:
-            held.take_at(path, self._asked(spec, seen))
+            held.take_at(path, asked(spec, seen, self.context, self.now))
             if path not in held.opened:
                 return False
         self._try(held, path)
@@ -202,28 +189,10 @@ class Driver:
             held.take_at(path, again)
         return True
 
-    def _asked(self, spec: WorkflowSpec, state: RunState) -> Transition:
-        """Return the decision on the answer of the current node."""
-        node = spec.nodes.get(state.current_node)
-        if node is None:
-            problem = f"graph {spec.workflow_id!r} has no node {state.current_node!r}"
-            return records.failed(state, problem, at=self.now())
-        copy = state.cloned()
-        try:
-            plan = settled(node(copy, self.context))
-        except Exception as exc:  # noqa: BLE001 - of an author's function, and recorded
-            problem = f"node {state.current_node!r} raised {type(exc).__name__}: {exc}"
-            return records.failed(state, problem, at=self.now())
-        return planned(spec, state, copy.vars, plan, at=self.now())
-
     def _watched(self, watch: LoopWatch, held: HeldRun, path: Path) -> None:
         seen = seen_at(held.state, path)
         if seen is not None and watch.is_endless(seen):
-            problem = (
-                f"node {seen.current_node!r} comes again with the same vars and without an effect: "
-                "an endless loop"
-            )
-            held.take_at(path, records.failed(seen, problem, at=self.now()))
+            held.take_at(path, endless(seen, at=self.now()))
 
     def _try(self, held: HeldRun, path: Path) -> None:
         """Make one attempt of the open effect of a branch."""
@@ -284,8 +253,3 @@ def _is_in_doubt(opened: OpenStep) -> bool:
 def is_paused(state: RunState) -> bool:
     """Return whether somebody paused the run."""
     return bool(namespace(namespace(state.vars, RUNTIME), CONTROL).get("paused"))
-
-
-def seen_by_handler(state: RunState, opened: OpenStep) -> RunState:
-    """Return a copy of the run as the node left it when it asked for the effect."""
-    return replace(state, vars=varied(state.vars, opened.changed)).cloned()

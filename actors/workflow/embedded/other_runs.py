@@ -7,25 +7,16 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from actors.errors import ContractError
-from actors.kernel.runtime.ids import derive_id
-from actors.kernel.workflow.effects import (
-    EffectOutcome,
-    EffectType,
-    RunStatus,
-    WaitReason,
-    WaitState,
-)
+from actors.kernel.workflow.effects import EffectOutcome, EffectType, RunStatus, WaitReason
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState, event_keys
 from actors.kernel.workflow.run_store import EventWaitStore, QueryableRunStore
 from actors.workflow.machine.deltas import OpenStep
-from actors.workflow.machine.event_keys import key_of_payload
+from actors.workflow.machine.event_keys import event_from, key_of_payload
 from actors.workflow.machine.spec import WorkflowSpec
-from actors.workflow.machine.variables import RUNTIME, namespace, place_of
+from actors.workflow.machine.starting import child_id, child_vars
+from actors.workflow.machine.waits import waiting_for
 
-DEPTH: Final = "depth"
-"""In `_runtime`: how many runs are above this one."""
-DEEPEST: Final = 32
 MOST_LISTENERS: Final = 100_000
 CHILD_STEPS: Final = 1000
 
@@ -101,13 +92,7 @@ class RunEffects:
         if not isinstance(self.runs, QueryableRunStore):
             raise GraphError("emit_event", "the run store must be a QueryableRunStore")
         key = key_of_payload(run, payload)
-        event = {
-            "event_id": event_id,
-            "name": payload.get("name"),
-            "scope": payload.get("scope") or "session",
-            "payload": payload.get("payload"),
-            "run_id": run.run_id,
-        }
+        event = event_from(payload, event_id, run.run_id)
         listeners = self._waiting_for(key)
         if listeners and self.registry() is None:
             raise GraphError(
@@ -149,34 +134,29 @@ class RunEffects:
     def _begun(self, run: RunState, opened: OpenStep) -> EffectOutcome:
         payload = opened.effect.payload
         spec = self._spec_of(payload)
-        depth = int(namespace(run.vars, RUNTIME).get(DEPTH) or 0) + 1
-        if depth > DEEPEST:
-            problem = (
-                f"{DEEPEST} sub-graphs within each other: {spec.workflow_id!r} would be one more"
-            )
-            raise GraphError("start_subworkflow", problem)
-        variables = {**(payload.get("vars") or {})}
-        variables[RUNTIME] = {**namespace(variables, RUNTIME), DEPTH: depth}
-        child_id = self.runtime.start(
+        variables = child_vars(run, payload)
+        name = self.runtime.start(
             workflow=spec,
             vars=variables,
-            run_id=str(payload.get("run_id") or _child_id(run, opened)),
+            run_id=str(payload.get("run_id") or child_id(run, opened)),
             actor_id=run.actor_id,
             session_id=payload.get("session_id") or run.session_id,
             parent_run_id=run.run_id,
         )
         if payload.get("async"):
             if payload.get("wait"):
-                return _waiting(spec, child_id, {"async": True})
-            return EffectOutcome.completed({"sub_run_id": child_id, "async": True})
-        child = self.runtime.tick(workflow=spec, run_id=child_id, max_steps=CHILD_STEPS)
+                return waiting_for(spec, name, {"async": True})
+            return EffectOutcome.completed({"sub_run_id": name, "async": True})
+        child = self.runtime.tick(workflow=spec, run_id=name, max_steps=CHILD_STEPS)
         if child.status is RunStatus.COMPLETED:
-            return EffectOutcome.completed({"sub_run_id": child_id, "output": child.output})
+            return EffectOutcome.completed({"sub_run_id": name, "output": child.output})
         if child.status.is_terminal:
-            problem = f"subworkflow {spec.workflow_id!r} (run {child_id}) {child.status.value}: {child.error}"
+            problem = (
+                f"subworkflow {spec.workflow_id!r} (run {name}) {child.status.value}: {child.error}"
+            )
             return EffectOutcome.failed(problem, retryable=False)
         wait = child.waiting.to_dict() if child.waiting else None
-        return _waiting(spec, child_id, {"sub_waiting": wait})
+        return waiting_for(spec, name, {"sub_waiting": wait})
 
     def _spec_of(self, payload: dict[str, Any]) -> WorkflowSpec:
         name = payload.get("workflow_id")
@@ -194,18 +174,3 @@ class RunEffects:
     def _spec(self, workflow_id: str) -> WorkflowSpec | None:
         registry = self.registry()
         return None if registry is None else registry.get(workflow_id)
-
-
-def _child_id(run: RunState, opened: OpenStep) -> str:
-    return derive_id(place_of(run.run_id, run.vars), opened.seq, "child")
-
-
-def subworkflow_key(child_id: str) -> str:
-    """Return the key of a wait for the end of a child."""
-    return f"subworkflow:{child_id}"
-
-
-def _waiting(spec: WorkflowSpec, child_id: str, more: dict[str, Any]) -> EffectOutcome:
-    details = {"sub_run_id": child_id, "sub_workflow_id": spec.workflow_id, **more}
-    wait = WaitState(WaitReason.SUBWORKFLOW, wait_key=subworkflow_key(child_id), details=details)
-    return EffectOutcome.waiting(wait)

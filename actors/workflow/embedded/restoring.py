@@ -9,8 +9,8 @@ from actors.kernel.workflow.drawn import new_id, utc_now_iso
 from actors.kernel.workflow.errors import GraphError, RunIdentityConflict, SpecChangedError
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.snapshots import Snapshot
-from actors.workflow.embedded.starting import check_nodes, start_record
 from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.machine.starting import check_nodes, start_record
 from actors.workflow.machine.variables import RECORDS, RUNTIME, with_path
 
 

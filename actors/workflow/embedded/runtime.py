@@ -23,19 +23,20 @@ from actors.kernel.workflow.run_state import RunState, open_waits
 from actors.kernel.workflow.run_store import CreatingRunStore, Fault, RunStore, no_fault
 from actors.runtime.loop.clock import SystemClock
 from actors.workflow.embedded.deletion import deleted_tree
-from actors.workflow.embedded.driver import Driver, NodeContext
-from actors.workflow.embedded.handlers import EffectHandlers, Handler
+from actors.workflow.embedded.driver import Driver
 from actors.workflow.embedded.held_run import HeldRun
 from actors.workflow.embedded.other_runs import GraphLookup, RunEffects
 from actors.workflow.embedded.run_locks import RunLocks
-from actors.workflow.embedded.starting import check_graph, check_identity, new_run, start_record
 from actors.workflow.embedded.wishes import Wish, Wishes
+from actors.workflow.handlers import EffectHandlers, Handler
 from actors.workflow.machine import limits, records, waits
+from actors.workflow.machine.asking import NodeContext
 from actors.workflow.machine.deltas import TRACES
 from actors.workflow.machine.limits import LimitWarning, RuntimeConfig
 from actors.workflow.machine.policy import DefaultEffectPolicy, EffectPolicy
 from actors.workflow.machine.records import ANSWERS
 from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.machine.starting import check_graph, check_identity, new_run, start_record
 from actors.workflow.machine.variables import LIMITS, RUNTIME, namespace
 
 INBOX: Final = "inbox"
@@ -77,8 +78,7 @@ class WorkflowRuntime:
     ) -> None:
         self.run_store, self.ledger_store = run_store, ledger_store
         self.effect_policy = effect_policy or DefaultEffectPolicy()
-        self.workflow_registry = workflow_registry
-        self.artifact_store = artifact_store
+        self.workflow_registry, self.artifact_store = workflow_registry, artifact_store
         self.config = config or RuntimeConfig()
         self._locks, self._wishes = RunLocks(run_store), Wishes()
         self._driven: dict[str, HeldRun] = {}

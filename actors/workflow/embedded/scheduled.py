@@ -10,13 +10,13 @@ from actors.kernel.workflow.errors import StaleResumeError
 from actors.kernel.workflow.ledger_store import LedgerStore
 from actors.kernel.workflow.run_state import RunState, open_waits
 from actors.kernel.workflow.run_store import RunStore
-from actors.workflow.embedded.handlers import Handler
 from actors.workflow.embedded.registry import WorkflowRegistry
 from actors.workflow.embedded.runtime import WorkflowRuntime
 from actors.workflow.embedded.scheduler import Scheduler
 from actors.workflow.embedded.stores.ledger_store import InMemoryLedgerStore
 from actors.workflow.embedded.stores.ledgers import ObservableLedgerStore
 from actors.workflow.embedded.stores.run_store import InMemoryRunStore
+from actors.workflow.handlers import Handler
 from actors.workflow.machine.policy import EffectPolicy
 from actors.workflow.machine.spec import WorkflowSpec
 

@@ -14,9 +14,9 @@ from actors.kernel.workflow.errors import StaleResumeError
 from actors.kernel.workflow.run_state import RunState, open_waits
 from actors.kernel.workflow.run_store import QueryableRunStore
 from actors.workflow.embedded.driver import is_paused
-from actors.workflow.embedded.other_runs import subworkflow_key
 from actors.workflow.embedded.registry import WorkflowRegistry
 from actors.workflow.embedded.runtime import WorkflowRuntime
+from actors.workflow.machine.waits import subworkflow_key
 
 _log = logging.getLogger("callboard.workflow")
 _PAGE = 1000

@@ -7,6 +7,7 @@ so each driver that carries out what is wanted comes to the same ledger.
 - `spec`: the graph. `variables`: the names in a run's vars. `event_keys`: the names of events.
 - `limits`, `policy`: what a run may use, and how often an effect is tried.
 - `deltas`: how a record changes a state. `recovery`: the state behind a crash.
+- `starting`: new runs. `asking`: the call of a node. `loop_watch`: loops that have no end.
 - `plans`, `attempts`, `waits`: the decisions. `records`: what they have in common.
 - `branches`: a branch as a run of its own, and the join.
 - `requests`: the effects that need no I/O.

@@ -28,7 +28,7 @@ def ended(
     state: RunState, opened: OpenStep, outcome: Any, policy: EffectPolicy, *, at: str
 ) -> Transition:
     """Decide on the outcome of an attempt of an effect."""
-    found = _sound(outcome, opened)
+    found = sound(outcome, opened)
     attempt = attempt_of(state, opened, at=at)
     if found.status == StepStatus.FAILED:
         return _attempt_failed(state, opened, attempt, found, policy, at=at)
@@ -78,7 +78,7 @@ def aborted(
     state: RunState, opened: OpenStep, outcome: Any, how: dict[str, Any], *, at: str
 ) -> Transition:
     """Decide on an effect during which the run was cancelled: its record keeps what came of it."""
-    found = _sound(outcome, opened)
+    found = sound(outcome, opened)
     record = replace(
         attempt_of(state, opened, at=at),
         status=StepStatus.CANCELLED,
@@ -117,8 +117,8 @@ def _attempt_failed(  # noqa: PLR0917 - facts of one attempt
     return told_of_end(after, at=at)
 
 
-def _sound(outcome: Any, opened: OpenStep) -> EffectOutcome:  # noqa: PLR0911
-    """Return the outcome, or a failure that says what is wrong with it."""
+def sound(outcome: Any, opened: OpenStep) -> EffectOutcome:  # noqa: PLR0911
+    """Return the outcome of a handler with a copy of its result, or the failure that it is."""
     name = f"handler of {opened.effect.type.value}"
     if not isinstance(outcome, EffectOutcome):
         problem = f"{name} returned a {type(outcome).__name__}. Return an EffectOutcome; it is no coroutine"

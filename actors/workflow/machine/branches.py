@@ -17,6 +17,7 @@ from actors.kernel.workflow.durable import durable_copy
 from actors.kernel.workflow.effects import RunStatus, StepStatus, WaitReason, WaitState
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState, open_wait
+from actors.kernel.workflow.step_record import StepRecord
 from actors.workflow.machine.deltas import varied
 from actors.workflow.machine.records import Transition, behind, failed, recorded
 from actors.workflow.machine.spec import WorkflowSpec
@@ -107,10 +108,18 @@ def lifted(state: RunState, path: Path, decided: Transition) -> Transition:
     """Return a decision about a branch as one about its run."""
     if not path:
         return decided
-    records = tuple(
+    return replace(
+        decided, state=put(state, path, decided.state), records=records_at(path, decided)
+    )
+
+
+def records_at(path: Path, decided: Transition) -> tuple[StepRecord, ...]:
+    """Return the records of a decision about a branch, as those of its run."""
+    if not path:
+        return decided.records
+    return tuple(
         replace(one, delta={**(one.delta or {}), "branch": [*path]}) for one in decided.records
     )
-    return replace(decided, state=put(state, path, decided.state), records=records)
 
 
 def put(state: RunState, path: Path, seen: RunState) -> RunState:

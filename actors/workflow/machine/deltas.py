@@ -169,3 +169,8 @@ def _metered(variables: dict[str, Any], record: StepRecord) -> dict[str, Any]:
     if not isinstance(tokens, int):
         return variables
     return with_path(variables, [LIMITS, "estimated_tokens_used"], tokens)
+
+
+def seen_by_handler(state: RunState, opened: OpenStep) -> RunState:
+    """Return a copy of the run as the node left it when it asked for the effect."""
+    return replace(state, vars=varied(state.vars, opened.changed)).cloned()

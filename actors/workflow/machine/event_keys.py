@@ -41,3 +41,14 @@ def key_of_payload(run: RunState, payload: dict[str, Any]) -> str:
     }
     scope_id = str(payload.get(f"{scope}_id") or own.get(scope, ""))
     return event_key(str(payload.get("name") or ""), scope=scope, scope_id=scope_id)
+
+
+def event_from(payload: dict[str, Any], id_: str, run_id: str) -> dict[str, Any]:
+    """Return what who waits for an event is given."""
+    return {
+        "event_id": id_,
+        "name": payload.get("name"),
+        "scope": payload.get("scope") or "session",
+        "payload": payload.get("payload"),
+        "run_id": run_id,
+    }

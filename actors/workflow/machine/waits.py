@@ -7,11 +7,18 @@ from typing import Any, Final
 
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.durable import MAX_DEPTH, durable_copy
-from actors.kernel.workflow.effects import RunStatus, StepStatus, WaitReason, WaitState
+from actors.kernel.workflow.effects import (
+    EffectOutcome,
+    RunStatus,
+    StepStatus,
+    WaitReason,
+    WaitState,
+)
 from actors.kernel.workflow.errors import GraphError, StaleResumeError
 from actors.kernel.workflow.run_state import RunState, open_wait
 from actors.workflow.machine.branches import Leaf, leaves, lifted, seen_at
 from actors.workflow.machine.records import Transition, behind, completed, failed, recorded
+from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.variables import RUNTIME, namespace, place_of, seq_of, split_key
 
 SEEN: Final = "events_seen"
@@ -52,10 +59,9 @@ def heard(state: RunState, key: str, event: dict[str, Any], *, at: str) -> Trans
 
     None: none does, or the run got one of its `event_id` before.
     """
-    seen = namespace(state.vars, RUNTIME).get(SEEN) or []
-    if event["event_id"] in seen:
+    if event["event_id"] in seen_events(state):
         return None
-    more = {"set": [[[RUNTIME, SEEN], [*seen, event["event_id"]][-MOST_SEEN:]]]}
+    more = note_of(state, event)
     decided = Transition(state)
     for leaf in leaves(state):
         wait = leaf.wait
@@ -63,6 +69,16 @@ def heard(state: RunState, key: str, event: dict[str, Any], *, at: str) -> Trans
             after = _answered_at(decided.state, leaf, event, at=at, more=more)
             decided = replace(after, records=decided.records + after.records)
     return decided if decided.records else None
+
+
+def seen_events(state: RunState) -> list[str]:
+    """Return the ids of the last events that answered a wait of the run."""
+    return namespace(state.vars, RUNTIME).get(SEEN) or []
+
+
+def note_of(state: RunState, event: dict[str, Any]) -> dict[str, Any]:
+    """Return the delta that notes an event among those that answered a wait of the run."""
+    return {"set": [[[RUNTIME, SEEN], [*seen_events(state), event["event_id"]][-MOST_SEEN:]]]}
 
 
 def fell_due(state: RunState, *, at: str) -> Transition | None:
@@ -140,3 +156,15 @@ def ended_with(
     output = {"success": True, "result": result}
     end = completed(after.state, output, {}, at=at, via=via)
     return replace(end, records=after.records + end.records)
+
+
+def subworkflow_key(child_id: str) -> str:
+    """Return the key of a wait for the end of a child."""
+    return f"subworkflow:{child_id}"
+
+
+def waiting_for(spec: WorkflowSpec, child_id: str, more: dict[str, Any]) -> EffectOutcome:
+    """Return the outcome of an effect that waits for the end of a child; `more` stands in its details."""
+    details = {"sub_run_id": child_id, "sub_workflow_id": spec.workflow_id, **more}
+    wait = WaitState(WaitReason.SUBWORKFLOW, wait_key=subworkflow_key(child_id), details=details)
+    return EffectOutcome.waiting(wait)

@@ -108,7 +108,7 @@ def _link_line(link: CausalLink, start: datetime | None) -> Text:
     line = Text(f"+{seconds_text(between(start, link.at))}  {link.verb} → {link.target}")
     if link.took_s is not None:
         line.append(f"  {link.outcome.lower()} after {seconds_text(link.took_s)}", style="dim")
-    elif link.verb in ("ask", "approval", "tool"):
+    elif link.verb in ("ask", "approval", "tool", "wait"):
         line.append("  no answer", style="dim")
     return line
 

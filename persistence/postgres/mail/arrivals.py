@@ -19,6 +19,7 @@ from actors.kernel.runtime.rows import Arrived, CancelReport, NewRun, SignalOutc
 from actors.kernel.runtime.waits import Answer
 from actors.kernel.storage.errors import SessionDeletingError
 from actors.kernel.store.arrivals import (
+    MOST_ANSWERED,
     ArrivalStore,
     OnConflict,
     Submitted,
@@ -51,6 +52,7 @@ SQL_NUDGE: Final[LiteralString] = "select nudge_owners($1,$2,$3,$4,$5)"
 SQL_GIVE_ANSWER: Final[LiteralString] = (
     "select agent, fresh, same from give_answer($1,$2,$3,$4,$5,$6,$7,$8)"
 )
+SQL_EMIT_EVENT: Final[LiteralString] = "select run, agent from emit_event($1,$2,$3,$4)"
 SQL_REQUEST_CANCEL: Final[LiteralString] = "select run_id, agent from request_cancel($1,$2,$3)"
 
 
@@ -157,6 +159,14 @@ class Arrivals(ArrivalStore):
         row = rows[0]
         accepted = row["fresh"] or (again and row["same"])
         return SignalOutcome(accepted, AgentId.parse(row["agent"]))
+
+    @override
+    async def emit(
+        self, event: str, payload: JsonValue, *, limit: int = MOST_ANSWERED
+    ) -> list[tuple[RunId, AgentId]]:
+        text = text_or_none(payload, "event")
+        rows = await self._links.fetch("emitting", SQL_EMIT_EVENT, self._me, event, text, limit)
+        return [(RunId(row["run"]), AgentId.parse(row["agent"])) for row in rows]
 
     @override
     async def request_cancel(self, run_id: RunId, *, reason: str) -> CancelReport:

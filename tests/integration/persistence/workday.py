@@ -276,12 +276,11 @@ class Workday:
             )
         )
         await self.all(lambda n: self._take_back(askers[n], sent[n]))
-        wait = Wait("2", "approval", "a", request={})
+        wait = Wait("2", "event", "a", request={"event": self.day})
         await asyncio.gather(*(rest(run, wait) for run in askers))
-        store = self.bed.store
-        await asyncio.gather(
-            *(store.arrivals.answer(Answer(r.run_id, "a", "approved")) for r in askers)
-        )
+        arrivals = self.bed.store.arrivals
+        assert len(await arrivals.emit(self.day, {}, limit=1)) == 1
+        await asyncio.gather(*(arrivals.answer(Answer(r.run_id, "a", "resumed")) for r in askers))
         await asyncio.gather(*(run.complete() for run in askers))
 
     async def _take_back(self, run: Turns, sent: Outgoing) -> None:

@@ -15,11 +15,11 @@ from actors.kernel.workflow.ledger_store import metrics_of
 from actors.kernel.workflow.run_state import RunState
 from actors.workflow.embedded.histories.source import HistorySource
 from actors.workflow.embedded.histories.turns import duration_ms, session_turns
-from actors.workflow.embedded.starting import check_nodes
 from actors.workflow.machine.branches import Path
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.recovery import behind_record, record_from
 from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.machine.starting import check_nodes
 from actors.workflow.machine.variables import RUNTIME, namespace, with_path
 
 RUN_HISTORY_BUNDLE_VERSION_V1: Final = 1

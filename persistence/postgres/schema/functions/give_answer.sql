@@ -1,5 +1,5 @@
--- Keep what ends a wait of a run; a person's decision is kept only while the run waits for it. No row: there is
--- no such run. `same`: this very answer is there.
+-- Keep what ends a wait of a run; a person's decision, and the answer to a graph's wait, only while the run waits for it.
+-- No row: there is no such run. `same`: this very answer is there.
 create or replace function give_answer(me text, p_run text, p_key text, p_status text, p_result text,
   p_error text, p_by text, p_last int)
 returns table (agent text, fresh boolean, same boolean)
@@ -11,7 +11,7 @@ begin
   insert into completions (parent, child, status, result, error, run, last_seq)
     select r.run_id, p_key, p_status, p_result::json, p_error::json, p_by, p_last
       from runs r where r.run_id = p_run
-        and (p_status not in ('approved', 'denied')
+        and (p_status not in ('approved', 'denied', 'resumed')
           or exists (select 1 from waits w where w.run_id = p_run and w.key = p_key))
     on conflict do nothing;
   made := found;

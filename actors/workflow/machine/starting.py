@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from actors.kernel.runtime.ids import derive_id
@@ -11,10 +12,20 @@ from actors.kernel.workflow.errors import GraphError, RunIdentityConflict
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
 from actors.workflow.machine.branches import leaves, seen_at
+from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.limits import RuntimeConfig
 from actors.workflow.machine.spec import WorkflowSpec
-from actors.workflow.machine.variables import LIMITS, ensure_namespaces, namespace
+from actors.workflow.machine.variables import (
+    LIMITS,
+    RUNTIME,
+    ensure_namespaces,
+    namespace,
+    place_of,
+)
 
+DEPTH: Final = "depth"
+"""In `_runtime`: how many runs are above this one."""
+DEEPEST: Final = 32
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 
@@ -100,3 +111,24 @@ def check_identity(found: RunState, wanted: RunState) -> None:
         if getattr(found, name) != getattr(wanted, name):
             problem = f"its {name} is {getattr(found, name)!r}, not {getattr(wanted, name)!r}"
             raise RunIdentityConflict(wanted.run_id, problem)
+
+
+def child_id(run: RunState, opened: OpenStep) -> str:
+    """Return the name of the sub-graph that an effect starts, where its payload gives none."""
+    return derive_id(place_of(run.run_id, run.vars), opened.seq, "child")
+
+
+def child_vars(run: RunState, payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the vars that a sub-graph of a run begins with.
+
+    Raises:
+        GraphError: Too many sub-graphs would be within each other.
+    """
+    depth = int(namespace(run.vars, RUNTIME).get(DEPTH) or 0) + 1
+    if depth > DEEPEST:
+        name = payload.get("workflow_id")
+        problem = f"{DEEPEST} sub-graphs within each other: {name!r} would be one more"
+        raise GraphError("start_subworkflow", problem)
+    variables = {**(payload.get("vars") or {})}
+    variables[RUNTIME] = {**namespace(variables, RUNTIME), DEPTH: depth}
+    return variables

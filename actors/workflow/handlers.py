@@ -8,9 +8,12 @@ from typing import Any, Final, TypeAlias
 
 from actors.kernel.workflow.effects import Effect, EffectOutcome, EffectType
 from actors.kernel.workflow.run_state import RunState
+from actors.workflow.machine.asking import settled
 
-Handler: TypeAlias = Callable[..., EffectOutcome]
-"""Gets the run, the effect and, if it takes three arguments, the node behind it; returns an `EffectOutcome`."""
+Handler: TypeAlias = Callable[..., Any]
+"""Gets the run, the effect and, if it takes three arguments, the node behind it; returns an `EffectOutcome`.
+
+It may be a coroutine function where runs are actors; the embedded driver awaits nothing."""
 
 _ALL: Final = 3
 
@@ -26,24 +29,32 @@ class EffectHandlers:
 
     def call(self, run: RunState, effect: Effect, next_node: str | None) -> Any:
         """Return what the handler does; its exception is a failed attempt."""
-        handler = self._handlers.get(effect.type)
-        if handler is None:
-            problem = (
-                f"no handler is registered for effect {effect.type.value!r}. "
-                f"Pass effect_handlers={{EffectType.{effect.type.name}: handler}}"
-            )
-            return EffectOutcome.failed(problem, retryable=False)
         try:
-            return settled(handler(run, effect, next_node))
+            return settled(self._begun(run, effect, next_node))
         except Exception as exc:  # noqa: BLE001 - of a host's function, and recorded
-            return EffectOutcome.failed(f"{type(exc).__name__}: {exc}")
+            return _raised(exc)
+
+    async def awaited(self, run: RunState, effect: Effect, next_node: str | None) -> Any:
+        """Return what `call` does; a handler may be a coroutine function."""
+        try:
+            answer = self._begun(run, effect, next_node)
+            return await answer if inspect.isawaitable(answer) else answer
+        except Exception as exc:  # noqa: BLE001 - as above
+            return _raised(exc)
+
+    def _begun(self, run: RunState, effect: Effect, next_node: str | None) -> Any:
+        handler = self._handlers.get(effect.type)
+        if handler is not None:
+            return handler(run, effect, next_node)
+        problem = (
+            f"no handler is registered for effect {effect.type.value!r}. "
+            f"Pass effect_handlers={{EffectType.{effect.type.name}: handler}}"
+        )
+        return EffectOutcome.failed(problem, retryable=False)
 
 
-def settled(answer: Any) -> Any:
-    """Return what a function gave back; a coroutine is closed, since nobody will await it."""
-    if inspect.iscoroutine(answer):
-        answer.close()
-    return answer
+def _raised(exc: Exception) -> EffectOutcome:
+    return EffectOutcome.failed(f"{type(exc).__name__}: {exc}")
 
 
 def tool_calls(tools: Mapping[str, Callable[..., Any]]) -> Handler:

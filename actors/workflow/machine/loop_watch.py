@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from actors.kernel.workflow.run_state import RunState
+from actors.workflow.machine.records import Transition, failed
 from actors.workflow.machine.variables import BRANCH, RUNTIME, namespace
 
 BEGIN = 64
@@ -38,3 +39,12 @@ class LoopWatch:
         own = {name: value for name, value in state.vars.items() if name != RUNTIME}
         branch = namespace(state.vars, RUNTIME).get(BRANCH)
         return state.current_node, state.status, branch, own
+
+
+def endless(state: RunState, *, at: str) -> Transition:
+    """Decide on a run that goes round for ever: it fails."""
+    problem = (
+        f"node {state.current_node!r} comes again with the same vars and without an effect: "
+        "an endless loop"
+    )
+    return failed(state, problem, at=at)

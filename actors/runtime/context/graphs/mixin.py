@@ -1,0 +1,29 @@
+"""The part of `RunContext` that drivers of graphs use. It is imported when one does."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from actors.runtime.context.call import RunState
+    from actors.runtime.context.effects import Effects
+    from actors.runtime.context.graphs.verbs import GraphVerbs
+    from actors.runtime.context.host_services import HostServices
+    from actors.runtime.context.waits import Waits
+
+
+class GraphDriving:
+    """See the module's docstring."""
+
+    _run: RunState
+    _effects: Effects
+    _waits: Waits
+    _env: HostServices
+
+    @cached_property
+    def graph(self) -> GraphVerbs:
+        """The verbs of graphs: for `actors.workflow`, not for authors."""
+        from actors.runtime.context.graphs.verbs import GraphVerbs  # noqa: PLC0415 - few use it
+
+        return GraphVerbs(self._run, self._effects, self._waits, self._env.on_nudges)

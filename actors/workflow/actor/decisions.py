@@ -1,0 +1,146 @@
+"""The decisions of one execution: those that the log has, and new ones, which the machine makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from actors.kernel.json import canonical_json
+from actors.kernel.workflow.effects import RunStatus
+from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.step_record import StepRecord, chained
+from actors.runtime.context.graphs.verbs import GraphVerbs
+from actors.workflow.actor.step_entry import START, packed, unpacked
+from actors.workflow.machine.asking import NodeContext, asked
+from actors.workflow.machine.branches import Path, joined, records_at, seen_at
+from actors.workflow.machine.deltas import OpenStep
+from actors.workflow.machine.loop_watch import LoopWatch, endless
+from actors.workflow.machine.records import Transition
+from actors.workflow.machine.recovery import behind_record
+from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.machine.starting import start_record
+
+Decide: TypeAlias = Callable[[RunState, str], Transition]
+"""Gets a branch as it is, and the instant; returns what is decided."""
+MOST_NODES: Final = 32
+"""So many nodes are called for one entry of the log, at most."""
+
+
+class Decisions:
+    """The state of a run of a graph, and the records that lead to it.
+
+    Attributes:
+        state: The state now.
+        opened: The effects that have begun and have no end, by branch.
+        head: The hash of the last record.
+        entries: How many entries they take in this generation.
+        size_bytes: How many bytes, as JSON.
+    """
+
+    def __init__(self, verbs: GraphVerbs, spec: WorkflowSpec, artifacts: Any) -> None:
+        self._verbs, self._spec = verbs, spec
+        self._context = NodeContext(now=self._now, artifacts=artifacts)
+        self._watches: dict[Path, LoopWatch] = {}
+        self.state: RunState
+        self.opened: dict[Path, OpenStep] = {}
+        self.head: str | None = None
+        self.entries = self.size_bytes = 0
+
+    def _now(self) -> str:
+        return self._verbs.now().isoformat()
+
+    def begin(self, new: Callable[[str], RunState]) -> None:
+        """Begin with the state that the log has, or with a new one."""
+        step = self._verbs.step()
+        if step.known is None:
+            self.state = new(self._now())
+            step.record([self._linked(start_record(self.state), None)])
+        else:
+            self.state = RunState.from_dict(step.known[0]["delta"][START])
+            self.head = step.known[0]["record_hash"]
+
+    def go_on(self, state: RunState, head: str | None) -> None:
+        """Go on with the state of the generation before."""
+        self.state, self.head = state, head
+
+    def seen(self, path: Path) -> RunState | None:
+        """Return a branch as a run of its own; None: the run has no such branch now."""
+        return seen_at(self.state, path)
+
+    def is_over(self, path: Path) -> bool:
+        """Return whether a branch has come to its end, or the run has."""
+        if not path:
+            return self.state.status.is_terminal
+        around = self.seen(path[:-1])
+        fork = None if around is None else around.fork
+        place = None if fork is None else fork.place(path[-1])
+        return fork is None or place is None or not fork.is_open(fork.branches[place])
+
+    def advance(
+        self, path: Path, decide: Decide | None = None, result_at: tuple[str, Any] | None = None
+    ) -> None:
+        """Decide and call nodes until something has to be waited for: one entry of the log.
+
+        Args:
+            path: The branch.
+            decide: The first decision; None: what its node answers, or the join.
+            result_at: The position of the effect whose result the first record has, and the result.
+        """
+        step = self._verbs.step()
+        self.entries += 1
+        if step.known is None:
+            step.record(self._made(path, decide or self._next(path), result_at and result_at[0]))
+            return
+        results = {} if result_at is None else dict([result_at])
+        for told in step.known:
+            self.size_bytes += len(canonical_json(told))
+            self._take(unpacked(told, self.state, results))
+
+    def _made(
+        self, path: Path, decide: Decide | None, result_at: str | None
+    ) -> list[dict[str, Any]]:
+        made: list[dict[str, Any]] = []
+        for _ in range(MOST_NODES):
+            seen = self.seen(path)
+            if decide is None or seen is None:
+                break
+            for record in records_at(path, decide(seen, self._now())):
+                made.append(self._linked(record, result_at))
+                result_at = None
+            decide = self._next(path)
+        return made
+
+    def _linked(self, record: StepRecord, result_at: str | None) -> dict[str, Any]:
+        """Take a record, as the next link of the chain; return it as the log keeps it."""
+        linked = chained(record.to_dict(), self.head)
+        self._take(linked)
+        told = packed(linked, result_at)
+        self.size_bytes += len(canonical_json(told))
+        return told
+
+    def _take(self, record: dict[str, Any]) -> None:
+        self.head = record["record_hash"]
+        self.state = behind_record(self.state, self.opened, record)
+
+    def _next(self, path: Path) -> Decide | None:
+        """Return the next decision in a branch; None: it waits for something, or ended."""
+        seen = self.seen(path)
+        watch = self._watches.setdefault(path, LoopWatch())
+        is_resting = seen is None or seen.status is not RunStatus.RUNNING
+        if seen is None or is_resting or path in self.opened or self.is_over(path):
+            watch.forget()
+            return None
+        if seen.fork is not None:
+            return None if seen.fork.has_open else self._join
+        return self._endless if watch.is_endless(seen) else self._ask
+
+    def _ask(self, seen: RunState, at: str) -> Transition:
+        del at
+        return asked(self._spec, seen, self._context, self._now)
+
+    def _join(self, seen: RunState, at: str) -> Transition:
+        return joined(self._spec, seen, at=at)
+
+    @staticmethod
+    def _endless(seen: RunState, at: str) -> Transition:
+        return endless(seen, at=at)

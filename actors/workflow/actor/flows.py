@@ -1,0 +1,81 @@
+"""Flows: the graphs of an app, served by a runtime as agents of one type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from actors.errors import RegistrationError
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.workflow.effects import EffectType
+from actors.runtime.runtime import Runtime
+from actors.workflow.actor.agent import FlowAgent
+from actors.workflow.actor.terms import FlowTerms
+from actors.workflow.handlers import EffectHandlers, Handler
+from actors.workflow.machine.limits import RuntimeConfig
+from actors.workflow.machine.policy import EffectPolicy, RetryPolicy
+from actors.workflow.machine.spec import WorkflowSpec
+
+
+class Flows:
+    """The graphs of an app. A run of one is the run of an agent ``<app>/<flow>:<id>``, on any host of the app.
+
+    Args:
+        app: The type of the agents: one for all flows.
+        flows: The graphs.
+        effect_handlers: Functions of the host by type of effect; they may be coroutine functions. Plain
+            ones run on the event loop: what blocks belongs into a coroutine with `asyncio.to_thread`.
+        effect_policy: How often effects are tried; None: calls of models three times, tools twice.
+        config: Limits of new runs.
+        artifact_store: For nodes, as `ctx.artifacts`.
+
+    Raises:
+        RegistrationError: Two graphs have one name, or a name has a colon.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        flows: Iterable[WorkflowSpec],
+        *,
+        effect_handlers: Mapping[EffectType, Handler] | None = None,
+        effect_policy: EffectPolicy | None = None,
+        config: RuntimeConfig | None = None,
+        artifact_store: Any = None,
+    ) -> None:
+        self.app = app
+        specs: dict[str, WorkflowSpec] = {}
+        for one in flows:
+            _check(one, specs)
+            specs[one.workflow_id] = one
+        self._terms = FlowTerms(
+            specs=specs,
+            handlers=EffectHandlers(effect_handlers),
+            policy=effect_policy or RetryPolicy(),
+            config=config or RuntimeConfig(),
+            artifacts=artifact_store,
+        )
+
+    @property
+    def specs(self) -> Mapping[str, WorkflowSpec]:
+        """The graphs by name."""
+        return self._terms.specs
+
+    async def register(self, runtime: Runtime) -> None:
+        """Let a runtime execute runs of these graphs.
+
+        Raises:
+            RegistrationError: The app is no name of a type.
+        """
+        await runtime.register_type(self.app, self._agent)
+
+    def _agent(self, agent_id: AgentId) -> FlowAgent:
+        return FlowAgent(agent_id, self._terms)
+
+
+def _check(spec: WorkflowSpec, known: Mapping[str, WorkflowSpec]) -> None:
+    name = spec.workflow_id
+    if ":" in name:
+        raise RegistrationError(f"flow {name!r}: a colon ends its name in ids. Choose another one")
+    if name in known:
+        raise RegistrationError(f"two flows are named {name!r}. Give one of them another name")

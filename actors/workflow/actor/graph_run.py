@@ -1,0 +1,155 @@
+"""The loop of one run of a graph: what the machine decides is recorded, and done with the verbs of agents."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from typing import Any, Final
+
+from actors.kernel.workflow.branches import GraphFork
+from actors.kernel.workflow.effects import EffectOutcome, EffectType, RunStatus
+from actors.kernel.workflow.errors import GraphError, GraphRunFailedError
+from actors.kernel.workflow.run_state import RunState, open_wait
+from actors.runtime.context.run_context import RunContext
+from actors.workflow.actor.decisions import Decisions
+from actors.workflow.actor.emitting import emitted
+from actors.workflow.actor.outcomes import outcome_in, told_of
+from actors.workflow.actor.step_entry import STATE
+from actors.workflow.actor.sub_graphs import SubGraphs
+from actors.workflow.actor.terms import FlowTerms
+from actors.workflow.actor.wait_ends import WaitEnds
+from actors.workflow.machine import attempts
+from actors.workflow.machine.branches import Path
+from actors.workflow.machine.deltas import OpenStep, seen_by_handler
+from actors.workflow.machine.requests import outcome_of
+from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.machine.starting import new_run
+
+ENTRIES_KEPT: Final = 200
+"""Behind so many entries of decisions the run continues as new, with its state."""
+BYTES_KEPT: Final = 256 * 1024
+"""Behind so many bytes of records, as JSON, too."""
+HEAD: Final = "head"
+WAITED: Final = "waited"
+"""Beside the state of a run that continues: the hash of its last record, and its numbers of waits by key."""
+
+
+class GraphRun:
+    """An execution of a run of a graph.
+
+    No node and no handler is called for what the log has: its records are applied.
+
+    Args:
+        ctx: The run's context.
+        terms: See `FlowTerms`.
+        spec: The graph.
+    """
+
+    def __init__(self, ctx: RunContext, terms: FlowTerms, spec: WorkflowSpec) -> None:
+        self._ctx, self._verbs, self._terms, self._spec = ctx, ctx.graph, terms, spec
+        self._decided = Decisions(ctx.graph, spec, terms.artifacts)
+        self._subs = SubGraphs(ctx, terms.specs)
+        self._wait_ends = WaitEnds(ctx, self._decided, self._subs)
+
+    async def run(self, given: Any) -> Any:
+        """Go on with the run to its end; return its output.
+
+        Raises:
+            GraphError: `given` starts no run.
+            GraphRunFailedError: It failed.
+        """
+        self._begin(given if isinstance(given, dict) else {})
+        await self._go(())
+        state = self._decided.state
+        if state.status is RunStatus.COMPLETED:
+            return state.output
+        raise GraphRunFailedError(state.workflow_id, state.error or state.status.value)
+
+    def _begin(self, given: dict[str, Any]) -> None:
+        if STATE in given:
+            self._decided.go_on(RunState.from_dict(given[STATE]), given[HEAD])
+            self._wait_ends.counts = Counter(given[WAITED])
+            return
+        variables = given.get("vars") or {}
+        if not isinstance(variables, dict):
+            raise GraphError("vars", f"they are a {type(variables).__name__}. Give an object")
+        self._decided.begin(
+            lambda at: new_run(
+                self._spec,
+                variables,
+                self._terms.config,
+                run_id=self._ctx.run_id,
+                at=at,
+                **{name: given.get(name) for name in ("actor_id", "session_id", "parent_run_id")},
+            )
+        )
+
+    async def _go(self, path: Path) -> None:
+        """Go on with a branch to its end."""
+        while True:
+            seen = self._decided.seen(path)
+            if seen is None or self._decided.is_over(path):
+                return
+            wait, opened = open_wait(seen), self._decided.opened.get(path)
+            if seen.fork is not None and seen.fork.has_open:
+                await self._fork(path, seen.fork)
+            elif wait is not None:
+                await self._wait_ends.end(path, wait)
+            elif opened is not None:
+                await self._attempt(path, seen, opened)
+            else:
+                self._decided.advance(path)
+            await self._verbs.rest()
+            if not path:
+                await self._checkpoint()
+
+    async def _fork(self, path: Path, fork: GraphFork) -> None:
+        """Go on with branches at the same time, until all are at their ends."""
+        still_open = [one for one in fork.branches if fork.is_open(one)]
+        await self._ctx.gather(*(self._go((*path, fork.key(one))) for one in still_open))
+
+    async def _checkpoint(self) -> None:
+        """Continue as new, where the log since the last time is long and nothing is open."""
+        made, state = self._decided, self._decided.state
+        is_open = state.fork is not None or made.opened or state.status is not RunStatus.RUNNING
+        is_long = made.entries >= ENTRIES_KEPT or made.size_bytes >= BYTES_KEPT
+        if is_long and not is_open and not self._verbs.history.is_replaying():
+            kept = {STATE: state.to_dict(), HEAD: made.head, WAITED: {**self._wait_ends.counts}}
+            await self._ctx.continue_as_new(kept)
+
+    async def _attempt(self, path: Path, seen: RunState, opened: OpenStep) -> None:
+        """Make one attempt of the open effect of a branch."""
+        if opened.due is not None:
+            await self._ctx.sleep_until(datetime.fromisoformat(opened.due))
+            self._decided.advance(path, lambda now, at: attempts.retried(now, opened, at=at))
+            return
+        shown, kind = seen_by_handler(seen, opened), opened.effect.type
+        place, outcome = "", None
+        if kind not in self._terms.handlers:
+            outcome = outcome_of(shown, opened, self._verbs.now().isoformat())
+            if outcome is None and kind is EffectType.START_SUBWORKFLOW:
+                outcome = await self._subs.begun(shown, opened)
+        if outcome is None:
+            place, outcome = await self._executed(shown, opened)
+        policy, found = self._terms.policy, outcome
+
+        self._decided.advance(
+            path,
+            lambda now, at: attempts.ended(now, opened, found, policy, at=at),
+            result_at=(place, found.result) if place else None,
+        )
+
+    async def _executed(self, shown: RunState, opened: OpenStep) -> tuple[str, EffectOutcome]:
+        """Return the position of an effect that a handler executes, once, and its outcome."""
+
+        async def execute() -> dict[str, Any]:
+            handlers, wanted = self._terms.handlers, opened.effect
+            if wanted.type is EffectType.EMIT_EVENT and wanted.type not in handlers:
+                answer = await emitted(self._verbs, shown, opened)
+            else:
+                answer = await handlers.awaited(shown, wanted, opened.next_node)
+            return told_of(attempts.sound(answer, opened))
+
+        kind, mode = opened.effect.type.value, opened.effect.mode
+        place, told = await self._verbs.effect(kind, opened.key, opened.attempt, mode, execute)
+        return place, outcome_in(told)

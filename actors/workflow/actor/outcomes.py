@@ -1,0 +1,31 @@
+"""Outcomes of effects as the log keeps them, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actors.kernel.workflow.effects import EffectOutcome, StepStatus, WaitState
+
+
+def told_of(outcome: EffectOutcome) -> dict[str, Any]:
+    """Return a sound outcome as JSON data."""
+    told: dict[str, Any] = {"status": StepStatus(outcome.status).value, "result": outcome.result}
+    if outcome.wait is not None:
+        told["wait"] = outcome.wait.to_dict()
+    if outcome.error is not None:
+        told |= {"error": outcome.error, "retryable": outcome.retryable}
+    return told
+
+
+def outcome_in(told: Any) -> EffectOutcome:
+    """Return the outcome that an entry keeps; what an operator gave in its place is the result."""
+    if not isinstance(told, dict) or told.get("status") not in {*StepStatus}:
+        return EffectOutcome.completed(told)
+    wait = told.get("wait")
+    return EffectOutcome(
+        StepStatus(told["status"]),
+        result=told.get("result"),
+        wait=None if wait is None else WaitState.from_dict(wait),
+        error=told.get("error"),
+        retryable=bool(told.get("retryable", True)),
+    )

@@ -1,0 +1,182 @@
+"""FlowRuns: starts runs of flows that are actors, reads and answers them, from any process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from actors.kernel.agent.message import Message
+from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId
+from actors.kernel.runtime.rows import RunRow
+from actors.kernel.runtime.scheduler import RunStatus as RowStatus
+from actors.kernel.runtime.waits import event_id as event_of_tenant
+from actors.kernel.workflow.drawn import new_id
+from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.effects import RunStatus, WaitState
+from actors.kernel.workflow.errors import NoSuchRunError, StaleResumeError
+from actors.kernel.workflow.run_state import RunState
+from actors.runtime.runtime import Runtime
+from actors.workflow.actor.emitting import report
+from actors.workflow.actor.step_entry import Folded
+from actors.workflow.actor.wait_ends import WAIT, answer_key
+from actors.workflow.machine.event_keys import event_from, key_of_payload
+
+_START: Final = "start"
+
+
+class FlowRuns:
+    """Runs of the flows of an app. The runtime may be a client: other processes execute them.
+
+    Args:
+        runtime: Where runs are rows.
+        app: See `Flows`.
+        tenant: The owner.
+    """
+
+    def __init__(self, runtime: Runtime, app: str, *, tenant: str = DEFAULT_TENANT) -> None:
+        self._runtime, self.app, self.tenant = runtime, app, tenant
+
+    async def start(
+        self,
+        flow: str,
+        *,
+        vars: Mapping[str, Any] | None = None,  # noqa: A002 - the name of the source
+        id: str | None = None,  # noqa: A002
+        actor_id: str | None = None,
+        session_id: str | None = None,
+    ) -> RunId:
+        """Queue a run of a flow, durably; return its id. With `id` it is made once: later calls return it.
+
+        Raises:
+            NotSerializableError: The path of what is not JSON data in `vars`. No run is made.
+            MessageTooLargeError: They have more than 256 KiB as JSON.
+        """
+        given = {
+            "vars": durable_copy(dict(vars or {}), "vars"),
+            "actor_id": actor_id,
+            "session_id": session_id,
+        }
+        agent = AgentId(self.app, f"{flow}:{id or new_id()}", self.tenant)
+        message = Message.of(agent, given, id=_START)
+        return await self._runtime.submit(
+            agent, message, tenant=self.tenant, retention=HistoryRetention.PERMANENT
+        )
+
+    async def state(self, run_id: RunId) -> RunState:
+        """Return a run as its log tells it.
+
+        Raises:
+            NoSuchRunError: There is none of this id, or it was swept.
+        """
+        row = await self._row(run_id)
+        found = (await self._folded(run_id)).state or _begun(row)
+        if row.status is RowStatus.CANCELLED:
+            found.status, found.waiting = RunStatus.CANCELLED, None
+            found.error = str((row.error or {}).get("message") or "cancelled")
+        elif row.status is RowStatus.FAILED and not found.status.is_terminal:
+            found.status, found.waiting = RunStatus.FAILED, None
+            found.error = str((row.error or {}).get("message") or "failed")
+        return found
+
+    async def ledger(self, run_id: RunId) -> list[dict[str, Any]]:
+        """Return all records of a run, the first one first.
+
+        Raises:
+            NoSuchRunError: See `state`.
+        """
+        await self._row(run_id)
+        return (await self._folded(run_id)).records
+
+    async def waits(self, run_id: RunId) -> list[WaitState]:
+        """Return what a run waits for from outside now."""
+        return [WaitState.from_dict({**one}) for _, one in await self._open(run_id)]
+
+    async def resume(self, run_id: RunId, wait_key: str, payload: Any) -> None:
+        """Answer an open wait of a run, once; the run goes on where it is executed. Durable when this returns.
+
+        Raises:
+            StaleResumeError: It does not wait, waits for another key, or somebody was faster.
+            NotSerializableError: The path of what is not JSON data in `payload`.
+            NoSuchRunError: See `state`.
+        """
+        clean = durable_copy(payload, "payload")
+        await self._row(run_id)
+        found = await self._open(run_id)
+        places = [place for place, one in found if one.get("wait_key") == wait_key]
+        for place in places:
+            if await self._runtime.approvals.answer(run_id, place, clean, early=False):
+                return
+        keys = ", ".join(repr(one.get("wait_key")) for _, one in found)
+        problem = f"Run waits for {keys}, not {wait_key!r}" if found else "Run is not waiting"
+        raise StaleResumeError(run_id, "the wait was answered" if places else problem)
+
+    async def answer(self, run_id: RunId, wait_key: str, payload: Any) -> None:
+        """Answer a wait that a run has or will have: an answer that comes before its first wait is kept for it.
+
+        Raises:
+            StaleResumeError: The run ended, or has an answer of this key.
+            NotSerializableError: See `resume`.
+            NoSuchRunError: See `state`.
+        """
+        row = await self._row(run_id)
+        if row.status.is_terminal:
+            raise StaleResumeError(run_id, f"Run is {row.status.value.lower()}")
+        if any(one.get("wait_key") == wait_key for _, one in await self._open(run_id)):
+            await self.resume(run_id, wait_key, payload)
+            return
+        clean, place = durable_copy(payload, "payload"), answer_key(run_id, wait_key, 0)
+        if not await self._runtime.approvals.answer(run_id, place, clean, early=True):
+            raise StaleResumeError(run_id, f"Run has an answer to {wait_key!r} already")
+
+    async def emit(
+        self, name: str, payload: Any = None, *, event_id: str | None = None, **scope: str
+    ) -> dict[str, Any]:
+        """Answer all waits of the tenant for an event; return ``event_id``, ``delivered`` and ``resumed``.
+
+        Args:
+            name: Of the event.
+            payload: JSON data.
+            event_id: An event of one id answers one wait of each run at most; drawn if it is left out.
+            scope: `scope`, and `session_id`, `workflow_id` or `run_id`; a global event without.
+
+        Raises:
+            GraphError: It has no name, or no such scope.
+            NotSerializableError: The path of what is not JSON data in `payload`.
+        """
+        clean = durable_copy(payload, "payload")
+        told = {"name": name, "payload": clean, "scope": "global"} | scope
+        key = key_of_payload(RunState("", "", RunStatus.RUNNING, ""), told)
+        id_ = event_id or new_id()
+        event = event_from(told, id_, "")
+        heard = await self._runtime.approvals.emit(event_of_tenant(self.tenant, key), event)
+        return report(id_, key, heard)
+
+    async def cancel(self, run_id: RunId, *, reason: str = "") -> None:
+        """Ask a run and everything below it to stop; one that has ended is left alone."""
+        await self._row(run_id)
+        await self._runtime.cancel(run_id, reason=reason)
+
+    async def _row(self, run_id: RunId) -> RunRow:
+        row = await self._runtime.store.reads.run(run_id)
+        if row is None or row.agent_id.type != self.app or row.agent_id.tenant != self.tenant:
+            raise NoSuchRunError(run_id)
+        return row
+
+    async def _folded(self, run_id: RunId) -> Folded:
+        folded = Folded()
+        async for entry in self._runtime.entries(run_id):
+            folded.add(entry)
+        return folded
+
+    async def _open(self, run_id: RunId) -> list[tuple[str, dict[str, Any]]]:
+        """Return the open waits of a run from outside: the keys of their answers, and what they are."""
+        found = await self._runtime.approvals.open_waits(run_id)
+        return [(key, cast("dict[str, Any]", one[WAIT])) for key, one in found]
+
+
+def _begun(row: RunRow) -> RunState:
+    """Return a run of which the log has no step yet."""
+    flow = row.agent_id.key.partition(":")[0]
+    at = "" if row.created_at is None else row.created_at.isoformat()
+    return RunState(row.run_id, flow, RunStatus.RUNNING, "", created_at=at, updated_at=at)

@@ -1,0 +1,100 @@
+"""Records of a graph as a log keeps them, and back: pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.log_entry import RunLogEntry
+from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.step_record import StepRecord
+from actors.runtime.context.graphs.verbs import EFFECT
+from actors.workflow.machine.branches import Path
+from actors.workflow.machine.deltas import OpenStep
+from actors.workflow.machine.recovery import behind_record
+
+START: Final = "start"
+"""In the delta of a ledger's first record: the state that the run begins with."""
+RESULT_AT: Final = "result_at"
+"""In a record of a log: the position of the effect whose recorded result is the record's."""
+STATE: Final = "graph"
+"""In the input of a run that continues as new: the state of the graph."""
+_NAMES: Final = tuple(one.name for one in fields(StepRecord))
+_OF_RUN: Final = ("run_id", "actor_id", "session_id")
+
+
+def packed(record: dict[str, Any], result_at: str | None = None) -> dict[str, Any]:
+    """Return a record without what the run says already.
+
+    Args:
+        record: The record, whole.
+        result_at: The position of the effect whose entry has its result; None: none has.
+    """
+    told = {
+        name: value for name, value in record.items() if value is not None and name not in _OF_RUN
+    }
+    if result_at is not None:
+        told.pop("result", None)
+        told[RESULT_AT] = result_at
+    return told
+
+
+def unpacked(told: dict[str, Any], run: RunState, results: dict[str, Any]) -> dict[str, Any]:
+    """Return the record that `packed` made smaller; `results` are those of the run's effects, by position."""
+    record = dict.fromkeys(_NAMES) | told
+    for name in _OF_RUN:
+        record[name] = getattr(run, name)
+    place = record.pop(RESULT_AT, None)
+    if place is not None:
+        record["result"] = results.get(place)
+    return record
+
+
+@dataclass(slots=True)
+class Folded:
+    """A log of a run of a graph, folded.
+
+    Attributes:
+        state: The state behind it; None: the run has not begun.
+        opened: The effects that have begun and have no end, by branch.
+        records: The records, whole, in order.
+    """
+
+    state: RunState | None = None
+    opened: dict[Path, OpenStep] = field(default_factory=dict)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    _results: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, entries: Iterable[RunLogEntry]) -> Folded:
+        """Return the fold of a log, or of its part from a ``run.continued`` on."""
+        found = cls()
+        for entry in entries:
+            found.add(entry)
+        return found
+
+    def add(self, entry: RunLogEntry) -> None:
+        """Add the next entry."""
+        payload: dict[str, Any] = entry.payload
+        if entry.kind == K.RUN_CONTINUED and isinstance(payload["input"], dict):
+            self.state = RunState.from_dict(payload["input"][STATE])
+            self.opened.clear()
+            self._results.clear()
+        elif entry.kind == K.EFFECT_RESULT and payload["effect"] == EFFECT:
+            value = payload.get("value")
+            self._results[entry.position] = value.get("result") if isinstance(value, dict) else None
+        elif entry.kind == K.GRAPH_STEP:
+            for told in payload["records"]:
+                self._add(told)
+
+    def _add(self, told: dict[str, Any]) -> None:
+        delta = told.get("delta") or {}
+        if START in delta:
+            self.state = RunState.from_dict(delta[START])
+        if self.state is None:
+            return
+        record = unpacked(told, self.state, self._results)
+        self.records.append(record)
+        self.state = behind_record(self.state, self.opened, record)

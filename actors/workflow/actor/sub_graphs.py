@@ -1,0 +1,74 @@
+"""Sub-graphs of a run that is an actor's: child runs of the same app."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from actors.errors import BudgetExhaustedError
+from actors.kernel.agent.supervision import HistoryRetention, Supervision
+from actors.kernel.workflow.effects import EffectOutcome, RunStatus
+from actors.kernel.workflow.errors import GraphError
+from actors.kernel.workflow.run_state import RunState
+from actors.runtime.context.run_context import RunContext
+from actors.workflow.machine.deltas import OpenStep
+from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.machine.starting import child_id, child_vars
+from actors.workflow.machine.waits import waiting_for
+
+_ERROR: Final = "message"
+_TERMS: Final = Supervision(run_id="-", root_id="-", retention=HistoryRetention.PERMANENT)
+"""Of sub-graphs: their own are not cancelled when they end."""
+
+
+class SubGraphs:
+    """START_SUBWORKFLOW.
+
+    Args:
+        ctx: Of the run.
+        specs: The graphs of the app by name.
+    """
+
+    def __init__(self, ctx: RunContext, specs: Mapping[str, WorkflowSpec]) -> None:
+        self._ctx, self._specs = ctx, specs
+
+    async def begun(self, run: RunState, opened: OpenStep) -> EffectOutcome:
+        """Start a sub-graph; return the wait for its end, or its id if nobody waits."""
+        payload = opened.effect.payload
+        try:
+            spec, variables = self._spec_of(payload), child_vars(run, payload)
+        except GraphError as exc:
+            return EffectOutcome.failed(str(exc), retryable=False)
+        id_ = str(payload.get("run_id") or child_id(run, opened))
+        boot = {
+            "vars": variables,
+            "actor_id": run.actor_id,
+            "session_id": payload.get("session_id") or run.session_id,
+            "parent_run_id": run.run_id,
+        }
+        try:
+            child = await self._ctx.spawn(
+                self._ctx.agent_id.type, boot, key=f"{spec.workflow_id}:{id_}", supervision=_TERMS
+            )
+        except BudgetExhaustedError as exc:
+            return EffectOutcome.failed(str(exc), retryable=False)
+        is_async = bool(payload.get("async"))
+        if is_async and not payload.get("wait"):
+            return EffectOutcome.completed({"sub_run_id": child.run_id, "async": True})
+        return waiting_for(spec, child.run_id, {"async": True} if is_async else {})
+
+    async def ended(self, run_id: str) -> RunState:
+        """Return how a sub-graph ended, when it has."""
+        result = await self._ctx.join(run_id)
+        status = RunStatus(result.status.value.lower())
+        error = str((result.error or {}).get(_ERROR) or status.value)
+        return RunState(run_id, "", status, "", output=result.output, error=error)
+
+    def _spec_of(self, payload: Mapping[str, Any]) -> WorkflowSpec:
+        name = payload.get("workflow_id")
+        if not name:
+            raise GraphError("start_subworkflow", "it needs payload.workflow_id")
+        spec = self._specs.get(str(name))
+        if spec is None:
+            raise GraphError("start_subworkflow", f"graph {name!r} was not found in the app")
+        return spec

@@ -1,0 +1,105 @@
+"""The ends of a run's waits: an answer from outside, an instant, the end of a sub-graph."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, cast
+
+from actors.errors import NotSerializableError
+from actors.kernel.runtime.ids import RunId, derive_id
+from actors.kernel.runtime.waits import EVENT, WaitKind, event_id
+from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.effects import WaitReason, WaitState
+from actors.kernel.workflow.run_state import RunState
+from actors.runtime.context.run_context import RunContext
+from actors.workflow.actor.decisions import Decisions
+from actors.workflow.actor.sub_graphs import SubGraphs
+from actors.workflow.machine import records, waits
+from actors.workflow.machine.branches import Path
+from actors.workflow.machine.records import Transition
+
+WAIT: Final = "wait"
+"""In the request of a wait: the wait of the graph."""
+_KINDS: Final = {WaitReason.USER: "user", WaitReason.EVENT: "event", WaitReason.JOB: "job"}
+
+
+class WaitEnds:
+    """Waits for a run of a graph.
+
+    Attributes:
+        counts: How many waits the run has begun, by their keys.
+    """
+
+    def __init__(self, ctx: RunContext, decided: Decisions, subs: SubGraphs) -> None:
+        self._ctx, self._decided, self._subs = ctx, decided, subs
+        self.counts: Counter[str] = Counter()
+
+    async def end(self, path: Path, wait: WaitState) -> None:
+        """Wait for the end of a branch's wait, and go on behind it."""
+        if wait.reason is WaitReason.SUBWORKFLOW:
+            child = await self._subs.ended(str((wait.details or {}).get("sub_run_id")))
+            self._decided.advance(
+                path, lambda now, at: _or_same(waits.child_ended(now, child, at=at), now)
+            )
+        elif wait.reason in _KINDS:
+            await self._answer(path, wait)
+        else:
+            assert wait.until is not None
+            await self._ctx.sleep_until(datetime.fromisoformat(wait.until))
+            self._fell_due(path, wait.until)
+
+    async def _answer(self, path: Path, wait: WaitState) -> None:
+        kind, key = cast("WaitKind", _KINDS[wait.reason]), wait.wait_key or ""
+        until = None if wait.until is None else datetime.fromisoformat(wait.until)
+        request: dict[str, Any] = {WAIT: wait.to_dict()}
+        if wait.reason is WaitReason.EVENT:
+            request[EVENT] = event_id(self._ctx.tenant_id, key)
+        while True:
+            n = self.counts[key]
+            self.counts[key] += 1
+            place = answer_key(self._ctx.run_id, key, n)
+            is_answered, answer = await self._ctx.graph.wait(kind, place, request, until)
+            if not is_answered:
+                self._fell_due(path, wait.until or "")
+                return
+            more = self._note_of(wait, answer)
+            if more is not None:
+                self._decided.advance(path, partial(_replied, wait, answer, more))
+                return
+
+    def _note_of(self, wait: WaitState, answer: Any) -> dict[str, Any] | None:
+        """Return what is noted with an answer; None: it is an event that the run got before."""
+        if wait.reason is not WaitReason.EVENT or not isinstance(answer, dict):
+            return {}
+        if answer.get("event_id") is None:
+            return {}
+        state = self._decided.state
+        return (
+            None if answer["event_id"] in waits.seen_events(state) else waits.note_of(state, answer)
+        )
+
+    def _fell_due(self, path: Path, until: str) -> None:
+        self._decided.advance(
+            path, lambda now, at: _or_same(waits.fell_due(now, at=max(at, until)), now)
+        )
+
+
+def answer_key(run_id: RunId, wait_key: str, n: int) -> str:
+    """Return the key of the answer to a run's n-th wait of this key, from 0."""
+    return derive_id("wait", run_id, wait_key, n)
+
+
+def _replied(  # noqa: PLR0917 - the last two are given by who decides
+    wait: WaitState, answer: Any, more: dict[str, Any], state: RunState, at: str
+) -> Transition:
+    try:
+        payload = durable_copy(answer, "payload", deepest=waits.room_at(wait.result_key))
+    except NotSerializableError as exc:
+        return records.failed(state, f"answer to {wait.wait_key!r}: {exc}", at=at)
+    return waits.reply(state, wait, payload, at=at, more=more)
+
+
+def _or_same(decided: Transition | None, state: RunState) -> Transition:
+    return Transition(state) if decided is None else decided

@@ -1,0 +1,51 @@
+"""The call of a node: the one place where code of a graph's author is called."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from actors.kernel.workflow.run_state import RunState
+from actors.workflow.machine import records
+from actors.workflow.machine.plans import planned
+from actors.workflow.machine.records import Transition
+from actors.workflow.machine.spec import WorkflowSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContext:
+    """Second argument of a node.
+
+    Attributes:
+        now: Returns the instant: ISO 8601 in UTC.
+        artifacts: The artifact store of the driver, or None.
+    """
+
+    now: Callable[[], str]
+    artifacts: Any = None
+
+
+def asked(
+    spec: WorkflowSpec, state: RunState, context: NodeContext, now: Callable[[], str]
+) -> Transition:
+    """Return the decision on the answer of the current node, which gets a copy of the run and `context`."""
+    node = spec.nodes.get(state.current_node)
+    if node is None:
+        problem = f"graph {spec.workflow_id!r} has no node {state.current_node!r}"
+        return records.failed(state, problem, at=now())
+    copy = state.cloned()
+    try:
+        plan = settled(node(copy, context))
+    except Exception as exc:  # noqa: BLE001 - of an author's function, and recorded
+        problem = f"node {state.current_node!r} raised {type(exc).__name__}: {exc}"
+        return records.failed(state, problem, at=now())
+    return planned(spec, state, copy.vars, plan, at=now())
+
+
+def settled(answer: Any) -> Any:
+    """Return what a function gave back; a coroutine is closed, since nobody will await it."""
+    if inspect.iscoroutine(answer):
+        answer.close()
+    return answer

@@ -1,0 +1,88 @@
+"""Random graphs as runs of agents end as the model says, on every assembly, over deaths of hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from actors.workflow.actor.flows import Flows
+from tests.behaviour.test_conversation_deaths import is_a_runs
+from tests.harness.faulty_store import Faults, Manner
+from tests.harness.slow import IS_SLOW
+from tests.properties.flows import FlowPlay, flows_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.behaviour.bed import Bed
+
+COUNT: Final = 5000 if IS_SLOW else int(os.environ.get("CALLBOARD_GRAPHS", "100"))
+AT_ONCE: Final = 25
+DEATHS: Final = 2
+"""Of hosts, while a crowd of programs is played."""
+
+
+@asynccontextmanager
+async def dying(bed: Bed, seed: int, flows: Flows) -> AsyncIterator[None]:
+    """Let hosts die at writes of runs, and others take over at once."""
+    rng, died = random.Random(seed), asyncio.Event()
+    first, *also = sorted(rng.sample(range(5, 400), DEATHS))
+    faults = Faults(
+        nth=first, also=tuple(also), manner=rng.choice([Manner.DIE_BEFORE, Manner.DIE_AFTER])
+    )
+    faults.wanted = is_a_runs
+    opened = bed.open_store
+    bed.go_wrong(faults, died.set)
+    await bed.restart()
+    await flows.register(bed.runtime)
+
+    async def take_over() -> None:
+        while True:
+            await died.wait()
+            died.clear()
+            await bed.restart()
+            await flows.register(bed.runtime)
+
+    task = asyncio.ensure_future(take_over())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        bed.open_store = opened
+        faults.nth, faults.also = None, ()
+
+
+async def play_all(bed: Bed, first: int, count: int) -> None:
+    """Play programs, a crowd at a time; in every second one hosts die."""
+    wrong: list[str] = []
+    timers_s, look_s = (500.0, 25.0) if bed.backend == "memory" else (0.05, 0.01)
+    for begin in range(first, first + count, AT_ONCE):
+        many = range(begin, min(begin + AT_ONCE, first + count))
+        deaths = DEATHS if begin // AT_ONCE % 2 else 0
+        plays = [FlowPlay(seed, timers_s, look_s, deaths) for seed in many]
+        app = bed.name().type
+        flows = flows_of(app, plays)
+        await flows.register(bed.runtime)
+        async with bed.client() as client:
+            if deaths:
+                async with dying(bed, begin, flows):
+                    found = await asyncio.gather(*(play.play(client, app) for play in plays))
+            else:
+                found = await asyncio.gather(*(play.play(client, app) for play in plays))
+        told = zip(plays, found, strict=True)
+        wrong += [f"seed {play.seed}: {one}" for play, many_ in told for one in many_]
+    assert not wrong, f"{len(wrong)} differ\n" + "\n".join(wrong[:3])
+
+
+@pytest.mark.slow
+@pytest.mark.item(391, 392, 401, 410, 421, 437, 441, 442, 443, 480)
+@pytest.mark.timeout(600)
+async def test_graphs_of_agents_end_as_the_model_says(bed: Bed) -> None:
+    """Outputs, the order of records in each branch, executions, children, and who hears of an event."""
+    await play_all(bed, 10_000 * bed.drops, COUNT)

@@ -1,0 +1,156 @@
+"""Random graphs as runs of agents: started, answered and compared with the model, from a second process."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.workflow.errors import StaleResumeError
+from actors.workflow import EffectOutcome, EffectType, RetryPolicy, verify_ledger_chain
+from actors.workflow.actor.flows import Flows
+from actors.workflow.actor.runs import FlowRuns
+from tests.model.graphs import ATTEMPTS, Expected, expected
+from tests.properties.graphs import Compiled, ear_of, program_of
+from tests.properties.test_graph_programs import plain
+
+if TYPE_CHECKING:
+    from actors.runtime import Runtime
+    from actors.workflow import Effect, RunState
+MOST_LOOKS = 2000
+"""Until a run counts as lost."""
+
+
+@dataclass
+class FlowPlay:
+    """A program, compiled for an app, and what its handlers were called for.
+
+    Attributes:
+        seed: The program's.
+        timeout_s: Of its timers.
+        look_s: Between two looks at what its runs wait for.
+        deaths: How many hosts die at most.
+        retried: How often an operator had an effect in doubt executed again.
+    """
+
+    seed: int
+    timeout_s: float
+    look_s: float
+    deaths: int = 0
+    retried: int = 0
+    executions: list[tuple[str, str, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        rng = random.Random(self.seed)
+        self.name = f"g{self.seed}"
+        self.program = program_of(rng, 2, 4)
+        self.compiled = Compiled(timeout_s=self.timeout_s)
+        self.compiled.graph(self.name, self.program)
+        for ear in self.compiled.ears:
+            self.compiled.specs[f"ear {ear}"] = ear_of(ear)
+        self._rng = rng
+        self._children: dict[str, list[RunState]] = {}
+
+    def handle(self, run: RunState, effect: Effect) -> EffectOutcome:
+        """Do a piece of work, which fails as often as the program says."""
+        attempt = effect.payload["params"]["trace_metadata"]["attempt"]
+        self.executions.append((run.run_id, effect.payload["node"], attempt))
+        if attempt <= effect.payload["fails"]:
+            return EffectOutcome.failed("no luck")
+        return EffectOutcome.completed(effect.payload["value"])
+
+    async def play(self, client: Runtime, app: str) -> list[str]:
+        """Start the program, answer all that it waits for, and return what differs from the model."""
+        runs = FlowRuns(client, app)
+        ears = [await runs.start(f"ear {one}", id=one) for one in self.compiled.ears]
+        for ear in ears:
+            while not await runs.waits(ear):  # noqa: ASYNC110 - rows
+                await asyncio.sleep(self.look_s)
+        main = await runs.start(self.name, vars={"a": 0, "b": 1, "r": {}}, id="main")
+        looks = 0
+        while not await self._is_over(client, runs, main):
+            await asyncio.sleep(self.look_s)
+            looks += 1
+            if looks > MOST_LOOKS:
+                return [f"{self.name} does not end: {await self._look(client, runs, main)}"]
+        model = expected(self.name, self.program, {}, is_actor=True)
+        wrong = await self._compared(runs, await self._look(client, runs, main), model)
+        names = dict(zip(self.compiled.ears, ears, strict=True))
+        heard = {str(await client.result(names[one])) for one in model.heard}
+        heard |= {str(one.output) for one in [await runs.state(ear) for ear in ears] if one.output}
+        return wrong if heard == model.heard else [*wrong, f"heard {heard}, not {model.heard}"]
+
+    async def _is_over(self, client: Runtime, runs: FlowRuns, run_id: RunId) -> bool:
+        """Answer what a run and those below it wait for; return whether all have ended."""
+        row = await client.store.reads.run(run_id)
+        assert row is not None
+        children = [one.run_id for one in await client.children(run_id)]
+        over = [await self._is_over(client, runs, child) for child in children]
+        if row.status.is_terminal:
+            return all(over)
+        if row.parked == "in_doubt":
+            self.retried += await client.resolve(run_id, action="retry")
+        for wait in await runs.waits(run_id):
+            if wait.until is None and self._rng.random() < 0.7:
+                key = str(wait.wait_key)
+                try:
+                    await runs.resume(run_id, key, self.compiled.answers[key])
+                except StaleResumeError:
+                    continue
+        return False
+
+    async def _look(self, client: Runtime, runs: FlowRuns, run_id: RunId) -> RunState:
+        """Return a run, and note whose children those below it are: an orphan is the root's now."""
+        for handle in await client.children(run_id):
+            child = await self._look(client, runs, handle.run_id)
+            self._children.setdefault(child.parent_run_id or "", []).append(child)
+        return await runs.state(run_id)
+
+    async def _compared(self, runs: FlowRuns, state: RunState, model: Expected) -> list[str]:
+        run_id = RunId(state.run_id)
+        ledger = await runs.ledger(run_id)
+        records: dict[tuple[str, ...], list[tuple[str, str, int]]] = {}
+        for one in ledger:
+            keys = (one["delta"] or {}).get("branch") or ()
+            told = (one["node_id"], one["status"], one["attempt"])
+            records.setdefault(tuple(key.partition(".")[2] for key in keys), []).append(told)
+        found = (state.status.value, plain(state.output), records)
+        wanted = (model.status, model.output, model.records)
+        wrong = (
+            [] if found == wanted else [f"{model.name}: {found}\nmodel: {wanted}\n{state.error}"]
+        )
+        chain = verify_ledger_chain(ledger)
+        wrong += [] if chain["ok"] else [f"{model.name}: {chain['errors']}"]
+        done = Counter((node, n) for run, node, n in self.executions if run == run_id)
+        promised = Counter(model.executions)
+        again = done - promised
+        too_often = any(n > self.deaths for n in again.values())
+        once = sum(n for (node, _), n in again.items() if node in self.compiled.once)
+        if promised - done or too_often or once > self.retried:
+            wrong.append(f"{model.name}: executed {done}, not {promised}")
+        left = [*model.children]
+        for child in self._children.get(run_id, ()):
+            below = next((one for one in left if one.name == child.workflow_id), None)
+            if below is None:
+                return [*wrong, f"{model.name}: child {child.workflow_id} more than the model has"]
+            left.remove(below)
+            wrong += await self._compared(runs, child, below)
+        return wrong + [f"{model.name}: no child {one.name}" for one in left]
+
+
+def flows_of(app: str, plays: list[FlowPlay]) -> Flows:
+    """Return the flows of these programs, as an app."""
+    by_name = {play.name: play for play in plays}
+
+    def handle(run: RunState, effect: Effect) -> EffectOutcome:
+        return by_name[run.workflow_id.partition(".")[0].rstrip("s")].handle(run, effect)
+
+    return Flows(
+        app,
+        [spec for play in plays for spec in play.compiled.specs.values()],
+        effect_handlers={EffectType.LLM_CALL: handle},
+        effect_policy=RetryPolicy(llm_max_attempts=ATTEMPTS, backoff_base=0.01),
+    )

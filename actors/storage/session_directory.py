@@ -11,6 +11,8 @@ from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.session import SessionRow
 from actors.kernel.storage.session_directory import (
+    MOST_READ,
+    FoundSessions,
     SessionDirectory,
     SessionFilter,
     SessionLabel,
@@ -61,16 +63,25 @@ class InMemorySessionDirectory(SessionDirectory):
         return True
 
     @override
-    async def find(self, wanted: SessionFilter, *, limit: int = 100) -> list[SessionRow]:
+    async def find(
+        self, wanted: SessionFilter, *, limit: int = 100, most_read: int = MOST_READ
+    ) -> FoundSessions:
         known = [
             row
             for agent in self._sessions.records
             if (agent.tenant, agent.type) == (wanted.tenant, wanted.app)
             and (row := await self._sessions.get(agent)) is not None
+            and wanted.owner in (None, row.owner)
+            and (wanted.after is None or _is_behind(row, wanted.after))
         ]
         known.sort(key=lambda row: str(row.agent_id))
         known.sort(key=lambda row: row.last_at, reverse=True)
-        return [row for row in known if _is_wanted(row, wanted)][:limit]
+        read = known[:most_read]
+        rows = [row for row in read if _is_wanted(row, wanted)][:limit]
+        is_cut = len(rows) < limit and len(read) == most_read
+        return FoundSessions(
+            rows, SessionPlace(read[-1].last_at, read[-1].agent_id) if is_cut else None
+        )
 
     @override
     async def is_deleted(self, agent: AgentId, *, owner: str | None = None) -> bool:
@@ -83,13 +94,7 @@ class InMemorySessionDirectory(SessionDirectory):
 def _is_wanted(row: SessionRow, wanted: SessionFilter) -> bool:
     is_named = wanted.title is None or wanted.title.casefold() in row.title.casefold()
     is_as_busy = wanted.is_active in (None, row.open_runs > 0)
-    is_owned = wanted.owner in (None, row.owner)
-    return (
-        is_named
-        and is_as_busy
-        and is_owned
-        and (wanted.after is None or _is_behind(row, wanted.after))
-    )
+    return is_named and is_as_busy
 
 
 def _is_behind(row: SessionRow, place: SessionPlace) -> bool:

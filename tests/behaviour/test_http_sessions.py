@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.agents import ReActAgent
+from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.scheduler import RetryPolicy
+from actors.kernel.storage.session_directory import MOST_READ, SessionLabel
 from actors.testing import FunctionModel, ModelReply
 from tests.behaviour.talks import Echo, failing, parent_on
 from tests.behaviour.web import made, pages_of, texts, told, web_elsewhere, web_on
@@ -81,6 +83,24 @@ async def test_sessions_are_listed_in_pages_by_state_and_title(bed: Bed, app: st
         assert [one["session_id"] for one in active["sessions"]] == ["3"]
         assert [one["session_id"] for one in named["sessions"]] == ["1"]
         assert (await web.get("/v1/sessions?app=other"))["sessions"] == []
+
+
+async def test_a_search_goes_on_behind_a_page_that_found_nothing(bed: Bed, app: str) -> None:
+    """A page reads a bounded number of sessions; the page in the browser says so, too."""
+    if bed.backend != "memory":
+        pytest.skip("more than ten thousand sessions; tests/conformance has the bound on servers")
+    async with web_on(bed, Echo().agent(), app_name=app) as web:
+        directory = bed.runtime.store.directory
+        await directory.create(AgentId(app, "old"), SessionLabel(title="Whales"))
+        for n in range(MOST_READ):
+            await directory.create(AgentId(app, f"{n}"), SessionLabel(title="Fish"))
+        first, *more = await pages_of(web, "/v1/sessions?title=whale")
+        found = [one["session_id"] for page in more for one in page["sessions"]]
+        shown = (await web("GET", f"/chat/{app}?title=whale")).body.decode()
+
+    assert (first["sessions"], found) == ([], ["old"])
+    assert "No conversation in this part of the list has such a title." in shown
+    assert "Older ones" in shown
 
 
 @pytest.mark.item(348, 349, 351, 355, 361, 362, 364, 378)

@@ -52,7 +52,7 @@ select id, content, metadata, 1 - (embedding operator(public.<=>) $3::text::publ
 SQL_FLOOR_INDEXED: Final = """
 select id, content, metadata, 1 - (embedding operator(public.<=>) $1::text::public.vector) as score
   from {schema}.vector_documents where tenant = '{tenant}' and collection = '{collection}' {condition}
-  order by embedding::public.vector({dimensions}) operator(public.<=>) $1::text::public.vector({dimensions})
+  order by embedding{cast} operator(public.<=>) $1::text::public.vector({dimensions})
   limit $2
 """
 SETTINGS: Final = (
@@ -144,6 +144,8 @@ async def floor(
         collection=COLLECTION,
         dimensions=DIMENSIONS,
         condition="and filterable @> '{\"k\": 1}'" if rare else "",
+        # Without the cast the index of filters is taken, and what it finds is compared.
+        cast="" if rare else f"::public.vector({DIMENSIONS})",
     )
     statement = await connection.prepare(text)
     found = Figures([], [])

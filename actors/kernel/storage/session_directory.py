@@ -14,6 +14,8 @@ from actors.kernel.storage.session import SessionRow
 from actors.kernel.text import check_text_of
 
 MAX_TITLE_BYTES: Final = 1_024
+MOST_READ: Final = 10_000
+"""Sessions that a page of a list reads, however few of them are wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,20 @@ class SessionFilter:
     after: SessionPlace | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class FoundSessions:
+    """A page of a list of sessions.
+
+    Attributes:
+        rows: The session that changed last first.
+        read_until: The last session that was read, if the page has fewer than its limit because it may read
+            no more. Those behind it are not looked at yet. None: the page is full, or there are no more.
+    """
+
+    rows: list[SessionRow]
+    read_until: SessionPlace | None = None
+
+
 class SessionDirectory(Protocol):
     """The sessions as people name and find them. What their runs change is in `SessionStore`."""
 
@@ -101,8 +117,14 @@ class SessionDirectory(Protocol):
             NotSerializableError: See `SessionLabel`.
         """
 
-    async def find(self, wanted: SessionFilter, *, limit: int = 100) -> list[SessionRow]:
-        """Return sessions, the one that changed last first."""
+    async def find(
+        self, wanted: SessionFilter, *, limit: int = 100, most_read: int = MOST_READ
+    ) -> FoundSessions:
+        """Return at most `limit` sessions of the first `most_read` of the app (of the owner, if one is given).
+
+        There are indexes of place and owner, but none of title and state. So the number of sessions that are
+        read is bounded, and a page may have few hits, or none, though there are more behind.
+        """
 
     async def is_deleted(self, agent: AgentId, *, owner: str | None = None) -> bool:
         """Return True if such a session, of this owner if one is given, was deleted, or its deletion began."""

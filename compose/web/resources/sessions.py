@@ -91,7 +91,10 @@ class SessionDetailJson(SessionJson):
 
 
 class SessionsJson(ShownModel):
-    """A page of sessions, the one that changed last first. `next` is null on the last page."""
+    """A page of sessions, the one that changed last first. `next` is null on the last page.
+
+    A page reads at most 10,000 sessions. So one of a search may have few sessions, or none, and a `next`.
+    """
 
     sessions: list[SessionJson]
     next: str | None
@@ -173,12 +176,13 @@ async def page_of_sessions(call: WebCall, query: SessionsQuery) -> SessionsJson:
         owner=call.principal.only_owner,
         after=None if query.after is None else parse_place(query.after),
     )
-    rows = await call.runtime.store.directory.find(wanted, limit=query.limit + 1)
-    page = rows[: query.limit]
-    more = len(rows) > query.limit
+    found = await call.runtime.store.directory.find(wanted, limit=query.limit + 1)
+    page, place = found.rows[: query.limit], found.read_until
+    if len(found.rows) > query.limit:
+        place = SessionPlace(page[-1].last_at, page[-1].agent_id)
     return SessionsJson(
         sessions=[SessionJson.model_validate(_facts(row)) for row in page],
-        next=place_text(SessionPlace(page[-1].last_at, page[-1].agent_id)) if more else None,
+        next=None if place is None else place_text(place),
     )
 
 

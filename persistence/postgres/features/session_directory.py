@@ -11,8 +11,14 @@ from actors.kernel.json import JsonValue
 from actors.kernel.metadata import metadata_text
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.errors import SessionDeletingError
-from actors.kernel.storage.session import SessionRow
-from actors.kernel.storage.session_directory import SessionDirectory, SessionFilter, SessionLabel
+from actors.kernel.storage.session_directory import (
+    MOST_READ,
+    FoundSessions,
+    SessionDirectory,
+    SessionFilter,
+    SessionLabel,
+    SessionPlace,
+)
 from persistence.postgres.connection.link import Links
 from persistence.postgres.features.sessions import SESSION, session_of
 
@@ -35,24 +41,31 @@ update sessions s set title = coalesce($2, s.title), title_folded = coalesce($3,
   where s.agent = $1 and s.created_at is not null and not s.is_deleting
   returning true as is_there
 """
-_FOUND: Final[LiteralString] = """
+_LISTED: Final[LiteralString] = """
   n.tenant = $1 and n.type = $2 and n.created_at is not null and not n.is_deleting
   and n.last_at <= coalesce($3::timestamptz, 'infinity')
   and ($3::timestamptz is null or n.last_at < $3 or n.agent > $4)
-  and ($5::text is null or strpos(n.title_folded, $5) > 0)
+"""
+_OWN: Final[LiteralString] = f"{_LISTED} and n.owner = $9"
+_MATCHES: Final[LiteralString] = """
+  ($5::text is null or strpos(n.title_folded, $5) > 0)
   and ($6::boolean is null or $6 = exists (
     select from runs r where r.agent = n.agent and r.ended_at is null offset 0))
 """
+_BY_CHANGE: Final[LiteralString] = "order by n.last_at desc, n.agent"
+# The row behind those that were found is the last one that was read, if there are fewer than there may be.
 SQL_FIND_SESSIONS: Final[LiteralString] = f"""
-select {SESSION} from (select * from sessions n where {_FOUND}
-    order by n.last_at desc, n.agent limit $7) s
-  order by s.last_at desc, s.agent
+with found as materialized (
+    select n.* from (select n.* from sessions n where {_LISTED} {_BY_CHANGE} limit $8) n
+      where {_MATCHES} {_BY_CHANGE} limit $7),
+  last_read as (
+    select n.* from sessions n where {_LISTED} and (select count(*) from found) < $7
+      {_BY_CHANGE} offset $8 - 1 limit 1)
+select {SESSION}, s.is_found from (
+    select f.*, true as is_found from found f union all select l.*, false from last_read l) s
+  order by s.is_found desc, s.last_at desc, s.agent
 """  # noqa: S608 - constants only
-SQL_FIND_OWN_SESSIONS: Final[LiteralString] = f"""
-select {SESSION} from (select * from sessions n where {_FOUND} and n.owner = $8
-    order by n.last_at desc, n.agent limit $7) s
-  order by s.last_at desc, s.agent
-"""  # noqa: S608 - constants only
+SQL_FIND_OWN_SESSIONS: Final[LiteralString] = SQL_FIND_SESSIONS.replace(_LISTED, _OWN)
 
 
 class PostgresSessionDirectory(SessionDirectory):
@@ -98,12 +111,15 @@ class PostgresSessionDirectory(SessionDirectory):
         return bool(await self._links.fetch("naming a session", SQL_RELABEL_SESSION, *args))
 
     @override
-    async def find(self, wanted: SessionFilter, *, limit: int = 100) -> list[SessionRow]:
+    async def find(
+        self, wanted: SessionFilter, *, limit: int = 100, most_read: int = MOST_READ
+    ) -> FoundSessions:
         after = wanted.after
         args = (
             *(wanted.tenant, wanted.app),
             *((None, None) if after is None else (after.last_at, str(after.agent_id))),
             *(None if wanted.title is None else wanted.title.casefold(), wanted.is_active, limit),
+            most_read,
         )
         if wanted.owner is None:
             rows = await self._links.fetch("listing sessions", SQL_FIND_SESSIONS, *args)
@@ -111,7 +127,11 @@ class PostgresSessionDirectory(SessionDirectory):
             rows = await self._links.fetch(
                 "listing sessions", SQL_FIND_OWN_SESSIONS, *args, wanted.owner
             )
-        return [session_of(row) for row in rows]
+        found = [session_of(row) for row in rows]
+        if not found or rows[-1]["is_found"]:
+            return FoundSessions(found)
+        last = found.pop()
+        return FoundSessions(found, SessionPlace(last.last_at, last.agent_id))
 
     @override
     async def is_deleted(self, agent: AgentId, *, owner: str | None = None) -> bool:

@@ -2,7 +2,8 @@
 
 A search of a collection, or of memories about something, reads all of its embeddings and is exact. Up to about
 `EXACT_ROWS` of them that is fast enough. A larger scope gets an HNSW index of its own, with which a search
-reads a few hundred embeddings and finds nearly all of the nearest. No host builds one by itself: it takes
+reads a few hundred embeddings and finds nearly all of the nearest; and a GIN index of its metadata, with which
+a search whose filter few rows pass reads these and is exact. No host builds them by itself: the first one takes
 minutes of a processor and as much memory as the embeddings, and makes each write slower for good.
 
 An index is built `concurrently`: no writer waits for it, and searches stay exact until it is ready. What a
@@ -35,6 +36,8 @@ OLDEST_PGVECTOR: Final = (0, 8)
 LINKS_OF_ROW: Final = 16
 BUILD_EFFORT: Final = 128
 """Candidates for the links of a row: more find more, and take longer to build. pgvector's default is 64."""
+BY_FILTER: Final = "gin (filterable jsonb_path_ops) with (fastupdate = off)"
+"""Without a list of pending rows, which each search would read."""
 _BYTES_BESIDE: Final = 500
 """Of a row in the graph, beside its embedding."""
 
@@ -65,13 +68,14 @@ SQL_KNOWN_INDEXES: Final[LiteralString] = """
 select s.on_table, s.tenant, s.scope, s.dimensions from search_indexes s where $1::text is null or s.tenant = $1
 """
 SQL_INDEX_STATES: Final[LiteralString] = """
-select s.at, i.name, i.scope, i.type, i.class, i.is_ready,
-    coalesce(pg_relation_size(to_regclass(i.name)), 0) as size, p.index_relid is not null as is_building,
+select s.at, i.name, i.filters, i.scope, i.type, i.class, i.is_ready, i.can_filter,
+    coalesce(pg_relation_size(to_regclass(i.name)), 0)
+      + coalesce(pg_relation_size(to_regclass(i.filters)), 0) as size, p.index_relid is not null as is_building,
     case when p.tuples_total > 0 then 100 * p.tuples_done / p.tuples_total end::int as percent
   from unnest($1::text[], $2::text[], $3::text[], $4::int[])
       with ordinality s(on_table, tenant, scope, dimensions, at)
     cross join lateral search_index(s.on_table, s.tenant, s.scope, s.dimensions) i
-    left join pg_stat_progress_create_index p on p.index_relid = to_regclass(i.name)
+    left join pg_stat_progress_create_index p on p.index_relid in (to_regclass(i.name), to_regclass(i.filters))
 """
 SQL_NOTE_INDEX: Final[LiteralString] = """
 insert into search_indexes (name, on_table, tenant, scope, dimensions) values ($1, $2, $3, $4, $5)
@@ -93,7 +97,8 @@ class SearchScope:
         name: The collection, or what the memories are about.
         dimensions: Numbers of each embedding.
         rows: Documents, or present memories with an embedding of so many numbers.
-        state: ``broken``: a crash left it half built.
+        state: ``broken``: a crash left it half built, or an earlier release built it without the part for
+            filters.
         percent: Of a build, as far as the server tells.
         size_bytes: Of the index.
     """
@@ -176,7 +181,8 @@ class SearchIndexes:
             for row in await self._connection.fetch(
                 SQL_INDEX_STATES, *([one] for one in _key(scope))
             ):
-                await self._connection.execute(f"drop index concurrently if exists {row['name']}")
+                await self._drop(row["filters"])
+                await self._drop(row["name"])
                 await self._connection.fetch(SQL_FORGET_INDEX, row["name"])
 
     async def _build(self, scope: SearchScope, memory_mb: int, workers: int) -> bool:
@@ -185,21 +191,31 @@ class SearchIndexes:
         if not rows:
             raise ContractError(_no_index(scope))
         [row] = rows
-        if row["is_ready"]:
+        if row["is_ready"] and row["can_filter"]:
             return False
         await self._connection.execute(first_use("indexes"))
         await self._connection.fetch(SQL_NOTE_INDEX, row["name"], *key)
-        if row["is_ready"] is not None:
-            await self._connection.execute(f"drop index concurrently if exists {row['name']}")
         needed_mb = scope.rows * (4 * scope.dimensions + _BYTES_BESIDE) // 2**20 + 16
         memory = f"{min(needed_mb, memory_mb)}MB"
         await self._connection.fetch(SQL_BUILD_LIMITS, memory, str(workers))
-        await self._connection.execute(
-            f"create index concurrently {row['name']} on {key[0]}"
-            f" using hnsw ((embedding::{row['type']}) {row['class']})"
-            f" with (m = {LINKS_OF_ROW}, ef_construction = {BUILD_EFFORT}) where {row['scope']}"
+        by_meaning = (
+            f"hnsw ((embedding::{row['type']}) {row['class']})"
+            f" with (m = {LINKS_OF_ROW}, ef_construction = {BUILD_EFFORT})"
         )
+        for name, is_valid, using in (
+            (row["name"], row["is_ready"], by_meaning),
+            (row["filters"], row["can_filter"], BY_FILTER),
+        ):
+            if not is_valid:
+                await self._drop(name)
+                await self._connection.execute(
+                    f"create index concurrently {name} on {key[0]} using {using} where {row['scope']}"
+                )
+        await self._connection.execute(f"analyze {key[0]}")  # so that plans know filters
         return True
+
+    async def _drop(self, name: str) -> None:
+        await self._connection.execute(f"drop index concurrently if exists {name}")
 
     async def _counted(self, tenant: str | None) -> dict[tuple[str, str, str, int], int]:
         """Return the rows of each scope; 0: of one that has an index and no row."""
@@ -246,7 +262,7 @@ def _scope(key: tuple[str, str, str, int], count: int, row: asyncpg.Record | Non
     state: State = "none"
     if row is not None and row["is_ready"] is not None:
         unready: State = "building" if row["is_building"] else "broken"
-        state = "ready" if row["is_ready"] else unready
+        state = "ready" if row["is_ready"] and row["can_filter"] else unready
     table, tenant, name, dimensions = key
     return SearchScope(
         store="documents" if table == "vector_documents" else "memories",

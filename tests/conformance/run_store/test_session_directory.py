@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -28,7 +29,7 @@ async def titled(bed: Bed, key: str, title: str = "") -> AgentId:
 
 async def found(bed: Bed, wanted: SessionFilter = DESK, limit: int = 100) -> list[str]:
     """Ids of sessions, as a list has them."""
-    return [row.agent_id.key for row in await bed.store.directory.find(wanted, limit=limit)]
+    return [row.agent_id.key for row in (await bed.store.directory.find(wanted, limit=limit)).rows]
 
 
 async def test_a_session_may_be_made_before_its_first_run(bed: Bed) -> None:
@@ -101,13 +102,42 @@ async def test_pages_follow_each_other_without_a_gap(bed: Bed) -> None:
     whole = await found(bed)
     paged: list[str] = []
     wanted = DESK
-    while page := await bed.store.directory.find(wanted, limit=2):
+    while page := (await bed.store.directory.find(wanted, limit=2)).rows:
         paged += [row.agent_id.key for row in page]
         after = SessionPlace(page[-1].last_at, page[-1].agent_id)
         wanted = SessionFilter(tenant="default", app="desk", after=after)
 
     assert sorted(whole) == sorted(HOSTILE)
     assert paged == whole
+
+
+@pytest.mark.parametrize("owner", [None, "ada"])
+async def test_a_search_reads_a_bounded_number_of_sessions(bed: Bed, owner: str | None) -> None:
+    """A page may have fewer than match, and says where the next one begins; all pages have all of them."""
+    for n in range(9):
+        label = SessionLabel(title="whale" if n in (1, 2, 7) else "fish")
+        await bed.store.directory.create(AgentId("desk", f"{n}"), label, owner=owner)
+    await begin(bed, AgentId("desk", "7"))
+    whole = await found(bed)
+
+    async def pages(wanted: SessionFilter, limit: int) -> list[list[str]]:
+        wanted, read = replace(wanted, owner=owner), []
+        while True:
+            page = await bed.store.directory.find(wanted, limit=limit, most_read=3)
+            read.append([row.agent_id.key for row in page.rows])
+            if page.read_until is None:
+                return read
+            assert str(page.read_until.agent_id.key) in whole
+            wanted = replace(wanted, after=page.read_until)
+
+    def parts(*wanted: str) -> list[list[str]]:
+        cut = [whole[n : n + 3] for n in range(0, 9, 3)]
+        return [*([one for one in part if one in wanted] for part in cut), []]
+
+    assert await pages(replace(DESK, title="Whale"), 5) == parts("1", "2", "7")
+    assert await pages(replace(DESK, title="shark"), 5) == parts()
+    assert await pages(replace(DESK, is_active=True), 5) == parts("7")
+    assert await pages(DESK, 3) == [whole[:3]]
 
 
 @pytest.mark.item(382, 385)

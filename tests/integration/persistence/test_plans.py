@@ -14,6 +14,7 @@ from actors.kernel.agent.supervision import SpawnBudget
 from actors.kernel.agent.transcript import NewTurn
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.storage.session_directory import SessionFilter
 from actors.kernel.store.lists import RunFilter
 from tests.conformance.bed import child_spawned, result
 from tests.conformance.talk import ask_wait, join_wait, rest, terms
@@ -450,3 +451,38 @@ async def test_a_list_reads_what_it_shows(postgres_dsn: str, schema: str, book: 
         "page": 10,
     }
     assert not any(in_vain.values()), in_vain
+
+
+TITLED: Final = """
+insert into sessions (agent, tenant, type, owner, title, title_folded, created_at, last_at)
+  select 'desk/t' || n, 'default', 'desk', 'ada', 'fish', 'fish', now(), now() - n * interval '1 s'
+    from generate_series(1, 3000) n
+"""
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_search_reads_as_many_sessions_as_it_may(
+    postgres_dsn: str, schema: str, book: PlanBook, mode: str
+) -> None:
+    """Of thousands, none of which has the title or the state: of an app, of an owner, and of a later page."""
+    book.mode = mode
+    async with post_office(postgres_dsn, schema) as post:
+        await write(postgres_dsn, schema, {TITLED: ()}, "never")
+        directory, cost = post.store.directory, list[int]()
+        desk = SessionFilter(tenant="default", app="desk")
+        for wanted in ({"title": "whale"}, {"title": "whale", "owner": "ada"}, {"is_active": True}):
+            here: SessionFilter = replace(desk, **wanted)
+            for _ in range(2):
+                book.clear()
+                found = await directory.find(here, limit=10, most_read=100)
+                assert (found.rows, found.read_until is None) == ([], False)
+                here = replace(here, after=found.read_until)
+                cost += [
+                    plan.read(node)
+                    for plan in book.plans
+                    for node in plan.nodes
+                    if node.get("Relation Name") == "sessions"
+                ]
+
+    assert len(cost) >= 12
+    assert max(cost) <= 101, cost

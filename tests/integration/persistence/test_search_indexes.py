@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 COUNT = 600
 INDEXES = """
-select c.relname::text as name, i.indisvalid as valid from pg_index i join pg_class c on c.oid = i.indexrelid
-  join pg_am a on a.oid = c.relam
-  where a.amname = 'hnsw' and c.relnamespace = current_schema()::regnamespace order by 1
+select c.oid, c.relname::text as name, i.indisvalid as valid
+  from pg_index i join pg_class c on c.oid = i.indexrelid join pg_am a on a.oid = c.relam
+  where a.amname in ('hnsw', 'gin') and c.relnamespace = current_schema()::regnamespace order by c.relname
 """
 
 
@@ -67,15 +67,20 @@ def vectors(count: int, length: int = 8) -> list[tuple[float, ...]]:
     return [tuple(rnd.gauss(0, 1) for _ in range(length)) for _ in range(count)]
 
 
-async def fill(links: Links, *, tenant: str = "acme", length: int = 8) -> PgVectorStore:
-    """A collection of which each hundredth document is rare."""
+async def fill(
+    links: Links, *, tenant: str = "acme", length: int = 8, count: int = COUNT
+) -> PgVectorStore:
+    """A collection of which each hundredth document is rare, and each fifth one is not."""
     store = PgVectorStore(StoreTables(links, "vectors"), tenant=tenant)
     await store.add(
         [
             VectorDocument(
-                id=f"{n:04}", content="", embedding=vector, metadata={"rare": n % 100 == 0}
+                id=f"{n:04}",
+                content="",
+                embedding=vector,
+                metadata={"rare": n % 100 == 0, "often": n % 5 == 0},
             )
-            for n, vector in enumerate(vectors(COUNT, length))
+            for n, vector in enumerate(vectors(count, length))
         ]
     )
     return store
@@ -85,7 +90,9 @@ async def remember(links: Links, about: str, *, tenant: str = "acme", count: int
     """Keep memories about something."""
     memories = PostgresLongTermMemories(links).of(tenant)
     for n, vector in enumerate(vectors(count)):
-        kept = NewMemory(id=f"{about} {n}", about=about, text=f"{n}", key=f"k{n}")
+        kept = NewMemory(
+            id=f"{about} {n}", about=about, text=f"{n}", key=f"k{n}", metadata={"n": n}
+        )
         await memories.put(kept, embedding=vector)
 
 
@@ -95,13 +102,23 @@ async def build_all(indexes: SearchIndexes) -> int:
 
 
 async def names(place: Place) -> list[bool]:
-    """Whether each HNSW index of the schema is valid."""
+    """Whether each index of filters, and each one of meaning, is valid."""
     return [row["valid"] for row in await sql(place.url, place.schema, INDEXES)]
 
 
 def scans(book: PlanBook) -> list[Mapping[str, object]]:
     """The index scans since the book was cleared that are of an HNSW index."""
     return [node for plan in book.plans for node in plan.nodes if is_hnsw(node)]
+
+
+def filtered(book: PlanBook) -> list[int]:
+    """The rows that searches read by an index of filters."""
+    return [
+        plan.read(node)
+        for plan in book.plans
+        for node in plan.nodes
+        if "_gin_" in str(node.get("Index Name"))
+    ]
 
 
 def is_hnsw(node: Mapping[str, object]) -> bool:
@@ -155,21 +172,69 @@ async def test_a_search_goes_by_the_index(
 async def test_a_filter_finds_as_many_as_match(
     links: Links, indexes: SearchIndexes, book: PlanBook
 ) -> None:
-    """If the index comes to too few of them the collection is read, and the hits are exact."""
+    """Few are all compared; if a search among many comes to too few of them the collection is read."""
     store = await fill(links)
+    query = vectors(1)[0]
+    exact = await store.search(query, limit=20, filter={"rare": True})
     await build_all(indexes)
-    query, rare = vectors(1)[0], {f"{n:04}" for n in range(0, COUNT, 100)}
     book.clear()
     few = await store.search(query, limit=20, filter={"rare": True})
-    assert len(whole(book)) == 1
     none = await store.search(query, limit=20, filter={"rare": 3})
+    assert (filtered(book), scans(book), whole(book)) == ([6, 0], [], [])
     book.clear()
     many = await store.search(query, limit=20, filter={"rare": False})
+    assert (len(scans(book)), whole(book)) == (1, [])
+    most = await store.search(query, limit=100, filter={"often": True})
 
-    assert {one.id for one in few} == rare
+    assert few == exact
+    assert [one.id for one in few] != sorted(one.id for one in few)
+    assert {one.id for one in few} == {f"{n:04}" for n in range(0, COUNT, 100)}
     assert none == []
     assert len(many) == 20
+    assert len(most) == 100
+    assert len(whole(book)) == 1
+
+
+@pytest.mark.item(313, 318)
+@pytest.mark.parametrize("what", ["rare", "often"])
+async def test_a_filtered_search_finds_nearly_all(
+    links: Links, indexes: SearchIndexes, book: PlanBook, what: str
+) -> None:
+    """Of thousands, without reading them: what matches is further away than what does not."""
+    store = await fill(links, length=200, count=2_000)
+    queries = vectors(2_020, 200)[2_000:]
+
+    async def searched() -> list[list[str]]:
+        hits = [await store.search(query, limit=10, filter={what: True}) for query in queries]
+        return [[one.id for one in found] for found in hits]
+
+    exact = await searched()
+    await build_all(indexes)
+    book.clear()
+    found = await searched()
+
+    assert sum(len({*a} & {*b}) for a, b in zip(exact, found, strict=True)) >= 190
     assert whole(book) == []
+    assert len(scans(book)) == (20 if what == "often" else 0)
+
+
+@pytest.mark.item(318)
+async def test_an_index_without_its_part_for_filters_gets_it(
+    place: Place, links: Links, indexes: SearchIndexes, book: PlanBook
+) -> None:
+    """As the release before made it. Searches go by it meanwhile, and what is there is not built again."""
+    store = await fill(links)
+    await build_all(indexes)
+    by_filter, by_meaning = await sql(place.url, place.schema, INDEXES)
+    await sql(place.url, place.schema, f"drop index {by_filter['name']}")
+    [scope] = await indexes.scopes()
+    book.clear()
+    assert len(await store.search(vectors(1)[0], limit=10, filter={"rare": False})) == 10
+    assert (len(scans(book)), scope.state) == (1, "broken")
+
+    assert await indexes.build(scope)
+    assert await names(place) == [True, True]
+    assert (await sql(place.url, place.schema, INDEXES))[1] == by_meaning
 
 
 @pytest.mark.item(315, 318)
@@ -230,7 +295,7 @@ async def test_a_build_that_was_cut_off_is_begun_anew(
     assert await indexes.build(broken)
     assert not await indexes.build(broken)
 
-    assert await names(place) == [True]
+    assert await names(place) == [True, True]
     await indexes.drop(broken)
     assert await names(place) == []
     assert await indexes.scopes() == []
@@ -291,6 +356,10 @@ async def test_memories_go_by_the_index(
     assert scans(book) == []
     own = MemoryQuery(text="", about="user:1", embedding=first, mode="meaning", sources=("model",))
     assert [one.text for one in await memories.search(own)] == ["changed"]
+    few = MemoryQuery(text="", about="user:1", embedding=first, mode="meaning", filter={"n": 7})
+    book.clear()
+    assert [one.text for one in await memories.search(few)] == ["7"]
+    assert (filtered(book), scans(book)) == ([1], [])
 
 
 async def erased(links: Links, what: EraseRequest) -> int:
@@ -320,7 +389,7 @@ async def test_an_erase_drops_indexes(place: Place, links: Links, indexes: Searc
     assert await erased(links, EraseRequest(tenant="acme")) == 2
     [left] = await indexes.scopes()
     assert left.tenant == "bolt"
-    assert await names(place) == [True]
+    assert await names(place) == [True, True]
 
 
 async def test_an_index_in_use_is_dropped_later(

@@ -481,7 +481,7 @@ class Workday:
                 assert await self.bed.store.lists.approvals(own)
             await self.bed.store.lists.waits(run.run_id)
             wanted = SessionFilter(tenant="default", app=agent.type, owner=owner)
-            assert agent in [row.agent_id for row in await store.find(wanted, limit=5)]
+            assert agent in [s.agent_id for s in (await store.find(wanted, limit=5)).rows]
             assert agent in await self.bed.store.sessions.page("default", "desk", owner=owner)
 
         await self.all(ask)

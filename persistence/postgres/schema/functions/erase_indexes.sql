@@ -1,4 +1,4 @@
--- Drop an index of erased scopes: their names are in its definition, and their embeddings in its pages. Of a tenant all,
+-- Drop the indexes of an erased scope: its name is in their definition, and its rows in their pages. Of a tenant all,
 -- else those of memories about `p_abouts`. A reader of the table, such as a back-up, stops it: it waits a tenth of a second
 -- at most, since others wait behind it. `indexes`: 1, if one is gone; `more`: another one is left, or the same one.
 create or replace function erase_indexes(p_tenant text, p_abouts text[])
@@ -14,7 +14,7 @@ begin
   end if;
   if more then
     begin
-      execute format('drop index if exists %I', found[1]);
+      execute format('drop index if exists %I, %I', found[1], replace(found[1], '_hnsw_', '_gin_'));
       delete from search_indexes s where s.name = found[1];
       indexes := 1;
       more := cardinality(found) > 1;

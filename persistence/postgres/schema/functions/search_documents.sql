@@ -1,6 +1,6 @@
 -- The documents of a collection that are nearest to a query, best first, each with the collection's dimensions; one row
--- without a document where there is none, and none where there is no collection. By the collection's index if it has one
--- that is ready; by all of its documents if not, or if the index does not find enough that match.
+-- without a document where there is none, and none where there is no collection. By the collection's indexes if it has
+-- some that are ready; by all of its documents if not, or if they do not find enough that match.
 create or replace function search_documents(p_tenant text, p_collection text, p_query real[], p_filter jsonb, most int)
 returns table (dimensions int, id text, content text, metadata json, score float8)
 language plpgsql stable set search_path from current set enable_seqscan = off as $$
@@ -20,9 +20,10 @@ begin
   ids := nearest_indexed('vector_documents', p_tenant, p_collection, p_query, p_filter, null, most);
   if ids is not null then
     return query select of_collection, d.id, d.content, d.metadata, d.score
-      from unnest(ids) u(id) cross join lateral (
+      from (values (1)) one left join (unnest(ids) u(id) cross join lateral (
         select v.id, v.content, v.metadata, cosine_of(v.embedding, (select embedding_of(p_query))) as score
-          from vector_documents v where v.tenant = p_tenant and v.collection = p_collection and v.id = u.id offset 0) d
+          from vector_documents v where v.tenant = p_tenant and v.collection = p_collection and v.id = u.id offset 0) d)
+        on true
       order by d.score desc, d.id limit most;
     return;
   end if;

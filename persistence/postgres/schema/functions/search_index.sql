@@ -1,14 +1,18 @@
--- The HNSW index of one scope: a collection of `vector_documents`, or what `memories` are about. No row, if embeddings
--- are arrays or too long for an index. What builds it and what searches by it have these parts from here, so that the
--- planner finds the index: its predicate is a part of the search. `is_ready` is null where there is no index, and false
--- while one is built, or if a crash left it half built.
+-- The HNSW index of one scope, a collection of `vector_documents` or what `memories` are about; and `filters`, the GIN
+-- index of its metadata. No row, if embeddings are arrays or too long for an index. What builds them and what searches by
+-- them have these parts from here, so that the planner finds them: their predicate is a part of the search. `is_ready`,
+-- and `can_filter` of the second one, is null where there is no index, and false while one is built, or if a crash left
+-- it half built.
 create or replace function search_index(p_table text, p_tenant text, p_scope text, p_dimensions int)
-returns table (name text, scope text, type text, class text, distance text, is_ready boolean)
+returns table (name text, filters text, scope text, type text, class text, distance text, is_ready boolean,
+  can_filter boolean)
 language plpgsql stable set search_path from current as $$
 declare home text; kind text := case when p_dimensions <= 2000 then 'vector' when p_dimensions <= 4000 then 'halfvec' end;
 begin
   name := p_table || '_hnsw_' || left(md5(concat_ws(E'\n', p_tenant, p_scope, p_dimensions)), 24);
+  filters := replace(name, '_hnsw_', '_gin_');
   select x.indisvalid and x.indisready into is_ready from pg_index x where x.indexrelid = to_regclass(name);
+  select x.indisvalid and x.indisready into can_filter from pg_index x where x.indexrelid = to_regclass(filters);
   select e.extnamespace::regnamespace::text into home from pg_extension e where e.extname = 'vector';
   if kind is null or home is null or not exists (
       select from pg_attribute a join pg_type t on t.oid = a.atttypid

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
-from tests.harness.lasting import LastingLoop
+from tests.harness.lasting import lasting_loop
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping
 
 
-@functools.cache
-def _lasting_loop() -> LastingLoop:
-    return LastingLoop()
-
-
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run the tests in a loop that outlives them: see `tests/harness/lasting.py`."""
-    return {"lasting": _lasting_loop}
+    """Run all tests of this folder in one loop: see `tests/harness/lasting.py`."""
+    return {"lasting": lasting_loop}

@@ -12,7 +12,6 @@ import asyncpg
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.runtime.loop.clock import SystemClock
 from persistence.postgres import StoreSettings, open_store
-from persistence.postgres.connection.builtin_types import TypedConnection
 from tests.conformance.bed import Bed
 
 if TYPE_CHECKING:
@@ -64,9 +63,7 @@ def store_of(bed: Bed) -> PostgresStore:
 async def connected(url: str, schema: str, **settings: str) -> AsyncIterator[Connection]:
     """A connection to the schema, with these settings."""
     chosen = {"search_path": f'"{schema}"', "application_name": "test", **settings}
-    connection = await asyncpg.connect(
-        url, server_settings=chosen, connection_class=TypedConnection
-    )
+    connection = await asyncpg.connect(url, server_settings=chosen)
     try:
         yield connection
     finally:

@@ -11,7 +11,8 @@ from actors.kernel.workflow.effects import EffectOutcome, EffectType, RunStatus
 from actors.kernel.workflow.errors import GraphError, GraphRunFailedError
 from actors.kernel.workflow.run_state import RunState, open_wait
 from actors.runtime.context.run_context import RunContext
-from actors.workflow.actor.decisions import Decisions
+from actors.workflow.actor.control import RunControl
+from actors.workflow.actor.decisions import Decision, Decisions
 from actors.workflow.actor.emitting import emitted
 from actors.workflow.actor.outcomes import outcome_in, told_of
 from actors.workflow.actor.step_entry import STATE
@@ -50,6 +51,7 @@ class GraphRun:
         self._decided = Decisions(ctx.graph, spec, terms.artifacts)
         self._subs = SubGraphs(ctx, terms.specs)
         self._wait_ends = WaitEnds(ctx, self._decided, self._subs)
+        self._control = RunControl(ctx, self._decided)
 
     async def run(self, given: Any) -> Any:
         """Go on with the run to its end; return its output.
@@ -86,19 +88,19 @@ class GraphRun:
 
     async def _go(self, path: Path) -> None:
         """Go on with a branch to its end."""
-        while True:
+        while not self._decided.is_over(path):
             seen = self._decided.seen(path)
-            if seen is None or self._decided.is_over(path):
-                return
+            assert seen is not None
             wait, opened = open_wait(seen), self._decided.opened.get(path)
+            found = Decision()
             if seen.fork is not None and seen.fork.has_open:
                 await self._fork(path, seen.fork)
             elif wait is not None:
-                await self._wait_ends.end(path, wait)
+                found = Decision(await self._wait_ends.end(wait))
             elif opened is not None:
-                await self._attempt(path, seen, opened)
-            else:
-                self._decided.advance(path)
+                found = await self._attempt(seen, opened)
+            await self._control.look()
+            self._decided.advance(path, found)
             await self._verbs.rest()
             if not path:
                 await self._checkpoint()
@@ -117,26 +119,22 @@ class GraphRun:
             kept = {STATE: state.to_dict(), HEAD: made.head, WAITED: {**self._wait_ends.counts}}
             await self._ctx.continue_as_new(kept)
 
-    async def _attempt(self, path: Path, seen: RunState, opened: OpenStep) -> None:
-        """Make one attempt of the open effect of a branch."""
+    async def _attempt(self, seen: RunState, opened: OpenStep) -> Decision:
+        """Make one attempt of an effect; return what is decided behind it."""
         if opened.due is not None:
             await self._ctx.sleep_until(datetime.fromisoformat(opened.due))
-            self._decided.advance(path, lambda now, at: attempts.retried(now, opened, at=at))
-            return
+            return Decision(lambda now, at: attempts.retried(now, opened, at=at))
         shown, kind = seen_by_handler(seen, opened), opened.effect.type
         place, outcome = "", None
         if kind not in self._terms.handlers:
-            outcome = outcome_of(shown, opened, self._verbs.now().isoformat())
+            outcome = outcome_of(shown, opened, self._decided.now())
             if outcome is None and kind is EffectType.START_SUBWORKFLOW:
                 outcome = await self._subs.begun(shown, opened)
         if outcome is None:
             place, outcome = await self._executed(shown, opened)
         policy, found = self._terms.policy, outcome
-
-        self._decided.advance(
-            path,
-            lambda now, at: attempts.ended(now, opened, found, policy, at=at),
-            result_at=(place, found.result) if place else None,
+        return Decision(
+            lambda now, at: attempts.ended(now, opened, found, policy, at=at), place, found.result
         )
 
     async def _executed(self, shown: RunState, opened: OpenStep) -> tuple[str, EffectOutcome]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from actors.kernel.agent.message import Message
@@ -14,13 +15,16 @@ from actors.kernel.runtime.waits import event_id as event_of_tenant
 from actors.kernel.workflow.drawn import new_id
 from actors.kernel.workflow.durable import durable_copy
 from actors.kernel.workflow.effects import RunStatus, WaitState
-from actors.kernel.workflow.errors import NoSuchRunError, StaleResumeError
+from actors.kernel.workflow.errors import GraphError, NoSuchRunError, StaleResumeError
 from actors.kernel.workflow.run_state import RunState
 from actors.runtime.runtime import Runtime
+from actors.workflow.actor.control import SIGNAL, wanted
 from actors.workflow.actor.emitting import report
 from actors.workflow.actor.step_entry import Folded
 from actors.workflow.actor.wait_ends import WAIT, answer_key
+from actors.workflow.machine import limits
 from actors.workflow.machine.event_keys import event_from, key_of_payload
+from actors.workflow.machine.variables import with_path
 
 _START: Final = "start"
 
@@ -71,6 +75,8 @@ class FlowRuns:
         """
         row = await self._row(run_id)
         found = (await self._folded(run_id)).state or _begun(row)
+        if not row.status.is_terminal:
+            found = await self._with_signals(run_id, found)
         if row.status is RowStatus.CANCELLED:
             found.status, found.waiting = RunStatus.CANCELLED, None
             found.error = str((row.error or {}).get("message") or "cancelled")
@@ -157,6 +163,43 @@ class FlowRuns:
         await self._row(run_id)
         await self._runtime.cancel(run_id, reason=reason)
 
+    async def pause_run(self, run_id: RunId, reason: str | None = None) -> None:
+        """Let a run rest until `resume_run`: nothing of it begins any more. Idempotent.
+
+        What executes ends first.
+        An answer that comes meanwhile is kept for it, and an instant that comes is held.
+
+        Raises:
+            GraphError: The run ended.
+            NoSuchRunError: See `state`.
+        """
+        await self._signal(run_id, {"kind": "pause", "reason": reason})
+
+    async def resume_run(self, run_id: RunId) -> None:
+        """Let a paused run go on. Idempotent. Raises as `pause_run` does."""
+        await self._signal(run_id, {"kind": "unpause"})
+
+    async def steer(self, run_id: RunId, message: Any) -> None:
+        """Add a message to the inbox of a run (`_runtime.inbox`), which its nodes read.
+
+        Raises as `pause_run` does.
+        The run takes it at the next boundary of its steps; a run that waits takes it when it goes on.
+        """
+        if not message:
+            raise GraphError(f"run {run_id}", "an empty message says nothing. Write one")
+        await self._signal(run_id, {"kind": "steer", "message": durable_copy(message, "message")})
+
+    async def update_limits(self, run_id: RunId, updates: Mapping[str, Any]) -> None:
+        """Change limits of a run; names that are no limits change nothing. Raises as `pause_run` does."""
+        known = durable_copy(limits.known_updates(updates), "limits")
+        await self._signal(run_id, {"kind": "limits", "updates": known})
+
+    async def _signal(self, run_id: RunId, told: dict[str, Any]) -> None:
+        row = await self._row(run_id)
+        if row.status.is_terminal or not await self._runtime.signal(run_id, SIGNAL, told):
+            ended = row.status.value.lower()
+            raise GraphError(f"run {run_id}", f"it is {ended}: start another one")
+
     async def _row(self, run_id: RunId) -> RunRow:
         row = await self._runtime.store.reads.run(run_id)
         if row is None or row.agent_id.type != self.app or row.agent_id.tenant != self.tenant:
@@ -168,6 +211,17 @@ class FlowRuns:
         async for entry in self._runtime.entries(run_id):
             folded.add(entry)
         return folded
+
+    async def _with_signals(self, run_id: RunId, state: RunState) -> RunState:
+        """Return a run as it will be when it takes the signals that wait for it."""
+        for signal in await self._runtime.store.reads.signals(run_id):
+            found = (
+                wanted(state, signal.payload, state.updated_at) if signal.name == SIGNAL else None
+            )
+            if found is not None:
+                _, path, value = found
+                state = replace(state, vars=with_path(state.vars, path, value))
+        return state
 
     async def _open(self, run_id: RunId) -> list[tuple[str, dict[str, Any]]]:
         """Return the open waits of a run from outside: the keys of their answers, and what they are."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from actors.kernel.runtime.log_entry import EntryKind as K
@@ -14,28 +14,31 @@ from actors.runtime.context.graphs.verbs import EFFECT
 from actors.workflow.machine.branches import Path
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.recovery import behind_record
+from actors.workflow.machine.variables import with_path
 
 START: Final = "start"
 """In the delta of a ledger's first record: the state that the run begins with."""
 RESULT_AT: Final = "result_at"
 """In a record of a log: the position of the effect whose recorded result is the record's."""
+NOTE: Final = "note"
+"""In a record of a log: the path in the vars at which the value of its effect is from there on."""
 STATE: Final = "graph"
 """In the input of a run that continues as new: the state of the graph."""
 _NAMES: Final = tuple(one.name for one in fields(StepRecord))
 _OF_RUN: Final = ("run_id", "actor_id", "session_id")
 
 
-def packed(record: dict[str, Any], result_at: str | None = None) -> dict[str, Any]:
+def packed(record: dict[str, Any], result_at: str = "") -> dict[str, Any]:
     """Return a record without what the run says already.
 
     Args:
         record: The record, whole.
-        result_at: The position of the effect whose entry has its result; None: none has.
+        result_at: The position of the effect whose entry has its result; empty: none has.
     """
     told = {
         name: value for name, value in record.items() if value is not None and name not in _OF_RUN
     }
-    if result_at is not None:
+    if result_at:
         told.pop("result", None)
         told[RESULT_AT] = result_at
     return told
@@ -46,10 +49,20 @@ def unpacked(told: dict[str, Any], run: RunState, results: dict[str, Any]) -> di
     record = dict.fromkeys(_NAMES) | told
     for name in _OF_RUN:
         record[name] = getattr(run, name)
+    record.pop(NOTE, None)
     place = record.pop(RESULT_AT, None)
     if place is not None:
         record["result"] = results.get(place)
     return record
+
+
+def with_note(state: RunState, told: dict[str, Any]) -> RunState:
+    """Return the state with what a record of a log notes; the same, if it notes nothing."""
+    if NOTE not in told:
+        return state
+    value = told["effect"]["payload"]["value"]
+    at = told.get("ended_at") or state.updated_at
+    return replace(state, vars=with_path(state.vars, told[NOTE], value), updated_at=at)
 
 
 @dataclass(slots=True)
@@ -97,4 +110,4 @@ class Folded:
             return
         record = unpacked(told, self.state, self._results)
         self.records.append(record)
-        self.state = behind_record(self.state, self.opened, record)
+        self.state = with_note(behind_record(self.state, self.opened, record), told)

@@ -26,6 +26,9 @@ ANSWERS: Final = "answers"
 """In `_runtime`: answers that came before their wait, by wait key."""
 CONTROL: Final = "control"
 """In `_runtime`: whether a run is paused, and why."""
+INBOX: Final = "inbox"
+"""In `_runtime`: messages of `steer`, the oldest first."""
+MOST_MESSAGES: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +153,16 @@ def told_of_end(after: Transition, *, at: str) -> Transition:
     record = recorded(state, StepStatus.COMPLETED, at, effect=effect, result={"delivered": 0})
     key = derive_id(state.run_id, seq_of(state.vars), "end")
     return replace(after, records=(*after.records, replace(record, idempotency_key=key)))
+
+
+def is_paused(state: RunState) -> bool:
+    """Return whether somebody paused the run."""
+    return bool(namespace(namespace(state.vars, RUNTIME), CONTROL).get("paused"))
+
+
+def with_message(state: RunState, message: Any) -> list[dict[str, Any]]:
+    """Return the inbox of a run with another message; the number of the last one is its own."""
+    inbox = namespace(state.vars, RUNTIME).get(INBOX) or []
+    seq = int(inbox[-1]["seq"]) + 1 if inbox else 1
+    content = message if isinstance(message, dict) else {"role": "user", "content": message}
+    return [*inbox, {"seq": seq, "message": content}][-MOST_MESSAGES:]

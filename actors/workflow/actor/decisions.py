@@ -9,11 +9,11 @@ from typing import Any, Final, TypeAlias
 from actors.kernel.json import canonical_json
 from actors.kernel.workflow.effects import RunStatus
 from actors.kernel.workflow.run_state import RunState
-from actors.kernel.workflow.step_record import StepRecord, chained
+from actors.kernel.workflow.step_record import StepRecord
 from actors.runtime.context.graphs.verbs import GraphVerbs
-from actors.workflow.actor.step_entry import NOTE, START, packed, unpacked, with_note
+from actors.workflow.actor.step_entry import NOTE, START, linked, packed, unpacked, with_note
 from actors.workflow.machine.asking import NodeContext, asked
-from actors.workflow.machine.branches import Path, joined, records_at, seen_at
+from actors.workflow.machine.branches import Path, joined, put, records_at, seen_at
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.loop_watch import LoopWatch, endless
 from actors.workflow.machine.records import Transition, noted
@@ -105,8 +105,7 @@ class Decisions:
             self.state = decided.state
         else:
             for told in step.known:
-                self._take(unpacked(told, self.state, {}))
-                self.state = with_note(self.state, told)
+                self._take(told, {})
 
     def advance(self, path: Path, first: Decision) -> None:
         """Decide and call nodes until something has to be waited for: one entry of the log."""
@@ -117,7 +116,7 @@ class Decisions:
             return
         for told in step.known:
             self.size_bytes += len(canonical_json(told))
-            self._take(unpacked(told, self.state, {first.result_at: first.result}))
+            self._take(told, {first.result_at: first.result})
 
     def _made(self, path: Path, first: Decision) -> list[dict[str, Any]]:
         made: list[dict[str, Any]] = []
@@ -126,23 +125,30 @@ class Decisions:
             seen = self.seen(path)
             if decide is None or seen is None:
                 break
-            for record in records_at(path, decide(seen, self.now())):
-                made.append(self._linked(record, result_at))
+            decided, opened = decide(seen, self.now()), self.opened.pop(path, None)
+            for record in records_at(path, decided):
+                made.append(self._linked(record, opened, result_at))
                 result_at = ""
+            self.state = put(self.state, path, decided.state)
+            if decided.opened is not None:
+                self.opened[path] = decided.opened
             decide = self._next(path)
         return made
 
-    def _linked(self, record: StepRecord, result_at: str = "") -> dict[str, Any]:
-        """Take a record, as the next link of the chain; return it as the log keeps it."""
-        linked = chained(record.to_dict(), self.head)
-        self._take(linked)
-        told = packed(linked, result_at)
-        self.size_bytes += len(canonical_json(told))
-        return told
+    def _linked(
+        self, record: StepRecord, opened: OpenStep | None = None, result_at: str = ""
+    ) -> dict[str, Any]:
+        """Return a record as the log keeps it: the next link of the chain."""
+        whole, size_bytes = linked(record, self.head)
+        self.head = whole["record_hash"]
+        self.size_bytes += size_bytes
+        return packed(whole, opened, result_at)
 
-    def _take(self, record: dict[str, Any]) -> None:
-        self.head = record["record_hash"]
-        self.state = behind_record(self.state, self.opened, record)
+    def _take(self, told: dict[str, Any], results: dict[str, Any]) -> None:
+        """Apply a record that the log has."""
+        self.head = told["record_hash"]
+        record = unpacked(told, self.state, self.opened, results)
+        self.state = with_note(behind_record(self.state, self.opened, record), told)
 
     def _next(self, path: Path) -> Decide | None:
         """Return the next decision in a branch; None: it waits for something, or ended."""

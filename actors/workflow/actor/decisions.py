@@ -68,12 +68,13 @@ class Decisions:
         """Return the instant, for a record: ISO 8601 in UTC."""
         return self._verbs.now().isoformat()
 
-    def begin(self, new: Callable[[str], RunState]) -> None:
+    def begin(self, new: Callable[[str], RunState], restored_from: str | None = None) -> None:
         """Begin with the state that the log has, or with a new one."""
         step = self._verbs.step()
         if step.known is None:
             self.state = new(self.now())
-            step.record([self._linked(start_record(self.state))])
+            first = start_record(self.state, restored_from=restored_from)
+            step.record([self._linked(first)])
         else:
             self.state = RunState.from_dict(step.known[0]["delta"][START])
             self.head = step.known[0]["record_hash"]

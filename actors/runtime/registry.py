@@ -79,8 +79,12 @@ class Registry:
     ) -> tuple[Agent, str | None]:
         """Return the agent in the version that is wanted, or the newest and why it must not go on.
 
-        A run goes on with the version of its agent that it began with.
+        A run goes on with the version of its agent that it began with. An agent that says by `unfit` why it can
+        execute no run executes none.
         """
+        unfit = getattr(newest, "unfit", None)
+        if unfit is not None:
+            return newest, f"{unfit}, then resolve the run with --retry"
         version = version_of(newest)
         if wanted is None or wanted == version:
             return newest, None

@@ -318,7 +318,8 @@ async def bed(request: pytest.FixtureRequest) -> AsyncIterator[Bed]:
     yield bed
     await bed.stop()
     # No later host takes over, and reads, what the agents of this test had.
-    await observer.execute(f"delete from {schema}.shards")
+    gone = (f"delete from {schema}.{table}" for table in ("shards", "types", "hosts"))
+    await observer.execute(";".join(gone))
 
 
 @pytest.fixture

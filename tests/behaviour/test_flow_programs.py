@@ -86,3 +86,12 @@ async def play_all(bed: Bed, first: int, count: int) -> None:
 async def test_graphs_of_agents_end_as_the_model_says(bed: Bed) -> None:
     """Outputs, the order of records in each branch, executions, children, and who hears of an event."""
     await play_all(bed, 10_000 * bed.drops, COUNT)
+
+
+@pytest.mark.slow
+@pytest.mark.nats
+@pytest.mark.item(391, 392, 401, 410, 421, 437, 441, 442, 443, 480)
+@pytest.mark.timeout(600)
+async def test_graphs_of_agents_with_a_broker_end_as_the_model_says(bed: Bed) -> None:
+    """The same, where sub-graphs are started over NATS."""
+    await play_all(bed, 20_000, COUNT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +25,7 @@ from persistence.postgres import StoreSettings, open_store
 from tests.conformance.bed import Bed
 from tests.conformance.clock import ManualClock
 from tests.conformance.source import Source
-from tests.harness.lasting import LastingLoop
+from tests.harness.lasting import lasting_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -35,14 +34,9 @@ if TYPE_CHECKING:
     from tests.harness.servers import Schemas
 
 
-@functools.cache
-def _lasting_loop() -> LastingLoop:
-    return LastingLoop()
-
-
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Run all tests of this folder in one loop, whose connections last."""
-    return {"lasting": _lasting_loop}
+    return {"lasting": lasting_loop}
 
 
 OWNER = HostIncarnation("host-1")

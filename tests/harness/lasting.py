@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
@@ -57,6 +58,12 @@ class LastingLoop(asyncio.SelectorEventLoop):
         _loops.remove(self)
         self.run_until_complete(let_go(self))
         super().close()
+
+
+@functools.cache
+def lasting_loop() -> LastingLoop:
+    """Return the one loop of the folders whose tests lend each other their schemas."""
+    return LastingLoop()
 
 
 def keep_in(loop: asyncio.AbstractEventLoop) -> None:

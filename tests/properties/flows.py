@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from actors.kernel.runtime.ids import RunId
-from actors.kernel.workflow.errors import StaleResumeError
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.workflow.errors import GraphError, StaleResumeError
 from actors.workflow import EffectOutcome, EffectType, RetryPolicy, verify_ledger_chain
 from actors.workflow.actor.flows import Flows
 from actors.workflow.actor.runs import FlowRuns
@@ -70,10 +71,12 @@ class FlowPlay:
             while not await runs.waits(ear):  # noqa: ASYNC110 - rows
                 await asyncio.sleep(self.look_s)
         main = await runs.start(self.name, vars={"a": 0, "b": 1, "r": {}}, id="main")
-        looks = 0
+        looks, is_restless = 0, self._rng.random() < 0.4
         while not await self._is_over(client, runs, main):
             await asyncio.sleep(self.look_s)
             looks += 1
+            if is_restless and looks % 2 and self._rng.random() < 0.7:
+                await self._shaken(runs, main)
             if looks > MOST_LOOKS:
                 return [f"{self.name} does not end: {await self._look(client, runs, main)}"]
         model = expected(self.name, self.program, {}, is_actor=True)
@@ -92,7 +95,10 @@ class FlowPlay:
         if row.status.is_terminal:
             return all(over)
         if row.parked == "in_doubt":
-            self.retried += await client.resolve(run_id, action="retry")
+            places = [
+                e.payload["at"] async for e in client.entries(run_id) if e.kind == K.RUN_PARKED
+            ]
+            self.retried += await client.resolve(run_id, str(places[-1]), action="retry")
         for wait in await runs.waits(run_id):
             if wait.until is None and self._rng.random() < 0.7:
                 key = str(wait.wait_key)
@@ -101,6 +107,16 @@ class FlowPlay:
                 except StaleResumeError:
                     continue
         return False
+
+    async def _shaken(self, runs: FlowRuns, run_id: RunId) -> None:
+        """Pause a run, or let it go on, or say something to it; it may have ended."""
+        try:
+            await self._rng.choice([runs.pause_run, runs.resume_run, runs.resume_run])(run_id)
+            await runs.steer(run_id, "Be quick")
+            await asyncio.sleep(self.look_s)
+            await runs.resume_run(run_id)
+        except GraphError:
+            return
 
     async def _look(self, client: Runtime, runs: FlowRuns, run_id: RunId) -> RunState:
         """Return a run, and note whose children those below it are: an orphan is the root's now."""
@@ -114,6 +130,8 @@ class FlowPlay:
         ledger = await runs.ledger(run_id)
         records: dict[tuple[str, ...], list[tuple[str, str, int]]] = {}
         for one in ledger:
+            if (one["effect"] or {}).get("type") in {"pause", "unpause", "steer"}:
+                continue
             keys = (one["delta"] or {}).get("branch") or ()
             told = (one["node_id"], one["status"], one["attempt"])
             records.setdefault(tuple(key.partition(".")[2] for key in keys), []).append(told)

@@ -87,9 +87,14 @@ class Branch:
         self.value: Any = None
         self.error: BaseException | None = None
 
+    @property
+    def next_position(self) -> str:
+        """The position that the next call takes."""
+        return f"{self.prefix}{self.next_index}"
+
     def take_position(self) -> str:
-        """Return the next position of this branch."""
-        position = f"{self.prefix}{self.next_index}"
+        """Take the next position of this branch."""
+        position = self.next_position
         self.next_index += 1
         return position
 

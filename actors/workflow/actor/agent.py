@@ -6,7 +6,6 @@ from typing import Any
 
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.workflow.errors import GraphError
 from actors.runtime.context.run_context import RunContext
 from actors.workflow.actor.graph_run import GraphRun
 from actors.workflow.actor.terms import FlowTerms
@@ -14,6 +13,9 @@ from actors.workflow.actor.terms import FlowTerms
 
 class FlowAgent:
     """The agent ``<app>/<flow>:<id>``: it has one run, and that is a run of the flow.
+
+    Attributes:
+        unfit: Why it can execute no run: the host has no such flow. Its runs are parked until one has.
 
     Args:
         id: The address.
@@ -23,17 +25,19 @@ class FlowAgent:
     def __init__(self, id: AgentId, terms: FlowTerms) -> None:  # noqa: A002 - as every agent has it
         self.id, self._terms = id, terms
         self.batch = 1
+        self._flow = id.key.partition(":")[0]
+        self.unfit: str | None = None
+        if self._flow not in terms.specs:
+            self.unfit = (
+                f"app {id.type!r} has no flow {self._flow!r} on this host: give it to Flows"
+            )
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
         """Interpret the graph.
 
         Raises:
-            GraphError: The app has no flow of this name, or the message starts none.
+            GraphError: The message starts no run.
             GraphRunFailedError: The graph's run failed.
         """
-        flow = self.id.key.partition(":")[0]
-        spec = self._terms.specs.get(flow)
-        if spec is None:
-            raise GraphError(f"flow {flow!r}", f"app {self.id.type!r} has none of this name here")
         given = inbox[0].payload if inbox else None
-        return await GraphRun(ctx, self._terms, spec).run(given)
+        return await GraphRun(ctx, self._terms, self._terms.specs[self._flow]).run(given)

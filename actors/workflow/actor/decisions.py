@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from actors.kernel.json import canonical_json
 from actors.kernel.workflow.effects import RunStatus
 from actors.kernel.workflow.run_state import RunState
-from actors.kernel.workflow.step_record import StepRecord, chained
+from actors.kernel.workflow.step_record import StepRecord
 from actors.runtime.context.graphs.verbs import GraphVerbs
-from actors.workflow.actor.step_entry import START, packed, unpacked
+from actors.workflow.actor.step_entry import NOTE, START, linked, packed, unpacked, with_note
 from actors.workflow.machine.asking import NodeContext, asked
-from actors.workflow.machine.branches import Path, joined, records_at, seen_at
+from actors.workflow.machine.branches import Path, joined, put, records_at, seen_at
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.loop_watch import LoopWatch, endless
-from actors.workflow.machine.records import Transition
+from actors.workflow.machine.records import Transition, noted
 from actors.workflow.machine.recovery import behind_record
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.starting import start_record
 
 Decide: TypeAlias = Callable[[RunState, str], Transition]
 """Gets a branch as it is, and the instant; returns what is decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A decision that is to be made.
+
+    Attributes:
+        make: Makes it; None: the next one is what the branch's node answers, or the join.
+        result_at: The position of the effect whose entry has the result of its first record; empty: none has.
+        result: That result.
+    """
+
+    make: Decide | None = None
+    result_at: str = ""
+    result: Any = None
+
+
 MOST_NODES: Final = 32
 """So many nodes are called for one entry of the log, at most."""
 
@@ -39,22 +57,24 @@ class Decisions:
 
     def __init__(self, verbs: GraphVerbs, spec: WorkflowSpec, artifacts: Any) -> None:
         self._verbs, self._spec = verbs, spec
-        self._context = NodeContext(now=self._now, artifacts=artifacts)
+        self._context = NodeContext(now=self.now, artifacts=artifacts)
         self._watches: dict[Path, LoopWatch] = {}
         self.state: RunState
         self.opened: dict[Path, OpenStep] = {}
         self.head: str | None = None
         self.entries = self.size_bytes = 0
 
-    def _now(self) -> str:
+    def now(self) -> str:
+        """Return the instant, for a record: ISO 8601 in UTC."""
         return self._verbs.now().isoformat()
 
-    def begin(self, new: Callable[[str], RunState]) -> None:
+    def begin(self, new: Callable[[str], RunState], restored_from: str | None = None) -> None:
         """Begin with the state that the log has, or with a new one."""
         step = self._verbs.step()
         if step.known is None:
-            self.state = new(self._now())
-            step.record([self._linked(start_record(self.state), None)])
+            self.state = new(self.now())
+            first = start_record(self.state, restored_from=restored_from)
+            step.record([self._linked(first)])
         else:
             self.state = RunState.from_dict(step.known[0]["delta"][START])
             self.head = step.known[0]["record_hash"]
@@ -76,51 +96,60 @@ class Decisions:
         place = None if fork is None else fork.place(path[-1])
         return fork is None or place is None or not fork.is_open(fork.branches[place])
 
-    def advance(
-        self, path: Path, decide: Decide | None = None, result_at: tuple[str, Any] | None = None
-    ) -> None:
-        """Decide and call nodes until something has to be waited for: one entry of the log.
-
-        Args:
-            path: The branch.
-            decide: The first decision; None: what its node answers, or the join.
-            result_at: The position of the effect whose result the first record has, and the result.
-        """
+    def note(self, kind: str, path: list[str], value: Any) -> None:
+        """Change one value of the vars from outside, with a record of this kind."""
         step = self._verbs.step()
         self.entries += 1
         if step.known is None:
-            step.record(self._made(path, decide or self._next(path), result_at and result_at[0]))
+            decided = noted(self.state, kind, path, value, at=self.now())
+            step.record([{**self._linked(one), NOTE: path} for one in decided.records])
+            self.state = decided.state
+        else:
+            for told in step.known:
+                self._take(told, {})
+
+    def advance(self, path: Path, first: Decision) -> None:
+        """Decide and call nodes until something has to be waited for: one entry of the log."""
+        step = self._verbs.step()
+        self.entries += 1
+        if step.known is None:
+            step.record(self._made(path, first))
             return
-        results = {} if result_at is None else dict([result_at])
         for told in step.known:
             self.size_bytes += len(canonical_json(told))
-            self._take(unpacked(told, self.state, results))
+            self._take(told, {first.result_at: first.result})
 
-    def _made(
-        self, path: Path, decide: Decide | None, result_at: str | None
-    ) -> list[dict[str, Any]]:
+    def _made(self, path: Path, first: Decision) -> list[dict[str, Any]]:
         made: list[dict[str, Any]] = []
+        decide, result_at = first.make or self._next(path), first.result_at
         for _ in range(MOST_NODES):
             seen = self.seen(path)
             if decide is None or seen is None:
                 break
-            for record in records_at(path, decide(seen, self._now())):
-                made.append(self._linked(record, result_at))
-                result_at = None
+            decided, opened = decide(seen, self.now()), self.opened.pop(path, None)
+            for record in records_at(path, decided):
+                made.append(self._linked(record, opened, result_at))
+                result_at = ""
+            self.state = put(self.state, path, decided.state)
+            if decided.opened is not None:
+                self.opened[path] = decided.opened
             decide = self._next(path)
         return made
 
-    def _linked(self, record: StepRecord, result_at: str | None) -> dict[str, Any]:
-        """Take a record, as the next link of the chain; return it as the log keeps it."""
-        linked = chained(record.to_dict(), self.head)
-        self._take(linked)
-        told = packed(linked, result_at)
-        self.size_bytes += len(canonical_json(told))
-        return told
+    def _linked(
+        self, record: StepRecord, opened: OpenStep | None = None, result_at: str = ""
+    ) -> dict[str, Any]:
+        """Return a record as the log keeps it: the next link of the chain."""
+        whole, size_bytes = linked(record, self.head)
+        self.head = whole["record_hash"]
+        self.size_bytes += size_bytes
+        return packed(whole, opened, result_at)
 
-    def _take(self, record: dict[str, Any]) -> None:
-        self.head = record["record_hash"]
-        self.state = behind_record(self.state, self.opened, record)
+    def _take(self, told: dict[str, Any], results: dict[str, Any]) -> None:
+        """Apply a record that the log has."""
+        self.head = told["record_hash"]
+        record = unpacked(told, self.state, self.opened, results)
+        self.state = with_note(behind_record(self.state, self.opened, record), told)
 
     def _next(self, path: Path) -> Decide | None:
         """Return the next decision in a branch; None: it waits for something, or ended."""
@@ -136,7 +165,7 @@ class Decisions:
 
     def _ask(self, seen: RunState, at: str) -> Transition:
         del at
-        return asked(self._spec, seen, self._context, self._now)
+        return asked(self._spec, seen, self._context, self.now)
 
     def _join(self, seen: RunState, at: str) -> Transition:
         return joined(self._spec, seen, at=at)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from actors.kernel.workflow.branches import GraphFork
 from actors.kernel.workflow.effects import EffectOutcome, EffectType, RunStatus
 from actors.kernel.workflow.errors import GraphError, GraphRunFailedError
 from actors.kernel.workflow.run_state import RunState, open_wait
+from actors.kernel.workflow.snapshots import Snapshot
 from actors.runtime.context.run_context import RunContext
-from actors.workflow.actor.decisions import Decisions
+from actors.workflow.actor.control import RunControl
+from actors.workflow.actor.decisions import Decision, Decisions
 from actors.workflow.actor.emitting import emitted
 from actors.workflow.actor.outcomes import outcome_in, told_of
 from actors.workflow.actor.step_entry import STATE
@@ -23,12 +26,14 @@ from actors.workflow.machine.branches import Path
 from actors.workflow.machine.deltas import OpenStep, seen_by_handler
 from actors.workflow.machine.requests import outcome_of
 from actors.workflow.machine.spec import WorkflowSpec
-from actors.workflow.machine.starting import new_run
+from actors.workflow.machine.starting import new_run, restored_run
 
 ENTRIES_KEPT: Final = 200
 """Behind so many entries of decisions the run continues as new, with its state."""
 BYTES_KEPT: Final = 256 * 1024
 """Behind so many bytes of records, as JSON, too."""
+RESTORED: Final = "restored"
+"""In the message of a run that begins with a snapshot: this, and whether its graph may be another one."""
 HEAD: Final = "head"
 WAITED: Final = "waited"
 """Beside the state of a run that continues: the hash of its last record, and its numbers of waits by key."""
@@ -50,6 +55,7 @@ class GraphRun:
         self._decided = Decisions(ctx.graph, spec, terms.artifacts)
         self._subs = SubGraphs(ctx, terms.specs)
         self._wait_ends = WaitEnds(ctx, self._decided, self._subs)
+        self._control = RunControl(ctx, self._decided)
 
     async def run(self, given: Any) -> Any:
         """Go on with the run to its end; return its output.
@@ -70,35 +76,40 @@ class GraphRun:
             self._decided.go_on(RunState.from_dict(given[STATE]), given[HEAD])
             self._wait_ends.counts = Counter(given[WAITED])
             return
+        if RESTORED in given:
+            snapshot, is_forced = _snapshot_in(given[RESTORED])
+            new = partial(self._restored, snapshot, is_forced)
+            self._decided.begin(new, restored_from=snapshot.snapshot_id)
+        else:
+            self._decided.begin(partial(self._new, given))
+
+    def _new(self, given: dict[str, Any], at: str) -> RunState:
         variables = given.get("vars") or {}
         if not isinstance(variables, dict):
             raise GraphError("vars", f"they are a {type(variables).__name__}. Give an object")
-        self._decided.begin(
-            lambda at: new_run(
-                self._spec,
-                variables,
-                self._terms.config,
-                run_id=self._ctx.run_id,
-                at=at,
-                **{name: given.get(name) for name in ("actor_id", "session_id", "parent_run_id")},
-            )
-        )
+        whose = {name: given.get(name) for name in ("actor_id", "session_id", "parent_run_id")}
+        config, run_id = self._terms.config, self._ctx.run_id
+        return new_run(self._spec, variables, config, run_id=run_id, at=at, **whose)
+
+    def _restored(self, snapshot: Snapshot, is_forced: bool, at: str) -> RunState:
+        run_id = self._ctx.run_id
+        return restored_run(snapshot, self._spec, run_id=run_id, at=at, force=is_forced)
 
     async def _go(self, path: Path) -> None:
         """Go on with a branch to its end."""
-        while True:
+        while not self._decided.is_over(path):
             seen = self._decided.seen(path)
-            if seen is None or self._decided.is_over(path):
-                return
+            assert seen is not None
             wait, opened = open_wait(seen), self._decided.opened.get(path)
+            found = Decision()
             if seen.fork is not None and seen.fork.has_open:
                 await self._fork(path, seen.fork)
             elif wait is not None:
-                await self._wait_ends.end(path, wait)
+                found = Decision(await self._wait_ends.end(wait))
             elif opened is not None:
-                await self._attempt(path, seen, opened)
-            else:
-                self._decided.advance(path)
+                found = await self._attempt(seen, opened)
+            await self._control.look()
+            self._decided.advance(path, found)
             await self._verbs.rest()
             if not path:
                 await self._checkpoint()
@@ -117,26 +128,22 @@ class GraphRun:
             kept = {STATE: state.to_dict(), HEAD: made.head, WAITED: {**self._wait_ends.counts}}
             await self._ctx.continue_as_new(kept)
 
-    async def _attempt(self, path: Path, seen: RunState, opened: OpenStep) -> None:
-        """Make one attempt of the open effect of a branch."""
+    async def _attempt(self, seen: RunState, opened: OpenStep) -> Decision:
+        """Make one attempt of an effect; return what is decided behind it."""
         if opened.due is not None:
             await self._ctx.sleep_until(datetime.fromisoformat(opened.due))
-            self._decided.advance(path, lambda now, at: attempts.retried(now, opened, at=at))
-            return
+            return Decision(lambda now, at: attempts.retried(now, opened, at=at))
         shown, kind = seen_by_handler(seen, opened), opened.effect.type
         place, outcome = "", None
         if kind not in self._terms.handlers:
-            outcome = outcome_of(shown, opened, self._verbs.now().isoformat())
+            outcome = outcome_of(shown, opened, self._decided.now())
             if outcome is None and kind is EffectType.START_SUBWORKFLOW:
                 outcome = await self._subs.begun(shown, opened)
         if outcome is None:
             place, outcome = await self._executed(shown, opened)
         policy, found = self._terms.policy, outcome
-
-        self._decided.advance(
-            path,
-            lambda now, at: attempts.ended(now, opened, found, policy, at=at),
-            result_at=(place, found.result) if place else None,
+        return Decision(
+            lambda now, at: attempts.ended(now, opened, found, policy, at=at), place, found.result
         )
 
     async def _executed(self, shown: RunState, opened: OpenStep) -> tuple[str, EffectOutcome]:
@@ -153,3 +160,10 @@ class GraphRun:
         kind, mode = opened.effect.type.value, opened.effect.mode
         place, told = await self._verbs.effect(kind, opened.key, opened.attempt, mode, execute)
         return place, outcome_in(told)
+
+
+def _snapshot_in(told: Any) -> tuple[Snapshot, bool]:
+    try:
+        return Snapshot(**told["snapshot"]), bool(told.get("force"))
+    except (KeyError, TypeError, AttributeError) as exc:
+        raise GraphError("snapshot", f"the message holds none: {exc}") from exc

@@ -14,10 +14,9 @@ from actors.kernel.workflow.durable import durable_copy
 from actors.kernel.workflow.effects import WaitReason, WaitState
 from actors.kernel.workflow.run_state import RunState
 from actors.runtime.context.run_context import RunContext
-from actors.workflow.actor.decisions import Decisions
+from actors.workflow.actor.decisions import Decide, Decisions
 from actors.workflow.actor.sub_graphs import SubGraphs
 from actors.workflow.machine import records, waits
-from actors.workflow.machine.branches import Path
 from actors.workflow.machine.records import Transition
 
 WAIT: Final = "wait"
@@ -36,21 +35,18 @@ class WaitEnds:
         self._ctx, self._decided, self._subs = ctx, decided, subs
         self.counts: Counter[str] = Counter()
 
-    async def end(self, path: Path, wait: WaitState) -> None:
-        """Wait for the end of a branch's wait, and go on behind it."""
+    async def end(self, wait: WaitState) -> Decide:
+        """Return what is decided on a wait when it has ended."""
         if wait.reason is WaitReason.SUBWORKFLOW:
             child = await self._subs.ended(str((wait.details or {}).get("sub_run_id")))
-            self._decided.advance(
-                path, lambda now, at: _or_same(waits.child_ended(now, child, at=at), now)
-            )
-        elif wait.reason in _KINDS:
-            await self._answer(path, wait)
-        else:
-            assert wait.until is not None
-            await self._ctx.sleep_until(datetime.fromisoformat(wait.until))
-            self._fell_due(path, wait.until)
+            return lambda now, at: _or_same(waits.child_ended(now, child, at=at), now)
+        if wait.reason in _KINDS:
+            return await self._answer(wait)
+        assert wait.until is not None
+        await self._ctx.sleep_until(datetime.fromisoformat(wait.until))
+        return _fallen_due(wait.until)
 
-    async def _answer(self, path: Path, wait: WaitState) -> None:
+    async def _answer(self, wait: WaitState) -> Decide:
         kind, key = cast("WaitKind", _KINDS[wait.reason]), wait.wait_key or ""
         until = None if wait.until is None else datetime.fromisoformat(wait.until)
         request: dict[str, Any] = {WAIT: wait.to_dict()}
@@ -62,12 +58,10 @@ class WaitEnds:
             place = answer_key(self._ctx.run_id, key, n)
             is_answered, answer = await self._ctx.graph.wait(kind, place, request, until)
             if not is_answered:
-                self._fell_due(path, wait.until or "")
-                return
+                return _fallen_due(wait.until or "")
             more = self._note_of(wait, answer)
             if more is not None:
-                self._decided.advance(path, partial(_replied, wait, answer, more))
-                return
+                return partial(_replied, wait, answer, more)
 
     def _note_of(self, wait: WaitState, answer: Any) -> dict[str, Any] | None:
         """Return what is noted with an answer; None: it is an event that the run got before."""
@@ -78,11 +72,6 @@ class WaitEnds:
         state = self._decided.state
         return (
             None if answer["event_id"] in waits.seen_events(state) else waits.note_of(state, answer)
-        )
-
-    def _fell_due(self, path: Path, until: str) -> None:
-        self._decided.advance(
-            path, lambda now, at: _or_same(waits.fell_due(now, at=max(at, until)), now)
         )
 
 
@@ -99,6 +88,10 @@ def _replied(  # noqa: PLR0917 - the last two are given by who decides
     except NotSerializableError as exc:
         return records.failed(state, f"answer to {wait.wait_key!r}: {exc}", at=at)
     return waits.reply(state, wait, payload, at=at, more=more)
+
+
+def _fallen_due(until: str) -> Decide:
+    return lambda now, at: _or_same(waits.fell_due(now, at=max(at, until)), now)
 
 
 def _or_same(decided: Transition | None, state: RunState) -> Transition:

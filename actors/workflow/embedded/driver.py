@@ -23,10 +23,10 @@ from actors.workflow.machine.branches import Leaf, Path, joined, leaves, seen_at
 from actors.workflow.machine.deltas import OpenStep, seen_by_handler
 from actors.workflow.machine.loop_watch import LoopWatch, endless
 from actors.workflow.machine.policy import EffectPolicy
-from actors.workflow.machine.records import CONTROL, Transition
+from actors.workflow.machine.records import CONTROL, Transition, is_paused
 from actors.workflow.machine.requests import outcome_of
 from actors.workflow.machine.spec import WorkflowSpec
-from actors.workflow.machine.variables import RUNTIME, namespace
+from actors.workflow.machine.variables import RUNTIME
 
 _log = logging.getLogger("callboard.workflow")
 
@@ -248,8 +248,3 @@ class Driver:
 
 def _is_in_doubt(opened: OpenStep) -> bool:
     return opened.due is None and opened.effect.mode is EffectMode.AT_MOST_ONCE
-
-
-def is_paused(state: RunState) -> bool:
-    """Return whether somebody paused the run."""
-    return bool(namespace(namespace(state.vars, RUNTIME), CONTROL).get("paused"))

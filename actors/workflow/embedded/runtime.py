@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any
 
 from actors.kernel.clock import Clock
 from actors.kernel.workflow.effects import EffectType, RunStatus
@@ -38,10 +38,6 @@ from actors.workflow.machine.records import ANSWERS
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.starting import check_graph, check_identity, new_run, start_record
 from actors.workflow.machine.variables import LIMITS, RUNTIME, namespace
-
-INBOX: Final = "inbox"
-"""In `_runtime`: messages of `steer`, the oldest first."""
-MOST_MESSAGES: Final = 200
 
 
 class WorkflowRuntime:
@@ -259,14 +255,10 @@ class WorkflowRuntime:
                 raise GraphError(
                     f"run {run_id}", f"it is {held.state.status.value}: start another one"
                 )
-            inbox = namespace(held.state.vars, RUNTIME).get(INBOX) or []
-            seq = int(inbox[-1]["seq"]) + 1 if inbox else 1
-            content = message if isinstance(message, dict) else {"role": "user", "content": message}
-            value = [*inbox, {"seq": seq, "message": content}][-MOST_MESSAGES:]
-            path = [RUNTIME, INBOX]
+            value, path = records.with_message(held.state, message), [RUNTIME, records.INBOX]
             held.take(records.noted(held.state, "steer", path, value, at=self.now()))
             held.save()
-            return seq
+            return int(value[-1]["seq"])
 
     def get_state(self, run_id: str) -> RunState:
         """Return the last checkpoint of a run.

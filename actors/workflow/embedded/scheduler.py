@@ -13,9 +13,9 @@ from actors.kernel.workflow.effects import RunStatus, WaitReason
 from actors.kernel.workflow.errors import StaleResumeError
 from actors.kernel.workflow.run_state import RunState, open_waits
 from actors.kernel.workflow.run_store import QueryableRunStore
-from actors.workflow.embedded.driver import is_paused
 from actors.workflow.embedded.registry import WorkflowRegistry
 from actors.workflow.embedded.runtime import WorkflowRuntime
+from actors.workflow.machine.records import is_paused
 from actors.workflow.machine.waits import subworkflow_key
 
 _log = logging.getLogger("callboard.workflow")

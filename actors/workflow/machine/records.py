@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from actors.kernel.json_data import clean_text
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.durable import MAX_DEPTH, durable_copy
 from actors.kernel.workflow.effects import EffectType, RunStatus, StepStatus
@@ -26,6 +27,9 @@ ANSWERS: Final = "answers"
 """In `_runtime`: answers that came before their wait, by wait key."""
 CONTROL: Final = "control"
 """In `_runtime`: whether a run is paused, and why."""
+INBOX: Final = "inbox"
+"""In `_runtime`: messages of `steer`, the oldest first."""
+MOST_MESSAGES: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,7 @@ def failed(state: RunState, error: str, *, at: str) -> Transition:
         state,
         StepStatus.FAILED,
         at,
-        error=error,
+        error=clean_text(error),
         delta={"seq": seq_of(state.vars), "status": RunStatus.FAILED.value},
     )
     return told_of_end(behind(state, record), at=at)
@@ -112,7 +116,7 @@ def cancelled(state: RunState, reason: str | None, by: str, *, at: str) -> Trans
         StepStatus.CANCELLED,
         at,
         result={"cancelled_by": by, "reason": reason},
-        error=reason or "cancelled",
+        error=clean_text(reason or "cancelled"),
         delta={"seq": seq_of(state.vars), "status": RunStatus.CANCELLED.value},
     )
     return told_of_end(behind(state, record), at=at)
@@ -150,3 +154,16 @@ def told_of_end(after: Transition, *, at: str) -> Transition:
     record = recorded(state, StepStatus.COMPLETED, at, effect=effect, result={"delivered": 0})
     key = derive_id(state.run_id, seq_of(state.vars), "end")
     return replace(after, records=(*after.records, replace(record, idempotency_key=key)))
+
+
+def is_paused(state: RunState) -> bool:
+    """Return whether somebody paused the run."""
+    return bool(namespace(namespace(state.vars, RUNTIME), CONTROL).get("paused"))
+
+
+def with_message(state: RunState, message: Any) -> list[dict[str, Any]]:
+    """Return the inbox of a run with another message; the number of the last one is its own."""
+    inbox = namespace(state.vars, RUNTIME).get(INBOX) or []
+    seq = int(inbox[-1]["seq"]) + 1 if inbox else 1
+    content = message if isinstance(message, dict) else {"role": "user", "content": message}
+    return [*inbox, {"seq": seq, "message": content}][-MOST_MESSAGES:]

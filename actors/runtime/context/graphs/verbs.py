@@ -13,7 +13,7 @@ from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.waits import WaitKind, event_id
-from actors.runtime.context.call import Call, RunState
+from actors.runtime.context.call import Call, Entry, RunState
 from actors.runtime.context.effects import Effects
 from actors.runtime.context.graphs.outside_wait import ENDS, OutsideWait
 from actors.runtime.context.waits import Waits
@@ -23,6 +23,7 @@ EFFECT: Final = "graph"
 """The verb in entries of effects that a graph asked for."""
 _STEP: Final = "graph.step"
 _DIGEST: Final = args_hash([_STEP])
+_HELD: Final = args_hash(["hold"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,51 @@ class GraphVerbs:
         known = call.meet((K.GRAPH_STEP,), _STEP, None, digest=_DIGEST)
         found: Any = None if known is None else known.payload["records"]
         return GraphStep(found, call)
+
+    async def control(self, name: str) -> JsonValue:
+        """Return the payload of the oldest signal of this name, consumed; None: there is none now.
+
+        It takes a position only if there is one.
+        """
+        run = self._run
+        branch = run.scheduler.enter("control")
+        place = run.history.places.get(branch.next_position)
+        digest = args_hash(["control", name])
+        known = None if place is None else place.end
+        if known is not None:
+            if known.kind != K.SIGNAL_RECEIVED or known.payload.get("hash") != digest:
+                return None
+            Call(run, "control").meet((K.SIGNAL_RECEIVED,), "control", None, digest=digest)
+            return known.payload["payload"]
+        branch.flushing = True  # others wait: on replay this takes no time
+        try:
+            await run.signals.refresh()
+        finally:
+            branch.flushing = False
+        run.scheduler.raise_if_interrupted(branch)
+        signal = run.signals.take_now(name)
+        if signal is None:
+            return None
+        call = Call(run, "control")
+        call.meet((K.SIGNAL_RECEIVED,), "control", None, digest=digest)
+        call.record(K.SIGNAL_RECEIVED, {"name": name, "payload": signal.payload, "n": signal.n})
+        return signal.payload
+
+    async def hold(self, may_go: Callable[[], bool]) -> None:
+        """Return when `may_go()`: another branch of the run calls `release` when it may have changed."""
+        call = Call(self._run, "hold")
+        known = call.meet((K.GRAPH_STEP,), "hold", None, digest=_HELD)
+        if known is not None:
+            await call.in_order(known)
+            return
+        await call.begin()
+        held: Entry = (K.GRAPH_STEP, call.position, {"records": [], "hash": _HELD})
+        await self._waits.hold(call, may_go, held)
+
+    def release(self) -> None:
+        """Have the branches that hold look again."""
+        for wait in self._waits.held:
+            self._run.scheduler.woken(wait.branch)
 
     async def rest(self) -> None:
         """Let everything else in the process run, when it is time for that."""

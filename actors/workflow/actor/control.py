@@ -1,0 +1,72 @@
+"""Control of a run from outside: pause, go on, messages and limits, between two of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from actors.kernel.workflow.run_state import RunState
+from actors.runtime.context.run_context import RunContext
+from actors.workflow.actor.decisions import Decisions
+from actors.workflow.machine import limits
+from actors.workflow.machine.records import CONTROL, INBOX, is_paused, with_message
+from actors.workflow.machine.variables import LIMITS, RUNTIME, namespace
+
+SIGNAL: Final = "graph.control"
+"""The name of the signals."""
+
+
+class RunControl:
+    """Signals to a run, taken at the boundaries of its steps.
+
+    While it is paused, one branch waits for signals, and the others hold until that one lets them go.
+    """
+
+    def __init__(self, ctx: RunContext, decided: Decisions) -> None:
+        self._ctx, self._decided = ctx, decided
+        self._is_awaited = False
+
+    @property
+    def is_paused(self) -> bool:
+        """True while somebody has paused the run."""
+        return is_paused(self._decided.state)
+
+    async def look(self) -> None:
+        """Grant what is wanted; return when the run may go on."""
+        verbs = self._ctx.graph
+        while (told := await verbs.control(SIGNAL)) is not None:
+            self._grant(told)
+        while self.is_paused:
+            if self._is_awaited:
+                await verbs.hold(lambda: not self.is_paused)
+                continue
+            self._is_awaited = True
+            try:
+                self._grant(await self._ctx.sleep_until_signal(SIGNAL))
+            finally:
+                self._is_awaited = False
+
+    def _grant(self, told: Any) -> None:
+        found = wanted(self._decided.state, told, self._decided.now())
+        if found is not None:
+            self._decided.note(*found)
+        if not self.is_paused:
+            self._ctx.graph.release()
+
+
+def wanted(state: RunState, told: Any, at: str) -> tuple[str, list[str], Any] | None:
+    """Return what a signal changes in the vars: kind of the record, path and value; None: nothing."""
+    if not isinstance(told, Mapping):
+        return None
+    kind = told.get("kind")
+    if kind in {"pause", "unpause"} and is_paused(state) is not (kind == "pause"):
+        return (
+            kind,
+            [RUNTIME, CONTROL],
+            {"paused": kind == "pause", "reason": told.get("reason"), "at": at},
+        )
+    if kind == "steer":
+        return kind, [RUNTIME, INBOX], with_message(state, told.get("message"))
+    if kind == "limits" and isinstance(told.get("updates"), Mapping):
+        return kind, [LIMITS], namespace(state.vars, LIMITS) | limits.known_updates(told["updates"])
+    return None

@@ -1,0 +1,176 @@
+"""Runs of graphs that are paused, told something, or on a host that has not their graph."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.kernel.workflow.errors import GraphError, SpecChangedError
+from actors.workflow import Effect, EffectType, FlowRuns, Flows, StepPlan, WorkflowSpec
+from tests.behaviour.bed import LIMIT_S
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime.ids import RunId
+    from actors.workflow import RunState
+    from tests.behaviour.bed import Bed
+
+
+def asking(key: str, after: str) -> Any:
+    """A node that asks a person."""
+    return lambda run, _ctx: StepPlan(
+        run.current_node,
+        Effect(EffectType.ASK_USER, {"prompt": "?", "wait_key": key}, key),
+        next_node=after,
+    )
+
+
+def telling(run: RunState, _ctx: Any) -> StepPlan:
+    """The end, with what the run was told."""
+    told = [one["message"]["content"] for one in run.vars["_runtime"].get("inbox", ())]
+    most = run.vars["_limits"]["max_iterations"]
+    return StepPlan("end", complete_output={"told": told, "most": most})
+
+
+def forking(run: RunState, _ctx: Any) -> StepPlan:
+    """Two branches that ask."""
+    return StepPlan(run.current_node, parallel={"x": "x", "y": "y"}, next_node="end")
+
+
+TWICE = WorkflowSpec("twice", "a", {"a": asking("a", "b"), "b": asking("b", "end"), "end": telling})
+FORK = WorkflowSpec(
+    "fork",
+    "fork",
+    {"fork": forking, "x": asking("x", "x2"), "x2": asking("x2", "end"), "y": asking("y", "end")}
+    | {"end": telling},
+)
+
+
+async def waits_for(runs: FlowRuns, run_id: RunId, *keys: str) -> None:
+    """Return when a run waits for these."""
+    async with asyncio.timeout(LIMIT_S):
+        while {one.wait_key for one in await runs.waits(run_id)} != {*keys}:  # noqa: ASYNC110 - rows
+            await asyncio.sleep(0.01)
+
+
+async def app_on(bed: Bed, *specs: WorkflowSpec) -> FlowRuns:
+    """Serve graphs as an app of its own."""
+    app = bed.name().type
+    await Flows(app, specs).register(bed.runtime)
+    return FlowRuns(bed.runtime, app)
+
+
+@pytest.mark.item(427)
+async def test_a_paused_run_holds_what_comes_until_it_goes_on(bed: Bed) -> None:
+    """Of an answer that comes meanwhile nothing follows; messages and limits are taken, in order."""
+    runs = await app_on(bed, TWICE)
+    run_id = await runs.start("twice")
+    await waits_for(runs, run_id, "a")
+    await runs.pause_run(run_id, "lunch")
+    assert (await runs.state(run_id)).vars["_runtime"]["control"]["reason"] == "lunch"
+    await runs.resume(run_id, "a", "first")
+    await runs.steer(run_id, "one")
+    await runs.update_limits(run_id, {"max_iterations": 7, "nonsense": 1})
+    await runs.steer(run_id, {"role": "user", "content": "two"})
+    await waits_for(runs, run_id)
+    assert (await runs.state(run_id)).vars.get("a") is None
+    with pytest.raises(GraphError, match="an empty message"):
+        await runs.steer(run_id, "")
+    await runs.resume_run(run_id)
+    await waits_for(runs, run_id, "b")
+    await runs.pause_run(run_id)
+    await runs.resume_run(run_id)
+    await runs.resume(run_id, "b", "second")
+    assert await bed.result(run_id) == {"told": ["one", "two"], "most": 7}
+    kinds = [(one["effect"] or {}).get("type") for one in await runs.ledger(run_id)]
+    wanted = ["pause", "steer", "limits", "steer", "unpause", "pause", "unpause"]
+    assert [one for one in kinds if one in {*wanted}] == wanted
+    for call in (runs.pause_run, runs.resume_run):
+        with pytest.raises(GraphError, match="it is completed"):
+            await call(run_id)
+
+
+@pytest.mark.item(427)
+async def test_all_branches_of_a_paused_run_hold(bed: Bed) -> None:
+    """Over a death of the host, too; each goes on when the run does."""
+    runs = await app_on(bed, FORK)
+    run_id = await runs.start("fork")
+    await waits_for(runs, run_id, "x", "y")
+    await runs.pause_run(run_id)
+    await runs.resume(run_id, "x", 1)
+    await runs.resume(run_id, "y", 2)
+    await waits_for(runs, run_id)
+    await bed.restart()
+    await Flows(runs.app, [FORK]).register(bed.runtime)
+    runs = FlowRuns(bed.runtime, runs.app)
+    assert {one["status"] for one in await runs.ledger(run_id)} >= {"waiting"}
+    await runs.resume_run(run_id)
+    await waits_for(runs, run_id, "x2")
+    await runs.resume(run_id, "x2", 3)
+    assert (await bed.result(run_id))["told"] == []
+    assert (await runs.state(run_id)).vars["x2"] == 3
+
+
+@pytest.mark.item(427)
+async def test_a_run_whose_graph_is_not_here_is_parked_by_name(bed: Bed) -> None:
+    """One that has not begun, and one that has; a host that has the graph takes it up."""
+    runs = await app_on(bed, TWICE)
+    begun, new = await runs.start("twice"), await runs.start("fork")
+    await waits_for(runs, begun, "a")
+    assert "no flow 'fork'" in str((await bed.seen(new, "run.parked")).payload)
+    await bed.restart()
+    await Flows(runs.app, [FORK]).register(bed.runtime)
+    runs = FlowRuns(bed.runtime, runs.app)
+    await runs.resume(begun, "a", 1)
+    assert "no flow 'twice'" in str((await bed.seen(begun, "run.parked")).payload)
+    await bed.runtime.resolve(new)
+    await waits_for(runs, new, "x", "y")
+    await Flows(runs.app, [FORK, TWICE]).register(bed.runtime)
+    await bed.runtime.resolve(begun)
+    await waits_for(runs, begun, "b")
+
+
+@pytest.mark.item(416, 417)
+async def test_a_snapshot_begins_another_run_with_its_open_waits(bed: Bed) -> None:
+    """In both branches; the run of the snapshot goes its own way. Another graph is refused unless forced."""
+    flows = Flows(bed.name().type, [FORK, TWICE])
+    await flows.register(bed.runtime)
+    runs = FlowRuns(bed.runtime, flows)
+    run_id = await runs.start("fork")
+    await waits_for(runs, run_id, "x", "y")
+    snapshot = await runs.snapshot(run_id, "both wait", tags=["t"])
+    assert (snapshot.spec_hash, snapshot.tags) == (FORK.hash, ["t"])
+    await runs.resume(run_id, "y", "old")
+    other = await runs.restore(snapshot, id="other")
+    await waits_for(runs, other, "x", "y")
+    for key, answer in (("y", "new"), ("x", 1), ("x2", 2)):
+        await waits_for_one(runs, other, key)
+        await runs.resume(other, key, answer)
+    await bed.result(other)
+    state = await runs.state(other)
+    assert [state.vars[one] for one in ("x", "x2", "y")] == [1, 2, "new"]
+    assert (await runs.ledger(other))[0]["result"]["restored_from"] == snapshot.snapshot_id
+    await waits_for(runs, run_id, "x")
+    with pytest.raises(GraphError, match="nothing to go on with"):
+        await runs.restore(await runs.snapshot(other, "over"))
+    odd = replace(snapshot, spec_hash="other")
+    with pytest.raises(SpecChangedError):
+        await runs.restore(odd)
+    unknowing = FlowRuns(bed.runtime, flows.app)
+    refused = await bed.ended(await unknowing.restore(odd))
+    assert "was made with graph other" in str(refused.error)
+    forced = await unknowing.restore(odd, force=True)
+    await waits_for(runs, forced, "x", "y")
+    broken = replace(snapshot, run_state={"workflow_id": "fork"}, spec_hash=None)
+    assert "holds no run" in str((await bed.ended(await unknowing.restore(broken))).error)
+    with pytest.raises(GraphError, match="has none of this name"):
+        await runs.start("nothing")
+
+
+async def waits_for_one(runs: FlowRuns, run_id: RunId, key: str) -> None:
+    """Return when a run waits for this, too."""
+    async with asyncio.timeout(LIMIT_S):
+        while key not in {one.wait_key for one in await runs.waits(run_id)}:  # noqa: ASYNC110 - rows
+            await asyncio.sleep(0.01)

@@ -19,7 +19,7 @@ from actors.workflow import (
     WorkflowSpec,
     verify_ledger_chain,
 )
-from actors.workflow.actor import graph_run
+from actors.workflow.actor import graph_run, ledger_feed, run_lists
 from compose.host.loader import serve_all
 from compose.host.session_app import serve_app
 from compose.web import app
@@ -184,6 +184,7 @@ async def test_a_reader_of_a_ledger_goes_on_behind_any_record(
 ) -> None:
     """Live, in pages, in another process, and where the run has continued as new: the same records."""
     monkeypatch.setattr(graph_run, "ENTRIES_KEPT", 2)
+    monkeypatch.setattr(ledger_feed, "_REACH", 4)
     async with flowing(bed) as (here, there, _):
         path = await started(here, "counted")
         async with there.stream(f"{path}/ledger") as live:
@@ -195,7 +196,12 @@ async def test_a_reader_of_a_ledger_goes_on_behind_any_record(
         assert (last["event"], last["data"]["status"], "id" in last) == ("end", "completed", False)
         verdict = verify_ledger_chain(records)
         assert (verdict["ok"], verdict["count"] > 120) == (True, True)
-        assert await bed.log(run_of(path), "run.continued")
+        continued = [one.seq for one in await bed.log(run_of(path), "run.continued")]
+        begins = [
+            await ledger_feed.begin_of_generation(bed.runtime, run_of(path), seq)
+            for seq in (continued[0] - 1, continued[0], continued[-1], continued[-1] + 5)
+        ]
+        assert begins == [0, continued[0], continued[-1], continued[-1]]
 
         for n, id_ in [*enumerate(ids, 1)][:-1:9]:
             async with here.stream(f"{path}/ledger", last_event_id=id_) as again:
@@ -251,8 +257,12 @@ async def test_an_event_is_heard_in_its_scope_once(bed: Bed) -> None:
 
 
 @pytest.mark.item(480)
-async def test_runs_are_listed_by_flow_and_state_in_pages(bed: Bed) -> None:
-    """Newest first. One that waits is open, and a cancelled one says so."""
+async def test_runs_are_listed_by_flow_and_state_in_pages(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Newest first. One that waits is open, and a cancelled one says so. A page reads some rows, not all."""
+    monkeypatch.setattr(run_lists, "PAGE", 2)
+    monkeypatch.setattr(run_lists, "MOST_READ", 4)
     async with flowing(bed) as (here, there, flows):
         paths = [await started(here, flow, scope="run") for flow in ("refund", "heard") * 3]
         for path in paths:
@@ -273,6 +283,9 @@ async def test_runs_are_listed_by_flow_and_state_in_pages(bed: Bed) -> None:
         assert await listed("flow=refund&limit=1") == paths[4::-2]
         assert await listed("flow=refund&status=running&limit=1") == [paths[4], paths[2]]
         assert await listed("status=cancelled") == [paths[0]]
+        assert await listed("flow=counted") == []
+        first = await there.get("/v1/graph-runs?flow=counted")
+        assert (first["runs"], first["next"]) == ([], run_of(paths[2]))
         bad = await here("GET", f"/v1/graph-runs?after={'x' * 2000}")
         assert bad.status == 404
 

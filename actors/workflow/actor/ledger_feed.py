@@ -56,7 +56,7 @@ async def ledger_feed(
     Raises:
         RunSweptError: The log is not kept any more.
     """
-    begin = await _begin_of_generation(runtime, run_id, after.seq)
+    begin = await begin_of_generation(runtime, run_id, after.seq)
     read = runtime.tail if follow else runtime.entries
     async with aclosing(_placed(read(run_id, from_seq=begin))) as records:
         async for one in records:
@@ -64,7 +64,7 @@ async def ledger_feed(
                 yield one
 
 
-async def _begin_of_generation(runtime: Runtime, run_id: RunId, seq: int) -> int:
+async def begin_of_generation(runtime: Runtime, run_id: RunId, seq: int) -> int:
     """Return the number of the last ``run.continued`` up to an entry; 0: there is none."""
     found, low, reach = 0, seq, _REACH
     while not found and low > 0:

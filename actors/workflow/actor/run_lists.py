@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from actors.kernel.runtime.ids import AgentId, RunId
@@ -62,5 +63,5 @@ async def flow_runs(
             return FlowRunPage(found[:limit], found[limit - 1].run_id)
         if len(rows) < size:
             return FlowRunPage(found, None)
-        among = RunFilter(type=among.type, tenant=among.tenant, after=rows[-1].run_id)
+        among = replace(among, after=rows[-1].run_id)
     return FlowRunPage(found, among.after)

@@ -118,7 +118,7 @@ async def ended(bed: Bed, web: WebClient, path: str) -> Any:
     return await web.get(path)
 
 
-@pytest.mark.item(480)
+@pytest.mark.item(411, 412, 414, 418)
 async def test_a_run_is_started_and_answered_once_in_any_process(bed: Bed) -> None:
     """A key is a run. The second answer is too late, wherever it comes."""
     async with flowing(bed) as (here, there, flows):
@@ -160,7 +160,6 @@ async def test_a_run_is_started_and_answered_once_in_any_process(bed: Bed) -> No
         assert (last.status, last.data["status"]) == (200, "completed")
 
 
-@pytest.mark.item(480)
 async def test_flows_are_listed_with_their_nodes(bed: Bed) -> None:
     """The same in a process that executes nothing."""
     async with flowing(bed) as (here, there, flows):
@@ -178,7 +177,7 @@ async def test_flows_are_listed_with_their_nodes(bed: Bed) -> None:
         }
 
 
-@pytest.mark.item(480)
+@pytest.mark.item(446, 459)
 async def test_a_reader_of_a_ledger_goes_on_behind_any_record(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,7 +220,7 @@ async def test_a_reader_of_a_ledger_goes_on_behind_any_record(
             assert (refused.status, refused.data["code"]) == (400, "bad_cursor"), odd
 
 
-@pytest.mark.item(480)
+@pytest.mark.item(416, 458)
 async def test_an_event_is_heard_in_its_scope_once(bed: Bed) -> None:
     """By a session's runs, a flow's, one run; an id is heard once; another name by nobody."""
     async with flowing(bed) as (here, there, flows):
@@ -256,7 +255,6 @@ async def test_an_event_is_heard_in_its_scope_once(bed: Bed) -> None:
             assert (refused.status, refused.data["code"]) == (422, "invalid")
 
 
-@pytest.mark.item(480)
 async def test_runs_are_listed_by_flow_and_state_in_pages(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,7 +288,6 @@ async def test_runs_are_listed_by_flow_and_state_in_pages(
         assert bad.status == 404
 
 
-@pytest.mark.item(480)
 async def test_what_is_not_there_is_404(bed: Bed) -> None:
     """Unknown flows and runs, runs of other agents, and all of another tenant; an ambiguous flow is 422."""
     async with flowing(bed) as (here, _, flows), guarded_on(bed) as guarded:
@@ -337,7 +334,6 @@ async def _of_another_tenant(guarded: Guarded, path: str) -> None:
     assert (await near.post("/v1/events", {"name": "paid"}))["delivered"] == 1
 
 
-@pytest.mark.item(480)
 async def test_a_host_serves_flows_alone_or_beside_agents(bed: Bed) -> None:
     """As `callboard host` and `callboard serve` find them; sessions are those of the agents."""
     runtime: Runtime = bed.runtime

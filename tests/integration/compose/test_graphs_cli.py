@@ -42,7 +42,7 @@ async def tampered(cli: Cli, run: str) -> None:
     await connection.close()
 
 
-@pytest.mark.item(480)
+@pytest.mark.item(414, 447, 459)
 async def test_a_run_is_started_answered_and_checked(cli: Cli) -> None:
     """Once by its id, also by another client; each command as text and as JSON."""
     async with cli.host() as runtime:
@@ -80,7 +80,7 @@ async def test_a_run_is_started_answered_and_checked(cli: Cli) -> None:
         assert (cut.code, "THE CHAIN IS BROKEN at record" in cut.out) == (Exit.FAILED, True)
 
 
-@pytest.mark.item(480)
+@pytest.mark.item(458)
 async def test_an_event_and_a_cancel_reach_a_run(cli: Cli) -> None:
     """What is no run of a flow is not found."""
     async with cli.host() as runtime:

@@ -57,7 +57,7 @@ async def test_any_api_process_serves_any_session(fleet: Hosts) -> None:
         assert await process.exit_code() == 0
 
 
-@pytest.mark.item(480)
+@pytest.mark.item(416, 418, 459)
 async def test_a_process_without_agents_starts_and_answers_runs_of_flows(fleet: Hosts) -> None:
     """It registers the flows, and executes none; the ledger is a stream there, too, up to the run's end."""
     _, here = await fleet.web(WITH_FLOWS)

@@ -32,6 +32,12 @@ RowPhase: TypeAlias = Literal["running", "completed", "failed", "cancelled"]
 GraphPhase: TypeAlias = RowPhase | Literal["waiting"]
 """The state of a run; lists, which go by rows, do not say that one waits."""
 
+_ENDED: Final[Mapping[RunStatus, RowPhase]] = {
+    RunStatus.COMPLETED: "completed",
+    RunStatus.FAILED: "failed",
+    RunStatus.CANCELLED: "cancelled",
+}
+
 
 class FlowJson(ShownModel):
     """A flow.
@@ -112,15 +118,7 @@ def app_of(call: WebCall, flow: str, app: str | None) -> str:
 
 def phase_of(row: RunRow) -> RowPhase:
     """Return the state of a run, as its row tells it."""
-    match row.status:
-        case RunStatus.COMPLETED:
-            return "completed"
-        case RunStatus.FAILED:
-            return "failed"
-        case RunStatus.CANCELLED:
-            return "cancelled"
-        case _:
-            return "running"
+    return _ENDED.get(row.status, "running")
 
 
 def named(row: RunRow) -> GraphRunNameJson:
@@ -128,16 +126,23 @@ def named(row: RunRow) -> GraphRunNameJson:
     return GraphRunNameJson(run=row.run_id, status=phase_of(row))
 
 
-async def list_flows(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Return the flows."""
-    served = flows_of(call.runtime).items()
-    found = [
+def _told(app: str, flows: Flows) -> list[FlowJson]:
+    return [
         FlowJson(
             flow=name, app=app, entry=spec.entry_node, nodes=sorted(spec.nodes), hash=spec.hash
         )
-        for app, flows in served
         for name, spec in flows.specs.items()
     ]
+
+
+async def list_flows(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return the flows. Those of an app are described once: a hash reads the source of all nodes."""
+    known: dict[str, tuple[Flows, list[FlowJson]]] = call.api.kept.setdefault(FlowJson, {})
+    found: list[FlowJson] = []
+    for app, flows in flows_of(call.runtime).items():
+        if app not in known or known[app][0] is not flows:
+            known[app] = flows, _told(app, flows)
+        found += known[app][1]
     return FlowsJson(flows=sorted(found, key=lambda one: (one.flow, one.app)))
 
 

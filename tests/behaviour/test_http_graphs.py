@@ -188,6 +188,7 @@ async def test_a_reader_of_a_ledger_goes_on_behind_any_record(
         path = await started(here, "counted")
         async with there.stream(f"{path}/ledger") as live:
             await waiting_at(here, path)
+            so_far = await there.get(f"{path}/ledger?limit=500")
             await here.post(f"{path}/waits/ok%2F1", {"payload": "yes"})
             *steps, last = await live.until_end()
         records, ids = [one["data"] for one in steps], [one["id"] for one in steps]
@@ -208,6 +209,9 @@ async def test_a_reader_of_a_ledger_goes_on_behind_any_record(
             assert [(one["id"], one["data"]) for one in rest] == [*zip(ids, records, strict=True)][
                 n:
             ]
+        later = await there.get(f"{path}/ledger?limit=500&after={so_far['cursor']}")
+        assert (so_far["status"], so_far["next"], later["next"]) == ("running", None, None)
+        assert so_far["records"] + later["records"] == records
         pages = await pages_of(there, f"{path}/ledger?limit=50")
         assert [one for page in pages for one in page["records"]] == records
         assert {len(page["records"]) for page in pages[:-1]} == {50}
@@ -265,7 +269,10 @@ async def test_runs_are_listed_by_flow_and_state_in_pages(
         paths = [await started(here, flow, scope="run") for flow in ("refund", "heard") * 3]
         for path in paths:
             await waiting_at(here, path)
-        stopped = await there.post(f"{paths[0]}/cancel", {"reason": "not needed"})
+        async with here.stream(f"{paths[0]}/ledger") as live:
+            stopped = await there.post(f"{paths[0]}/cancel", {"reason": "not needed"})
+            last = (await live.until_end())[-1]
+        assert (last["event"], last["data"]["status"]) == ("end", "cancelled")
         shown = await ended(bed, there, paths[0])
         assert stopped["run"] == run_of(paths[0])
         assert (shown["status"], shown["waits"]) == ("cancelled", [])

@@ -109,3 +109,10 @@ async def test_an_event_and_a_cancel_reach_a_run(cli: Cli) -> None:
         for words in (["show"], ["ledger"], ["verify"], ["cancel"]):
             gone = await cli.call("graphs", *words, "nowhere")
             assert gone.code == Exit.NOT_FOUND, words
+
+
+async def test_flows_alone_cannot_be_talked_to(cli: Cli) -> None:
+    """`callboard chat` says so; a message would wait for ever."""
+    said = await cli.call("chat", "tests.system.web.conversing:FLOWS", "--message", "hi")
+
+    assert (said.code, "it has flows, and no sessions" in said.err) == (Exit.USAGE, True)

@@ -124,7 +124,7 @@ class GraphRun:
         made, state = self._decided, self._decided.state
         is_open = state.fork is not None or made.opened or state.status is not RunStatus.RUNNING
         is_long = made.entries >= ENTRIES_KEPT or made.size_bytes >= BYTES_KEPT
-        if is_long and not is_open and not self._verbs.history.is_replaying():
+        if is_long and not is_open and not self._verbs.is_replaying:
             kept = {STATE: state.to_dict(), HEAD: made.head, WAITED: {**self._wait_ends.counts}}
             await self._ctx.continue_as_new(kept)
 

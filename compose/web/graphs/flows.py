@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MethodType
 from typing import Final, Literal, TypeAlias
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, field_validator
 
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.rows import RunRow
@@ -15,6 +15,7 @@ from actors.runtime.runtime import Runtime, host_of
 from actors.workflow.actor.flows import Flows
 from actors.workflow.actor.run_lists import run_of_id
 from actors.workflow.actor.runs import FlowRuns
+from actors.workflow.machine.variables import LIMITS
 from compose.web.endpoint import (
     Done,
     NoQuery,
@@ -73,7 +74,7 @@ class NewGraphRunJson(StrictModel):
     """A run of a flow to be started.
 
     Attributes:
-        vars: What it begins with.
+        vars: What it begins with. Names that begin with an underscore are the runtime's, but for `_limits`.
         actor_id: Whom it acts for.
         session_id: The session that it belongs to: events may be of its scope.
     """
@@ -81,6 +82,14 @@ class NewGraphRunJson(StrictModel):
     vars: dict[str, JsonValue] = Field(default_factory=dict)
     actor_id: str | None = None
     session_id: str | None = None
+
+    @field_validator("vars")
+    @classmethod
+    def _are_the_callers(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        own = sorted(name for name in value if name.startswith("_") and name != LIMITS)
+        if own:
+            raise ValueError(f"{own[0]} is the runtime's: leave it out, or give it another name")
+        return value
 
 
 class GraphRunNameJson(ShownModel):

@@ -81,9 +81,9 @@ class Decisions:
             self.state = RunState.from_dict(step.known[0]["delta"][START])
             self._find_head()
 
-    def go_on(self, state: RunState, head: str | None) -> None:
+    def go_on(self, state: RunState, opened: dict[Path, OpenStep], head: str | None) -> None:
         """Go on with the state of the generation before."""
-        self.state, self.head = state, head
+        self.state, self.opened, self.head = state, opened, head
         self._find_head()
 
     def _find_head(self) -> None:

@@ -80,9 +80,7 @@ class FlowPlay:
             if is_restless and looks % 2 and self._rng.random() < 0.7:
                 await self._shaken(runs, main)
             if looks > MOST_LOOKS:
-                row = await client.store.reads.run(main)
-                last = [one async for one in client.entries(main)][-12:]
-                return [f"{self.name} does not end: {row and (row.status, row.parked)}, {last}"]
+                return [await self._told(client, main)]
         model = expected(self.name, self.program, {}, is_actor=True)
         wrong = await self._compared(runs, await self._look(client, runs, main), model)
         names = dict(zip(self.compiled.ears, ears, strict=True))
@@ -112,6 +110,16 @@ class FlowPlay:
                 except StaleResumeError:
                     continue
         return False
+
+    async def _told(self, client: Runtime, run_id: RunId) -> str:
+        """Return how far a run and those below it are, for who looks for what holds them up."""
+        row = await client.store.reads.run(run_id)
+        last = [(e.kind, e.position, str(e.payload)[:90]) async for e in client.entries(run_id)][
+            -5:
+        ]
+        below = [await self._told(client, one.run_id) for one in await client.children(run_id)]
+        where = row and (str(row.agent_id), row.status, row.parked, row.wake)
+        return f"does not end: {where} {last} {below}"
 
     async def _shaken(self, runs: FlowRuns, run_id: RunId) -> None:
         """Pause a run, or let it go on, or say something to it; it may have ended."""

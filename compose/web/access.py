@@ -58,6 +58,10 @@ ACCESS: Final[Mapping[str, Access]] = {
     "GET /v1/graph-runs/{graph_run}/ledger": "flows:run",
     "POST /v1/graph-runs/{graph_run}/waits/{wait}": "flows:run",
     "POST /v1/graph-runs/{graph_run}/cancel": "flows:operate",
+    "POST /v1/graph-runs/{graph_run}/pause": "flows:operate",
+    "POST /v1/graph-runs/{graph_run}/resume": "flows:operate",
+    "POST /v1/graph-runs/{graph_run}/steer": "flows:operate",
+    "POST /v1/graph-runs/{graph_run}/limits": "flows:operate",
     "POST /v1/events": "flows:run",
 }
 """Method and path, and what they need. Which sessions, `Principal.sees` decides."""

@@ -18,6 +18,7 @@ from actors.runtime.runtime import Runtime
 from actors.sessions.runtime import APP, AgentRuntime
 from compose.web.access import OPENAPI, access_of
 from compose.web.endpoint import Handler, WebApi, WebCall, WebEndpoint
+from compose.web.graphs import control as graph_control
 from compose.web.graphs import events as graph_events
 from compose.web.graphs import flows, graph_runs, ledger
 from compose.web.identity.authentication import Authentication
@@ -54,6 +55,7 @@ ENDPOINTS: Final[tuple[WebEndpoint, ...]] = (
     *flows.ENDPOINTS,
     *graph_runs.ENDPOINTS,
     *ledger.ENDPOINTS,
+    *graph_control.ENDPOINTS,
     *graph_events.ENDPOINTS,
 )
 SIGN_IN: Final = "/login"

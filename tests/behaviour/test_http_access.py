@@ -45,6 +45,8 @@ REQUESTS: Final[dict[str, tuple[str, Any]]] = {
     "POST /v1/agents/{type}/{key}/messages": ("", {"payload": 1, "starts_run": False}),
     "POST /v1/login": ("", {"token": "x"}),
     "POST /v1/graph-runs/{graph_run}/waits/{wait}": ("", {"payload": 1}),
+    "POST /v1/graph-runs/{graph_run}/steer": ("", {"message": "x"}),
+    "POST /v1/graph-runs/{graph_run}/limits": ("", {"updates": {}}),
     "POST /v1/events": ("", {"name": "x"}),
     "POST /agui/{app}": (
         "?mode=echo",
@@ -156,7 +158,8 @@ def test_each_endpoint_is_in_the_table_and_nothing_else() -> None:
         elif "/v1/cleanup/" in name:
             assert access == "cleanup"
         elif re.search("/v1/(flows|graph-runs|events)", name):
-            assert access == ("flows:operate" if name.endswith("/cancel") else "flows:run"), name
+            changes = name.endswith(("/cancel", "/pause", "/resume", "/steer", "/limits"))
+            assert access == ("flows:operate" if changes else "flows:run"), name
         else:
             assert access == "sessions:own", name
     with pytest.raises(LookupError, match=r"GET /v1/odd: say in compose/web/access\.py who may"):

@@ -358,3 +358,23 @@ async def test_a_host_serves_flows_alone_or_beside_agents(bed: Bed) -> None:
     assert {alone.app, beside.app, hosted.app} <= {*runtime.serves}
     with pytest.raises(RegistrationError, match="two flows are named 'refund'"):
         flows_at("x", REFUND, REFUND)
+
+
+@pytest.mark.item(427)
+async def test_a_run_is_paused_told_and_limited(bed: Bed) -> None:
+    """From a process that executes nothing; the state shows it at once, the run takes it when it goes on."""
+    async with flowing(bed) as (_, web, _flows):
+        path = await started(web, order=7)
+        await waiting_at(web, path)
+        await web.post(f"{path}/pause", {"reason": "lunch"})
+        await web.post(f"{path}/steer", {"message": "quick"})
+        await web.post(f"{path}/limits", {"updates": {"max_iterations": 7}})
+        await web.post(f"{path}/waits/ok%2F1", {"payload": "yes"})
+        shown = await web.get(path)
+        assert (shown["is_paused"], shown["output"]) == (True, None)
+        assert shown["vars"]["_runtime"]["inbox"][0]["message"]["content"] == "quick"
+        assert shown["limits"]["iterations"]["max"] == 7
+        await web.post(f"{path}/resume")
+        assert await bed.result(run_of(path)) == "order 7 paid"
+        late = await web("POST", f"{path}/pause", {})
+        assert (late.status, "it is completed" in late.data["detail"]) == (422, True)

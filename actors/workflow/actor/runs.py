@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId
-from actors.kernel.runtime.rows import RunRow
+from actors.kernel.runtime.rows import BufferedSignal, RunRow
 from actors.kernel.runtime.scheduler import RunStatus as RowStatus
 from actors.kernel.runtime.waits import event_id as event_of_tenant
 from actors.kernel.workflow.drawn import new_id, utc_now_iso
@@ -23,6 +23,7 @@ from actors.workflow.actor.control import SIGNAL, wanted
 from actors.workflow.actor.emitting import report
 from actors.workflow.actor.flows import Flows
 from actors.workflow.actor.graph_run import RESTORED
+from actors.workflow.actor.ledger_feed import begin_of_generation
 from actors.workflow.actor.step_entry import Folded
 from actors.workflow.actor.wait_ends import WAIT, answer_key
 from actors.workflow.machine import limits
@@ -136,10 +137,17 @@ class FlowRuns:
         Raises:
             NoSuchRunError: There is none of this id, or it was swept.
         """
+        await self._row(run_id)
+        signals = await self._runtime.store.reads.signals(
+            run_id
+        )  # before the log: it says which were taken
         row = await self._row(run_id)
-        found = (await self._folded(run_id)).state or _begun(row)
+        begin = await begin_of_generation(self._runtime, run_id, row.last_seq)
+        folded = await self._folded(run_id, from_seq=begin)
+        found = folded.state or _begun(row)
         if not row.status.is_terminal:
-            found = await self._with_signals(run_id, found)
+            left = [one for one in signals if one.name == SIGNAL and one.n not in folded.taken]
+            found = _with_signals(found, left)
         if row.status is RowStatus.CANCELLED:
             found.status, found.waiting = RunStatus.CANCELLED, None
             found.error = row.cancel_requested or "cancelled"
@@ -269,27 +277,26 @@ class FlowRuns:
             raise NoSuchRunError(run_id)
         return row
 
-    async def _folded(self, run_id: RunId) -> Folded:
+    async def _folded(self, run_id: RunId, *, from_seq: int = 0) -> Folded:
         folded = Folded()
-        async for entry in self._runtime.entries(run_id):
+        async for entry in self._runtime.entries(run_id, from_seq=from_seq):
             folded.add(entry)
         return folded
-
-    async def _with_signals(self, run_id: RunId, state: RunState) -> RunState:
-        """Return a run as it will be when it takes the signals that wait for it."""
-        for signal in await self._runtime.store.reads.signals(run_id):
-            found = (
-                wanted(state, signal.payload, state.updated_at) if signal.name == SIGNAL else None
-            )
-            if found is not None:
-                _, path, value = found
-                state = replace(state, vars=with_path(state.vars, path, value))
-        return state
 
     async def _open(self, run_id: RunId) -> list[tuple[str, dict[str, Any]]]:
         """Return the open waits of a run from outside: the keys of their answers, and what they are."""
         found = await self._runtime.approvals.open_waits(run_id)
         return [(key, cast("dict[str, Any]", one[WAIT])) for key, one in found]
+
+
+def _with_signals(state: RunState, signals: Iterable[BufferedSignal]) -> RunState:
+    """Return a run as it will be when it takes the signals that wait for it."""
+    for signal in signals:
+        found = wanted(state, signal.payload, state.updated_at)
+        if found is not None:
+            _, path, value = found
+            state = replace(state, vars=with_path(state.vars, path, value))
+    return state
 
 
 def _begun(row: RunRow) -> RunState:

@@ -115,11 +115,13 @@ class Folded:
         state: The state behind it; None: the run has not begun.
         opened: The effects that have begun and have no end, by branch.
         records: The records, whole, in order.
+        taken: The numbers of the signals that the run took.
     """
 
     state: RunState | None = None
     opened: dict[Path, OpenStep] = field(default_factory=dict)
     records: list[dict[str, Any]] = field(default_factory=list)
+    taken: set[int] = field(default_factory=set)
     _results: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -139,6 +141,8 @@ class Folded:
         elif entry.kind == K.EFFECT_RESULT and payload["effect"] == EFFECT:
             value = payload.get("value")
             self._results[entry.position] = value.get("result") if isinstance(value, dict) else None
+        elif entry.kind == K.SIGNAL_RECEIVED:
+            self.taken.add(payload["n"])
         elif entry.kind == K.GRAPH_STEP:
             for told in payload["records"]:
                 self._add(told)

@@ -14,13 +14,14 @@ from actors.kernel.runtime.scheduler import TERMINAL
 from actors.kernel.runtime.scheduler import RunStatus as RowStatus
 from actors.kernel.store.lists import RunFilter
 from actors.kernel.text import is_name
-from actors.kernel.workflow.effects import RunStatus, WaitReason, WaitState
+from actors.kernel.workflow.effects import WaitReason, WaitState
 from actors.kernel.workflow.errors import NoSuchRunError
 from actors.kernel.workflow.run_state import open_waits
 from actors.runtime.replay.summary import row_of
 from actors.workflow.actor.run_lists import flow_of, flow_runs
 from actors.workflow.actor.runs import FlowRuns
 from actors.workflow.machine.limits import limit_status
+from actors.workflow.machine.records import is_paused
 from compose.web.endpoint import Done, NoQuery, ShownModel, StrictModel, WebCall, WebEndpoint
 from compose.web.graphs.flows import (
     GraphPhase,
@@ -99,6 +100,7 @@ class GraphRunJson(ListedGraphRunJson):
         output: Of one that completed.
         error: Of one that failed or was cancelled.
         limits: See `limit_status`.
+        is_paused: Somebody has paused it.
     """
 
     node: str
@@ -108,6 +110,7 @@ class GraphRunJson(ListedGraphRunJson):
     output: JsonValue
     error: str | None
     limits: dict[str, JsonValue]
+    is_paused: bool
 
 
 class GraphRunsJson(ShownModel):
@@ -217,7 +220,6 @@ async def show(call: WebCall, _: NoQuery, __: None) -> Done:
         for one in open_waits(state)
         if one.reason in _WITHIN or one.wait_key in answerable
     ]
-    is_cancelled = state.status is RunStatus.CANCELLED
     facts = {
         **_facts(row),
         "status": state.status,
@@ -226,8 +228,9 @@ async def show(call: WebCall, _: NoQuery, __: None) -> Done:
         "wait": waits[0] if waits else None,
         "vars": state.vars,
         "output": state.output,
-        "error": (row.cancel_requested or state.error) if is_cancelled else state.error,
+        "error": state.error,
         "limits": limit_status(state),
+        "is_paused": is_paused(state),
     }
     return GraphRunJson.model_validate(facts)
 
@@ -248,7 +251,7 @@ async def cancel(call: WebCall, _: NoQuery, body: CancelJson) -> Done:
 
 
 _RUNS: Final = "/v1/graph-runs"
-_RUN: Final = f"{_RUNS}/{{graph_run}}"
+RUN: Final = f"{_RUNS}/{{graph_run}}"
 ENDPOINTS: Final = (
     WebEndpoint(
         method="GET",
@@ -259,11 +262,11 @@ ENDPOINTS: Final = (
         answer=GraphRunsJson,
     ),
     WebEndpoint(
-        method="GET", path=_RUN, call=show, says="Show a run of a flow.", answer=GraphRunJson
+        method="GET", path=RUN, call=show, says="Show a run of a flow.", answer=GraphRunJson
     ),
     WebEndpoint(
         method="POST",
-        path=f"{_RUN}/waits/{{wait}}",
+        path=f"{RUN}/waits/{{wait}}",
         call=reply,
         says="Answer a wait, once.",
         body=ReplyJson,
@@ -271,7 +274,7 @@ ENDPOINTS: Final = (
     ),
     WebEndpoint(
         method="POST",
-        path=f"{_RUN}/cancel",
+        path=f"{RUN}/cancel",
         call=cancel,
         says="Ask a run to stop.",
         body=CancelJson,

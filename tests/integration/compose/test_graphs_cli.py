@@ -14,6 +14,8 @@ from tests.behaviour.test_http_graphs import flows_at
 from tests.integration.compose.commandline import Cli
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.harness.servers import TestPostgres
 
 pytestmark = pytest.mark.postgres
@@ -109,6 +111,37 @@ async def test_an_event_and_a_cancel_reach_a_run(cli: Cli) -> None:
         for words in (["show"], ["ledger"], ["verify"], ["cancel"]):
             gone = await cli.call("graphs", *words, "nowhere")
             assert gone.code == Exit.NOT_FOUND, words
+
+
+@pytest.mark.item(416, 417, 427)
+async def test_a_run_is_paused_told_and_begun_again(cli: Cli, tmp_path: Path) -> None:
+    """Its snapshot begins another one, at the wait that it had."""
+    async with cli.host() as runtime:
+        await flows_at("billing").register(runtime)
+        begin = ("graphs", "start", "billing", "refund", '{"order": 7}', "--json")
+        run = (await cli.call(*begin)).data["run"]
+        await waiting(cli, run)
+        saved = tmp_path / "saved.json"
+        saved.write_text((await cli.call("graphs", "snapshot", run, "asked")).out)
+        for words in (
+            ["pause", run],
+            ["steer", run, "quick"],
+            ["limits", run, '{"max_tokens": 9}'],
+        ):
+            assert (await cli.call("graphs", *words)).code == Exit.OK
+        await cli.call("graphs", "resume", run, "ok/1", '"yes"')
+        shown = (await cli.call("graphs", "show", run, "--json")).data
+        assert shown["vars"]["_runtime"]["control"]["paused"]
+        assert (await cli.call("graphs", "resume-run", run)).out.strip() == f"{run} goes on"
+        assert await runtime.result(RunId(run)) == "order 7 paid"
+        other = (await cli.call("graphs", "restore", "billing", f"@{saved}", "--json")).data["run"]
+        await waiting(cli, other)
+        await cli.call("graphs", "resume", other, "ok/1", '"yes"')
+        assert await runtime.result(RunId(other)) == "order 7 paid"
+        odd = await cli.call("graphs", "restore", "billing", '{"x": 1}')
+        assert (odd.code, "it is none" in odd.err) == (Exit.USAGE, True)
+        over = await cli.call("graphs", "pause", run)
+        assert "it is completed" in over.err
 
 
 async def test_flows_alone_cannot_be_talked_to(cli: Cli) -> None:

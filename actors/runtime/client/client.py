@@ -78,6 +78,7 @@ class Client:
         execution_budget: ExecutionBudget | None = None,
         retention: HistoryRetention | None = None,
         session_id: str | None = None,
+        sender: str | None = None,
     ) -> RunId:
         """Deliver a message and queue one run for it, in one commit; return the run's id.
 
@@ -98,6 +99,7 @@ class Client:
             execution_budget: What they all may spend; its deadline counts from now.
             retention: What becomes of children that are open when the run ends.
             session_id: Of the conversation it belongs to.
+            sender: Whose message id it is; None: this client's.
 
         Raises:
             RunConflictError: `on_conflict="reject"` and the agent is busy.
@@ -107,7 +109,7 @@ class Client:
         _check_tenant(agent_id, tenant)
         message = msg.checked() if isinstance(msg, Message) else Message.of(agent_id, msg)
         check_message(message)
-        sent = message.sent_by(self._submitter)
+        sent = message.sent_by(sender or self._submitter)
         run = self._writer.new_run(
             sent,
             agent_id,

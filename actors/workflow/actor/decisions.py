@@ -40,6 +40,8 @@ class Decision:
     result: Any = None
 
 
+NEXT: Final = Decision()
+"""What the branch's node answers, or the join."""
 MOST_NODES: Final = 32
 """So many nodes are called for one entry of the log, at most."""
 
@@ -53,6 +55,7 @@ class Decisions:
         head: The hash of the last record.
         entries: How many entries they take in this generation.
         size_bytes: How many bytes, as JSON.
+        is_due: Whether the run is to continue as new: it then asks no node before.
     """
 
     def __init__(self, verbs: GraphVerbs, spec: WorkflowSpec, artifacts: Any) -> None:
@@ -63,6 +66,7 @@ class Decisions:
         self.opened: dict[Path, OpenStep] = {}
         self.head: str | None = None
         self.entries = self.size_bytes = 0
+        self.is_due = False
 
     def now(self) -> str:
         """Return the instant, for a record: ISO 8601 in UTC."""
@@ -73,7 +77,7 @@ class Decisions:
         step = self._verbs.step()
         if step.known is None:
             self.state = new(self.now())
-            step.record([self._linked(start_record(self.state))])
+            step.record([self._linked(start_record(self.state), NEXT)])
         else:
             self.state = RunState.from_dict(step.known[0]["delta"][START])
             self.head = step.known[0]["record_hash"]
@@ -101,7 +105,7 @@ class Decisions:
         self.entries += 1
         if step.known is None:
             decided = noted(self.state, kind, path, value, at=self.now())
-            step.record([{**self._linked(one), NOTE: path} for one in decided.records])
+            step.record([{**self._linked(one, NEXT), NOTE: path} for one in decided.records])
             self.state = decided.state
         else:
             for told in step.known:
@@ -121,22 +125,23 @@ class Decisions:
 
     def _made(self, path: Path, first: Decision) -> list[dict[str, Any]]:
         made: list[dict[str, Any]] = []
-        decide, result_at = first.make or self._next(path), first.result_at
+        decide, effect = first.make or self._next(path), first
         for _ in range(MOST_NODES):
             seen = self.seen(path)
             if decide is None or seen is None:
                 break
             for record in records_at(path, decide(seen, self.now())):
-                made.append(self._linked(record, result_at))
-                result_at = ""
-            decide = self._next(path)
+                made.append(self._linked(record, effect))
+                effect = NEXT
+            decide = None if self.is_due and not path else self._next(path)
+        assert made, f"nothing is decided in {path} of a run that {self.state.status.value}"
         return made
 
-    def _linked(self, record: StepRecord, result_at: str = "") -> dict[str, Any]:
+    def _linked(self, record: StepRecord, effect: Decision) -> dict[str, Any]:
         """Take a record, as the next link of the chain; return it as the log keeps it."""
         linked = chained(record.to_dict(), self.head)
         self._take(linked)
-        told = packed(linked, result_at)
+        told = packed(linked, effect.result_at if linked["result"] == effect.result else "")
         self.size_bytes += len(canonical_json(told))
         return told
 

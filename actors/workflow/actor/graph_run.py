@@ -11,8 +11,9 @@ from actors.kernel.workflow.effects import EffectOutcome, EffectType, RunStatus
 from actors.kernel.workflow.errors import GraphError, GraphRunFailedError
 from actors.kernel.workflow.run_state import RunState, open_wait
 from actors.runtime.context.run_context import RunContext
+from actors.runtime.replay.failures import origin_of, text_of
 from actors.workflow.actor.control import RunControl
-from actors.workflow.actor.decisions import Decision, Decisions
+from actors.workflow.actor.decisions import NEXT, Decision, Decisions
 from actors.workflow.actor.emitting import emitted
 from actors.workflow.actor.outcomes import outcome_in, told_of
 from actors.workflow.actor.step_entry import STATE
@@ -92,7 +93,7 @@ class GraphRun:
             seen = self._decided.seen(path)
             assert seen is not None
             wait, opened = open_wait(seen), self._decided.opened.get(path)
-            found = Decision()
+            found = NEXT
             if seen.fork is not None and seen.fork.has_open:
                 await self._fork(path, seen.fork)
             elif wait is not None:
@@ -114,8 +115,8 @@ class GraphRun:
         """Continue as new, where the log since the last time is long and nothing is open."""
         made, state = self._decided, self._decided.state
         is_open = state.fork is not None or made.opened or state.status is not RunStatus.RUNNING
-        is_long = made.entries >= ENTRIES_KEPT or made.size_bytes >= BYTES_KEPT
-        if is_long and not is_open and not self._verbs.history.is_replaying():
+        made.is_due = made.entries >= ENTRIES_KEPT or made.size_bytes >= BYTES_KEPT
+        if made.is_due and not is_open and not self._verbs.history.is_replaying():
             kept = {STATE: state.to_dict(), HEAD: made.head, WAITED: {**self._wait_ends.counts}}
             await self._ctx.continue_as_new(kept)
 
@@ -138,7 +139,10 @@ class GraphRun:
         )
 
     async def _executed(self, shown: RunState, opened: OpenStep) -> tuple[str, EffectOutcome]:
-        """Return the position of an effect that a handler executes, once, and its outcome."""
+        """Return the position of an effect that a handler executes, once, and its outcome.
+
+        What an operator lets fail has failed, and so has a handler that wants the process to exit.
+        """
 
         async def execute() -> dict[str, Any]:
             handlers, wanted = self._terms.handlers, opened.effect
@@ -149,5 +153,10 @@ class GraphRun:
             return told_of(attempts.sound(answer, opened))
 
         kind, mode = opened.effect.type.value, opened.effect.mode
-        place, told = await self._verbs.effect(kind, opened.key, opened.attempt, mode, execute)
+        try:
+            place, told = await self._verbs.effect(kind, opened.key, opened.attempt, mode, execute)
+        except Exception as exc:
+            if origin_of(exc) is None:
+                raise
+            return "", EffectOutcome.failed(text_of(exc), retryable=False)
         return place, outcome_in(told)

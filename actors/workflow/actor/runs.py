@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from actors.kernel.agent.message import Message
+from actors.kernel.agent.message import Message, sender_of
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId
 from actors.kernel.runtime.rows import RunRow
@@ -27,6 +27,8 @@ from actors.workflow.machine.event_keys import event_from, key_of_payload
 from actors.workflow.machine.variables import with_path
 
 _START: Final = "start"
+_SENDER: Final = sender_of("submit", "flows")
+"""Of all that start runs: one id names one run, whoever starts it."""
 
 
 class FlowRuns:
@@ -64,7 +66,7 @@ class FlowRuns:
         agent = AgentId(self.app, f"{flow}:{id or new_id()}", self.tenant)
         message = Message.of(agent, given, id=_START)
         return await self._runtime.submit(
-            agent, message, tenant=self.tenant, retention=HistoryRetention.PERMANENT
+            agent, message, tenant=self.tenant, retention=HistoryRetention.PERMANENT, sender=_SENDER
         )
 
     async def state(self, run_id: RunId) -> RunState:

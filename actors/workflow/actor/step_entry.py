@@ -10,7 +10,7 @@ from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
-from actors.runtime.context.graphs.verbs import EFFECT
+from actors.workflow.actor.outcomes import outcome_in
 from actors.workflow.machine.branches import Path
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.recovery import behind_record
@@ -95,9 +95,8 @@ class Folded:
             self.state = RunState.from_dict(payload["input"][STATE])
             self.opened.clear()
             self._results.clear()
-        elif entry.kind == K.EFFECT_RESULT and payload["effect"] == EFFECT:
-            value = payload.get("value")
-            self._results[entry.position] = value.get("result") if isinstance(value, dict) else None
+        elif entry.kind in {K.EFFECT_RESULT, K.IN_DOUBT_RESOLVED}:
+            self._results[entry.position] = outcome_in(payload.get("value")).result
         elif entry.kind == K.GRAPH_STEP:
             for told in payload["records"]:
                 self._add(told)

@@ -53,7 +53,7 @@ class Stage:
     async def waits(self, run_id: RunId, count: int = 1) -> list[WaitState]:
         """Return what a run waits for from outside, as soon as it is so much."""
         async with asyncio.timeout(LIMIT_S):
-            while len(found := await self.runs.waits(run_id)) < count:
+            while len(found := await self.runs.waits(run_id)) < count:  # noqa: ASYNC110 - rows
                 await asyncio.sleep(0.01)
         return found
 

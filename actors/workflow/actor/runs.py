@@ -81,7 +81,7 @@ class FlowRuns:
             found = await self._with_signals(run_id, found)
         if row.status is RowStatus.CANCELLED:
             found.status, found.waiting = RunStatus.CANCELLED, None
-            found.error = str((row.error or {}).get("message") or "cancelled")
+            found.error = row.cancel_requested or "cancelled"
         elif row.status is RowStatus.FAILED and not found.status.is_terminal:
             found.status, found.waiting = RunStatus.FAILED, None
             found.error = str((row.error or {}).get("message") or "failed")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from actors.errors import NotSerializableError
+
+MAX_ERROR: Final = 8_000
+"""The longest text of an error that is kept, in characters."""
 
 SCALARS = (str, int, bool, type(None))
 MAX_DEPTH = 64
@@ -60,3 +65,10 @@ def _check(value: object, where: str, depth: int) -> None:
             _check(item, where, depth + 1)
     else:
         raise NotSerializableError(where, kind.__name__)
+
+
+def clean_text(text: str, limit: int = MAX_ERROR) -> str:
+    """Return text that can be stored: without NUL and half surrogate pairs, and not without end."""
+    plain = str.__str__(text)[:limit]  # not a subclass with ways of its own
+    plain = plain.replace("\x00", "\\x00").encode(errors="backslashreplace").decode()
+    return plain[:limit]

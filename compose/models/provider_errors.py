@@ -7,7 +7,7 @@ from typing import Final
 from pydantic_ai import exceptions as theirs
 
 from actors.errors import ModelError, ModelErrorKind
-from actors.runtime.replay.failures import clean_text
+from actors.kernel.json_data import clean_text
 
 _MAX_PROBLEM: Final = 1_000
 """The longest text of a provider that is kept, in characters."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.workflow.errors import GraphError
+from actors.kernel.workflow.errors import GraphError, SpecChangedError
 from actors.workflow import Effect, EffectType, FlowRuns, Flows, StepPlan, WorkflowSpec
 from tests.behaviour.bed import LIMIT_S
 
@@ -129,3 +130,47 @@ async def test_a_run_whose_graph_is_not_here_is_parked_by_name(bed: Bed) -> None
     await Flows(runs.app, [FORK, TWICE]).register(bed.runtime)
     await bed.runtime.resolve(begun)
     await waits_for(runs, begun, "b")
+
+
+@pytest.mark.item(416, 417)
+async def test_a_snapshot_begins_another_run_with_its_open_waits(bed: Bed) -> None:
+    """In both branches; the run of the snapshot goes its own way. Another graph is refused unless forced."""
+    flows = Flows(bed.name().type, [FORK, TWICE])
+    await flows.register(bed.runtime)
+    runs = FlowRuns(bed.runtime, flows)
+    run_id = await runs.start("fork")
+    await waits_for(runs, run_id, "x", "y")
+    snapshot = await runs.snapshot(run_id, "both wait", tags=["t"])
+    assert (snapshot.spec_hash, snapshot.tags) == (FORK.hash, ["t"])
+    await runs.resume(run_id, "y", "old")
+    other = await runs.restore(snapshot, id="other")
+    await waits_for(runs, other, "x", "y")
+    for key, answer in (("y", "new"), ("x", 1), ("x2", 2)):
+        await waits_for_one(runs, other, key)
+        await runs.resume(other, key, answer)
+    await bed.result(other)
+    state = await runs.state(other)
+    assert [state.vars[one] for one in ("x", "x2", "y")] == [1, 2, "new"]
+    assert (await runs.ledger(other))[0]["result"]["restored_from"] == snapshot.snapshot_id
+    await waits_for(runs, run_id, "x")
+    with pytest.raises(GraphError, match="nothing to go on with"):
+        await runs.restore(await runs.snapshot(other, "over"))
+    odd = replace(snapshot, spec_hash="other")
+    with pytest.raises(SpecChangedError):
+        await runs.restore(odd)
+    unknowing = FlowRuns(bed.runtime, flows.app)
+    refused = await bed.ended(await unknowing.restore(odd))
+    assert "was made with graph other" in str(refused.error)
+    forced = await unknowing.restore(odd, force=True)
+    await waits_for(runs, forced, "x", "y")
+    broken = replace(snapshot, run_state={"workflow_id": "fork"}, spec_hash=None)
+    assert "holds no run" in str((await bed.ended(await unknowing.restore(broken))).error)
+    with pytest.raises(GraphError, match="has none of this name"):
+        await runs.start("nothing")
+
+
+async def waits_for_one(runs: FlowRuns, run_id: RunId, key: str) -> None:
+    """Return when a run waits for this, too."""
+    async with asyncio.timeout(LIMIT_S):
+        while key not in {one.wait_key for one in await runs.waits(run_id)}:  # noqa: ASYNC110 - rows
+            await asyncio.sleep(0.01)

@@ -173,10 +173,9 @@ async def play(bed: Bed, app: str, faults: Faults) -> Played:
     act = Play(bed, app, played)
     bed.go_wrong(faults, act.died.set)
     await act.stage.restart()
-    runs = lambda: act.stage.runs  # noqa: E731
-    ear = await act.over(lambda: runs().start("ear", id="ear"))
+    ear = await act.over(lambda: act.stage.runs.start("ear", id="ear"))
     await act.over(lambda: act.stage.waits(ear))
-    run_id = await act.over(lambda: runs().start("flow", id="r"))
+    run_id = await act.over(lambda: act.stage.runs.start("flow", id="r"))
     for key in ("k", f"evt:run:{run_id}:paid", "r"):
         await act.told(run_id, key)
     state = await act.over(lambda: act.stage.ended(run_id))
@@ -184,7 +183,7 @@ async def play(bed: Bed, app: str, faults: Faults) -> Played:
     bed.open_store = opened
     await act.stage.restart()
     [child] = await bed.runtime.children(run_id)
-    records = [*await runs().ledger(run_id), *await runs().ledger(child.run_id)]
+    records = [*await act.stage.runs.ledger(run_id), *await act.stage.runs.ledger(child.run_id)]
     played.ledger = sorted(map(plain, records))
     timed = {"rested": None, "told": None, "sub": state.output["sub"]["output"]}
     played.output = state.output | timed | {"event": state.output["event"]["payload"]}

@@ -256,7 +256,7 @@ async def test_an_asynchronous_child_outlives_its_parent(bed: Bed) -> None:
 @pytest.mark.item(404, 421)
 async def test_a_sub_graph_that_cannot_begin_fails_the_step(bed: Bed) -> None:
     """With the reason, as a record: the run is not tried again, and nothing stays open."""
-    bad = {
+    bad: dict[str, tuple[dict[str, Any], str]] = {
         "none": ({}, "needs payload.workflow_id"),
         "unknown": ({"workflow_id": "gone"}, "'gone' was not found"),
         "vars": ({"workflow_id": "child", "vars": [1]}, "payload.vars is a list"),

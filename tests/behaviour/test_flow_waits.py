@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -195,7 +195,10 @@ async def test_an_instant_is_waited_for_in_any_zone(bed: Bed, hours: int) -> Non
     ahead_s = 8.0 if bed.backend == "memory" else 0.4
     due = bed.clock.now() + timedelta(seconds=ahead_s)
     zone = timezone(timedelta(hours=hours))
-    until = lambda at: {"until": at.astimezone(zone).isoformat()}  # noqa: E731
+
+    def until(at: datetime) -> dict[str, Any]:
+        return {"until": at.astimezone(zone).isoformat()}
+
     stage = await staged(
         bed,
         single(T.WAIT_UNTIL, until(due)),

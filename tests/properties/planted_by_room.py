@@ -269,7 +269,7 @@ def written_otherwise_a_secret_stays(patch: pytest.MonkeyPatch) -> None:
 
 def half_a_secret_stays(patch: pytest.MonkeyPatch) -> None:
     """Texts of errors that were cut off inside of a value keep its beginning."""
-    patch.setattr(secrets, "MAX_MESSAGE", -1)
+    patch.setattr(secrets, "MAX_ERROR", -1)
 
 
 def any_variable_is_a_secret(patch: pytest.MonkeyPatch) -> None:

@@ -23,9 +23,8 @@ from actors.runtime.context.call import RunState, instant
 from actors.runtime.context.conversation.sessions import Sessions
 from actors.runtime.context.conversation.verbs import Conversations, ConversationVerbs
 from actors.runtime.context.effects import Effects, EffectWord, Reconcile, StepOptions
-from actors.runtime.context.graphs.mixin import GraphDriving
 from actors.runtime.context.host_services import HostServices
-from actors.runtime.context.memory.mixin import MemoryVerbs
+from actors.runtime.context.memory.mixin import RareVerbs
 from actors.runtime.context.messaging import Messaging
 from actors.runtime.context.model_calls import ToolCalls, Toolkit
 from actors.runtime.context.question import Questions
@@ -39,7 +38,7 @@ from actors.runtime.replay.branches import Selected
 T = TypeVar("T")
 
 
-class RunContext(ConversationVerbs, MemoryVerbs, GraphDriving):
+class RunContext(ConversationVerbs, RareVerbs):
     """The toolkit and notebook of one run. Built anew for every execution.
 
     Attributes:

@@ -13,8 +13,9 @@ from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
 from actors.kernel.json import JsonValue, recordable
+from actors.kernel.json_data import MAX_ERROR
 from actors.kernel.secrets import Secret, SecretProvider, UnknownSecretError
-from actors.runtime.replay.failures import MAX_MESSAGE, rebuild_error, record_error
+from actors.runtime.replay.failures import rebuild_error, record_error
 
 VARIABLE: Final = "CALLBOARD_SECRET_"
 MIN_REDACTED: Final = 6
@@ -128,7 +129,7 @@ def _clean_record(exc: BaseException, secrets: Mapping[str, str]) -> dict[str, J
     record = record_error(exc)
     kept = str(record["message"])
     message = str(redacted(kept, secrets))
-    if len(kept) == MAX_MESSAGE:  # cut off, maybe inside of a value: without what is left of it
+    if len(kept) == MAX_ERROR:  # cut off, maybe inside of a value: without what is left of it
         longest = max(len(form) for value in secrets.values() for form in _forms(value))
         return {"type": record["type"], "message": message[:-longest]}
     record["message"] = message

@@ -47,6 +47,9 @@ class Waits:
     Args:
         run: What its verbs share.
         mail: The agent's waiting messages.
+
+    Attributes:
+        held: The waits of `hold`.
     """
 
     def __init__(self, run: RunState, mail: MessageQueue) -> None:
@@ -54,7 +57,7 @@ class Waits:
         self._mail = mail
         self.open_waits = OpenWaits()
         self.paused = self.open_waits.paused
-        self._held: list[PendingWait] = []
+        self.held: list[PendingWait] = []
         run.signals.on_found = self._signals_found
         run.answers.on_found = self._answers_found
 
@@ -171,22 +174,17 @@ class Waits:
         return ended.seq, ended.payload
 
     async def hold(self, call: Call, may_go: Callable[[], bool], entry: Entry) -> None:
-        """Return when `may_go()`, asked again behind each `release`; the end is recorded as `entry`."""
+        """Return when `may_go()`, asked when its branch is woken; the end is recorded as `entry`."""
         wait = PendingWait(call.branch, call.verb)
 
         async def poll() -> Trigger | None:
             return Trigger(entry=entry) if may_go() else None
 
-        self._held.append(wait)
+        self.held.append(wait)
         try:
             await self._end(wait, lambda _: entry, poll=poll)
         finally:
-            self._held.remove(wait)
-
-    def release(self) -> None:
-        """Have all that hold look again."""
-        for wait in self._held:
-            self._wake(wait)
+            self.held.remove(wait)
 
     def fail(self, position: str, exc: Exception) -> None:
         """Let the wait for an answer at `position` raise an error, which is recorded."""

@@ -15,8 +15,9 @@ from actors.errors import (
     StoreRefusedError,
     UnknownRunError,
 )
+from actors.kernel.json_data import clean_text
 from actors.kernel.runtime.ids import RunId
-from actors.runtime.replay.failures import clean_text, text_of
+from actors.runtime.replay.failures import text_of
 
 PASSING: Final = frozenset({"08", "40", "53", "55", "57", "58"})
 """Classes of SQLSTATEs that say nothing of what was given: connection, rollback, resources, system."""

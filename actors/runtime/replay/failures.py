@@ -13,9 +13,8 @@ from pydantic_core import to_json
 
 from actors.errors import EffectError
 from actors.kernel.json import JsonValue, recordable
+from actors.kernel.json_data import MAX_ERROR, clean_text
 
-MAX_MESSAGE: Final = 8_000
-"""The longest text of an error that is kept, in characters."""
 _MAX_NAME: Final = 500
 _MAX_ARGS_BYTES: Final = 256 * 1024
 _MARK: Final = "__callboard_origin__"
@@ -52,7 +51,7 @@ def type_of(exc: BaseException) -> str:
 def text_of(exc: BaseException) -> str:
     """Return the text of an error as it can be stored, also of one that has none."""
     try:
-        return clean_text(exc.message if isinstance(exc, EffectError) else str(exc), MAX_MESSAGE)
+        return clean_text(exc.message if isinstance(exc, EffectError) else str(exc), MAX_ERROR)
     except BaseException as why:  # noqa: BLE001 - also one that asks the process to end
         return f"(its text cannot be had: {type.__getattribute__(type(why), '__name__')})"
 
@@ -64,13 +63,6 @@ def presentable(exc: BaseException) -> BaseException:
     except BaseException:  # noqa: BLE001 - a property `__class__` is code of the author
         return EffectError(type_of(exc), text_of(exc))
     return exc
-
-
-def clean_text(text: str, limit: int = MAX_MESSAGE) -> str:
-    """Return text that can be stored: without NUL and half surrogate pairs, and not without end."""
-    plain = str.__str__(text)[:limit]  # not a subclass with ways of its own
-    plain = plain.replace("\x00", "\\x00").encode(errors="backslashreplace").decode()
-    return plain[:limit]
 
 
 def rebuild_error(record: dict[str, JsonValue]) -> Exception:

@@ -6,6 +6,7 @@ from typing import Final
 
 from actors.errors import UnknownRunError
 from actors.kernel.json import JsonValue
+from actors.kernel.json_data import clean_text
 from actors.kernel.runtime.communication import RunStatusSummary
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.rows import RunRow
@@ -14,7 +15,6 @@ from actors.kernel.runtime.supervisor import RunHandle, RunResult
 from actors.kernel.runtime.waits import Answer, AnswerStatus
 from actors.kernel.store.store import RunStore
 from actors.kernel.text import is_name
-from actors.runtime.replay.failures import clean_text
 
 ANSWER_OF: Final[dict[RunStatus, AnswerStatus]] = {
     RunStatus.COMPLETED: "completed",

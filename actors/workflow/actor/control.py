@@ -17,7 +17,7 @@ SIGNAL: Final = "graph.control"
 
 
 class RunControl:
-    """What is wanted of a run, granted at the boundaries of its steps.
+    """Signals to a run, taken at the boundaries of its steps.
 
     While it is paused, one branch waits for signals, and the others hold until that one lets them go.
     """

@@ -9,11 +9,11 @@ from typing import Any, Final, TypeAlias
 from actors.kernel.json import canonical_json
 from actors.kernel.workflow.effects import RunStatus
 from actors.kernel.workflow.run_state import RunState
-from actors.kernel.workflow.step_record import StepRecord, chained
+from actors.kernel.workflow.step_record import StepRecord
 from actors.runtime.context.graphs.verbs import GraphVerbs
-from actors.workflow.actor.step_entry import NOTE, START, packed, unpacked, with_note
+from actors.workflow.actor.step_entry import NOTE, START, linked, packed, unpacked, with_note
 from actors.workflow.machine.asking import NodeContext, asked
-from actors.workflow.machine.branches import Path, joined, records_at, seen_at
+from actors.workflow.machine.branches import Path, joined, put, records_at, seen_at
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.loop_watch import LoopWatch, endless
 from actors.workflow.machine.records import Transition, noted
@@ -72,12 +72,13 @@ class Decisions:
         """Return the instant, for a record: ISO 8601 in UTC."""
         return self._verbs.now().isoformat()
 
-    def begin(self, new: Callable[[str], RunState]) -> None:
+    def begin(self, new: Callable[[str], RunState], restored_from: str | None = None) -> None:
         """Begin with the state that the log has, or with a new one."""
         step = self._verbs.step()
         if step.known is None:
             self.state = new(self.now())
-            step.record([self._linked(start_record(self.state), NEXT)])
+            first = start_record(self.state, restored_from=restored_from)
+            step.record([self._linked(first)])
         else:
             self.state = RunState.from_dict(step.known[0]["delta"][START])
             self.head = step.known[0]["record_hash"]
@@ -105,12 +106,11 @@ class Decisions:
         self.entries += 1
         if step.known is None:
             decided = noted(self.state, kind, path, value, at=self.now())
-            step.record([{**self._linked(one, NEXT), NOTE: path} for one in decided.records])
+            step.record([{**self._linked(one), NOTE: path} for one in decided.records])
             self.state = decided.state
         else:
             for told in step.known:
-                self._take(unpacked(told, self.state, {}))
-                self.state = with_note(self.state, told)
+                self._take(told, {})
 
     def advance(self, path: Path, first: Decision) -> None:
         """Decide and call nodes until something has to be waited for: one entry of the log."""
@@ -121,7 +121,7 @@ class Decisions:
             return
         for told in step.known:
             self.size_bytes += len(canonical_json(told))
-            self._take(unpacked(told, self.state, {first.result_at: first.result}))
+            self._take(told, {first.result_at: first.result})
 
     def _made(self, path: Path, first: Decision) -> list[dict[str, Any]]:
         made: list[dict[str, Any]] = []
@@ -130,24 +130,31 @@ class Decisions:
             seen = self.seen(path)
             if decide is None or seen is None:
                 break
-            for record in records_at(path, decide(seen, self.now())):
-                made.append(self._linked(record, effect))
+            decided, opened = decide(seen, self.now()), self.opened.pop(path, None)
+            for record in records_at(path, decided):
+                made.append(self._linked(record, opened, effect))
                 effect = NEXT
+            self.state = put(self.state, path, decided.state)
+            if decided.opened is not None:
+                self.opened[path] = decided.opened
             decide = None if self.is_due and not path else self._next(path)
         assert made, f"nothing is decided in {path} of a run that {self.state.status.value}"
         return made
 
-    def _linked(self, record: StepRecord, effect: Decision) -> dict[str, Any]:
-        """Take a record, as the next link of the chain; return it as the log keeps it."""
-        linked = chained(record.to_dict(), self.head)
-        self._take(linked)
-        told = packed(linked, effect.result_at if linked["result"] == effect.result else "")
-        self.size_bytes += len(canonical_json(told))
-        return told
+    def _linked(
+        self, record: StepRecord, opened: OpenStep | None = None, effect: Decision = NEXT
+    ) -> dict[str, Any]:
+        """Return a record as the log keeps it: the next link of the chain."""
+        whole, size_bytes = linked(record, self.head)
+        self.head = whole["record_hash"]
+        self.size_bytes += size_bytes
+        return packed(whole, opened, effect.result_at if whole["result"] == effect.result else "")
 
-    def _take(self, record: dict[str, Any]) -> None:
-        self.head = record["record_hash"]
-        self.state = behind_record(self.state, self.opened, record)
+    def _take(self, told: dict[str, Any], results: dict[str, Any]) -> None:
+        """Apply a record that the log has."""
+        self.head = told["record_hash"]
+        record = unpacked(told, self.state, self.opened, results)
+        self.state = with_note(behind_record(self.state, self.opened, record), told)
 
     def _next(self, path: Path) -> Decide | None:
         """Return the next decision in a branch; None: it waits for something, or ended."""

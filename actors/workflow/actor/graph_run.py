@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from actors.kernel.workflow.branches import GraphFork
 from actors.kernel.workflow.effects import EffectOutcome, EffectType, RunStatus
 from actors.kernel.workflow.errors import GraphError, GraphRunFailedError
 from actors.kernel.workflow.run_state import RunState, open_wait
+from actors.kernel.workflow.snapshots import Snapshot
 from actors.runtime.context.run_context import RunContext
 from actors.runtime.replay.failures import origin_of, text_of
 from actors.workflow.actor.control import RunControl
@@ -25,12 +27,14 @@ from actors.workflow.machine.branches import Path
 from actors.workflow.machine.deltas import OpenStep, seen_by_handler
 from actors.workflow.machine.requests import outcome_of
 from actors.workflow.machine.spec import WorkflowSpec
-from actors.workflow.machine.starting import new_run
+from actors.workflow.machine.starting import new_run, restored_run
 
 ENTRIES_KEPT: Final = 200
 """Behind so many entries of decisions the run continues as new, with its state."""
 BYTES_KEPT: Final = 256 * 1024
 """Behind so many bytes of records, as JSON, too."""
+RESTORED: Final = "restored"
+"""In the message of a run that begins with a snapshot: this, and whether its graph may be another one."""
 HEAD: Final = "head"
 WAITED: Final = "waited"
 """Beside the state of a run that continues: the hash of its last record, and its numbers of waits by key."""
@@ -73,19 +77,24 @@ class GraphRun:
             self._decided.go_on(RunState.from_dict(given[STATE]), given[HEAD])
             self._wait_ends.counts = Counter(given[WAITED])
             return
+        if RESTORED in given:
+            snapshot, is_forced = _snapshot_in(given[RESTORED])
+            new = partial(self._restored, snapshot, is_forced)
+            self._decided.begin(new, restored_from=snapshot.snapshot_id)
+        else:
+            self._decided.begin(partial(self._new, given))
+
+    def _new(self, given: dict[str, Any], at: str) -> RunState:
         variables = given.get("vars") or {}
         if not isinstance(variables, dict):
             raise GraphError("vars", f"they are a {type(variables).__name__}. Give an object")
-        self._decided.begin(
-            lambda at: new_run(
-                self._spec,
-                variables,
-                self._terms.config,
-                run_id=self._ctx.run_id,
-                at=at,
-                **{name: given.get(name) for name in ("actor_id", "session_id", "parent_run_id")},
-            )
-        )
+        whose = {name: given.get(name) for name in ("actor_id", "session_id", "parent_run_id")}
+        config, run_id = self._terms.config, self._ctx.run_id
+        return new_run(self._spec, variables, config, run_id=run_id, at=at, **whose)
+
+    def _restored(self, snapshot: Snapshot, is_forced: bool, at: str) -> RunState:
+        run_id = self._ctx.run_id
+        return restored_run(snapshot, self._spec, run_id=run_id, at=at, force=is_forced)
 
     async def _go(self, path: Path) -> None:
         """Go on with a branch to its end."""
@@ -160,3 +169,10 @@ class GraphRun:
                 raise
             return "", EffectOutcome.failed(text_of(exc), retryable=False)
         return place, outcome_in(told)
+
+
+def _snapshot_in(told: Any) -> tuple[Snapshot, bool]:
+    try:
+        return Snapshot(**told["snapshot"]), bool(told.get("force"))
+    except (KeyError, TypeError, AttributeError) as exc:
+        raise GraphError("snapshot", f"the message holds none: {exc}") from exc

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, cast
 
@@ -12,18 +12,22 @@ from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus as RowStatus
 from actors.kernel.runtime.waits import event_id as event_of_tenant
-from actors.kernel.workflow.drawn import new_id
+from actors.kernel.workflow.drawn import new_id, utc_now_iso
 from actors.kernel.workflow.durable import durable_copy
 from actors.kernel.workflow.effects import RunStatus, WaitState
 from actors.kernel.workflow.errors import GraphError, NoSuchRunError, StaleResumeError
 from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.snapshots import Snapshot
 from actors.runtime.runtime import Runtime
 from actors.workflow.actor.control import SIGNAL, wanted
 from actors.workflow.actor.emitting import report
+from actors.workflow.actor.flows import Flows
+from actors.workflow.actor.graph_run import RESTORED
 from actors.workflow.actor.step_entry import Folded
 from actors.workflow.actor.wait_ends import WAIT, answer_key
 from actors.workflow.machine import limits
 from actors.workflow.machine.event_keys import event_from, key_of_payload
+from actors.workflow.machine.starting import restored_run
 from actors.workflow.machine.variables import with_path
 
 _START: Final = "start"
@@ -36,12 +40,14 @@ class FlowRuns:
 
     Args:
         runtime: Where runs are rows.
-        app: See `Flows`.
+        app: See `Flows`; or these themselves, whose graphs are then known here.
         tenant: The owner.
     """
 
-    def __init__(self, runtime: Runtime, app: str, *, tenant: str = DEFAULT_TENANT) -> None:
-        self._runtime, self.app, self.tenant = runtime, app, tenant
+    def __init__(self, runtime: Runtime, app: str | Flows, *, tenant: str = DEFAULT_TENANT) -> None:
+        self.app = app if isinstance(app, str) else app.app
+        self._specs = {} if isinstance(app, str) else app.specs
+        self._runtime, self.tenant = runtime, tenant
 
     async def start(
         self,
@@ -55,15 +61,65 @@ class FlowRuns:
         """Queue a run of a flow, durably; return its id. With `id` it is made once: later calls return it.
 
         Raises:
+            GraphError: `Flows` are the app, and there is no such flow.
             NotSerializableError: The path of what is not JSON data in `vars`. No run is made.
             MessageTooLargeError: They have more than 256 KiB as JSON.
         """
+        if self._specs and flow not in self._specs:
+            known = ", ".join(sorted(self._specs))
+            raise GraphError(
+                f"flow {flow!r}", f"app {self.app!r} has none of this name, but {known}"
+            )
         given = {
             "vars": durable_copy(dict(vars or {}), "vars"),
             "actor_id": actor_id,
             "session_id": session_id,
         }
-        agent = AgentId(self.app, f"{flow}:{id or new_id()}", self.tenant)
+        return await self._start(flow, id, given)
+
+    async def snapshot(
+        self, run_id: RunId, name: str, *, description: str = "", tags: Iterable[str] = ()
+    ) -> Snapshot:
+        """Return a snapshot of a run as it is now, for a `SnapshotStore` of one's choice.
+
+        With `Flows` as the app it has the hash of the graph, too.
+
+        Raises:
+            NoSuchRunError: See `state`.
+        """
+        run = await self.state(run_id)
+        spec = self._specs.get(run.workflow_id)
+        hash_ = None if spec is None else spec.hash
+        return Snapshot.from_run(
+            run=run, name=name, description=description, tags=tags, spec_hash=hash_
+        )
+
+    async def restore(
+        self,
+        snapshot: Snapshot,
+        *,
+        id: str | None = None,  # noqa: A002
+        force: bool = False,
+    ) -> RunId:
+        """Queue a new run that begins with the state of a snapshot, with its open wait; return its id.
+
+        The host that begins it refuses another graph than that of the snapshot, unless `force`: the run fails.
+        With `Flows` as the app it is refused here.
+
+        Raises:
+            SpecChangedError: The graph is another one, and not `force`.
+            GraphError: The run of the snapshot had ended.
+            MessageTooLargeError: Its state has more than 256 KiB as JSON.
+        """
+        flow = str(snapshot.run_state.get("workflow_id"))
+        if (spec := self._specs.get(flow)) is not None:
+            restored_run(snapshot, spec, run_id="-", at=utc_now_iso(), force=force)
+        return await self._start(
+            flow, id, {RESTORED: {"snapshot": snapshot.to_dict(), "force": force}}
+        )
+
+    async def _start(self, flow: str, id_: str | None, given: dict[str, Any]) -> RunId:
+        agent = AgentId(self.app, f"{flow}:{id_ or new_id()}", self.tenant)
         message = Message.of(agent, given, id=_START)
         return await self._runtime.submit(
             agent, message, tenant=self.tenant, retention=HistoryRetention.PERMANENT, sender=_SENDER
@@ -204,7 +260,11 @@ class FlowRuns:
 
     async def _row(self, run_id: RunId) -> RunRow:
         row = await self._runtime.store.reads.run(run_id)
-        if row is None or row.agent_id.type != self.app or row.agent_id.tenant != self.tenant:
+        mine = row is not None and (row.agent_id.type, row.agent_id.tenant) == (
+            self.app,
+            self.tenant,
+        )
+        if row is None or row.swept or not mine:
             raise NoSuchRunError(run_id)
         return row
 

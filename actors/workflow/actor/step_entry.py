@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
+from actors.kernel.json import canonical_json
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.workflow.run_state import RunState
@@ -20,6 +22,8 @@ START: Final = "start"
 """In the delta of a ledger's first record: the state that the run begins with."""
 RESULT_AT: Final = "result_at"
 """In a record of a log: the position of the effect whose recorded result is the record's."""
+OPENED: Final = "opened"
+"""In a record of a log: its effect is the one that has begun in its branch."""
 NOTE: Final = "note"
 """In a record of a log: the path in the vars at which the value of its effect is from there on."""
 STATE: Final = "graph"
@@ -28,24 +32,50 @@ _NAMES: Final = tuple(one.name for one in fields(StepRecord))
 _OF_RUN: Final = ("run_id", "actor_id", "session_id")
 
 
-def packed(record: dict[str, Any], result_at: str = "") -> dict[str, Any]:
-    """Return a record without what the run says already.
+def linked(record: StepRecord, prev_hash: str | None) -> tuple[dict[str, Any], int]:
+    """Return a record as the next link of the chain, and its size in bytes of JSON.
+
+    Its values are not copied: the machine has checked them.
+    """
+    told = {name: getattr(record, name) for name in _NAMES}
+    told["prev_hash"] = prev_hash
+    del told["record_hash"], told["signature"]
+    text = canonical_json(told).encode(errors="surrogatepass")
+    told |= {"record_hash": hashlib.sha256(text).hexdigest(), "signature": None}
+    return told, len(text)
+
+
+def packed(record: dict[str, Any], opened: OpenStep | None, result_at: str) -> dict[str, Any]:
+    """Return a record without what the run, or the log before it, says already.
 
     Args:
         record: The record, whole.
+        opened: The effect that has begun in its branch; None: none has.
         result_at: The position of the effect whose entry has its result; empty: none has.
     """
     told = {
         name: value for name, value in record.items() if value is not None and name not in _OF_RUN
     }
+    if opened is not None and record["effect"] == opened.effect.to_dict():
+        del told["effect"]
+        told[OPENED] = True
     if result_at:
         told.pop("result", None)
         told[RESULT_AT] = result_at
     return told
 
 
-def unpacked(told: dict[str, Any], run: RunState, results: dict[str, Any]) -> dict[str, Any]:
-    """Return the record that `packed` made smaller; `results` are those of the run's effects, by position."""
+def unpacked(
+    told: dict[str, Any], run: RunState, opened: dict[Path, OpenStep], results: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the record that `packed` made smaller.
+
+    Args:
+        told: The record as the log has it.
+        run: The run before it.
+        opened: The effects that have begun, by branch.
+        results: Those of the run's effects, by position.
+    """
     record = dict.fromkeys(_NAMES) | told
     for name in _OF_RUN:
         record[name] = getattr(run, name)
@@ -53,6 +83,9 @@ def unpacked(told: dict[str, Any], run: RunState, results: dict[str, Any]) -> di
     place = record.pop(RESULT_AT, None)
     if place is not None:
         record["result"] = results.get(place)
+    if record.pop(OPENED, False):
+        begun = opened.get(tuple((told.get("delta") or {}).get("branch") or ()))
+        record["effect"] = None if begun is None else begun.effect.to_dict()
     return record
 
 
@@ -107,6 +140,6 @@ class Folded:
             self.state = RunState.from_dict(delta[START])
         if self.state is None:
             return
-        record = unpacked(told, self.state, self._results)
+        record = unpacked(told, self.state, self.opened, self._results)
         self.records.append(record)
         self.state = with_note(behind_record(self.state, self.opened, record), told)

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from actors.errors import NotSerializableError
+from actors.kernel.json_data import clean_text
 from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.drawn import normalize_utc_iso
@@ -82,7 +83,7 @@ def aborted(
     record = replace(
         attempt_of(state, opened, at=at),
         status=StepStatus.CANCELLED,
-        error=str(how.get("reason") or "cancelled"),
+        error=clean_text(str(how.get("reason") or "cancelled")),
         result=how | {"outcome": str(found.status), "result": found.result},
         delta={"seq": opened.seq, "status": RunStatus.CANCELLED.value},
     )
@@ -98,7 +99,9 @@ def _attempt_failed(  # noqa: PLR0917 - facts of one attempt
     *,
     at: str,
 ) -> Transition:
-    failure = replace(attempt, status=StepStatus.FAILED, error=outcome.error or "it failed")
+    failure = replace(
+        attempt, status=StepStatus.FAILED, error=clean_text(outcome.error or "it failed")
+    )
     once = opened.effect.mode is EffectMode.AT_MOST_ONCE
     if outcome.retryable and not once and opened.attempt < policy.max_attempts(opened.effect):
         pause_s = policy.backoff_seconds(effect=opened.effect, attempt=opened.attempt)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from actors.kernel.json_data import clean_text
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.durable import MAX_DEPTH, durable_copy
 from actors.kernel.workflow.effects import EffectType, RunStatus, StepStatus
@@ -100,7 +101,7 @@ def failed(state: RunState, error: str, *, at: str) -> Transition:
         state,
         StepStatus.FAILED,
         at,
-        error=error,
+        error=clean_text(error),
         delta={"seq": seq_of(state.vars), "status": RunStatus.FAILED.value},
     )
     return told_of_end(behind(state, record), at=at)
@@ -115,7 +116,7 @@ def cancelled(state: RunState, reason: str | None, by: str, *, at: str) -> Trans
         StepStatus.CANCELLED,
         at,
         result={"cancelled_by": by, "reason": reason},
-        error=reason or "cancelled",
+        error=clean_text(reason or "cancelled"),
         delta={"seq": seq_of(state.vars), "status": RunStatus.CANCELLED.value},
     )
     return told_of_end(behind(state, record), at=at)

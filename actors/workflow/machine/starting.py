@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.effects import StepStatus
-from actors.kernel.workflow.errors import GraphError, RunIdentityConflict
+from actors.kernel.workflow.errors import GraphError, RunIdentityConflict, SpecChangedError
 from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.snapshots import Snapshot
 from actors.kernel.workflow.step_record import StepRecord
 from actors.workflow.machine.branches import leaves, seen_at
 from actors.workflow.machine.deltas import OpenStep
@@ -17,10 +19,12 @@ from actors.workflow.machine.limits import RuntimeConfig
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.variables import (
     LIMITS,
+    RECORDS,
     RUNTIME,
     ensure_namespaces,
     namespace,
     place_of,
+    with_path,
 )
 
 DEPTH: Final = "depth"
@@ -74,6 +78,37 @@ def start_record(run: RunState, *, restored_from: str | None = None) -> StepReco
         actor_id=run.actor_id,
         session_id=run.session_id,
         delta={"start": begun},
+    )
+
+
+def restored_run(
+    snapshot: Snapshot, workflow: WorkflowSpec, *, run_id: str, at: str, force: bool
+) -> RunState:
+    """Return a new run that begins with the state of a snapshot, with its open wait.
+
+    Raises:
+        SpecChangedError: The graph is another one than that of the snapshot, and not `force`.
+        GraphError: The run had ended, the graph has not the node that is next, or the snapshot is no run.
+    """
+    what = f"snapshot {snapshot.snapshot_id}"
+    if snapshot.spec_hash is not None and snapshot.spec_hash != workflow.hash and not force:
+        raise SpecChangedError(snapshot.snapshot_id, snapshot.spec_hash, workflow.hash)
+    try:
+        saved = RunState.from_dict(snapshot.run_state).copied()
+    except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        raise GraphError(what, f"it holds no run: {type(exc).__name__}: {exc}") from exc
+    if saved.status.is_terminal:
+        problem = f"its run was {saved.status.value}: there is nothing to go on with"
+        raise GraphError(what, problem)
+    check_nodes(what, workflow, saved)
+    return replace(
+        saved,
+        run_id=run_id,
+        workflow_id=workflow.workflow_id,
+        vars=with_path(saved.vars, [RUNTIME, RECORDS], 0),
+        parent_run_id=None,
+        created_at=at,
+        updated_at=at,
     )
 
 

@@ -10,7 +10,8 @@ import pytest
 from actors.errors import TRANSIENT_MODEL_ERRORS, ModelError, ModelErrorKind, RunError
 from actors.kernel.agent.llm import LLMResponse, Usage
 from actors.kernel.agent.model_registry import ModelFacts, ModelRegistry
-from actors.runtime.replay.failures import clean_text, rebuild_error, record_error
+from actors.kernel.json_data import clean_text
+from actors.runtime.replay.failures import rebuild_error, record_error
 
 
 def test_usage_of_an_old_log_is_read() -> None:

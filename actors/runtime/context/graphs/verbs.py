@@ -119,7 +119,8 @@ class GraphVerbs:
 
     def release(self) -> None:
         """Have the branches that hold look again."""
-        self._waits.release()
+        for wait in self._waits.held:
+            self._run.scheduler.woken(wait.branch)
 
     async def rest(self) -> None:
         """Let everything else in the process run, when it is time for that."""

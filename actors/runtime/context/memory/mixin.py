@@ -1,4 +1,4 @@
-"""The part of `RunContext` that is about long-term memory. Its verbs are imported when an agent uses them."""
+"""Parts of `RunContext` that few runs use: memory and graphs. Their verbs are imported when a run uses them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from actors.runtime.context.call import RunState
     from actors.runtime.context.effects import Effects
+    from actors.runtime.context.graphs.verbs import GraphVerbs
+    from actors.runtime.context.host_services import HostServices
     from actors.runtime.context.memory.verbs import AgentMemory
+    from actors.runtime.context.waits import Waits
 
 
-class MemoryVerbs:
+class RareVerbs:
     """See the module's docstring."""
 
     _run: RunState
     _effects: Effects
+    _waits: Waits
+    _env: HostServices
 
     @cached_property
     def memory(self) -> AgentMemory:
@@ -23,3 +28,10 @@ class MemoryVerbs:
         from actors.runtime.context.memory.verbs import AgentMemory  # noqa: PLC0415 - few use it
 
         return AgentMemory(self._run, self._effects)
+
+    @cached_property
+    def graph(self) -> GraphVerbs:
+        """The verbs of graphs: for `actors.workflow`, not for authors."""
+        from actors.runtime.context.graphs.verbs import GraphVerbs  # noqa: PLC0415 - few use it
+
+        return GraphVerbs(self._run, self._effects, self._waits, self._env.on_nudges)

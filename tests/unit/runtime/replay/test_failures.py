@@ -9,10 +9,9 @@ import pytest
 from typing_extensions import override
 
 from actors.errors import EffectError, RetryAfter
+from actors.kernel.json_data import MAX_ERROR, clean_text
 from actors.runtime.replay.failures import (
-    MAX_MESSAGE,
     Provenance,
-    clean_text,
     mark_recorded,
     origin_of,
     presentable,
@@ -162,14 +161,14 @@ def test_an_effect_error_keeps_what_it_stands_for() -> None:
     assert (type_of(exc), text_of(exc)) == ("some.module:Gone", "boo")
 
 
-@pytest.mark.parametrize("text", ["a\0b", "a\ud800b", "\0" * MAX_MESSAGE, "x" * MAX_MESSAGE * 2])
+@pytest.mark.parametrize("text", ["a\0b", "a\ud800b", "\0" * MAX_ERROR, "x" * MAX_ERROR * 2])
 def test_text_is_made_storable(text: str) -> None:
     """Neither NUL nor half a surrogate pair is left, nor more than the most that is kept."""
     clean = clean_text(text)
 
     clean.encode()
     assert "\0" not in clean
-    assert 0 < len(clean) <= MAX_MESSAGE
+    assert 0 < len(clean) <= MAX_ERROR
 
 
 def test_a_module_that_a_log_names_is_not_imported() -> None:

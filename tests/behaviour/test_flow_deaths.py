@@ -28,6 +28,7 @@ from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.flow_stage import Stage, asking, ending, single
 from tests.behaviour.test_conversation_deaths import is_a_runs
 from tests.harness.faulty_store import Faults, Manner
+from tests.harness.slow import IS_SLOW
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -205,7 +206,9 @@ async def test_a_flow_outlasts_a_death_at_each_write(
     first = await play(bed, bed.name().type, Faults())
     assert (first.heard, first.doubts, first.continued) == ("end", 0, 3)
     assert first.done == {"pay": 1, "once": 1, "flaky": 2, "left": 1, "child": 1}
-    nth, is_struck, doubts = 0, True, 0
+    # Of two neighbours one is died before, the other one behind: both are the same place for most writes.
+    nth, is_struck, doubts = int(manner is Manner.DIE_AFTER), True, 0
+    pace = 1 if IS_SLOW else 2
     while is_struck:
         faults = Faults(nth=nth, manner=manner, wanted=is_a_runs)
         found = await play(bed, bed.name().type, faults)
@@ -218,6 +221,6 @@ async def test_a_flow_outlasts_a_death_at_each_write(
         assert again.total() <= 1, (where, again)
         assert again["once"] <= found.doubts <= 1, where
         doubts += found.doubts
-        is_struck, nth = faults.struck, nth + 1
+        is_struck, nth = faults.struck, nth + pace
     assert nth > 25
     assert doubts >= 1

@@ -113,8 +113,8 @@ async def played(client: Runtime, app: str, play: FlowPlay) -> str | None:
     other = of_embedded(stores, main, with_ids=with_ids)
     if one == other:
         return None
-    lines = ["\n".join(sorted(many.elements())).split("\n") for many in (other, one)]
-    diff = difflib.unified_diff(*lines, "embedded", "on actors", lineterm="", n=1)
+    was, now = ("\n".join(sorted(many.elements())).split("\n") for many in (other, one))
+    diff = difflib.unified_diff(was, now, "embedded", "on actors", lineterm="", n=1)
     return "\n".join([f"seed {play.seed}", *diff])
 
 

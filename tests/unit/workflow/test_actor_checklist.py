@@ -1,4 +1,4 @@
-"""Each row of the checklist about graphs has a test on the actor driver, or a reason why it means nothing there."""
+"""Each row of the checklist about graphs has a test on the actor driver, or means nothing there."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ MEANS_NOTHING: Final = {
 
 
 def test_each_row_has_a_test_or_a_reason() -> None:
-    """Rows 391–421, and those of the rest that are about running graphs."""
+    """Rows 391 to 421, and those of the rest that are about running graphs."""
     due = {
         *range(391, 422),
         427,

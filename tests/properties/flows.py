@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from actors.errors import DecisionRefusedError
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.workflow.errors import GraphError, StaleResumeError
@@ -78,7 +80,9 @@ class FlowPlay:
             if is_restless and looks % 2 and self._rng.random() < 0.7:
                 await self._shaken(runs, main)
             if looks > MOST_LOOKS:
-                return [f"{self.name} does not end: {await self._look(client, runs, main)}"]
+                row = await client.store.reads.run(main)
+                last = [one async for one in client.entries(main)][-12:]
+                return [f"{self.name} does not end: {row and (row.status, row.parked)}, {last}"]
         model = expected(self.name, self.program, {}, is_actor=True)
         wrong = await self._compared(runs, await self._look(client, runs, main), model)
         names = dict(zip(self.compiled.ears, ears, strict=True))
@@ -98,7 +102,8 @@ class FlowPlay:
             places = [
                 e.payload["at"] async for e in client.entries(run_id) if e.kind == K.RUN_PARKED
             ]
-            self.retried += await client.resolve(run_id, str(places[-1]), action="retry")
+            with suppress(DecisionRefusedError):  # it was decided already, and goes on
+                self.retried += await client.resolve(run_id, str(places[-1]), action="retry")
         for wait in await runs.waits(run_id):
             if wait.until is None and self._rng.random() < 0.7:
                 key = str(wait.wait_key)

@@ -11,7 +11,7 @@ from actors.errors import ContractError
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.rows import Arrived
+from actors.kernel.runtime.rows import Arrived, BufferedSignal
 from actors.kernel.runtime.waits import Answer, Wait
 from actors.kernel.seconds import check_s, instant_of
 from actors.kernel.text import check_name_of
@@ -173,16 +173,25 @@ class Waits:
         ended = await self._end(wait, entry_of, poll=poll, late=late)
         return ended.seq, ended.payload
 
-    async def hold(self, call: Call, may_go: Callable[[], bool], entry: Entry) -> None:
-        """Return when `may_go()`, asked when its branch is woken; the end is recorded as `entry`."""
-        wait = PendingWait(call.branch, call.verb)
+    async def hold(
+        self,
+        wait: PendingWait,
+        may_go: Callable[[], bool],
+        held: Entry,
+        received: Callable[[BufferedSignal], Entry],
+    ) -> BufferedSignal | None:
+        """Return None when `may_go()`, asked when its branch is woken, or a signal that the wait is for.
+
+        The end is recorded as `held`, or as what `received` returns.
+        """
 
         async def poll() -> Trigger | None:
-            return Trigger(entry=entry) if may_go() else None
+            return Trigger(entry=held) if may_go() else None
 
         self.held.append(wait)
         try:
-            await self._end(wait, lambda _: entry, poll=poll)
+            end = lambda found: received(found.signal) if found.signal else held  # noqa: E731
+            return (await self._end(wait, end, poll=poll)).found.signal
         finally:
             self.held.remove(wait)
 

@@ -32,19 +32,32 @@ class RunControl:
         return is_paused(self._decided.state)
 
     async def look(self) -> None:
-        """Grant what is wanted; return when the run may go on."""
+        """Grant what is wanted; return when the branch that asks may go on.
+
+        What the log has there decides, else the present: so a replay goes on where the run did.
+        """
         verbs = self._ctx.graph
-        while (told := await verbs.control(SIGNAL)) is not None:
-            self._grant(told)
-        while self.is_paused:
-            if self._is_awaited:
-                await verbs.hold(lambda: not self.is_paused)
-                continue
-            self._is_awaited = True
-            try:
-                self._grant(await self._ctx.sleep_until_signal(SIGNAL))
-            finally:
-                self._is_awaited = False
+        while True:
+            known = await verbs.boundary()
+            if known.is_known and not known.is_held:
+                return
+            told = known.signal
+            if not known.is_known:
+                told = None if self._is_awaited else await verbs.take_signal(SIGNAL)
+                if told is None and not self.is_paused:
+                    return
+                if told is None:
+                    told = await self._hold()
+            if told is not None:
+                self._grant(told)
+
+    async def _hold(self) -> Any:
+        verbs, is_first = self._ctx.graph, not self._is_awaited
+        self._is_awaited = True
+        try:
+            return await verbs.hold(lambda: not self.is_paused, SIGNAL if is_first else None)
+        finally:
+            self._is_awaited = self._is_awaited and not is_first
 
     def _grant(self, told: Any) -> None:
         found = wanted(self._decided.state, told, self._decided.now())

@@ -62,6 +62,8 @@ class Decisions:
         self._verbs, self._spec = verbs, spec
         self._context = NodeContext(now=self.now, artifacts=artifacts)
         self._watches: dict[Path, LoopWatch] = {}
+        self._noted: dict[tuple[str, ...], int] = {}
+        """The entries of the last notes, by path."""
         self.state: RunState
         self.opened: dict[Path, OpenStep] = {}
         self.head: str | None = None
@@ -81,11 +83,17 @@ class Decisions:
             step.record([self._linked(first)])
         else:
             self.state = RunState.from_dict(step.known[0]["delta"][START])
-            self.head = step.known[0]["record_hash"]
+            self._find_head()
 
     def go_on(self, state: RunState, head: str | None) -> None:
         """Go on with the state of the generation before."""
         self.state, self.head = state, head
+        self._find_head()
+
+    def _find_head(self) -> None:
+        """Let the chain go on behind the last record of the log: branches do not replay in its order."""
+        last = self._verbs.last_record()
+        self.head = self.head if last is None else last["record_hash"]
 
     def seen(self, path: Path) -> RunState | None:
         """Return a branch as a run of its own; None: the run has no such branch now."""
@@ -102,13 +110,17 @@ class Decisions:
 
     def note(self, kind: str, path: list[str], value: Any) -> None:
         """Change one value of the vars from outside, with a record of this kind."""
-        step = self._verbs.step()
+        step, place = self._verbs.step(), tuple(path)
         self.entries += 1
         if step.known is None:
             decided = noted(self.state, kind, path, value, at=self.now())
-            step.record([{**self._linked(one), NOTE: path} for one in decided.records])
+            made = [{**self._linked(one), NOTE: path} for one in decided.records]
+            self._noted[place] = step.record(made)
             self.state = decided.state
-        else:
+        elif step.seq > self._noted.get(
+            place, -1
+        ):  # branches do not replay in the order of the log
+            self._noted[place] = step.seq
             for told in step.known:
                 self._take(told, {})
 
@@ -152,7 +164,6 @@ class Decisions:
 
     def _take(self, told: dict[str, Any], results: dict[str, Any]) -> None:
         """Apply a record that the log has."""
-        self.head = told["record_hash"]
         record = unpacked(told, self.state, self.opened, results)
         self.state = with_note(behind_record(self.state, self.opened, record), told)
 

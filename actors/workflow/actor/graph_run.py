@@ -125,7 +125,7 @@ class GraphRun:
         made, state = self._decided, self._decided.state
         is_open = state.fork is not None or made.opened or state.status is not RunStatus.RUNNING
         made.is_due = made.entries >= ENTRIES_KEPT or made.size_bytes >= BYTES_KEPT
-        if made.is_due and not is_open and not self._verbs.history.is_replaying():
+        if made.is_due and not is_open and not self._verbs.is_replaying:
             kept = {STATE: state.to_dict(), HEAD: made.head, WAITED: {**self._wait_ends.counts}}
             await self._ctx.continue_as_new(kept)
 

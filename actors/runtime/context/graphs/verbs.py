@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from actors.kernel.json import JsonValue, canonical_json
@@ -12,12 +13,13 @@ from actors.kernel.runtime.effects import EffectCall, EffectMode, args_hash
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.rows import BufferedSignal
 from actors.kernel.runtime.waits import WaitKind, event_id
-from actors.runtime.context.call import Call, Entry, RunState
+from actors.runtime.context.call import Call, Entry, Payload, RunState
 from actors.runtime.context.effects import Effects
 from actors.runtime.context.graphs.outside_wait import ENDS, OutsideWait
+from actors.runtime.context.open_waits import PendingWait
 from actors.runtime.context.waits import Waits
-from actors.runtime.replay.history import History
 
 EFFECT: Final = "graph"
 """The verb in entries of effects that a graph asked for."""
@@ -32,17 +34,33 @@ class GraphStep:
 
     Attributes:
         known: The records that the log has here; None: it has none yet.
+        seq: Of their entry; -1: there is none yet.
     """
 
     known: list[dict[str, Any]] | None
+    seq: int
     _call: Call
 
-    def record(self, records: list[dict[str, Any]]) -> None:
-        """Record what was decided here; it rides with the next flush."""
+    def record(self, records: list[dict[str, Any]]) -> int:
+        """Record what was decided here; it rides with the next flush. Returns the seq of the entry."""
         told: list[JsonValue] = [*records]
-        self._call.run.log.record(
-            K.GRAPH_STEP, self._call.position, {"records": told, "hash": _DIGEST}
-        )
+        payload: Payload = {"records": told, "hash": _DIGEST}
+        return self._call.run.log.record(K.GRAPH_STEP, self._call.position, payload)
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What the log has at a boundary of steps.
+
+    Attributes:
+        is_known: False: nothing.
+        is_held: Whether the branch was held there, or took a signal.
+        signal: The payload of that.
+    """
+
+    is_known: bool = True
+    is_held: bool = False
+    signal: JsonValue = None
 
 
 class GraphVerbs:
@@ -62,9 +80,18 @@ class GraphVerbs:
         self._run, self._effects, self._waits, self._on_nudges = run, effects, waits, on_nudges
 
     @property
-    def history(self) -> History:
-        """The log, by position."""
-        return self._run.history
+    def is_replaying(self) -> bool:
+        """True while the log has something that the run has not met again."""
+        return self._run.history.is_replaying()
+
+    def last_record(self) -> dict[str, Any] | None:
+        """Return the last record that the log has of this generation; None: it has none."""
+        ends = (place.end for place in self._run.history.places.values())
+        steps = [one for one in ends if one and one.kind == K.GRAPH_STEP and one.payload["records"]]
+        if not steps:
+            return None
+        found: Any = max(steps, key=lambda one: one.seq).payload["records"]
+        return dict(found[-1])
 
     def now(self) -> datetime:
         """Return the instant, aware UTC. It is not recorded: for what goes into a record."""
@@ -75,24 +102,31 @@ class GraphVerbs:
         call = Call(self._run, _STEP)
         known = call.meet((K.GRAPH_STEP,), _STEP, None, digest=_DIGEST)
         found: Any = None if known is None else known.payload["records"]
-        return GraphStep(found, call)
+        return GraphStep(found, -1 if known is None else known.seq, call)
 
-    async def control(self, name: str) -> JsonValue:
+    async def boundary(self) -> Boundary:
+        """Return what the log has at a boundary of steps: where it has something, nothing else decides."""
+        branch = self._run.scheduler.enter("boundary")
+        place = self._run.history.places.get(branch.next_position)
+        if place is None:
+            return Boundary(is_known=False)
+        known = place.end
+        if known is None or known.payload.get("hash") != _HELD:
+            return Boundary()
+        call = self._held_call()
+        await call.in_order(known)
+        return Boundary(is_held=True, signal=known.payload.get("payload"))
+
+    async def take_signal(self, name: str) -> JsonValue:
         """Return the payload of the oldest signal of this name, consumed; None: there is none now.
 
-        It takes a position only if there is one.
+        Nothing is taken while the run replays: what the log has comes first.
         """
         run = self._run
-        branch = run.scheduler.enter("control")
-        place = run.history.places.get(branch.next_position)
-        digest = args_hash(["control", name])
-        known = None if place is None else place.end
-        if known is not None:
-            if known.kind != K.SIGNAL_RECEIVED or known.payload.get("hash") != digest:
-                return None
-            Call(run, "control").meet((K.SIGNAL_RECEIVED,), "control", None, digest=digest)
-            return known.payload["payload"]
-        branch.flushing = True  # others wait: on replay this takes no time
+        if run.history.is_replaying():
+            return None
+        branch = run.scheduler.enter("signal")
+        branch.flushing = True  # no branch goes on meanwhile
         try:
             await run.signals.refresh()
         finally:
@@ -101,21 +135,27 @@ class GraphVerbs:
         signal = run.signals.take_now(name)
         if signal is None:
             return None
-        call = Call(run, "control")
-        call.meet((K.SIGNAL_RECEIVED,), "control", None, digest=digest)
-        call.record(K.SIGNAL_RECEIVED, {"name": name, "payload": signal.payload, "n": signal.n})
+        run.log.record(*_received(self._held_call(), signal))
         return signal.payload
 
-    async def hold(self, may_go: Callable[[], bool]) -> None:
-        """Return when `may_go()`: another branch of the run calls `release` when it may have changed."""
-        call = Call(self._run, "hold")
-        known = call.meet((K.GRAPH_STEP,), "hold", None, digest=_HELD)
-        if known is not None:
-            await call.in_order(known)
-            return
+    async def hold(self, may_go: Callable[[], bool], signal: str | None) -> JsonValue:
+        """Return when `may_go()`, which is asked again behind each `release`, or with the payload of a signal.
+
+        Args:
+            may_go: Whether the branch may go on.
+            signal: The name of signals that this branch takes; None: another branch does.
+        """
+        call = self._held_call()
         await call.begin()
         held: Entry = (K.GRAPH_STEP, call.position, {"records": [], "hash": _HELD})
-        await self._waits.hold(call, may_go, held)
+        wait = PendingWait(call.branch, "hold", signal=signal)
+        found = await self._waits.hold(wait, may_go, held, partial(_received, call))
+        return found.payload if found is not None else None
+
+    def _held_call(self) -> Call:
+        call = Call(self._run, "hold")
+        call.meet((K.GRAPH_STEP, K.SIGNAL_RECEIVED), "hold", None, digest=_HELD)
+        return call
 
     def release(self) -> None:
         """Have the branches that hold look again."""
@@ -187,3 +227,8 @@ class GraphVerbs:
         await call.begin()
         _, payload = await self._waits.answer(wait)
         return payload["outcome"] != "timed_out", payload.get("result")
+
+
+def _received(call: Call, signal: BufferedSignal) -> Entry:
+    told: Payload = {"name": signal.name, "payload": signal.payload, "n": signal.n}
+    return call.entry(K.SIGNAL_RECEIVED, told)

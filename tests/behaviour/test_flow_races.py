@@ -28,6 +28,8 @@ LISTENERS = 10_000 if IS_SLOW else 300
 @pytest.mark.item(414)
 async def test_of_two_that_answer_a_wait_one_succeeds(bed: Bed) -> None:
     """200 times, from two processes: the other one is told that it was late, and its answer is nowhere."""
+    if bed.backend == "memory":
+        pytest.skip("who is first is decided by rows")
     names = [str(n) for n in range(WAITS)]
     nodes = {
         name: asking(T.ASK_USER, {"prompt": "?", "wait_key": name}, key=f"in.{name}")

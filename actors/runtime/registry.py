@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from types import FunctionType, MethodType
+from types import FunctionType, MappingProxyType, MethodType
 
 from actors.errors import AgentCrashError, ContractError, RegistrationError
 from actors.kernel.agent.agent import MAX_MESSAGES, Agent
@@ -111,6 +111,11 @@ class Registry:
     def is_served(self, agent_id: AgentId) -> bool:
         """Return True if `find` would return an agent."""
         return agent_id in self._agents or agent_id.type in self._factories
+
+    @property
+    def factories(self) -> Mapping[str, Callable[[AgentId], Agent]]:
+        """The factories that new runs get their agents from, by type."""
+        return MappingProxyType(self._factories)
 
     def serves(self) -> Serves:
         """Return everything this host can execute."""

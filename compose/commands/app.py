@@ -14,6 +14,7 @@ from cyclopts import App, CycloptsError, Group
 
 from actors import errors
 from actors.kernel.storage.errors import UnknownNodeError, UnknownSessionError
+from actors.kernel.workflow.errors import NoSuchRunError
 from compose.commands.output import Exit, NoDataError
 from compose.host.collector import loading
 
@@ -48,6 +49,7 @@ sessions = App(
     help="Conversations that go on where they were: their nodes and events.",
     group=LOOK,
 )
+graphs = App(name="graphs", help="Runs of flows: their states, waits and ledgers.", group=LOOK)
 memory = App(name="memory", help="Texts that agents keep beyond conversations.", group=LOOK)
 limits = App(
     name="limits", help="How many runs execute at once and start per second.", group=DECIDE
@@ -99,6 +101,8 @@ _PARTS: Final = (
     (history, "inspect.history", "list=list_sessions show export"),
     (sessions, "sessions.look", "list=list_all show nodes"),
     (sessions, "sessions.change", "switch delete export"),
+    (graphs, "graphs.look", "list=list_graph_runs show ledger verify"),
+    (graphs, "graphs.change", "start resume emit cancel"),
     (memory, "inspect.memory", "list=list_memories show forget"),
     (approvals, "messages.approvals", "list=list_approvals approve deny"),
     (schedules, "operate.schedules", "create list=list_schedules show pause resume trigger delete"),
@@ -111,7 +115,7 @@ _PARTS: Final = (
 """The part, the module, and its commands, as NAME or NAME=FUNCTION."""
 _APPS: Final = (
     *(runs, agents, history, sessions, memory, dlq, limits, schedules, approvals),
-    *(cleanup, indexes, tokens),
+    *(cleanup, graphs, indexes, tokens),
 )
 
 
@@ -190,6 +194,7 @@ def _complain(text: str) -> None:
 
 _NOT_FOUND: Final = (
     errors.UnknownRunError,
+    NoSuchRunError,
     errors.UnknownApprovalError,
     errors.UnknownScheduleError,
     NoDataError,

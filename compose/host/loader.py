@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from typing_extensions import TypeIs
+
 from actors.errors import ContractError, Facts
 from actors.kernel.agent.modes import ModalAgent
 from actors.kernel.runtime.ids import AgentId
@@ -16,9 +18,10 @@ from actors.kernel.runtime.ids import AgentId
 if TYPE_CHECKING:
     from actors.kernel.agent.agent import Agent
     from actors.runtime import Runtime
+    from actors.workflow.actor.flows import Flows
 
 ALLOWED = (
-    "an agent, a list of agents, an agent class with `id`, a mapping {type: factory}, a SessionAgent, "
+    "an agent, a list of agents, an agent class with `id`, a mapping {type: factory}, a SessionAgent, Flows, "
     "or a function app(runtime) that registers what it likes"
 )
 
@@ -103,6 +106,8 @@ async def _serve(runtime: Runtime, spec: str, found: object) -> None:
                     await _register(runtime, spec, one)
         case type():
             await _register(runtime, spec, instance_of(spec, found))
+        case _ if are_flows(found):
+            await _register(runtime, spec, found)
         case _ if isinstance(getattr(found, "id", None), AgentId):
             await _register(runtime, spec, found)
         case _ if callable(found):
@@ -114,7 +119,10 @@ async def _serve(runtime: Runtime, spec: str, found: object) -> None:
 
 
 async def _register(runtime: Runtime, spec: str, one: object) -> None:
-    """Serve an agent, or, where it is that of sessions, its type: each key is a session."""
+    """Serve an agent, or, where it is that of sessions, its type: each key is a session; or flows."""
+    if are_flows(one):
+        await one.register(runtime)
+        return
     if isinstance(one, ModalAgent):
         from actors.sessions.agent import SessionAgent  # noqa: PLC0415 - few applications have sessions
 
@@ -122,6 +130,12 @@ async def _register(runtime: Runtime, spec: str, one: object) -> None:
             await runtime.register_type(one.id.type, one.of_id)
             return
     await runtime.register(agent_of(spec, one))
+
+
+def are_flows(one: object) -> TypeIs[Flows]:
+    """Return True for the flows of an app. Who has some has loaded their module: others do not pay for it."""
+    module = sys.modules.get("actors.workflow.actor.flows")
+    return module is not None and isinstance(one, module.Flows)
 
 
 def instance_of(spec: str, kind: type) -> object:

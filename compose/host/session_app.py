@@ -12,7 +12,7 @@ from actors.kernel.runtime.ids import AgentId
 from actors.runtime.runtime import host_of
 from actors.sessions.agent import SessionAgent
 from actors.sessions.runtime import APP
-from compose.host.loader import ALLOWED, ServeError, agent_of, instance_of, serve_all
+from compose.host.loader import ALLOWED, ServeError, agent_of, are_flows, instance_of, serve_all
 
 if TYPE_CHECKING:
     from actors.kernel.agent.agent import Agent
@@ -48,7 +48,7 @@ async def serve_app(
 
     An agent, the first one of a list and the first type of a mapping {type: factory} are the mode ``normal``
     of sessions. All of a list and of such a mapping is registered, too. A function may return any of these,
-    or register the type of a `SessionAgent`.
+    or register the type of a `SessionAgent`. `Flows` may be among a list; without agents there are no sessions.
 
     Args:
         runtime: Where agents are registered.
@@ -62,6 +62,8 @@ async def serve_app(
     """
     if isinstance(found, type):
         found = instance_of(spec, found)
+    if are_flows(found):
+        found = [found]
     if isinstance(found, SessionAgent):
         return _of_agent(found, app)
     if _is_agent(found):
@@ -113,7 +115,10 @@ def _of_first(spec: str, found: Any, app: str | None) -> SessionApp:
         type_, factory = next(iter(found.items()))
         first = factory(AgentId(type_, "main"))
     else:
-        first = instance_of(spec, found[0]) if isinstance(found[0], type) else found[0]
+        agents = [one for one in found if not are_flows(one)]
+        if not agents:
+            return _of_modes({}, app)
+        first = instance_of(spec, agents[0]) if isinstance(agents[0], type) else agents[0]
     if isinstance(first, SessionAgent):
         return SessionApp(app=first.id.type, modes={}, known_modes=tuple(first.modes))
     return _of_modes({DEFAULT_MODE: agent_of(spec, first)}, app)

@@ -51,6 +51,14 @@ ACCESS: Final[Mapping[str, Access]] = {
     "POST /v1/agents/{type}/{key}/messages": "operate",
     "GET /v1/runs/{run}": "operate",
     "GET /v1/runs/{run}/events": "operate",
+    "GET /v1/flows": "flows:run",
+    "POST /v1/flows/{flow}/runs": "flows:run",
+    "GET /v1/graph-runs": "flows:run",
+    "GET /v1/graph-runs/{graph_run}": "flows:run",
+    "GET /v1/graph-runs/{graph_run}/ledger": "flows:run",
+    "POST /v1/graph-runs/{graph_run}/waits/{wait}": "flows:run",
+    "POST /v1/graph-runs/{graph_run}/cancel": "flows:operate",
+    "POST /v1/events": "flows:run",
 }
 """Method and path, and what they need. Which sessions, `Principal.sees` decides."""
 

@@ -18,6 +18,8 @@ from actors.runtime.runtime import Runtime
 from actors.sessions.runtime import APP, AgentRuntime
 from compose.web.access import OPENAPI, access_of
 from compose.web.endpoint import Handler, WebApi, WebCall, WebEndpoint
+from compose.web.graphs import events as graph_events
+from compose.web.graphs import flows, graph_runs, ledger
 from compose.web.identity.authentication import Authentication
 from compose.web.limits import Limited
 from compose.web.openapi import openapi_of
@@ -49,6 +51,10 @@ ENDPOINTS: Final[tuple[WebEndpoint, ...]] = (
     *artifacts.ENDPOINTS,
     *cleanup.ENDPOINTS,
     *any_agents.ENDPOINTS,
+    *flows.ENDPOINTS,
+    *graph_runs.ENDPOINTS,
+    *ledger.ENDPOINTS,
+    *graph_events.ENDPOINTS,
 )
 SIGN_IN: Final = "/login"
 _Answer: TypeAlias = "Callable[[Request], Awaitable[Response]]"

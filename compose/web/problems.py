@@ -14,6 +14,7 @@ from starlette.types import Scope
 
 from actors import errors
 from actors.kernel.storage import errors as stored
+from actors.kernel.workflow import errors as graphs
 from actors.sessions import errors as sessions
 
 _log = logging.getLogger("callboard.web")
@@ -141,6 +142,13 @@ _TABLE: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
     (stored.SessionDeletingError, 409, "session_deleting", "DELETE it again, or take another id"),
     (stored.OpenRunsError, 409, "open_runs", "cancel the open runs, or wait for their end"),
     (errors.RunConflictError, 409, "run_conflict", "wait for that run, or say on_conflict: queue"),
+    (
+        graphs.StaleResumeError,
+        409,
+        "stale_resume",
+        "GET /v1/graph-runs/{run} shows what it waits for now",
+    ),
+    (graphs.NoSuchRunError, 404, "unknown_run", "GET /v1/graph-runs lists runs of flows"),
     (errors.ConflictError, 409, "conflict", "read it again, and try again"),
     (errors.MessageTooLargeError, 413, "too_large", "upload it as an artifact, and send its name"),
     (sessions.UnknownModeError, 422, "unknown_mode", "GET /v1/apps lists modes"),

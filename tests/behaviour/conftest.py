@@ -73,6 +73,7 @@ _WITHOUT_MAIL = frozenset(
         "fork",
         "housekeeping",
         "http_access",
+        "http_graphs",
         "http_tokens",
         "identity",
         "idle_runs",

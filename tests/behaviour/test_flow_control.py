@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.kernel.workflow.errors import GraphError, SpecChangedError
-from actors.workflow import Effect, EffectType, FlowRuns, Flows, StepPlan, WorkflowSpec
+from actors.workflow import (
+    Effect,
+    EffectOutcome,
+    EffectType,
+    FlowRuns,
+    Flows,
+    StepPlan,
+    WorkflowSpec,
+    verify_ledger_chain,
+)
 from tests.behaviour.bed import LIMIT_S
 
 if TYPE_CHECKING:
@@ -174,3 +183,35 @@ async def waits_for_one(runs: FlowRuns, run_id: RunId, key: str) -> None:
     async with asyncio.timeout(LIMIT_S):
         while key not in {one.wait_key for one in await runs.waits(run_id)}:  # noqa: ASYNC110 - rows
             await asyncio.sleep(0.01)
+
+
+def working(run: RunState, _ctx: Any) -> StepPlan:
+    """A piece of work, 300 times."""
+    done = run.vars.get("done", 0)
+    if done == 300:
+        return StepPlan("work", complete_output=run.vars["sum"])
+    run.vars["done"] = done + 1
+    effect = Effect(EffectType.TOOL_CALLS, {"sum": run.vars.get("sum", 0), "n": done}, "sum")
+    return StepPlan("work", effect, next_node="work")
+
+
+def adding(_run: RunState, effect: Effect) -> EffectOutcome:
+    """The sum so far, and another number."""
+    return EffectOutcome.completed(effect.payload["sum"] + effect.payload["n"])
+
+
+async def test_a_long_run_continues_as_new_and_its_ledger_is_whole(bed: Bed) -> None:
+    """The log since the last time is short; the chain goes over all of it."""
+    app = bed.name().type
+    work = WorkflowSpec("work", "work", {"work": working})
+    flows = Flows(app, [work], effect_handlers={EffectType.TOOL_CALLS: adding})
+    await flows.register(bed.runtime)
+    runs = FlowRuns(bed.runtime, flows)
+    run_id = await runs.start("work")
+    assert await bed.result(run_id) == sum(range(300))
+    assert len(await bed.log(run_id, "run.continued")) == 1
+    ledger = await runs.ledger(run_id)
+    assert len([one for one in ledger if one["status"] == "started"]) == 300
+    assert verify_ledger_chain(ledger)["ok"]
+    with pytest.raises(GraphError, match="are the runtime's"):
+        await runs.start("work", vars={"_runtime": {"effect_seq": "x"}})

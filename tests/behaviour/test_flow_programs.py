@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from actors.workflow.actor import graph_run
 from actors.workflow.actor.flows import Flows
 from tests.behaviour.test_conversation_deaths import is_a_runs
 from tests.harness.faulty_store import Faults, Manner
@@ -83,9 +84,16 @@ async def play_all(bed: Bed, first: int, count: int) -> None:
 @pytest.mark.slow
 @pytest.mark.item(391, 392, 401, 410, 421, 437, 441, 442, 443, 480)
 @pytest.mark.timeout(600)
-async def test_graphs_of_agents_end_as_the_model_says(bed: Bed) -> None:
-    """Outputs, the order of records in each branch, executions, children, and who hears of an event."""
-    await play_all(bed, 10_000 * bed.drops, COUNT)
+async def test_graphs_of_agents_end_as_the_model_says(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outputs, the order of records in each branch, executions, children, and who hears of an event.
+
+    One half of them continues as new behind every few decisions.
+    """
+    await play_all(bed, 10_000 * bed.drops, COUNT // 2)
+    monkeypatch.setattr(graph_run, "ENTRIES_KEPT", 3)
+    await play_all(bed, 10_000 * bed.drops + 5_000, COUNT // 2)
 
 
 @pytest.mark.slow

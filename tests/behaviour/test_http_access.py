@@ -16,6 +16,7 @@ from compose.web.endpoint import WebEndpoint
 from compose.web.pages.chat import PAGES
 from tests.behaviour.guarded import Guarded, guarded_on
 from tests.behaviour.talks import Echo, parent_on
+from tests.behaviour.test_http_graphs import flows_at, run_of, started, waiting_at
 from tests.behaviour.web import Answer, WebClient, made, told
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ EVERY: Final[tuple[WebEndpoint, ...]] = (*ENDPOINTS, *AGUI, *PAGES)
 SCOPES: Final = (
     *((), ("sessions:own",), ("sessions:all",), ("operate",), ("cleanup",)),
     *(("sessions:own", "operate"), ("sessions:all", "cleanup")),
+    *(("flows:run",), ("flows:operate",)),
 )
 REQUESTS: Final[dict[str, tuple[str, Any]]] = {
     "POST /v1/sessions": ("", {"session_id": "s"}),
@@ -42,6 +44,8 @@ REQUESTS: Final[dict[str, tuple[str, Any]]] = {
     "POST /v1/cleanup/tasks": ("", {"project": "none"}),
     "POST /v1/agents/{type}/{key}/messages": ("", {"payload": 1, "starts_run": False}),
     "POST /v1/login": ("", {"token": "x"}),
+    "POST /v1/graph-runs/{graph_run}/waits/{wait}": ("", {"payload": 1}),
+    "POST /v1/events": ("", {"name": "x"}),
     "POST /agui/{app}": (
         "?mode=echo",
         {"threadId": "s", "runId": "r", "messages": [{"id": "u", "role": "user", "content": "x"}]},
@@ -51,7 +55,7 @@ REQUESTS: Final[dict[str, tuple[str, Any]]] = {
 OF_SESSION: Final = ("{session}", "{approval}", "/v1/artifacts", "/v1/cleanup/artifacts")
 LAST: Final = (
     *("POST /v1/approvals", "PUT", "DELETE /v1/artifacts", "POST /v1/cleanup/artifacts"),
-    "DELETE",
+    *("DELETE", "POST /v1/graph-runs/{graph_run}/waits", "POST /v1/graph-runs/{graph_run}/cancel"),
 )
 """What takes something away is asked last, by those who may."""
 
@@ -84,7 +88,7 @@ def wanted(one: WebEndpoint, scopes: tuple[str, ...], who: str) -> int:
         has.add("sessions:own")
     if access not in has:
         return 403
-    if who == "stranger" and "{run}" in one.path:
+    if who == "stranger" and ("{run}" in one.path or "{graph_run}" in one.path):
         return 404
     is_of_session = any(part in one.path for part in OF_SESSION)
     sees = who == "owner" or (who == "other" and "sessions:all" in scopes)
@@ -94,7 +98,7 @@ def wanted(one: WebEndpoint, scopes: tuple[str, ...], who: str) -> int:
 
 
 async def prepared(bed: Bed, guarded: Guarded) -> dict[str, str]:
-    """A session `s` of ada: an ended run with a child, a run that waits for a person, and an artifact."""
+    """A session `s` of ada: an ended run with a child, one that waits for a person, an artifact, a flow."""
     ada = await guarded.client("ada", "sessions:own")
     await ada.post("/v1/sessions", {"session_id": "s"})
     path = "/v1/sessions/s"
@@ -104,7 +108,16 @@ async def prepared(bed: Bed, guarded: Guarded) -> dict[str, str]:
     await bed.seen(waiting, "ask.sent")
     [approval] = (await ada.get("/v1/approvals"))["approvals"]
     await ada.post("/v1/artifacts?session_id=s&name=a", b"bytes")
+    await flows_at(bed.name().type).register(bed.runtime)
+    starter = await guarded.client("ada", "flows:run")
+    flow = await started(starter)
+    await waiting_at(starter, flow)
+    if bed.drops:
+        await bed.seen(run_of(flow), "run.suspended")
     return {
+        "flow": "refund",
+        "graph_run": run_of(flow),
+        "wait": "ok%2F1",
         "app": guarded.app,
         "session": "s",
         "run": run,
@@ -142,6 +155,8 @@ def test_each_endpoint_is_in_the_table_and_nothing_else() -> None:
             assert access == "operate", "these are not only of sessions"
         elif "/v1/cleanup/" in name:
             assert access == "cleanup"
+        elif re.search("/v1/(flows|graph-runs|events)", name):
+            assert access == ("flows:operate" if name.endswith("/cancel") else "flows:run"), name
         else:
             assert access == "sessions:own", name
     with pytest.raises(LookupError, match=r"GET /v1/odd: say in compose/web/access\.py who may"):
@@ -163,8 +178,9 @@ async def test_each_endpoint_is_for_those_who_may(bed: Bed) -> None:
             for scopes in SCOPES
             for one in EVERY
         ]
-        owner = await guarded.client("ada", "sessions:own")
-        before = await owner.get("/v1/sessions/s")
+        owner = await guarded.client("ada", "sessions:own", "flows:run")
+        seen = ("/v1/sessions/s", f"/v1/graph-runs/{names['graph_run']}", "/v1/graph-runs")
+        before = [await owner.get(path) for path in seen]
         wrong = []
         for one, scopes, who, web in cases:
             status = wanted(one, scopes, who)
@@ -173,7 +189,7 @@ async def test_each_endpoint_is_for_those_who_may(bed: Bed) -> None:
                 if answer.status != status:
                     wrong.append((name_of(one), scopes, who, status, answer))
         assert wrong == []
-        assert await owner.get("/v1/sessions/s") == before
+        assert [await owner.get(path) for path in seen] == before
         assert (await owner("GET", "/v1/artifacts/a?session_id=s")).body == b"bytes"
         missed = []
         done: set[str] = set()

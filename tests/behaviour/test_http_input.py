@@ -14,6 +14,7 @@ from compose.web.limits import MAX_BODY_BYTES, MAX_HEAD_BYTES
 from compose.web.principal import LOCAL, Principal
 from compose.web.problems import HttpProblem, ProblemError
 from tests.behaviour.talks import Echo
+from tests.behaviour.test_http_graphs import flows_at
 from tests.behaviour.web import Answer, WebClient, made, told, web_on
 
 if TYPE_CHECKING:
@@ -85,6 +86,16 @@ BODIES: Final[tuple[bytes, ...]] = (
     b'{"project": "x", "older_than_s": -1}',
     b'{"reason": "' + b"x" * 70_000 + b'"}',
     b'{"text": "x", "message_id": "' + b"x" * 3_000 + b'"}',
+    b'{"vars": []}',
+    b'{"vars": {"a": "\\u0000", "\\ud800": [1e400]}}',
+    b'{"vars": {"a": "\\ud800"}, "session_id": "\\u0000"}',
+    b'{"vars": {"a": "' + b"x" * 300_000 + b'"}}',
+    b'{"vars": {"_limits": 7, "context": [], "_runtime": null}, "actor_id": "'
+    + b"x" * 3_000
+    + b'"}',
+    b'{"name": "x", "scope": "session", "key": "a\\nb", "id": "' + b"x" * 3_000 + b'"}',
+    b'{"name": "' + b"x" * 3_000 + b'", "payload": "\\u0000"}',
+    b'{"name": "x", "payload": "' + b"x" * 300_000 + b'"}',
     b'{"threadId": "a/b", "runId": "", "messages": []}',
     b'{"threadId": "t", "runId": "r", "messages": [{"id": 1, "role": "user", "content": 7}]}',
     b'{"threadId": "t", "runId": "r", "messages": [{"id": "u", "role": "king", "content": "x"}]}',
@@ -105,7 +116,8 @@ def app_name(bed: Bed) -> str:
 
 @pytest.fixture
 async def web(bed: Bed, app_name: str) -> AsyncIterator[WebClient]:
-    """The API, with a session `s` that has an ended run."""
+    """The API, with a session `s` that has an ended run, and the flow `refund`."""
+    await flows_at(bed.name().type).register(bed.runtime)
     async with web_on(bed, Echo().agent(), app_name=app_name) as client:
         await told(client, await made(client), "1")
         yield client
@@ -134,6 +146,9 @@ def path_of(path: str, **names: str) -> str:
         "type": "t",
         "key": "k",
         "app": "t",
+        "flow": "refund",
+        "graph_run": "g",
+        "wait": "ok",
     }
     return re.sub(r"{(\w+)}", lambda found: {**known, "approval": "p", **names}[found[1]], path)
 
@@ -172,6 +187,34 @@ async def test_no_body_is_a_fault(web: WebClient) -> None:
         if one.body is not None:
             for body in (b"{", b"[]", b"\xff"):
                 assert (await web(one.method, path_of(one.path), body)).status in (400, 422)
+
+
+async def test_no_key_is_a_fault(web: WebClient) -> None:
+    """A key that can be no id of a run is refused; one that can is a run."""
+    for key, status in (("x" * 3_000, 422), ("a\x01b", 422), ("a/b:c", 201), ("a/b:c", 200)):
+        answer = await web("POST", "/v1/flows/refund/runs", {}, idempotency_key=key)
+        assert is_refused(answer)
+        assert answer.status == status, (key[:9], answer)
+
+
+async def test_no_variables_make_a_run_that_cannot_be_shown(bed: Bed, web: WebClient) -> None:
+    """Also where a flow's own names have odd values: the run fails, or goes on."""
+    for variables in (
+        {"_limits": 7, "context": [], "scratchpad": 1},
+        {"_limits": {"max_tokens": "x", "max_iterations": [], "current_iteration": {"a": 1}}},
+        {"_limits": {"max_tokens": 1, "estimated_tokens_used": 1e308}},
+        {"a": {"$artifact": 7}, "": {"": ""}},
+    ):
+        run = await web.post("/v1/flows/refund/runs", {"vars": variables})
+        path = f"/v1/graph-runs/{run['run']}"
+        async with web.stream(f"{path}/ledger") as stream:
+            assert (await stream.next()) is not None
+        shown = await web("GET", path)
+        assert shown.status == 200, (variables, shown)
+        assert (await web("GET", f"{path}/ledger")).status == 200
+    for name in ("_runtime", "_temp", "_x"):
+        refused = await web("POST", "/v1/flows/refund/runs", {"vars": {name: {}}})
+        assert (refused.status, f"{name} is the runtime's" in refused.data["detail"]) == (422, True)
 
 
 async def test_what_is_wrong_is_named(web: WebClient) -> None:

@@ -11,8 +11,11 @@ from actors.kernel.runtime.ids import check_name
 from actors.kernel.text import check_name_of
 
 TokenState: TypeAlias = Literal["valid", "expired", "revoked"]
-Scope: TypeAlias = Literal["sessions:own", "sessions:all", "operate", "cleanup"]
-"""What a principal may do: with its own sessions, with all of its tenant, with any run and agent, clean up."""
+Scope: TypeAlias = Literal[
+    "sessions:own", "sessions:all", "operate", "cleanup", "flows:run", "flows:operate"
+]
+"""What a principal may do: with its own sessions, with all of its tenant, with any run and agent, clean up;
+start and answer runs of flows, stop them."""
 USED_EVERY_S: Final = 60.0
 """The use of a token is written at most so often."""
 

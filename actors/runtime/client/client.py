@@ -99,7 +99,7 @@ class Client:
             execution_budget: What they all may spend; its deadline counts from now.
             retention: What becomes of children that are open when the run ends.
             session_id: Of the conversation it belongs to.
-            sender: Whose message id it is; None: this client's.
+            sender: Whose order and message ids count; this client's by default.
 
         Raises:
             RunConflictError: `on_conflict="reject"` and the agent is busy.

@@ -36,7 +36,7 @@ class RunControl:
 
         What the log has there decides, else the present: so a replay goes on where the run did.
         """
-        verbs = self._ctx.graph
+        verbs = self._ctx.graph.boundaries
         while True:
             known = await verbs.boundary()
             if known.is_known and not known.is_held:
@@ -52,7 +52,7 @@ class RunControl:
                 self._grant(told)
 
     async def _hold(self) -> Any:
-        verbs, is_first = self._ctx.graph, not self._is_awaited
+        verbs, is_first = self._ctx.graph.boundaries, not self._is_awaited
         self._is_awaited = True
         try:
             return await verbs.hold(lambda: not self.is_paused, SIGNAL if is_first else None)
@@ -64,7 +64,7 @@ class RunControl:
         if found is not None:
             self._decided.note(*found)
         if not self.is_paused:
-            self._ctx.graph.release()
+            self._ctx.graph.boundaries.release()
 
 
 def wanted(state: RunState, told: Any, at: str) -> tuple[str, list[str], Any] | None:

@@ -55,7 +55,6 @@ class Decisions:
         head: The hash of the last record.
         entries: How many entries they take in this generation.
         size_bytes: How many bytes, as JSON.
-        is_due: Whether the run is to continue as new: it then asks no node before.
     """
 
     def __init__(self, verbs: GraphVerbs, spec: WorkflowSpec, artifacts: Any) -> None:
@@ -68,7 +67,6 @@ class Decisions:
         self.opened: dict[Path, OpenStep] = {}
         self.head: str | None = None
         self.entries = self.size_bytes = 0
-        self.is_due = False
 
     def now(self) -> str:
         """Return the instant, for a record: ISO 8601 in UTC."""
@@ -85,9 +83,9 @@ class Decisions:
             self.state = RunState.from_dict(step.known[0]["delta"][START])
             self._find_head()
 
-    def go_on(self, state: RunState, head: str | None) -> None:
+    def go_on(self, state: RunState, opened: dict[Path, OpenStep], head: str | None) -> None:
         """Go on with the state of the generation before."""
-        self.state, self.head = state, head
+        self.state, self.opened, self.head = state, opened, head
         self._find_head()
 
     def _find_head(self) -> None:
@@ -149,7 +147,7 @@ class Decisions:
             self.state = put(self.state, path, decided.state)
             if decided.opened is not None:
                 self.opened[path] = decided.opened
-            decide = None if self.is_due and not path else self._next(path)
+            decide = self._next(path)
         assert made, f"nothing is decided in {path} of a run that {self.state.status.value}"
         return made
 

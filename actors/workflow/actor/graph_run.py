@@ -18,7 +18,7 @@ from actors.workflow.actor.control import RunControl
 from actors.workflow.actor.decisions import NEXT, Decision, Decisions
 from actors.workflow.actor.emitting import emitted
 from actors.workflow.actor.outcomes import outcome_in, told_of
-from actors.workflow.actor.step_entry import STATE
+from actors.workflow.actor.step_entry import OPENED_STEP, STATE, carried
 from actors.workflow.actor.sub_graphs import SubGraphs
 from actors.workflow.actor.terms import FlowTerms
 from actors.workflow.actor.wait_ends import WaitEnds
@@ -74,7 +74,7 @@ class GraphRun:
 
     def _begin(self, given: dict[str, Any]) -> None:
         if STATE in given:
-            self._decided.go_on(RunState.from_dict(given[STATE]), given[HEAD])
+            self._decided.go_on(*carried(given), given[HEAD])
             self._wait_ends.counts = Counter(given[WAITED])
             return
         if RESTORED in given:
@@ -121,12 +121,17 @@ class GraphRun:
         await self._ctx.gather(*(self._go((*path, fork.key(one))) for one in still_open))
 
     async def _checkpoint(self) -> None:
-        """Continue as new, where the log since the last time is long and nothing is open."""
+        """Continue as new, where the log since the last time is long and there are no branches.
+
+        An effect that was asked for has not begun here, nor has a wait: they begin in the next generation.
+        """
         made, state = self._decided, self._decided.state
-        is_open = state.fork is not None or made.opened or state.status is not RunStatus.RUNNING
-        made.is_due = made.entries >= ENTRIES_KEPT or made.size_bytes >= BYTES_KEPT
-        if made.is_due and not is_open and not self._verbs.is_replaying:
+        is_long = made.entries >= ENTRIES_KEPT or made.size_bytes >= BYTES_KEPT
+        is_over = state.fork is not None or state.status.is_terminal
+        if is_long and not is_over and not self._verbs.is_replaying:
+            opened = made.opened.get(())
             kept = {STATE: state.to_dict(), HEAD: made.head, WAITED: {**self._wait_ends.counts}}
+            kept[OPENED_STEP] = None if opened is None else opened.to_dict()
             await self._ctx.continue_as_new(kept)
 
     async def _attempt(self, seen: RunState, opened: OpenStep) -> Decision:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from actors.kernel.agent.message import Message, sender_of
+from actors.kernel.agent.message import Message
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId
 from actors.kernel.runtime.rows import RunRow
@@ -28,11 +28,11 @@ from actors.workflow.actor.wait_ends import WAIT, answer_key
 from actors.workflow.machine import limits
 from actors.workflow.machine.event_keys import event_from, key_of_payload
 from actors.workflow.machine.starting import restored_run
-from actors.workflow.machine.variables import with_path
+from actors.workflow.machine.variables import LIMITS, with_path
 
 _START: Final = "start"
-_SENDER: Final = sender_of("submit", "flows")
-"""Of all that start runs: one id names one run, whoever starts it."""
+_SENDER: Final = "submit:flows"
+"""One for all processes, so that an id is one run wherever it is started."""
 
 
 class FlowRuns:
@@ -61,7 +61,7 @@ class FlowRuns:
         """Queue a run of a flow, durably; return its id. With `id` it is made once: later calls return it.
 
         Raises:
-            GraphError: `Flows` are the app, and there is no such flow.
+            GraphError: `Flows` are the app, and there is no such flow; or a name in `vars` is the runtime's.
             NotSerializableError: The path of what is not JSON data in `vars`. No run is made.
             MessageTooLargeError: They have more than 256 KiB as JSON.
         """
@@ -70,6 +70,10 @@ class FlowRuns:
             raise GraphError(
                 f"flow {flow!r}", f"app {self.app!r} has none of this name, but {known}"
             )
+        taken = [one for one in vars or () if str(one).startswith("_") and one != LIMITS]
+        if taken:
+            problem = "names with an underscore are the runtime's. Choose another one"
+            raise GraphError(f"vars {taken[0]!r}", problem)
         given = {
             "vars": durable_copy(dict(vars or {}), "vars"),
             "actor_id": actor_id,
@@ -121,8 +125,9 @@ class FlowRuns:
     async def _start(self, flow: str, id_: str | None, given: dict[str, Any]) -> RunId:
         agent = AgentId(self.app, f"{flow}:{id_ or new_id()}", self.tenant)
         message = Message.of(agent, given, id=_START)
+        kept = HistoryRetention.PERMANENT
         return await self._runtime.submit(
-            agent, message, tenant=self.tenant, retention=HistoryRetention.PERMANENT, sender=_SENDER
+            agent, message, tenant=self.tenant, retention=kept, sender=_SENDER
         )
 
     async def state(self, run_id: RunId) -> RunState:

@@ -28,6 +28,8 @@ NOTE: Final = "note"
 """In a record of a log: the path in the vars at which the value of its effect is from there on."""
 STATE: Final = "graph"
 """In the input of a run that continues as new: the state of the graph."""
+OPENED_STEP: Final = "step"
+"""Beside it: the effect that was asked for."""
 _NAMES: Final = tuple(one.name for one in fields(StepRecord))
 _OF_RUN: Final = ("run_id", "actor_id", "session_id")
 
@@ -98,6 +100,13 @@ def with_note(state: RunState, told: dict[str, Any]) -> RunState:
     return replace(state, vars=with_path(state.vars, told[NOTE], value), updated_at=at)
 
 
+def carried(given: dict[str, Any]) -> tuple[RunState, dict[Path, OpenStep]]:
+    """Return the state with which a run continues as new, and the effect that was asked for, by branch."""
+    step = given.get(OPENED_STEP)
+    opened: dict[Path, OpenStep] = {} if step is None else {(): OpenStep.from_dict(step)}
+    return RunState.from_dict(given[STATE]), opened
+
+
 @dataclass(slots=True)
 class Folded:
     """A log of a run of a graph, folded.
@@ -125,8 +134,7 @@ class Folded:
         """Add the next entry."""
         payload: dict[str, Any] = entry.payload
         if entry.kind == K.RUN_CONTINUED and isinstance(payload["input"], dict):
-            self.state = RunState.from_dict(payload["input"][STATE])
-            self.opened.clear()
+            self.state, self.opened = carried(payload["input"])
             self._results.clear()
         elif entry.kind in {K.EFFECT_RESULT, K.IN_DOUBT_RESOLVED}:
             self._results[entry.position] = outcome_in(payload.get("value")).result

@@ -9,7 +9,8 @@ another attempt has ``retry``, the instant of that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from actors.kernel.json import canonical_json
@@ -61,6 +62,16 @@ class OpenStep:
     step_id: str
     started_at: str
     due: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the step as JSON data."""
+        told = {one.name: getattr(self, one.name) for one in fields(self)}
+        return told | {"effect": self.effect.to_dict()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> OpenStep:
+        """Return the step that `to_dict` described."""
+        return cls(**{**data, "effect": Effect.from_dict(data["effect"])})
 
 
 def applied(state: RunState, record: StepRecord, opened: OpenStep | None = None) -> RunState:

@@ -10,6 +10,7 @@ from actors.kernel.workflow.run_state import RunState
 from actors.workflow.machine.variables import LIMITS, namespace
 
 _PERCENT = 100
+_MOST = 2**63
 _NAMES: Final = {
     "iterations": ("current_iteration", "max_iterations", "warn_iterations_pct"),
     "tokens": ("estimated_tokens_used", "max_tokens", "warn_tokens_pct"),
@@ -104,9 +105,17 @@ def limit_status(run: RunState) -> dict[str, Any]:
 def _used(limits: Mapping[str, Any], kind: str) -> tuple[int, int, bool]:
     """Return a counter, its limit (0: none), and whether the counter is near or at it."""
     counter, most, warn = _NAMES[kind]
-    current, maximum = int(limits.get(counter) or 0), int(limits.get(most) or 0)
-    is_near = maximum > 0 and _PERCENT * current >= maximum * int(limits.get(warn) or 80)
+    current, maximum = _number(limits.get(counter)), _number(limits.get(most))
+    is_near = maximum > 0 and _PERCENT * current >= maximum * (_number(limits.get(warn)) or 80)
     return current, maximum, is_near
+
+
+def _number(value: Any) -> int:
+    """Return a limit or a counter; 0, if vars that anybody may have written have something else there."""
+    try:
+        return max(-_MOST, min(int(value or 0), _MOST))
+    except (TypeError, ValueError, OverflowError):
+        return 0
 
 
 def known_updates(updates: Mapping[str, Any]) -> dict[str, Any]:

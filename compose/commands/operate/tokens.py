@@ -53,7 +53,8 @@ async def create(
         be of one principal.
     scope
         What the token is for: sessions:own (its principal's sessions, by default), sessions:all (all of the
-        tenant), operate (any run and agent of the tenant), cleanup (of the sessions that it sees).
+        tenant), operate (any run and agent of the tenant), cleanup (of the sessions that it sees), flows:run
+        (runs of flows of the tenant), flows:operate (stop these).
     expires
         A span such as 90d, after which it is of no use; without end, if left out.
     """

@@ -41,8 +41,8 @@ def host(  # noqa: PLR0913 - each is an option
     ----------
     module_attr
         MODULE:ATTR of an agent, a list of agents, an agent class with `id`, a mapping
-        {type: factory}, a SessionAgent, whose type has a session for each key, or a function
-        app(runtime) that registers what it likes.
+        {type: factory}, a SessionAgent, whose type has a session for each key, Flows, or a function
+        app(runtime) that registers what it likes. Flows may be in a list, too.
     nats_url
         nats://user:password@host:port of the broker; without it mail between hosts goes through
         PostgreSQL and nobody can publish to agents. [env: CALLBOARD_NATS_URL]

@@ -32,7 +32,7 @@ from compose.commands.sessions.slash import Commands, talk_with
 from compose.commands.sessions.talk import Chat, say_all
 from compose.commands.terminal import console
 from compose.host.collector import loading
-from compose.host.loader import check_spec, find_served
+from compose.host.loader import ServeError, check_spec, find_served
 from compose.host.process import opened
 
 if TYPE_CHECKING:
@@ -197,6 +197,9 @@ async def _opened(
         building = build_as_set(settings, client="chat", opening=opening)
         runtime = await stack.enter_async_context(building)
         served = await serve_app(runtime, spec, found, app=app)
+        if not (served.modes or served.known_modes):
+            remedy = "callboard host executes flows, and callboard graphs starts their runs"
+            raise ServeError(spec, "it has flows, and no sessions", remedy)
         agents = AgentRuntime(
             folder,
             agents=served.modes,

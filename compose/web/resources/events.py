@@ -57,7 +57,7 @@ async def of_child(call: WebCall, query: EventsQuery, _: None) -> Done:
     """Return the events of a run below another one; their ids are places in its log."""
     run, child = await child_of(call, query.app)
     cursor = cursor_of(call.request, query.after)
-    after = (-1, -1) if cursor is None else _parse_place(cursor, run.session_id)
+    after = (-1, -1) if cursor is None else parse_log_place(cursor, run.session_id)
     if wants_stream(call.request):
         call.api.streams.check(call.principal)
         await run.inspect_child(child)  # there is such a child
@@ -102,10 +102,15 @@ async def _lines(
                 return
 
 
-def _parse_place(text: str, session: str) -> tuple[int, int]:
+def parse_log_place(text: str, owner: str) -> tuple[int, int]:
+    """Return the place in a log that an id of an event names: an entry, and a number within it.
+
+    Raises:
+        CursorError: It names none.
+    """
     found = _PLACE.fullmatch(text)
     if found is None:
-        raise CursorError(text[:60], session, "it is not the id of an event of a child")
+        raise CursorError(text[:60], owner, "it is not the id of an event there")
     return int(found[1]), int(found[2])
 
 

@@ -14,14 +14,17 @@ from actors.agents import ReActAgent
 from actors.kernel.runtime.ids import AgentId
 from actors.sessions import SessionAgent
 from actors.testing import FunctionModel, ModelReply
+from actors.workflow import Effect, EffectType, Flows, StepPlan, WorkflowSpec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from actors import ChatMessage, GenerationOptions
+    from actors.workflow import RunState
 
 APP_NAME: Final = "talk"
 SPEC: Final = "tests.system.web.conversing:APP"
+WITH_FLOWS: Final = "tests.system.web.conversing:ALL"
 WORDS: Final = [f"{n} " for n in range(20)]
 PAUSE_S: Final = 0.05
 
@@ -54,6 +57,27 @@ DESK = ReActAgent(
     tools=[Tool("refund", "Give money back.", refund, risk=Risk.HIGH)],
 )
 APP = SessionAgent(AgentId(APP_NAME, "main"), {"normal": DESK, "loud": DESK})
+
+
+def ask(_run: RunState, _ctx: object) -> StepPlan:
+    """Ask a person."""
+    effect = Effect(EffectType.ASK_USER, {"prompt": "Refund?", "wait_key": "ok"}, "answer")
+    return StepPlan("ask", effect, next_node="pay")
+
+
+def pay(run: RunState, _ctx: object) -> StepPlan:
+    """Wait for the money."""
+    payload = {"name": "paid", "session_id": run.session_id}
+    return StepPlan("pay", Effect(EffectType.WAIT_EVENT, payload, "paid"), next_node="end")
+
+
+def end(run: RunState, _ctx: object) -> StepPlan:
+    """End."""
+    return StepPlan("end", complete_output=f"order {run.vars['order']} is paid")
+
+
+FLOWS = Flows("billing", [WorkflowSpec("refund", "ask", {"ask": ask, "pay": pay, "end": end})])
+ALL = [APP, FLOWS]
 
 
 @asynccontextmanager

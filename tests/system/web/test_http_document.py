@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from compose.embedded.server import free_port
-from tests.system.web.conversing import SPEC
+from tests.system.web.conversing import WITH_FLOWS
 from tests.unit.documents import ROOT, blocks
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ADDRESS = "127.0.0.1:8123"
 MARK = "# -> "
-LEAST = 30
+LEAST = 40
 
 
 def script_of(page: str, address: str, language: str = "sh") -> tuple[str, list[str]]:
@@ -65,7 +65,7 @@ async def test_the_commands_of_the_page_do_what_it_says(  # noqa: PLR0917 - fixt
     fleet: Hosts, tmp_path: Path, language: str, auth: str, least: int
 ) -> None:
     """In their order, in one shell: those of the whole page, and those about tokens."""
-    _, url = await fleet.web(SPEC, "--auth", auth)
+    _, url = await fleet.web(WITH_FLOWS, "--auth", auth)
     script, wanted = script_of("docs/http.md", url.removeprefix("http://"), language)
     servers = {"CALLBOARD_POSTGRES_URL": fleet.url, "CALLBOARD_SCHEMA": fleet.schema}
     said = await typed(script, tmp_path, **servers)

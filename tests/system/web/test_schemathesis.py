@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness.slow import IS_SLOW
-from tests.system.web.conversing import SPEC
+from tests.system.web.conversing import WITH_FLOWS
 
 if TYPE_CHECKING:
     from tests.system.processes import Hosts
@@ -24,7 +24,7 @@ PHASES = "fuzzing,coverage" if IS_SLOW else "coverage"
 @pytest.mark.timeout(300)
 async def test_no_request_of_the_document_is_a_fault(fleet: Hosts) -> None:
     """At least 500, each answered with a status and a body that the document names."""
-    _, url = await fleet.web(SPEC)
+    _, url = await fleet.web(WITH_FLOWS)
     phases = "--phases", PHASES, "--max-examples", "40", "--no-color"
     tool = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "schemathesis.cli", "run", f"{url}/v1/openapi.json"),

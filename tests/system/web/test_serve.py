@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from compose.commands.output import Exit
-from tests.system.web.conversing import APP_NAME, SPEC, client_of, done, raw
+from tests.system.web.conversing import APP_NAME, SPEC, WITH_FLOWS, client_of, done, raw
 
 if TYPE_CHECKING:
     from tests.integration.compose.commandline import Cli
@@ -55,6 +55,32 @@ async def test_any_api_process_serves_any_session(fleet: Hosts) -> None:
     for process in (serving, alone):
         process.send(signal.SIGTERM)
         assert await process.exit_code() == 0
+
+
+@pytest.mark.item(416, 418, 459)
+async def test_a_process_without_agents_starts_and_answers_runs_of_flows(fleet: Hosts) -> None:
+    """It registers the flows, and executes none; the ledger is a stream there, too, up to the run's end."""
+    _, here = await fleet.web(WITH_FLOWS)
+    _, there = await fleet.web(WITH_FLOWS, "--no-agents")
+    async with client_of(here) as first, client_of(there) as second:
+        assert await done(await first.get("/v1/flows")) == await done(await second.get("/v1/flows"))
+        body = {"vars": {"order": 7}, "session_id": "s1"}
+        started = await second.post(
+            "/v1/flows/refund/runs", json=body, headers={"idempotency-key": "r-7"}
+        )
+        path = started.headers["location"]
+        event = {"name": "paid", "scope": "session", "key": "s1"}
+        for reason, where, answer in (
+            ("user", f"{path}/waits/ok", {"payload": "yes"}),
+            ("event", "/v1/events", event),
+        ):
+            shown: Any = {}
+            while (shown.get("wait") or {}).get("reason") != reason:
+                shown = await done(await second.get(path))
+            await done(await second.post(where, json=answer))
+        ledger = await second.get(f"{path}/ledger", headers={"accept": "text/event-stream"})
+        assert ledger.text.rstrip().splitlines()[-2] == "event: end"
+        assert (await done(await first.get(path)))["output"] == "order 7 is paid"
 
 
 async def test_hostile_connections_are_ended(fleet: Hosts) -> None:

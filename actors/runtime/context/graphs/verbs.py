@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any, Final
 
 from actors.kernel.json import JsonValue, canonical_json
@@ -13,19 +12,17 @@ from actors.kernel.runtime.effects import EffectCall, EffectMode, args_hash
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.rows import BufferedSignal
 from actors.kernel.runtime.waits import WaitKind, event_id
-from actors.runtime.context.call import Call, Entry, Payload, RunState
+from actors.runtime.context.call import Call, Payload, RunState
 from actors.runtime.context.effects import Effects
+from actors.runtime.context.graphs.boundaries import BoundaryVerbs
 from actors.runtime.context.graphs.outside_wait import ENDS, OutsideWait
-from actors.runtime.context.open_waits import PendingWait
 from actors.runtime.context.waits import Waits
 
 EFFECT: Final = "graph"
 """The verb in entries of effects that a graph asked for."""
 _STEP: Final = "graph.step"
 _DIGEST: Final = args_hash([_STEP])
-_HELD: Final = args_hash(["hold"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +45,14 @@ class GraphStep:
         return self._call.run.log.record(K.GRAPH_STEP, self._call.position, payload)
 
 
-@dataclass(frozen=True, slots=True)
-class Boundary:
-    """What the log has at a boundary of steps.
-
-    Attributes:
-        is_known: False: nothing.
-        is_held: Whether the branch was held there, or took a signal.
-        signal: The payload of that.
-    """
-
-    is_known: bool = True
-    is_held: bool = False
-    signal: JsonValue = None
-
-
 class GraphVerbs:
     """Records steps of a graph, executes its effects and waits for it, at positions as all verbs do.
 
     A replay returns what was recorded and calls nothing. What is recorded becomes durable with the next flush:
     before an effect that may happen once at most, with the result of an effect, and with each wait.
+
+    Attributes:
+        boundaries: The verbs between two steps.
     """
 
     def __init__(
@@ -78,6 +63,7 @@ class GraphVerbs:
         on_nudges: Callable[[Sequence[Nudge]], None],
     ) -> None:
         self._run, self._effects, self._waits, self._on_nudges = run, effects, waits, on_nudges
+        self.boundaries = BoundaryVerbs(run, waits)
 
     @property
     def is_replaying(self) -> bool:
@@ -103,64 +89,6 @@ class GraphVerbs:
         known = call.meet((K.GRAPH_STEP,), _STEP, None, digest=_DIGEST)
         found: Any = None if known is None else known.payload["records"]
         return GraphStep(found, -1 if known is None else known.seq, call)
-
-    async def boundary(self) -> Boundary:
-        """Return what the log has at a boundary of steps: where it has something, nothing else decides."""
-        branch = self._run.scheduler.enter("boundary")
-        place = self._run.history.places.get(branch.next_position)
-        if place is None:
-            return Boundary(is_known=False)
-        known = place.end
-        if known is None or known.payload.get("hash") != _HELD:
-            return Boundary()
-        call = self._held_call()
-        await call.in_order(known)
-        return Boundary(is_held=True, signal=known.payload.get("payload"))
-
-    async def take_signal(self, name: str) -> JsonValue:
-        """Return the payload of the oldest signal of this name, consumed; None: there is none now.
-
-        Nothing is taken while the run replays: what the log has comes first.
-        """
-        run = self._run
-        if run.history.is_replaying():
-            return None
-        branch = run.scheduler.enter("signal")
-        branch.flushing = True  # no branch goes on meanwhile
-        try:
-            await run.signals.refresh()
-        finally:
-            branch.flushing = False
-        run.scheduler.raise_if_interrupted(branch)
-        signal = run.signals.take_now(name)
-        if signal is None:
-            return None
-        run.log.record(*_received(self._held_call(), signal))
-        return signal.payload
-
-    async def hold(self, may_go: Callable[[], bool], signal: str | None) -> JsonValue:
-        """Return when `may_go()`, which is asked again behind each `release`, or with the payload of a signal.
-
-        Args:
-            may_go: Whether the branch may go on.
-            signal: The name of signals that this branch takes; None: another branch does.
-        """
-        call = self._held_call()
-        await call.begin()
-        held: Entry = (K.GRAPH_STEP, call.position, {"records": [], "hash": _HELD})
-        wait = PendingWait(call.branch, "hold", signal=signal)
-        found = await self._waits.hold(wait, may_go, held, partial(_received, call))
-        return found.payload if found is not None else None
-
-    def _held_call(self) -> Call:
-        call = Call(self._run, "hold")
-        call.meet((K.GRAPH_STEP, K.SIGNAL_RECEIVED), "hold", None, digest=_HELD)
-        return call
-
-    def release(self) -> None:
-        """Have the branches that hold look again."""
-        for wait in self._waits.held:
-            self._run.scheduler.woken(wait.branch)
 
     async def rest(self) -> None:
         """Let everything else in the process run, when it is time for that."""
@@ -227,8 +155,3 @@ class GraphVerbs:
         await call.begin()
         _, payload = await self._waits.answer(wait)
         return payload["outcome"] != "timed_out", payload.get("result")
-
-
-def _received(call: Call, signal: BufferedSignal) -> Entry:
-    told: Payload = {"name": signal.name, "payload": signal.payload, "n": signal.n}
-    return call.entry(K.SIGNAL_RECEIVED, told)

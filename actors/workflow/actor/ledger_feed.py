@@ -1,0 +1,86 @@
+"""The ledger of a run as a feed: its records behind a place, as the log has them or gets them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any, Final, NamedTuple
+
+from typing_extensions import override
+
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.log_entry import RunLogEntry
+from actors.runtime.runtime import Runtime
+from actors.workflow.actor.step_entry import Folded
+
+_REACH: Final = 1024
+"""So many entries back the start of a generation is looked for first; then eight times as many."""
+
+
+class LedgerPlace(NamedTuple):
+    """The place of a record: the entry of the log, and its number within that entry, from 0."""
+
+    seq: int
+    n: int
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.seq}.{self.n}"
+
+
+BEGIN: Final = LedgerPlace(-1, -1)
+"""Before the first record."""
+
+
+class PlacedRecord(NamedTuple):
+    """A record of a ledger, whole, and its place."""
+
+    place: LedgerPlace
+    record: dict[str, Any]
+
+
+async def ledger_feed(
+    runtime: Runtime, run_id: RunId, *, after: LedgerPlace = BEGIN, follow: bool = False
+) -> AsyncGenerator[PlacedRecord, None]:
+    """Yield the records of a run behind a place, in order: the same ones wherever a reader begins.
+
+    Reads the log from the last ``run.continued`` before that place.
+
+    Args:
+        runtime: Where the log is.
+        run_id: The run.
+        after: The place of the last record that the reader has.
+        follow: Go on with records as they come, until the run has ended.
+
+    Raises:
+        RunSweptError: The log is not kept any more.
+    """
+    begin = await begin_of_generation(runtime, run_id, after.seq)
+    read = runtime.tail if follow else runtime.entries
+    async with aclosing(_placed(read(run_id, from_seq=begin))) as records:
+        async for one in records:
+            if one.place > after:
+                yield one
+
+
+async def begin_of_generation(runtime: Runtime, run_id: RunId, seq: int) -> int:
+    """Return the number of the last ``run.continued`` up to an entry; 0: there is none."""
+    found, low, reach = 0, seq, _REACH
+    while not found and low > 0:
+        low, reach = max(0, seq - reach), 8 * reach
+        async for entry in runtime.entries(run_id, from_seq=low):
+            if entry.seq > seq:
+                break
+            if entry.kind == K.RUN_CONTINUED:
+                found = entry.seq
+    return found
+
+
+async def _placed(entries: AsyncIterator[RunLogEntry]) -> AsyncGenerator[PlacedRecord, None]:
+    folded = Folded()
+    async for entry in entries:
+        folded.add(entry)
+        for n, record in enumerate(folded.records):
+            yield PlacedRecord(LedgerPlace(entry.seq, n), record)
+        folded.records.clear()

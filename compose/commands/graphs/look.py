@@ -1,0 +1,199 @@
+"""`callboard graphs list|show|ledger|verify`: runs of flows, their states, their ledgers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from actors.errors import UnknownRunError
+from actors.kernel.runtime.ids import DEFAULT_TENANT
+from actors.kernel.runtime.rows import RunRow
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.store.lists import RunFilter
+from actors.kernel.workflow.step_record import verify_ledger_chain
+from actors.runtime.replay.summary import known_id
+from actors.workflow.actor.ledger_feed import ledger_feed
+from actors.workflow.actor.run_lists import flow_of, flow_runs
+from actors.workflow.actor.runs import FlowRuns
+from actors.workflow.machine.limits import limit_status
+from compose.commands import options as opt
+from compose.commands.options import HERE, Target
+from compose.commands.output import Exit, ago, picked, print_json, short
+from compose.commands.runs.list import open_run, status_of, status_text
+from compose.commands.terminal import print_facts, print_table, say
+
+if TYPE_CHECKING:
+    from actors.runtime import Runtime
+
+AppArg = Annotated[str, Parameter(help="The app of the flows: the type of their runs' agents.")]
+OwnerOpt = Annotated[str, Parameter(name="--tenant", help="The owner of the runs.")]
+_COLUMNS = ("#", "at", "node", "status", "effect", "result or error")
+
+
+@asynccontextmanager
+async def open_graph_run(
+    target: Target, run: str
+) -> AsyncIterator[tuple[Runtime, FlowRuns, RunRow]]:
+    """Yield a client, the runs of an app there, and the row of this run of it.
+
+    Raises:
+        UnknownRunError: There is none, or it is no run of a flow.
+    """
+    async with open_run(target, run) as (runtime, row):
+        if ":" not in row.agent_id.key:
+            raise UnknownRunError(run)
+        yield runtime, FlowRuns(runtime, row.agent_id.type, tenant=row.agent_id.tenant), row
+
+
+async def list_graph_runs(
+    app: AppArg,
+    /,
+    *,
+    flow: str | None = None,
+    status: opt.StatusOpt = None,
+    tenant: OwnerOpt = DEFAULT_TENANT,
+    after: str | None = None,
+    limit: opt.LimitOpt = 50,
+    target: Target = HERE,
+) -> None:
+    """List runs of the flows of an app, newest first.
+
+    Examples:
+    `callboard graphs list billing --data ./data`;
+    `callboard graphs list billing --flow refund --status suspended --json`
+
+    Parameters
+    ----------
+    flow
+        Only runs of this flow, among the 5,000 that are read at most.
+    status
+        Only runs in this status: pending, running, suspended, completed, failed or cancelled.
+    after
+        Behind this run in the list: the last one of the page before.
+    """
+    wanted = [status_of(text) for text in status or ()]
+    among = RunFilter(type=app, tenant=tenant, after=known_id(after) if after else None)
+    async with target.client() as runtime:
+        page = await flow_runs(runtime.store.lists, among, flow=flow, status=wanted, limit=limit)
+    target.table(
+        page.rows,
+        _run_to_json,
+        ("run", "flow", "id", "status", "created ago", "changed ago"),
+        _row,
+        empty=f"there is no such run of a flow of {app}",
+    )
+    if page.next is not None and not target.json:
+        say(f"there may be more: --after {page.next}")
+
+
+def _run_to_json(row: RunRow) -> dict[str, Any]:
+    facts = picked(row, "run=run_id agent=agent_id status parked parent created_at updated_at")
+    return {**facts, "flow": flow_of(row)}
+
+
+def _row(row: RunRow) -> tuple[object, ...]:
+    id_ = row.agent_id.key.partition(":")[2]
+    return row.run_id, flow_of(row), id_, status_text(row), ago(row.created_at), ago(row.updated_at)
+
+
+async def show(run: opt.RunIdArg, /, *, target: Target = HERE) -> None:
+    """Show a run of a flow: its node, what it waits for, and its variables.
+
+    Examples: `callboard graphs show 0f3c…`;
+    `callboard graphs show 0f3c… --json`
+    """
+    async with open_graph_run(target, run) as (_, runs, row):
+        waits = await runs.waits(row.run_id)
+        state = await runs.state(row.run_id)
+    if target.json:
+        told = [one.to_dict() for one in waits]
+        print_json({**state.to_dict(), "waits": told, "limits": limit_status(state)})
+        return
+    error = row.cancel_requested if row.status is RunStatus.CANCELLED else state.error
+    print_facts(
+        (
+            ("run", row.run_id),
+            ("flow", state.workflow_id),
+            ("status", f"PARKED ({row.parked})" if row.parked else state.status.value),
+            ("node", state.current_node),
+            ("session", state.session_id),
+            ("created", f"{ago(row.created_at)} ago"),
+            ("changed", f"{ago(row.updated_at)} ago"),
+            ("output", short(state.output)),
+            ("error", error),
+            *((name, short(value)) for name, value in state.vars.items() if name[:1] != "_"),
+        )
+    )
+    for one in waits:
+        until = "" if one.until is None else f", until {one.until}"
+        choices = "" if not one.choices else f" ({' / '.join(one.choices)})"
+        say(f"waits for {one.reason.value} {one.wait_key}{until}: {one.prompt or ''}{choices}")
+        say(f"  callboard graphs resume {row.run_id} {one.wait_key} JSON")
+
+
+async def ledger(
+    run: opt.RunIdArg, /, *, follow: opt.FollowFlag = False, target: Target = HERE
+) -> None:
+    """Print the ledger of a run of a flow: a record for each step. With `--json` one object a line.
+
+    Examples: `callboard graphs ledger 0f3c…`;
+    `callboard graphs ledger 0f3c… --follow --json`
+
+    Parameters
+    ----------
+    follow
+        Go on with new records as they come, until the run has ended.
+    """
+    rows: list[tuple[str, ...]] = []
+    async with open_graph_run(target, run) as (runtime, _, row):
+        feed = ledger_feed(runtime, row.run_id, follow=follow)
+        async with aclosing(feed) as records:
+            async for n, one in _numbered(records):
+                if target.json:
+                    print_json(one, compact=True)
+                elif follow:
+                    say("  ".join(_cells(n, one)))
+                else:
+                    rows.append(_cells(n, one))
+    if not (target.json or follow):
+        print_table(_COLUMNS, rows, empty="the ledger is empty: the run has not started")
+
+
+async def _numbered(records: Any) -> AsyncIterator[tuple[int, dict[str, Any]]]:
+    n = 0
+    async for _, record in records:
+        yield n, record
+        n += 1
+
+
+def _cells(n: int, record: dict[str, Any]) -> tuple[str, ...]:
+    effect = record.get("effect") or {}
+    ended = str(record.get("ended_at") or record.get("started_at") or "")[:19].replace("T", " ")
+    result = record.get("error") or record.get("result")
+    kind = str(effect.get("type") or "")
+    return str(n), ended, str(record.get("node_id")), str(record.get("status")), kind, short(result)
+
+
+async def verify(run: opt.RunIdArg, /, *, head: str | None = None, target: Target = HERE) -> int:
+    """Check the chain of hashes of a run's ledger: exit code 1 if a record was changed, or is gone.
+
+    Examples: `callboard graphs verify 0f3c…`;
+    `callboard graphs verify 0f3c… --head 9f86d081… --json`
+
+    Parameters
+    ----------
+    head
+        The hash of the last record, kept elsewhere: finds a ledger whose end was cut off, too.
+    """
+    async with open_graph_run(target, run) as (_, runs, row):
+        records = await runs.ledger(row.run_id)
+    verdict = verify_ledger_chain(records, head_hash=head)
+    text = f"the chain holds: {verdict['count']} record(s), head {verdict['head_hash']}"
+    if not verdict["ok"]:
+        kind = verdict["errors"][0]["type"]
+        text = f"THE CHAIN IS BROKEN at record {verdict['first_bad_index']}: {kind}"
+    target.tell({"run": row.run_id, **verdict}, text)
+    return Exit.OK if verdict["ok"] else Exit.FAILED

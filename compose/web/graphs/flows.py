@@ -1,0 +1,196 @@
+"""Flows that are served, and starts of their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MethodType
+from typing import Final, Literal, TypeAlias
+
+from pydantic import Field, JsonValue, field_validator
+
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.rows import RunRow
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.runtime.runtime import Runtime, host_of
+from actors.workflow.actor.flows import Flows
+from actors.workflow.actor.run_lists import run_of_id
+from actors.workflow.actor.runs import FlowRuns
+from actors.workflow.machine.variables import LIMITS
+from compose.web.endpoint import (
+    Done,
+    NoQuery,
+    ShownModel,
+    StrictModel,
+    WebCall,
+    WebEndpoint,
+    json_response,
+)
+from compose.web.problems import HttpProblem, ProblemError
+from compose.web.resources.runs import KEY
+
+RowPhase: TypeAlias = Literal["running", "completed", "failed", "cancelled"]
+"""The state of a run, as its row tells it: one that waits is running."""
+GraphPhase: TypeAlias = RowPhase | Literal["waiting"]
+"""The state of a run; lists, which go by rows, do not say that one waits."""
+
+_ENDED: Final[Mapping[RunStatus, RowPhase]] = {
+    RunStatus.COMPLETED: "completed",
+    RunStatus.FAILED: "failed",
+    RunStatus.CANCELLED: "cancelled",
+}
+
+
+class FlowJson(ShownModel):
+    """A flow.
+
+    Attributes:
+        flow: Its name.
+        app: The type of its runs' agents.
+        entry: The node that a run begins with.
+        nodes: The names of all nodes.
+        hash: Of names and code, 32 hexadecimal digits.
+    """
+
+    flow: str
+    app: str
+    entry: str
+    nodes: list[str]
+    hash: str
+
+
+class FlowsJson(ShownModel):
+    """The flows that are served here, by name."""
+
+    flows: list[FlowJson]
+
+
+class OfFlowApp(StrictModel):
+    """The app of the flow that the path names; needed where two apps have a flow of this name."""
+
+    app: str | None = None
+
+
+class NewGraphRunJson(StrictModel):
+    """A run of a flow to be started.
+
+    Attributes:
+        vars: What it begins with. Names that begin with an underscore are the runtime's, but for `_limits`.
+        actor_id: Whom it acts for.
+        session_id: The session that it belongs to: events may be of its scope.
+    """
+
+    vars: dict[str, JsonValue] = Field(default_factory=dict)
+    actor_id: str | None = None
+    session_id: str | None = None
+
+    @field_validator("vars")
+    @classmethod
+    def _are_the_callers(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        own = sorted(name for name in value if name.startswith("_") and name != LIMITS)
+        if own:
+            raise ValueError(f"{own[0]} is the runtime's: leave it out, or give it another name")
+        return value
+
+
+class GraphRunNameJson(ShownModel):
+    """A run of a flow, by its id, and its state."""
+
+    run: str
+    status: GraphPhase
+
+
+def flows_of(runtime: Runtime) -> Mapping[str, Flows]:
+    """Return the flows that are registered with a runtime, by app."""
+    factories = host_of(runtime).worker.env.agents.factories
+    owners = {app: one.__self__ for app, one in factories.items() if isinstance(one, MethodType)}
+    return {app: one for app, one in sorted(owners.items()) if isinstance(one, Flows)}
+
+
+def app_of(call: WebCall, flow: str, app: str | None) -> str:
+    """Return the app that has a flow.
+
+    Raises:
+        ProblemError: None has, or several have and none was named.
+    """
+    served = flows_of(call.runtime)
+    apps = [name for name, one in served.items() if flow in one.specs and app in (None, name)]
+    if not apps:
+        problem, remedy = f"no flow {flow} is served here", "GET /v1/flows lists flows"
+        raise ProblemError(HttpProblem(404, "unknown_flow", problem, remedy, flow))
+    if len(apps) > 1:
+        problem = f"flow {flow} is one of each of the apps {', '.join(apps)}"
+        raise ProblemError(
+            HttpProblem(422, "ambiguous_flow", problem, "name one of them with ?app=", flow)
+        )
+    return apps[0]
+
+
+def phase_of(row: RunRow) -> RowPhase:
+    """Return the state of a run, as its row tells it."""
+    return _ENDED.get(row.status, "running")
+
+
+def named(row: RunRow) -> GraphRunNameJson:
+    """Return a run by its id, and its state."""
+    return GraphRunNameJson(run=row.run_id, status=phase_of(row))
+
+
+def _told(app: str, flows: Flows) -> list[FlowJson]:
+    return [
+        FlowJson(
+            flow=name, app=app, entry=spec.entry_node, nodes=sorted(spec.nodes), hash=spec.hash
+        )
+        for name, spec in flows.specs.items()
+    ]
+
+
+async def list_flows(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return the flows. Those of an app are described once: a hash reads the source of all nodes."""
+    known: dict[str, tuple[Flows, list[FlowJson]]] = call.api.kept.setdefault(FlowJson, {})
+    found: list[FlowJson] = []
+    for app, flows in flows_of(call.runtime).items():
+        if app not in known or known[app][0] is not flows:
+            known[app] = flows, _told(app, flows)
+        found += known[app][1]
+    return FlowsJson(flows=sorted(found, key=lambda one: (one.flow, one.app)))
+
+
+async def start(call: WebCall, query: OfFlowApp, body: NewGraphRunJson) -> Done:
+    """Start a run, durably: 201, or 200 with the run that was started with this key before."""
+    flow, tenant = call.names["flow"], call.principal.tenant
+    app, key = app_of(call, flow, query.app), call.request.headers.get(KEY)
+    if key is not None:
+        agent = AgentId(app, f"{flow}:{key}", tenant)
+        known = await run_of_id(call.runtime.store.lists, agent)
+        if known is not None:
+            return json_response(named(known), headers=_location(known.run_id))
+    run_id = await FlowRuns(call.runtime, app, tenant=tenant).start(
+        flow, vars=body.vars, id=key, actor_id=body.actor_id, session_id=body.session_id
+    )
+    started = GraphRunNameJson(run=run_id, status="running")
+    return json_response(started, 201, _location(run_id))
+
+
+def _location(run_id: RunId) -> dict[str, str]:
+    return {"location": f"/v1/graph-runs/{run_id}"}
+
+
+ENDPOINTS: Final = (
+    WebEndpoint(
+        method="GET",
+        path="/v1/flows",
+        call=list_flows,
+        says="List flows, with their nodes.",
+        answer=FlowsJson,
+    ),
+    WebEndpoint(
+        method="POST",
+        path="/v1/flows/{flow}/runs",
+        call=start,
+        says="Start a run of a flow; the same Idempotency-Key again is the same run.",
+        query=OfFlowApp,
+        body=NewGraphRunJson,
+        answer=GraphRunNameJson,
+        status=201,
+    ),
+)

@@ -1,0 +1,280 @@
+"""Runs of flows: listed, looked at, answered, cancelled."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+from pydantic import JsonValue
+
+from actors.errors import UnknownRunError
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.rows import RunRow
+from actors.kernel.runtime.scheduler import TERMINAL
+from actors.kernel.runtime.scheduler import RunStatus as RowStatus
+from actors.kernel.store.lists import RunFilter
+from actors.kernel.text import is_name
+from actors.kernel.workflow.effects import RunStatus, WaitReason, WaitState
+from actors.kernel.workflow.errors import NoSuchRunError
+from actors.kernel.workflow.run_state import open_waits
+from actors.runtime.replay.summary import row_of
+from actors.workflow.actor.run_lists import flow_of, flow_runs
+from actors.workflow.actor.runs import FlowRuns
+from actors.workflow.machine.limits import limit_status
+from compose.web.endpoint import Done, NoQuery, ShownModel, StrictModel, WebCall, WebEndpoint
+from compose.web.graphs.flows import (
+    GraphPhase,
+    GraphRunNameJson,
+    RowPhase,
+    app_of,
+    flows_of,
+    named,
+    phase_of,
+)
+from compose.web.resources.pages import Paged
+from compose.web.resources.runs import CancelJson
+
+_ROWS: Final[dict[RowPhase, tuple[RowStatus, ...]]] = {
+    "running": tuple(status for status in RowStatus if status not in TERMINAL),
+    "completed": (RowStatus.COMPLETED,),
+    "failed": (RowStatus.FAILED,),
+    "cancelled": (RowStatus.CANCELLED,),
+}
+_WITHIN: Final = (WaitReason.UNTIL, WaitReason.SUBWORKFLOW)
+"""Waits that nobody outside ends."""
+
+
+class GraphWaitJson(ShownModel):
+    """A wait of a run.
+
+    Attributes:
+        reason: The kind.
+        key: The name by which the answer comes.
+        prompt: The question for a person.
+        choices: The answers to choose from.
+        allow_free_text: Another answer is fine, too.
+        until: The instant that ends it.
+    """
+
+    reason: WaitReason
+    key: str | None
+    prompt: str | None
+    choices: list[str] | None
+    allow_free_text: bool
+    until: str | None
+
+
+class ListedGraphRunJson(ShownModel):
+    """A run of a flow, as lists have it.
+
+    Attributes:
+        run: Its id.
+        flow: Its flow.
+        app: The app of that.
+        status: In a list one that waits is running.
+        parked: Why it waits for an operator; null: it does not.
+        parent: The run that started it as a sub-graph.
+        created_at: When it was started.
+        updated_at: When its last entry was written.
+    """
+
+    run: str
+    flow: str
+    app: str
+    status: GraphPhase
+    parked: str | None
+    parent: str | None
+    created_at: datetime | None
+    updated_at: datetime | None
+
+
+class GraphRunJson(ListedGraphRunJson):
+    """A run of a flow. See `ListedGraphRunJson`.
+
+    Attributes:
+        node: The node that is next, or at which it waits or ended.
+        waits: What it waits for now. Those for an answer are here as soon as it is accepted.
+        wait: The first of them; null: it does not wait.
+        vars: Its variables.
+        output: Of one that completed.
+        error: Of one that failed or was cancelled.
+        limits: See `limit_status`.
+    """
+
+    node: str
+    waits: list[GraphWaitJson]
+    wait: GraphWaitJson | None
+    vars: dict[str, JsonValue]
+    output: JsonValue
+    error: str | None
+    limits: dict[str, JsonValue]
+
+
+class GraphRunsJson(ShownModel):
+    """A page of runs, the newest first. `next` is null on the last page.
+
+    A page of one flow reads at most 5,000 runs of its app. So it may have few runs, or none, and a `next`.
+    """
+
+    runs: list[ListedGraphRunJson]
+    next: str | None
+
+
+class GraphRunsQuery(Paged):
+    """The query of a list of runs: of one flow, of one app, in one state."""
+
+    flow: str | None = None
+    app: str | None = None
+    status: RowPhase | None = None
+
+
+class ReplyJson(StrictModel):
+    """An answer to a wait."""
+
+    payload: JsonValue
+
+
+def runs_at(call: WebCall, app: str) -> FlowRuns:
+    """Return the runs of an app, as the principal sees them."""
+    return FlowRuns(call.runtime, app, tenant=call.principal.tenant)
+
+
+async def graph_run(call: WebCall) -> RunRow:
+    """Return the run that the path names, of a flow that is served here and of the principal's tenant.
+
+    Raises:
+        NoSuchRunError: There is none.
+    """
+    id_ = call.names["graph_run"]
+    try:
+        row = await row_of(call.runtime.store, RunId(id_))
+    except UnknownRunError:
+        raise NoSuchRunError(id_[:100]) from None
+    is_ones_own = row.agent_id.tenant == call.principal.tenant
+    if not is_ones_own or row.agent_id.type not in flows_of(call.runtime):
+        raise NoSuchRunError(id_[:100])
+    return row
+
+
+def _facts(row: RunRow) -> dict[str, Any]:
+    return {
+        "run": row.run_id,
+        "flow": flow_of(row),
+        "app": row.agent_id.type,
+        "status": phase_of(row),
+        "parked": row.parked,
+        "parent": row.parent,
+        "created_at": row.created_at,
+        "updated_at": row.updated_at,
+    }
+
+
+def _wait(wait: WaitState) -> GraphWaitJson:
+    return GraphWaitJson(
+        reason=wait.reason,
+        key=wait.wait_key,
+        prompt=wait.prompt,
+        choices=wait.choices,
+        allow_free_text=wait.allow_free_text,
+        until=wait.until,
+    )
+
+
+async def list_graph_runs(call: WebCall, query: GraphRunsQuery, _: None) -> Done:
+    """Return a page of runs."""
+    if query.after is not None and not is_name(query.after):
+        raise NoSuchRunError(query.after[:100])
+    apps = [app for app in flows_of(call.runtime) if query.app in (None, app)]
+    if query.flow is not None:
+        apps = [app_of(call, query.flow, query.app)]
+    status = () if query.status is None else _ROWS[query.status]
+    after = None if query.after is None else RunId(query.after)
+    rows, nexts = list[RunRow](), list[RunId | None]()
+    for app in apps:
+        among = RunFilter(type=app, tenant=call.principal.tenant, after=after)
+        page = await flow_runs(
+            call.runtime.store.lists, among, flow=query.flow, status=status, limit=query.limit
+        )
+        rows += page.rows
+        nexts.append(page.next)
+    if len(apps) > 1:
+        rows.sort(key=lambda row: (row.created_at, row.run_id), reverse=True)
+        is_more = len(rows) > query.limit or any(nexts)
+        rows = rows[: query.limit]
+        nexts = [rows[-1].run_id if is_more else None]
+    shown = [ListedGraphRunJson.model_validate(_facts(row)) for row in rows]
+    return GraphRunsJson(runs=shown, next=nexts[0] if nexts else None)
+
+
+async def show(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return a run with its state and its waits."""
+    row = await graph_run(call)
+    runs = runs_at(call, row.agent_id.type)
+    answerable = {one.wait_key for one in await runs.waits(row.run_id)}
+    state = await runs.state(row.run_id)  # read last: it has these waits, or those behind them
+    waits = [
+        _wait(one)
+        for one in open_waits(state)
+        if one.reason in _WITHIN or one.wait_key in answerable
+    ]
+    is_cancelled = state.status is RunStatus.CANCELLED
+    facts = {
+        **_facts(row),
+        "status": state.status,
+        "node": state.current_node,
+        "waits": waits,
+        "wait": waits[0] if waits else None,
+        "vars": state.vars,
+        "output": state.output,
+        "error": (row.cancel_requested or state.error) if is_cancelled else state.error,
+        "limits": limit_status(state),
+    }
+    return GraphRunJson.model_validate(facts)
+
+
+async def reply(call: WebCall, _: NoQuery, body: ReplyJson) -> Done:
+    """Answer a wait, once; the run goes on."""
+    row = await graph_run(call)
+    runs = runs_at(call, row.agent_id.type)
+    await runs.resume(row.run_id, call.names["wait"], body.payload)
+    return named(row)
+
+
+async def cancel(call: WebCall, _: NoQuery, body: CancelJson) -> Done:
+    """Ask a run and everything below it to stop; one that has ended stays as it is."""
+    row = await graph_run(call)
+    await runs_at(call, row.agent_id.type).cancel(row.run_id, reason=body.reason)
+    return named(await graph_run(call))
+
+
+_RUNS: Final = "/v1/graph-runs"
+_RUN: Final = f"{_RUNS}/{{graph_run}}"
+ENDPOINTS: Final = (
+    WebEndpoint(
+        method="GET",
+        path=_RUNS,
+        call=list_graph_runs,
+        says="List runs of flows, newest first.",
+        query=GraphRunsQuery,
+        answer=GraphRunsJson,
+    ),
+    WebEndpoint(
+        method="GET", path=_RUN, call=show, says="Show a run of a flow.", answer=GraphRunJson
+    ),
+    WebEndpoint(
+        method="POST",
+        path=f"{_RUN}/waits/{{wait}}",
+        call=reply,
+        says="Answer a wait, once.",
+        body=ReplyJson,
+        answer=GraphRunNameJson,
+    ),
+    WebEndpoint(
+        method="POST",
+        path=f"{_RUN}/cancel",
+        call=cancel,
+        says="Ask a run to stop.",
+        body=CancelJson,
+        answer=GraphRunNameJson,
+    ),
+)

@@ -1,0 +1,122 @@
+"""Ledgers of runs of flows: in pages, or as a stream of records as they come."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final
+
+from pydantic import JsonValue
+from pydantic_core import to_json
+from starlette.responses import Response
+
+from actors.kernel.runtime.rows import RunRow
+from actors.runtime.replay.summary import row_of
+from actors.sessions.errors import CursorError
+from actors.workflow.actor.ledger_feed import BEGIN, LedgerPlace, PlacedRecord, ledger_feed
+from compose.web.endpoint import Done, ShownModel, StrictModel, WebCall, WebEndpoint
+from compose.web.graphs.flows import GraphPhase, named, phase_of
+from compose.web.graphs.graph_runs import graph_run
+from compose.web.resources.events import parse_log_place
+from compose.web.resources.pages import Limit
+from compose.web.resources.readers import cursor_of, streamed
+from compose.web.streams import EventLine, wants_stream
+
+
+class LedgerQuery(StrictModel):
+    """The query of a ledger: behind a record, see `cursor`. The header Last-Event-ID wins."""
+
+    after: str | None = None
+    limit: Limit = 100
+
+
+class LedgerJson(ShownModel):
+    """A page of a ledger.
+
+    Attributes:
+        run: The run.
+        status: Of its row.
+        records: Step records, whole, in the order of their chain.
+        next: `after` of the next page; null: there are no more so far.
+        cursor: `after` for records that come later; null: there was none yet.
+    """
+
+    run: str
+    status: GraphPhase
+    records: list[dict[str, JsonValue]]
+    next: str | None
+    cursor: str | None
+
+
+def _behind(call: WebCall, row: RunRow, query: LedgerQuery) -> LedgerPlace:
+    """Return the place behind which the request wants records.
+
+    Raises:
+        CursorError: The run has no record there.
+    """
+    cursor = cursor_of(call.request, query.after)
+    if cursor is None:
+        return BEGIN
+    place = LedgerPlace(*parse_log_place(cursor, f"run {row.run_id}"))
+    if place.seq > row.last_seq:
+        raise CursorError(cursor[:60], f"run {row.run_id}", f"its log ends at {row.last_seq}")
+    return place
+
+
+async def _page(call: WebCall, row: RunRow, after: LedgerPlace, limit: int) -> list[PlacedRecord]:
+    """Return so many records, and one more if there is one."""
+    found: list[PlacedRecord] = []
+    async with aclosing(ledger_feed(call.runtime, row.run_id, after=after)) as records:
+        async for one in records:
+            found.append(one)
+            if len(found) > limit:
+                break
+    return found
+
+
+async def _lines(call: WebCall, row: RunRow, after: LedgerPlace) -> AsyncGenerator[EventLine, None]:
+    """Yield records as they come; the last line is the run's end."""
+    feed = ledger_feed(call.runtime, row.run_id, after=after, follow=True)
+    async with aclosing(feed) as records:
+        async for one in records:
+            yield EventLine("step", to_json(one.record), str(one.place))
+    ended = await row_of(call.runtime.store, row.run_id)
+    yield EventLine("end", named(ended).model_dump_json().encode())
+
+
+async def read(call: WebCall, query: LedgerQuery, _: None) -> Done:
+    """Return a page of records, or a stream that ends with the run.
+
+    A stream of a run that was read to its end is 204, so that a browser does not come back for it.
+    """
+    row = await graph_run(call)
+    after = _behind(call, row, query)
+    if wants_stream(call.request, unless_said=False):
+        is_read = row.status.is_terminal and after != BEGIN
+        if is_read and not await _page(call, row, after, 0):
+            return Response(status_code=204)
+        return streamed(call, _lines(call, row, after))
+    found = await _page(call, row, after, query.limit)
+    page = found[: query.limit]
+    cursor = page[-1].place if page else after
+    shown = None if cursor == BEGIN else str(cursor)
+    return LedgerJson(
+        run=row.run_id,
+        status=phase_of(row),
+        records=[one.record for one in page],
+        next=shown if len(found) > query.limit else None,
+        cursor=shown,
+    )
+
+
+ENDPOINTS: Final = (
+    WebEndpoint(
+        method="GET",
+        path="/v1/graph-runs/{graph_run}/ledger",
+        call=read,
+        says="Read the ledger of a run of a flow.",
+        streams=True,
+        query=LedgerQuery,
+        answer=LedgerJson,
+    ),
+)

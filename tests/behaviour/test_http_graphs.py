@@ -1,0 +1,360 @@
+"""Flows over HTTP: runs, waits, ledgers and events, in any process."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import RegistrationError
+from actors.kernel.runtime.ids import RunId
+from actors.workflow import (
+    Effect,
+    EffectOutcome,
+    EffectType,
+    Flows,
+    StepPlan,
+    WorkflowSpec,
+    verify_ledger_chain,
+)
+from actors.workflow.actor import graph_run, ledger_feed, run_lists
+from compose.host.loader import serve_all
+from compose.host.session_app import serve_app
+from compose.web import app
+from tests.behaviour.bed import LIMIT_S
+from tests.behaviour.guarded import Guarded, guarded_on
+from tests.behaviour.talks import Echo
+from tests.behaviour.web import WebClient, pages_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from actors.runtime import Runtime
+    from actors.workflow import RunState
+    from tests.behaviour.bed import Bed
+
+
+def ask(_run: RunState, _ctx: Any) -> StepPlan:
+    """Ask a person."""
+    payload = {"prompt": "Refund?", "choices": ["yes", "no"], "wait_key": "ok/1"}
+    return StepPlan("ask", Effect(EffectType.ASK_USER, payload, "answer"), next_node="pay")
+
+
+def pay(run: RunState, _ctx: Any) -> StepPlan:
+    """Pay."""
+    effect = Effect(EffectType.TOOL_CALLS, {"order": run.vars.get("order")}, "paid")
+    return StepPlan("pay", effect, next_node="end")
+
+
+def hear(run: RunState, _ctx: Any) -> StepPlan:
+    """Wait for an event."""
+    payload = {"name": "paid", "scope": run.vars["scope"]}
+    return StepPlan("hear", Effect(EffectType.WAIT_EVENT, payload, "paid"), next_node="end")
+
+
+def count(run: RunState, _ctx: Any) -> StepPlan:
+    """Go on and on, and pay at times."""
+    run.vars["n"] = n = run.vars.get("n", 0) + 1
+    effect = Effect(EffectType.TOOL_CALLS, {"order": n}, "paid") if n % 40 == 0 else None
+    return StepPlan("count", effect, next_node="count" if n < 120 else "ask")
+
+
+def end(run: RunState, _ctx: Any) -> StepPlan:
+    """End."""
+    return StepPlan("end", complete_output=run.vars["paid"])
+
+
+async def pay_out(_run: RunState, effect: Effect) -> EffectOutcome:
+    """Do what is paid."""
+    return EffectOutcome.completed(f"order {effect.payload['order']} paid")
+
+
+REFUND = WorkflowSpec("refund", "ask", {"ask": ask, "pay": pay, "end": end})
+HEARD = WorkflowSpec("heard", "hear", {"hear": hear, "end": end})
+COUNTED = WorkflowSpec("counted", "count", {"count": count, "ask": ask, "pay": pay, "end": end})
+
+
+def flows_at(name: str, *specs: WorkflowSpec) -> Flows:
+    """The flows of an app."""
+    return Flows(
+        name, specs or (REFUND, HEARD, COUNTED), effect_handlers={EffectType.TOOL_CALLS: pay_out}
+    )
+
+
+@asynccontextmanager
+async def flowing(bed: Bed) -> AsyncIterator[tuple[WebClient, WebClient, Flows]]:
+    """A client of the host that executes flows, one of a process that executes nothing, and the flows."""
+    flows = flows_at(bed.name().type)
+    await flows.register(bed.runtime)
+    async with bed.client("serve") as elsewhere:
+        await flows.register(elsewhere)
+        yield WebClient(app(bed.runtime)), WebClient(app(elsewhere)), flows
+
+
+async def started(web: WebClient, flow: str = "refund", **variables: Any) -> str:
+    """A new run; the path of it."""
+    run = await web.post(f"/v1/flows/{flow}/runs", {"vars": variables})
+    return f"/v1/graph-runs/{run['run']}"
+
+
+def run_of(path: str) -> RunId:
+    """The run of a path."""
+    return RunId(path.rpartition("/")[2])
+
+
+async def waiting_at(web: WebClient, path: str) -> Any:
+    """A run as it is shown when it waits."""
+    async with asyncio.timeout(LIMIT_S):
+        while (shown := await web.get(path))["wait"] is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    return shown
+
+
+async def ended(bed: Bed, web: WebClient, path: str) -> Any:
+    """A run as it is shown behind its end."""
+    await bed.ended(run_of(path))
+    return await web.get(path)
+
+
+@pytest.mark.item(411, 412, 414, 418)
+async def test_a_run_is_started_and_answered_once_in_any_process(bed: Bed) -> None:
+    """A key is a run. The second answer is too late, wherever it comes."""
+    async with flowing(bed) as (here, there, flows):
+        body = {"vars": {"order": 7}, "actor_id": "ada", "session_id": "s1"}
+        first = await there("POST", "/v1/flows/refund/runs", body, idempotency_key="r-7")
+        again = await here("POST", "/v1/flows/refund/runs", {}, idempotency_key="r-7")
+        path = f"/v1/graph-runs/{first.data['run']}"
+        assert (first.status, first.data["status"]) == (201, "running")
+        assert (again.status, again.data) == (200, first.data)
+        assert first.headers["location"] == again.headers["location"] == path
+
+        shown = await waiting_at(there, path)
+        assert shown["wait"] == {
+            "reason": "user",
+            "key": "ok/1",
+            "prompt": "Refund?",
+            "choices": ["yes", "no"],
+            "allow_free_text": True,
+            "until": None,
+        }
+        assert (shown["status"], shown["node"], shown["flow"]) == ("waiting", "ask", "refund")
+        assert (shown["app"], shown["vars"]["order"]) == (flows.app, 7)
+        assert shown["limits"]["iterations"]["max"] == 20
+        odd = await here("POST", f"{path}/waits/other", {"payload": 1})
+        assert (odd.status, odd.data["code"]) == (409, "stale_resume")
+        told = await there.post(f"{path}/waits/ok%2F1", {"payload": {"response": "yes"}})
+        late = await here("POST", f"{path}/waits/ok%2F1", {"payload": {"response": "no"}})
+
+        assert told["run"] == first.data["run"]
+        assert (late.status, late.data["code"]) == (409, "stale_resume")
+        over = await ended(bed, there, path)
+        assert (over["status"], over["output"]) == ("completed", "order 7 paid")
+        assert (over["wait"], over["waits"], over["vars"]["answer"]) == (
+            None,
+            [],
+            {"response": "yes"},
+        )
+        last = await here("POST", "/v1/flows/refund/runs", {}, idempotency_key="r-7")
+        assert (last.status, last.data["status"]) == (200, "completed")
+
+
+async def test_flows_are_listed_with_their_nodes(bed: Bed) -> None:
+    """The same in a process that executes nothing."""
+    async with flowing(bed) as (here, there, flows):
+        shown = (await there.get("/v1/flows"))["flows"]
+        assert shown == (await here.get("/v1/flows"))["flows"]
+        mine = [one for one in shown if one["app"] == flows.app]
+
+        assert [one["flow"] for one in mine] == ["counted", "heard", "refund"]
+        assert mine[2] == {
+            "flow": "refund",
+            "app": flows.app,
+            "entry": "ask",
+            "nodes": ["ask", "end", "pay"],
+            "hash": REFUND.hash,
+        }
+
+
+@pytest.mark.item(446, 459)
+async def test_a_reader_of_a_ledger_goes_on_behind_any_record(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Live, in pages, in another process, and where the run has continued as new: the same records."""
+    monkeypatch.setattr(graph_run, "ENTRIES_KEPT", 2)
+    monkeypatch.setattr(ledger_feed, "_REACH", 4)
+    async with flowing(bed) as (here, there, _):
+        path = await started(here, "counted")
+        async with there.stream(f"{path}/ledger") as live:
+            await waiting_at(here, path)
+            so_far = await there.get(f"{path}/ledger?limit=500")
+            await here.post(f"{path}/waits/ok%2F1", {"payload": "yes"})
+            *steps, last = await live.until_end()
+        records, ids = [one["data"] for one in steps], [one["id"] for one in steps]
+        assert {one["event"] for one in steps} == {"step"}
+        assert (last["event"], last["data"]["status"], "id" in last) == ("end", "completed", False)
+        verdict = verify_ledger_chain(records)
+        assert (verdict["ok"], verdict["count"] > 120) == (True, True)
+        continued = [one.seq for one in await bed.log(run_of(path), "run.continued")]
+        begins = [
+            await ledger_feed.begin_of_generation(bed.runtime, run_of(path), seq)
+            for seq in (continued[0] - 1, continued[0], continued[-1], continued[-1] + 5)
+        ]
+        assert begins == [0, continued[0], continued[-1], continued[-1]]
+
+        for n, id_ in [*enumerate(ids, 1)][:-1:9]:
+            async with here.stream(f"{path}/ledger", last_event_id=id_) as again:
+                *rest, _ = await again.until_end()
+            assert [(one["id"], one["data"]) for one in rest] == [*zip(ids, records, strict=True)][
+                n:
+            ]
+        later = await there.get(f"{path}/ledger?limit=500&after={so_far['cursor']}")
+        assert (so_far["status"], so_far["next"], later["next"]) == ("running", None, None)
+        assert so_far["records"] + later["records"] == records
+        pages = await pages_of(there, f"{path}/ledger?limit=50")
+        assert [one for page in pages for one in page["records"]] == records
+        assert {len(page["records"]) for page in pages[:-1]} == {50}
+        assert (pages[-1]["cursor"], pages[-1]["status"]) == (ids[-1], "completed")
+        async with here.stream(f"{path}/ledger", last_event_id=ids[-1]) as read:
+            await read.until_end()
+        assert read.answer.status == 204
+        for odd in ("1", "x.y", f"{10**9}.0"):
+            refused = await here("GET", f"{path}/ledger?after={odd}")
+            assert (refused.status, refused.data["code"]) == (400, "bad_cursor"), odd
+
+
+@pytest.mark.item(416, 458)
+async def test_an_event_is_heard_in_its_scope_once(bed: Bed) -> None:
+    """By a session's runs, a flow's, one run; an id is heard once; another name by nobody."""
+    async with flowing(bed) as (here, there, flows):
+        session = f"s-{flows.app}"
+        run = await here.post(
+            "/v1/flows/heard/runs", {"vars": {"scope": "session"}, "session_id": session}
+        )
+        alone = await started(here, "heard", scope="run")
+        path = f"/v1/graph-runs/{run['run']}"
+        for one in (path, alone):
+            assert (await waiting_at(here, one))["wait"]["reason"] == "event"
+        event = {"name": "paid", "scope": "session", "key": session, "id": "e-1", "payload": 5}
+        assert (await there.post("/v1/events", {**event, "name": "other"}))["delivered"] == 0
+        assert (await there.post("/v1/events", {**event, "key": "elsewhere"}))["resumed"] == []
+        told = await there.post("/v1/events", event)
+        again = await here.post("/v1/events", event)
+        assert (told["event_id"], told["delivered"], told["resumed"]) == ("e-1", 1, [run["run"]])
+        assert again["delivered"] == 0
+        own = {"name": "paid", "scope": "run", "key": run_of(alone)}
+        assert (await there.post("/v1/events", own))["delivered"] == 1
+
+        over = await ended(bed, there, path)
+        assert (over["output"]["event_id"], over["output"]["payload"]) == ("e-1", 5)
+        assert (await ended(bed, there, alone))["status"] == "completed"
+        for wrong in (
+            {"name": "x", "scope": "session"},
+            {"name": "x", "key": "k"},
+            {"name": "", "scope": "global"},
+            {"name": "x", "scope": "tenant", "key": "k"},
+        ):
+            refused = await here("POST", "/v1/events", wrong)
+            assert (refused.status, refused.data["code"]) == (422, "invalid")
+
+
+async def test_runs_are_listed_by_flow_and_state_in_pages(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Newest first. One that waits is open, and a cancelled one says so. A page reads some rows, not all."""
+    monkeypatch.setattr(run_lists, "PAGE", 2)
+    monkeypatch.setattr(run_lists, "MOST_READ", 4)
+    async with flowing(bed) as (here, there, flows):
+        paths = [await started(here, flow, scope="run") for flow in ("refund", "heard") * 3]
+        for path in paths:
+            await waiting_at(here, path)
+        async with here.stream(f"{paths[0]}/ledger") as live:
+            stopped = await there.post(f"{paths[0]}/cancel", {"reason": "not needed"})
+            last = (await live.until_end())[-1]
+        assert (last["event"], last["data"]["status"]) == ("end", "cancelled")
+        shown = await ended(bed, there, paths[0])
+        assert stopped["run"] == run_of(paths[0])
+        assert (shown["status"], shown["waits"]) == ("cancelled", [])
+        assert "not needed" in shown["error"]
+        after = await there("POST", f"{paths[0]}/waits/ok%2F1", {"payload": 1})
+        assert (after.status, after.data["code"]) == (409, "stale_resume")
+
+        async def listed(query: str) -> list[str]:
+            pages = await pages_of(there, f"/v1/graph-runs?app={flows.app}&{query}")
+            return [f"/v1/graph-runs/{one['run']}" for page in pages for one in page["runs"]]
+
+        assert await listed("limit=2") == paths[::-1]
+        assert await listed("flow=refund&limit=1") == paths[4::-2]
+        assert await listed("flow=refund&status=running&limit=1") == [paths[4], paths[2]]
+        assert await listed("status=cancelled") == [paths[0]]
+        assert await listed("flow=counted") == []
+        first = await there.get("/v1/graph-runs?flow=counted")
+        assert (first["runs"], first["next"]) == ([], run_of(paths[2]))
+        bad = await here("GET", f"/v1/graph-runs?after={'x' * 2000}")
+        assert bad.status == 404
+
+
+async def test_what_is_not_there_is_404(bed: Bed) -> None:
+    """Unknown flows and runs, runs of other agents, and all of another tenant; an ambiguous flow is 422."""
+    async with flowing(bed) as (here, _, flows), guarded_on(bed) as guarded:
+        chat = await bed.submit(await bed.serve(_nothing), {"text": "x"})
+        for path in (f"/v1/graph-runs/{chat}", "/v1/graph-runs/nowhere"):
+            for more in ("", "/ledger"):
+                gone = await here("GET", path + more)
+                assert (gone.status, gone.data["code"]) == (404, "unknown_run"), path
+        for flow in ("nothing", f"refund?app={guarded.app}"):
+            gone = await here("POST", f"/v1/flows/{flow}", {})
+            assert gone.status == 404
+        none = await here("POST", "/v1/flows/nothing/runs", {})
+        assert (none.status, none.data["code"]) == (404, "unknown_flow")
+        await _of_another_tenant(guarded, await started(here))
+        other = flows_at(bed.name().type, REFUND)
+        await other.register(bed.runtime)
+        two = await here("POST", "/v1/flows/refund/runs", {})
+        assert (two.status, two.data["code"]) == (422, "ambiguous_flow")
+        named = await here("POST", f"/v1/flows/refund/runs?app={flows.app}", {})
+        assert named.status == 201
+
+
+async def _nothing(_ctx: Any, _inbox: Any) -> None:
+    """An agent that is no graph."""
+
+
+async def _of_another_tenant(guarded: Guarded, path: str) -> None:
+    far = await guarded.client("ada", "flows:run", "flows:operate", tenant="acme")
+    near = await guarded.client("bob", "flows:run", "flows:operate")
+    shown = await waiting_at(near, path)
+    for method, more, body in (
+        ("GET", "", None),
+        ("GET", "/ledger", None),
+        ("POST", "/waits/ok%2F1", {"payload": 1}),
+        ("POST", "/cancel", {}),
+    ):
+        gone = await far(method, path + more, body)
+        assert (gone.status, gone.data["code"]) == (404, "unknown_run"), more
+    assert (await far.get("/v1/graph-runs"))["runs"] == []
+    assert {**await near.get(path), "updated_at": None} == {**shown, "updated_at": None}
+    heard = await started(near, "heard", scope="global")
+    await waiting_at(near, heard)
+    assert (await far.post("/v1/events", {"name": "paid"}))["delivered"] == 0
+    assert (await near.post("/v1/events", {"name": "paid"}))["delivered"] == 1
+
+
+async def test_a_host_serves_flows_alone_or_beside_agents(bed: Bed) -> None:
+    """As `callboard host` and `callboard serve` find them; sessions are those of the agents."""
+    runtime: Runtime = bed.runtime
+    alone, beside, hosted = (flows_at(bed.name().type, REFUND) for _ in range(3))
+    agent = Echo().agent()
+
+    async def function(_: Runtime) -> Any:
+        return [beside, agent]
+
+    none = await serve_app(runtime, "m:APP", alone)
+    some = await serve_app(runtime, "m:APP", function)
+    await serve_all(runtime, {"m:APP": hosted})
+
+    assert (none.modes, some.modes) == ({}, {"normal": agent})
+    assert {alone.app, beside.app, hosted.app} <= {*runtime.serves}
+    with pytest.raises(RegistrationError, match="two flows are named 'refund'"):
+        flows_at("x", REFUND, REFUND)

@@ -1,0 +1,118 @@
+"""`callboard graphs`: runs of flows are started, looked at, answered and checked at the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from actors.kernel.runtime.ids import RunId
+from compose.commands.output import Exit
+from tests.behaviour.test_http_graphs import flows_at
+from tests.integration.compose.commandline import Cli
+
+if TYPE_CHECKING:
+    from tests.harness.servers import TestPostgres
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def cli(postgres_server: TestPostgres, schema: str, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Commands on this test's schema."""
+    return Cli(postgres_server.url, schema, capsys)
+
+
+async def waiting(cli: Cli, run: str) -> Any:
+    """A run as `show` shows it when it waits."""
+    async with asyncio.timeout(20):
+        while not (shown := (await cli.call("graphs", "show", run, "--json")).data)["waits"]:
+            pass
+    return shown
+
+
+async def tampered(cli: Cli, run: str) -> None:
+    """Change what was paid, in the log."""
+    connection = await asyncpg.connect(cli.url, server_settings={"search_path": cli.schema})
+    statement = """update event_log set payload = replace(payload::text, 'order 7', 'order 8')::json
+      where run_id = $1 and kind = 'effect.result'"""
+    assert await connection.execute(statement, run) != "UPDATE 0"
+    await connection.close()
+
+
+@pytest.mark.item(414, 447, 459)
+async def test_a_run_is_started_answered_and_checked(cli: Cli) -> None:
+    """Once by its id, also by another client; each command as text and as JSON."""
+    async with cli.host() as runtime:
+        await flows_at("billing").register(runtime)
+        begin = ("graphs", "start", "billing", "refund", '{"order": 7}', "--id", "r-7")
+        started = await cli.call(*begin, "--session", "s1", "--json")
+        run = started.data["run"]
+        again = await cli.call(*begin)
+        assert (started.data["is_new"], again.out.strip()) == (True, run)
+        shown = await waiting(cli, run)
+        assert (shown["status"], shown["current_node"]) == ("waiting", "ask")
+        assert (shown["waits"][0]["prompt"], shown["session_id"]) == ("Refund?", "s1")
+        text = (await cli.call("graphs", "show", run)).out
+        assert "waits for user ok/1: Refund? (yes / no)" in text
+        odd = await cli.call("graphs", "resume", run, "other", "1")
+        assert (odd.code, "not 'other'" in odd.err) == (Exit.FAILED, True)
+        told = await cli.call("graphs", "resume", run, "ok/1", '"yes"')
+        late = await cli.call("graphs", "resume", run, "ok/1", '"no"', "--json")
+        assert (told.code, late.code) == (Exit.OK, Exit.FAILED)
+        assert await runtime.result(RunId(run)) == "order 7 paid"
+
+        listed = await cli.call("graphs", "list", "billing", "--flow", "refund", "--json")
+        assert [(one["run"], one["flow"]) for one in listed.data] == [(run, "refund")]
+        none = await cli.call("graphs", "list", "billing", "--status", "running")
+        assert none.out.startswith("there is no such run")
+        lines = (await cli.call("graphs", "ledger", run, "--follow", "--json")).out.splitlines()
+        verdict = await cli.call("graphs", "verify", run, "--json")
+        assert (verdict.data["ok"], verdict.data["count"]) == (True, len(lines))
+        table = (await cli.call("graphs", "ledger", run)).out
+        assert ("ask_user" in table, "order 7 paid" in table) == (True, True)
+        await tampered(cli, run)
+        broken = await cli.call("graphs", "verify", run)
+        assert (broken.code, "record_hash_mismatch" in broken.out) == (Exit.FAILED, True)
+        cut = await cli.call("graphs", "verify", run, "--head", "0" * 64)
+        assert (cut.code, "THE CHAIN IS BROKEN at record" in cut.out) == (Exit.FAILED, True)
+
+
+@pytest.mark.item(458)
+async def test_an_event_and_a_cancel_reach_a_run(cli: Cli) -> None:
+    """What is no run of a flow is not found."""
+    async with cli.host() as runtime:
+        await flows_at("billing").register(runtime)
+        begin = ("graphs", "start", "billing", "heard", '{"scope": "session"}')
+        runs = [
+            (await cli.call(*begin, "--session", f"s{n}", "--json")).data["run"] for n in (1, 2)
+        ]
+        for run in runs:
+            await waiting(cli, run)
+        event = ("graphs", "emit", "paid", "5", "--scope", "session", "--key", "s1", "--id", "e")
+        told = (await cli.call(*event, "--json")).data
+        assert (told["delivered"], told["resumed"]) == (1, runs[:1])
+        assert (await cli.call(*event)).out.strip() == "answered 0 wait(s) for paid"
+        asked = await cli.call("graphs", "cancel", runs[1], "--reason", "not needed")
+        assert asked.out.strip() == f"asked {runs[1]} to stop"
+        await runtime.wait(RunId(runs[1]))
+        over = await cli.call("graphs", "cancel", runs[1])
+        assert "has ended CANCELLED already" in over.out
+        assert "not needed" in (await cli.call("graphs", "show", runs[1])).out
+
+        refused = await cli.call("graphs", "emit", "paid", "--key", "s1")
+        assert (refused.code, "--key goes with" in refused.err) == (Exit.USAGE, True)
+        refused = await cli.call("graphs", "start", "billing", "heard", "[1]")
+        assert (refused.code, "give a JSON object" in refused.err) == (Exit.USAGE, True)
+        for words in (["show"], ["ledger"], ["verify"], ["cancel"]):
+            gone = await cli.call("graphs", *words, "nowhere")
+            assert gone.code == Exit.NOT_FOUND, words
+
+
+async def test_flows_alone_cannot_be_talked_to(cli: Cli) -> None:
+    """`callboard chat` says so; a message would wait for ever."""
+    said = await cli.call("chat", "tests.system.web.conversing:FLOWS", "--message", "hi")
+
+    assert (said.code, "it has flows, and no sessions" in said.err) == (Exit.USAGE, True)

@@ -108,6 +108,8 @@ _WITHOUT_MAIL = frozenset(
 _IN_MEMORY = frozenset(
     (
         *("branches", "exits", "llm", "middleware", "secrets", "steps", "tool_approvals", "tools"),
+        # flow_deaths, flow_ledgers: each call of a store is a place to die; what a driver decides
+        *("flow_deaths", "flow_ledgers"),
         # http_jwt, http_login: what is decided before the store of tokens is asked
         *("http_jwt", "http_login"),
         # bytes_of_compaction: what a host hands to its store

@@ -292,15 +292,15 @@ class World:
         self._left, self._ticks = weather.dies, 0
         self._runtime = self._opened(self._fault if weather.dies else no_fault)
 
-    def run(self, name: str) -> None:
-        """Start the graph of this name, and drive all runs to their ends."""
+    def run(self, name: str, run_id: str = "main") -> None:
+        """Start the graph of this name as this run, and drive all runs to their ends."""
         for ear in self._compiled.ears:
             spec = ear_of(ear)
             self._compiled.specs[f"ear {ear}"] = spec
         self._surviving(self._ears)
         variables = {"a": 0, "b": 1, "r": {}}
         spec = self._compiled.specs[name]
-        self._surviving(lambda: self._runtime.start(spec, run_id="main", vars=variables))
+        self._surviving(lambda: self._runtime.start(spec, run_id=run_id, vars=variables))
         while (run := self._next()) is not None:
             self._ticks += 1
             if self._ticks == self._weather.cancels:

@@ -14,7 +14,7 @@ from actors.kernel.runtime.rows import Arrived, CancelReport, NewRun, SignalOutc
 from actors.kernel.runtime.waits import Answer
 
 MOST_ANSWERED: Final = 2000
-"""Waits that one call of `emit` answers: it holds the rows of their runs."""
+"""Runs whose waits one call of `emit` answers: it holds their rows."""
 OnConflict: TypeAlias = Literal["queue", "join", "reject", "interrupt"]
 
 
@@ -119,15 +119,16 @@ class ArrivalStore(Protocol):
         """
 
     async def emit(
-        self, event: str, payload: JsonValue, *, limit: int = MOST_ANSWERED
+        self, event: str, payload: JsonValue, *, after: str = "", limit: int = MOST_ANSWERED
     ) -> list[tuple[RunId, AgentId]]:
-        """Answer open waits for an event and tell the owners of their runs; return those.
+        """Answer the open waits of some runs for an event and tell the owners of these; return them by run.
 
-        Waits that have an answer are left. `limit` waits at most: call again until none are answered. Each
-        call is whole or not at all.
+        Waits that have an answer are left. Call again with `after` until none are answered: no run, which may
+        wait for the same event again meanwhile, is then reached twice. Each call is whole or not at all.
 
         Args:
             event: See `event_id`.
             payload: The answer.
-            limit: How many waits at most.
+            after: Only runs behind this one, in the order of their ids.
+            limit: How many runs at most.
         """

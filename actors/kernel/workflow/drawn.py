@@ -26,7 +26,7 @@ def normalize_utc_iso(text: Any) -> str | None:
         return None
     try:
         instant = datetime.fromisoformat(text.strip())
-    except ValueError:
+        aware = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+        return aware.astimezone(UTC).isoformat()
+    except (ValueError, OverflowError):  # the latter: in UTC it is in no year from 1 to 9999
         return None
-    aware = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
-    return aware.astimezone(UTC).isoformat()

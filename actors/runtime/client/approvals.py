@@ -97,11 +97,12 @@ class Approvals:
         Raises:
             MessageTooLargeError: It has more than 256 KiB.
         """
-        clean, heard = payload_of(payload, what="an event"), list[RunId]()
-        while found := await self._store.arrivals.emit(event, clean):
+        clean, heard, after = payload_of(payload, what="an event"), list[RunId](), ""
+        while found := await self._store.arrivals.emit(event, clean, after=after):
             for run_id, agent_id in found:
                 self._on_answer(run_id, agent_id)
             heard += [run_id for run_id, _ in found]
+            after = heard[-1]
         return heard
 
     async def decide(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 
 from typing_extensions import override
@@ -115,17 +116,19 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
 
     @override
     async def emit(
-        self, event: str, payload: JsonValue, *, limit: int = MOST_ANSWERED
+        self, event: str, payload: JsonValue, *, after: str = "", limit: int = MOST_ANSWERED
     ) -> list[tuple[RunId, AgentId]]:
         rows, found = self._rows, dict[RunId, AgentId]()
         waiting = [
             (run_id, row.wait.key)
             for run_id, record in rows.runs.items()
+            if run_id > after
             for row in record.waits
             if row.wait.kind == EVENT and row.wait.key not in record.answers
             if event_of(unpack(row.request)) == event
         ]
-        for run_id, key in sorted(waiting)[:limit]:
+        first = set(heapq.nsmallest(limit, {run_id for run_id, _ in waiting}))
+        for run_id, key in sorted(one for one in waiting if one[0] in first):
             if (record := keep_answer(rows, Answer(run_id, key, "resumed", payload))) is not None:
                 found[run_id] = record.cause.agent_id
         for run_id, agent in found.items():

@@ -40,6 +40,8 @@ class Decision:
     result: Any = None
 
 
+NEXT: Final = Decision()
+"""What the branch's node answers, or the join."""
 MOST_NODES: Final = 32
 """So many nodes are called for one entry of the log, at most."""
 
@@ -133,29 +135,30 @@ class Decisions:
 
     def _made(self, path: Path, first: Decision) -> list[dict[str, Any]]:
         made: list[dict[str, Any]] = []
-        decide, result_at = first.make or self._next(path), first.result_at
+        decide, effect = first.make or self._next(path), first
         for _ in range(MOST_NODES):
             seen = self.seen(path)
             if decide is None or seen is None:
                 break
             decided, opened = decide(seen, self.now()), self.opened.pop(path, None)
             for record in records_at(path, decided):
-                made.append(self._linked(record, opened, result_at))
-                result_at = ""
+                made.append(self._linked(record, opened, effect))
+                effect = NEXT
             self.state = put(self.state, path, decided.state)
             if decided.opened is not None:
                 self.opened[path] = decided.opened
             decide = self._next(path)
+        assert made, f"nothing is decided in {path} of a run that {self.state.status.value}"
         return made
 
     def _linked(
-        self, record: StepRecord, opened: OpenStep | None = None, result_at: str = ""
+        self, record: StepRecord, opened: OpenStep | None = None, effect: Decision = NEXT
     ) -> dict[str, Any]:
         """Return a record as the log keeps it: the next link of the chain."""
         whole, size_bytes = linked(record, self.head)
         self.head = whole["record_hash"]
         self.size_bytes += size_bytes
-        return packed(whole, opened, result_at)
+        return packed(whole, opened, effect.result_at if whole["result"] == effect.result else "")
 
     def _take(self, told: dict[str, Any], results: dict[str, Any]) -> None:
         """Apply a record that the log has."""

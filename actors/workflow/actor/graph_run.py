@@ -13,8 +13,9 @@ from actors.kernel.workflow.errors import GraphError, GraphRunFailedError
 from actors.kernel.workflow.run_state import RunState, open_wait
 from actors.kernel.workflow.snapshots import Snapshot
 from actors.runtime.context.run_context import RunContext
+from actors.runtime.replay.failures import origin_of, text_of
 from actors.workflow.actor.control import RunControl
-from actors.workflow.actor.decisions import Decision, Decisions
+from actors.workflow.actor.decisions import NEXT, Decision, Decisions
 from actors.workflow.actor.emitting import emitted
 from actors.workflow.actor.outcomes import outcome_in, told_of
 from actors.workflow.actor.step_entry import OPENED_STEP, STATE, carried
@@ -101,7 +102,7 @@ class GraphRun:
             seen = self._decided.seen(path)
             assert seen is not None
             wait, opened = open_wait(seen), self._decided.opened.get(path)
-            found = Decision()
+            found = NEXT
             if seen.fork is not None and seen.fork.has_open:
                 await self._fork(path, seen.fork)
             elif wait is not None:
@@ -152,7 +153,10 @@ class GraphRun:
         )
 
     async def _executed(self, shown: RunState, opened: OpenStep) -> tuple[str, EffectOutcome]:
-        """Return the position of an effect that a handler executes, once, and its outcome."""
+        """Return the position of an effect that a handler executes, once, and its outcome.
+
+        What an operator lets fail has failed, and so has a handler that wants the process to exit.
+        """
 
         async def execute() -> dict[str, Any]:
             handlers, wanted = self._terms.handlers, opened.effect
@@ -163,7 +167,12 @@ class GraphRun:
             return told_of(attempts.sound(answer, opened))
 
         kind, mode = opened.effect.type.value, opened.effect.mode
-        place, told = await self._verbs.effect(kind, opened.key, opened.attempt, mode, execute)
+        try:
+            place, told = await self._verbs.effect(kind, opened.key, opened.attempt, mode, execute)
+        except Exception as exc:
+            if origin_of(exc) is None:
+                raise
+            return "", EffectOutcome.failed(text_of(exc), retryable=False)
         return place, outcome_in(told)
 
 

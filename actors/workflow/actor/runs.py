@@ -273,7 +273,11 @@ class FlowRuns:
 
     async def _row(self, run_id: RunId) -> RunRow:
         row = await self._runtime.store.reads.run(run_id)
-        if row is None or row.agent_id.type != self.app or row.agent_id.tenant != self.tenant:
+        mine = row is not None and (row.agent_id.type, row.agent_id.tenant) == (
+            self.app,
+            self.tenant,
+        )
+        if row is None or row.swept or not mine:
             raise NoSuchRunError(run_id)
         return row
 

@@ -12,7 +12,7 @@ from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
-from actors.runtime.context.graphs.verbs import EFFECT
+from actors.workflow.actor.outcomes import outcome_in
 from actors.workflow.machine.branches import Path
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.recovery import behind_record
@@ -138,9 +138,8 @@ class Folded:
         if entry.kind == K.RUN_CONTINUED and isinstance(payload["input"], dict):
             self.state, self.opened = carried(payload["input"])
             self._results.clear()
-        elif entry.kind == K.EFFECT_RESULT and payload["effect"] == EFFECT:
-            value = payload.get("value")
-            self._results[entry.position] = value.get("result") if isinstance(value, dict) else None
+        elif entry.kind in {K.EFFECT_RESULT, K.IN_DOUBT_RESOLVED}:
+            self._results[entry.position] = outcome_in(payload.get("value")).result
         elif entry.kind == K.SIGNAL_RECEIVED:
             self.taken.add(payload["n"])
         elif entry.kind == K.GRAPH_STEP:

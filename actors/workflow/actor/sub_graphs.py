@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from actors.errors import BudgetExhaustedError
+from actors.errors import (
+    BudgetExhaustedError,
+    ContractError,
+    NonDeterminismError,
+    UnknownRunError,
+    WaitCycleError,
+)
 from actors.kernel.agent.supervision import HistoryRetention, Supervision
 from actors.kernel.workflow.effects import EffectOutcome, RunStatus
 from actors.kernel.workflow.errors import GraphError
@@ -50,16 +56,23 @@ class SubGraphs:
             child = await self._ctx.spawn(
                 self._ctx.agent_id.type, boot, key=f"{spec.workflow_id}:{id_}", supervision=_TERMS
             )
-        except BudgetExhaustedError as exc:
+        except NonDeterminismError:
+            raise
+        except (BudgetExhaustedError, ContractError) as exc:
             return EffectOutcome.failed(str(exc), retryable=False)
         is_async = bool(payload.get("async"))
         if is_async and not payload.get("wait"):
             return EffectOutcome.completed({"sub_run_id": child.run_id, "async": True})
         return waiting_for(spec, child.run_id, {"async": True} if is_async else {})
 
-    async def ended(self, run_id: str) -> RunState:
-        """Return how a sub-graph ended, when it has."""
-        result = await self._ctx.join(run_id)
+    async def ended(self, run_id: str) -> RunState | None:
+        """Return how a sub-graph ended, when it has; None: it is gone."""
+        try:
+            result = await self._ctx.join(run_id)
+        except UnknownRunError:
+            return None
+        except WaitCycleError as exc:
+            return RunState(run_id, "", RunStatus.FAILED, "", error=str(exc))
         status = RunStatus(result.status.value.lower())
         error = str((result.error or {}).get(_ERROR) or status.value)
         return RunState(run_id, "", status, "", output=result.output, error=error)

@@ -40,18 +40,18 @@ class WaitEnds:
         if wait.reason is WaitReason.SUBWORKFLOW:
             child = await self._subs.ended(str((wait.details or {}).get("sub_run_id")))
             return lambda now, at: _or_same(waits.child_ended(now, child, at=at), now)
-        if wait.reason in _KINDS:
-            return await self._answer(wait)
-        assert wait.until is not None
-        await self._ctx.sleep_until(datetime.fromisoformat(wait.until))
-        return _fallen_due(wait.until)
+        if wait.reason is WaitReason.UNTIL and wait.until is not None:
+            await self._ctx.sleep_until(datetime.fromisoformat(wait.until))
+            return _fallen_due(wait.until)
+        return await self._answer(wait)
 
     async def _answer(self, wait: WaitState) -> Decide:
-        kind, key = cast("WaitKind", _KINDS[wait.reason]), wait.wait_key or ""
+        kind, key = cast("WaitKind", _KINDS.get(wait.reason, "job")), wait.wait_key or ""
         until = None if wait.until is None else datetime.fromisoformat(wait.until)
         request: dict[str, Any] = {WAIT: wait.to_dict()}
         if wait.reason is WaitReason.EVENT:
             request[EVENT] = event_id(self._ctx.tenant_id, key)
+        before = waits.seen_events(self._decided.state)
         while True:
             n = self.counts[key]
             self.counts[key] += 1
@@ -59,20 +59,8 @@ class WaitEnds:
             is_answered, answer = await self._ctx.graph.wait(kind, place, request, until)
             if not is_answered:
                 return _fallen_due(wait.until or "")
-            more = self._note_of(wait, answer)
-            if more is not None:
-                return partial(_replied, wait, answer, more)
-
-    def _note_of(self, wait: WaitState, answer: Any) -> dict[str, Any] | None:
-        """Return what is noted with an answer; None: it is an event that the run got before."""
-        if wait.reason is not WaitReason.EVENT or not isinstance(answer, dict):
-            return {}
-        if answer.get("event_id") is None:
-            return {}
-        state = self._decided.state
-        return (
-            None if answer["event_id"] in waits.seen_events(state) else waits.note_of(state, answer)
-        )
+            if _event_in(wait, answer) not in before:
+                return partial(_replied, wait, answer)
 
 
 def answer_key(run_id: RunId, wait_key: str, n: int) -> str:
@@ -80,13 +68,19 @@ def answer_key(run_id: RunId, wait_key: str, n: int) -> str:
     return derive_id("wait", run_id, wait_key, n)
 
 
-def _replied(  # noqa: PLR0917 - the last two are given by who decides
-    wait: WaitState, answer: Any, more: dict[str, Any], state: RunState, at: str
-) -> Transition:
+def _event_in(wait: WaitState, answer: Any) -> Any:
+    """Return the id of the event that an answer is; None: it is none."""
+    is_event = wait.reason is WaitReason.EVENT and isinstance(answer, dict)
+    return answer.get("event_id") if is_event else None
+
+
+def _replied(wait: WaitState, answer: Any, state: RunState, at: str) -> Transition:
     try:
         payload = durable_copy(answer, "payload", deepest=waits.room_at(wait.result_key))
     except NotSerializableError as exc:
         return records.failed(state, f"answer to {wait.wait_key!r}: {exc}", at=at)
+    is_new = _event_in(wait, answer) not in [None, *waits.seen_events(state)]
+    more = waits.note_of(state, answer) if is_new else None
     return waits.reply(state, wait, payload, at=at, more=more)
 
 

@@ -157,13 +157,17 @@ def child_vars(run: RunState, payload: Mapping[str, Any]) -> dict[str, Any]:
     """Return the vars that a sub-graph of a run begins with.
 
     Raises:
-        GraphError: Too many sub-graphs would be within each other.
+        GraphError: Too many sub-graphs would be within each other, or the vars are no object.
     """
     depth = int(namespace(run.vars, RUNTIME).get(DEPTH) or 0) + 1
     if depth > DEEPEST:
         name = payload.get("workflow_id")
         problem = f"{DEEPEST} sub-graphs within each other: {name!r} would be one more"
         raise GraphError("start_subworkflow", problem)
-    variables = {**(payload.get("vars") or {})}
+    given = payload.get("vars") or {}
+    if not isinstance(given, dict):
+        problem = f"payload.vars is a {type(given).__name__}. Give an object"
+        raise GraphError("start_subworkflow", problem)
+    variables = {**given}
     variables[RUNTIME] = {**namespace(variables, RUNTIME), DEPTH: depth}
     return variables

@@ -52,7 +52,7 @@ SQL_NUDGE: Final[LiteralString] = "select nudge_owners($1,$2,$3,$4,$5)"
 SQL_GIVE_ANSWER: Final[LiteralString] = (
     "select agent, fresh, same from give_answer($1,$2,$3,$4,$5,$6,$7,$8)"
 )
-SQL_EMIT_EVENT: Final[LiteralString] = "select run, agent from emit_event($1,$2,$3,$4)"
+SQL_EMIT_EVENT: Final[LiteralString] = "select run, agent from emit_event($1,$2,$3,$4,$5)"
 SQL_REQUEST_CANCEL: Final[LiteralString] = "select run_id, agent from request_cancel($1,$2,$3)"
 
 
@@ -162,10 +162,12 @@ class Arrivals(ArrivalStore):
 
     @override
     async def emit(
-        self, event: str, payload: JsonValue, *, limit: int = MOST_ANSWERED
+        self, event: str, payload: JsonValue, *, after: str = "", limit: int = MOST_ANSWERED
     ) -> list[tuple[RunId, AgentId]]:
         text = text_or_none(payload, "event")
-        rows = await self._links.fetch("emitting", SQL_EMIT_EVENT, self._me, event, text, limit)
+        rows = await self._links.fetch(
+            "emitting", SQL_EMIT_EVENT, self._me, event, text, limit, after
+        )
         return [(RunId(row["run"]), AgentId.parse(row["agent"])) for row in rows]
 
     @override

@@ -124,10 +124,11 @@ class GraphVerbs:
 
     async def emit(self, name: str, payload: JsonValue) -> list[RunId]:
         """Answer the waits of the tenant for an event, as `Approvals.emit` does; called within an effect."""
-        event, heard = event_id(self._run.agent_id.tenant, name), list[RunId]()
-        while found := await self._run.store.arrivals.emit(event, payload):
+        event, heard, after = event_id(self._run.agent_id.tenant, name), list[RunId](), ""
+        while found := await self._run.store.arrivals.emit(event, payload, after=after):
             self._on_nudges([Nudge("signal", agent, run_id) for run_id, agent in found])
             heard += [run_id for run_id, _ in found]
+            after = heard[-1]
         return heard
 
     async def wait(

@@ -1,15 +1,15 @@
--- Answer the open waits for an event, `p_limit` of them at most, and tell the owners of their runs; returns these. Those that
--- have an answer are left. Runs are locked in order, as by who flags them, so that a wait which ends meanwhile is over.
-create or replace function emit_event(me text, p_event text, p_result text, p_limit int)
+-- Answer the open waits for an event of the first `p_limit` runs behind `p_after`, and tell their owners; returns these by run. Waits
+-- that have an answer are left. Runs are locked in order, as by who flags them, so that a wait which ends meanwhile is over.
+create or replace function emit_event(me text, p_event text, p_result text, p_limit int, p_after text default '')
 returns table (run text, agent text) language plpgsql set search_path from current as $$
 #variable_conflict use_column
 declare waiting text[]; answered text[];
 begin
   select array_agg(w.run_id) into waiting from (
-    select w.run_id from waits w
+    select distinct w.run_id from waits w
       left join lateral (select c.child from completions c
         where c.parent = w.run_id and c.child = w.key offset 0) c on true
-      where w.kind = 'event' and w.request ->> 'event' = p_event and c.child is null
+      where w.kind = 'event' and w.request ->> 'event' = p_event and w.run_id > p_after and c.child is null
       order by w.run_id limit p_limit) w;
   perform 1 from runs r where r.run_id = any(waiting) order by r.run_id for no key update;
   with made as (
@@ -22,5 +22,5 @@ begin
     select array_agg(distinct m.parent) into answered from made m;
   perform nudge_owners(me, array_agg(s.owner), array_agg('signal'::text), array_agg(r.agent), array_agg(r.run_id))
     from runs r join shards s on s.shard = r.shard where r.run_id = any(answered) and is_open(r.status);
-  return query select r.run_id, r.agent from runs r where r.run_id = any(answered);
+  return query select r.run_id, r.agent from runs r where r.run_id = any(answered) order by r.run_id;
 end $$;

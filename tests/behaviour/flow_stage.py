@@ -1,0 +1,113 @@
+"""An app of flows on a bed: its runs are started, answered and read as by another process."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from actors.workflow import (
+    Effect,
+    EffectOutcome,
+    EffectType,
+    StepPlan,
+    WorkflowSpec,
+    verify_ledger_chain,
+)
+from actors.workflow.actor.flows import Flows
+from actors.workflow.actor.runs import FlowRuns
+from actors.workflow.machine.variables import NAMESPACES
+from tests.behaviour.bed import LIMIT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.kernel.runtime.ids import RunId
+    from actors.workflow import RunState, WaitState
+    from tests.behaviour.bed import Bed
+
+
+@dataclass
+class Stage:
+    """The flows of one app on a bed.
+
+    Attributes:
+        bed: Where they run.
+        flows: The app.
+        runs: Starts and reads them.
+    """
+
+    bed: Bed
+    flows: Flows
+    runs: FlowRuns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.runs = FlowRuns(self.bed.runtime, self.flows.app)
+
+    async def restart(self) -> None:
+        """Let the host die, and another one serve the same flows."""
+        await self.bed.restart()
+        await self.flows.register(self.bed.runtime)
+        self.runs = FlowRuns(self.bed.runtime, self.flows.app, tenant=self.runs.tenant)
+
+    async def waits(self, run_id: RunId, count: int = 1) -> list[WaitState]:
+        """Return what a run waits for from outside, as soon as it is so much."""
+        async with asyncio.timeout(LIMIT_S):
+            while len(found := await self.runs.waits(run_id)) < count:  # noqa: ASYNC110 - rows
+                await asyncio.sleep(0.01)
+        return found
+
+    async def ended(self, run_id: RunId) -> RunState:
+        """Return a run as its log tells it, once it has ended; the chain of its records is whole."""
+        await self.bed.ended(run_id)
+        chain = verify_ledger_chain(await self.runs.ledger(run_id))
+        assert chain["ok"], chain["errors"]
+        return await self.runs.state(run_id)
+
+    async def told(self, run_id: RunId) -> list[tuple[str, str, int]]:
+        """Return node, status and attempt of the records of a run, but for those of its beginning and end."""
+        records = await self.runs.ledger(run_id)
+        return [(one["node_id"], one["status"], one["attempt"]) for one in records[1:-2]]
+
+    async def play(self, flow: str, **more: Any) -> RunState:
+        """Return a new run of a flow, once it has ended."""
+        return await self.ended(await self.runs.start(flow, **more))
+
+
+async def staged(bed: Bed, *specs: WorkflowSpec, **more: Any) -> Stage:
+    """Return the stage of an app of these flows, which the bed's host serves."""
+    flows = Flows(bed.name().type, specs, **more)
+    await flows.register(bed.runtime)
+    return Stage(bed, flows)
+
+
+def asking(
+    kind: EffectType,
+    payload: dict[str, Any],
+    *,
+    key: str | None = "out",
+    after: str | None = "end",
+    **more: Any,
+) -> Callable[[RunState, Any], StepPlan]:
+    """Return a node that asks for an effect, then goes on to `after`."""
+    return lambda run, _ctx: StepPlan(
+        run.current_node, Effect(kind, dict(payload), key, **more), next_node=after
+    )
+
+
+def ending(run: RunState, _ctx: Any) -> StepPlan:
+    """Return the end, with what the flow put into the vars as output."""
+    public = {name: one for name, one in run.vars.items() if name not in NAMESPACES}
+    return StepPlan(run.current_node, complete_output=public)
+
+
+def single(
+    kind: EffectType, payload: dict[str, Any], *, name: str = "flow", **more: Any
+) -> WorkflowSpec:
+    """Return a flow of one effect and its end."""
+    return WorkflowSpec(name, "work", {"work": asking(kind, payload, **more), "end": ending})
+
+
+def completing(result: Any = None) -> Callable[..., EffectOutcome]:
+    """Return a handler that gives this."""
+    return lambda _run, _effect: EffectOutcome.completed(result)

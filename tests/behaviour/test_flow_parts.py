@@ -1,0 +1,326 @@
+"""Branches and sub-graphs of flows on agents: at the same time, merged, joined, failed and cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.scheduler import RunStatus as RowStatus
+from actors.workflow import (
+    Effect,
+    EffectOutcome,
+    EffectType,
+    RunStatus,
+    StepPlan,
+    WaitReason,
+    WorkflowSpec,
+)
+from actors.workflow.actor import graph_run
+from tests.behaviour.bed import LIMIT_S
+from tests.behaviour.flow_stage import Stage, asking, completing, ending, single, staged
+
+if TYPE_CHECKING:
+    from actors.workflow import RunState
+    from tests.behaviour.bed import Bed
+
+T = EffectType
+SUB = T.START_SUBWORKFLOW
+
+
+def forking(*names: str, join: str = "end") -> Any:
+    """A node with branches at nodes of these names."""
+    return lambda run, _ctx: StepPlan(
+        run.current_node, parallel={one: one for one in names}, next_node=join
+    )
+
+
+def setting(after: str = "end", **values: Any) -> Any:
+    """A node that changes vars."""
+
+    def node(run: RunState, _ctx: Any) -> StepPlan:
+        run.vars.update(values)
+        return StepPlan(run.current_node, next_node=after)
+
+    return node
+
+
+def asking_for(name: str, after: str = "end") -> Any:
+    """A node that asks a person."""
+    payload = {"prompt": "?", "wait_key": name}
+    return asking(T.ASK_USER, payload, key=f"in.{name}", after=after)
+
+
+def fork_of(*names: str, reducers: Any = None, **nodes: Any) -> WorkflowSpec:
+    """A flow of branches at nodes of these names."""
+    return WorkflowSpec(
+        "flow", "fork", {"fork": forking(*names), "end": ending} | nodes, reducers or {}
+    )
+
+
+@pytest.mark.item(391, 401, 441)
+async def test_branches_go_on_at_the_same_time(bed: Bed) -> None:
+    """Their effects and waits overlap, and each has its own records; a crash repeats what has no record."""
+    both, calls = asyncio.Barrier(2), []
+
+    async def handle(run: RunState, effect: Effect) -> EffectOutcome:
+        calls.append(effect.payload["n"])
+        await both.wait()
+        return EffectOutcome.completed(effect.payload["n"])
+
+    nodes = {
+        name: asking(T.TOOL_CALLS, {"n": name}, key=f"did.{name}", after=f"{name}2")
+        for name in "lr"
+    }
+    nodes |= {f"{name}2": asking_for(name) for name in "lr"}
+    stage = await staged(bed, fork_of("l", "r", **nodes), effect_handlers={T.TOOL_CALLS: handle})
+    run_id = await stage.runs.start("flow")
+    await stage.waits(run_id, 2)
+    state = await stage.runs.state(run_id)
+    assert state.waiting is not None
+    assert state.waiting.reason is WaitReason.BRANCHES
+    await stage.runs.resume(run_id, "r", 2)
+    await bed.seen(run_id, K.ASK_REPLIED)
+    await stage.restart()
+    await stage.waits(run_id)
+    await stage.runs.resume(run_id, "l", 1)
+
+    assert (await stage.ended(run_id)).output == {
+        "did": {"l": "l", "r": "r"},
+        "in": {"l": 1, "r": 2},
+    }
+    assert sorted(calls) == ["l", "r"]
+    ways = {
+        tuple(one["delta"].get("branch") or ())
+        for one in await stage.runs.ledger(run_id)
+        if one["delta"]
+    }
+    assert ways == {(), ("0.l",), ("0.r",)}
+
+
+@pytest.mark.item(401, 404)
+async def test_where_branches_meet(bed: Bed) -> None:
+    """Patches are merged in order, a reducer merges one name; two writers and a failed branch fail the run."""
+
+    def bad(_run: RunState, _ctx: Any) -> StepPlan:
+        raise ValueError("on purpose")
+
+    def named(name: str, *branches: str, reducers: Any = None, **nodes: Any) -> WorkflowSpec:
+        made = fork_of(*branches, reducers=reducers, **nodes)
+        return WorkflowSpec(name, made.entry_node, made.nodes, made.reducers)
+
+    x, y = setting(x=1), setting(y=2)
+    adding = {"x": lambda before, values: sum(values, before or 0)}
+    stage = await staged(
+        bed,
+        named("merged", "a", "b", a=x, b=y),
+        named("reduced", "a", "b", "c", reducers=adding, a=x, b=x, c=y),
+        named("twice", "a", "b", a=x, b=setting(x=2)),
+        named("failed", "a", "b", a=bad, b=y),
+        named("none", a=x),
+    )
+
+    assert (await stage.play("merged")).output == {"x": 1, "y": 2}
+    assert (await stage.play("reduced", vars={"x": 5})).output == {"x": 7, "y": 2}
+    assert (await stage.play("none")).output == {}
+    twice, failed = await stage.play("twice"), await stage.play("failed")
+    assert "branches 'a' and 'b' both changed it" in str(twice.error)
+    assert "branch 'a': node 'a' raised ValueError" in str(failed.error)
+    assert {twice.status, failed.status} == {RunStatus.FAILED}
+
+
+@pytest.mark.item(391, 401)
+async def test_branches_within_branches(bed: Bed) -> None:
+    """With waits at the bottom, over a crash; the outer branch goes on when the inner ones have met."""
+    nodes = {
+        "a": forking("p", "q", join="met"),
+        "p": asking_for("p", "met"),
+        "q": asking_for("q", "met"),
+    }
+    nodes |= {"met": setting(met=1), "b": setting(b=1)}
+    stage = await staged(bed, fork_of("a", "b", **nodes))
+    run_id = await stage.runs.start("flow")
+    await stage.waits(run_id, 2)
+    await stage.runs.resume(run_id, "q", "Q")
+    await stage.restart()
+    await stage.waits(run_id, 1)
+    await stage.runs.resume(run_id, "p", "P")
+
+    assert (await stage.ended(run_id)).output == {"met": 1, "b": 1, "in": {"p": "P", "q": "Q"}}
+
+
+async def child_of(stage: Stage, run_id: RunId) -> RunId:
+    """The first child of a run, as soon as there is one."""
+    async with asyncio.timeout(LIMIT_S):
+        while not (found := await stage.bed.runtime.children(run_id)):  # noqa: ASYNC110 - rows
+            await asyncio.sleep(0.01)
+    return found[0].run_id
+
+
+ASKING = single(T.ASK_USER, {"prompt": "?", "wait_key": "k"}, name="child")
+
+
+@pytest.mark.item(392, 421, 480)
+async def test_a_parent_waits_while_its_child_does(bed: Bed) -> None:
+    """And gets its output, over restarts; the child knows its parent, its session and who it is for."""
+    sub = {"workflow_id": "child", "vars": {"v": 1}}
+    stage = await staged(bed, ASKING, single(SUB, sub))
+    run_id = await stage.runs.start("flow", actor_id="ann", session_id="s")
+    child = await child_of(stage, run_id)
+    await stage.waits(child)
+    await bed.seen(run_id, K.CHILD_SPAWNED)
+    parent, below = await stage.runs.state(run_id), await stage.runs.state(child)
+    assert parent.waiting is not None
+    assert (parent.status, parent.waiting.reason) == (RunStatus.WAITING, WaitReason.SUBWORKFLOW)
+    assert parent.waiting.wait_key == f"subworkflow:{child}"
+    assert (below.parent_run_id, below.actor_id, below.session_id) == (run_id, "ann", "s")
+    await stage.restart()
+    await stage.runs.resume(child, "k", "yes")
+
+    assert (await stage.ended(run_id)).output == {
+        "out": {"sub_run_id": child, "output": {"v": 1, "out": "yes"}}
+    }
+
+
+@pytest.mark.item(404, 421, 480)
+@pytest.mark.parametrize("how", ["failed", "cancelled"])
+async def test_a_child_that_does_not_succeed_fails_its_parent(bed: Bed, how: str) -> None:
+    """With the child's error; the parent has its own record."""
+    stage = await staged(
+        bed,
+        ASKING,
+        single(T.TOOL_CALLS, {}, name="bad"),
+        single(SUB, {"workflow_id": "child"}),
+        single(SUB, {"workflow_id": "bad"}, name="other"),
+    )
+    run_id = await stage.runs.start("flow" if how == "cancelled" else "other")
+    child = await child_of(stage, run_id)
+    if how == "cancelled":
+        await stage.waits(child)
+        await stage.runs.cancel(child, reason="enough")
+
+    state = await stage.ended(run_id)
+
+    assert state.status is RunStatus.FAILED
+    assert f"(run {child}) {how}: " in str(state.error)
+    assert ("enough" if how == "cancelled" else "no handler") in str(state.error)
+    assert (await stage.runs.ledger(run_id))[-2]["error"] == state.error
+
+
+@pytest.mark.item(421)
+async def test_a_cancelled_run_takes_its_children_with_it(bed: Bed) -> None:
+    """Those it waits for, theirs, and those it does not wait for."""
+    nodes = {
+        "apart": asking(SUB, {"workflow_id": "child", "async": True}, key="apart", after="sub"),
+        "sub": asking(SUB, {"workflow_id": "middle"}),
+        "end": ending,
+    }
+    middle = single(SUB, {"workflow_id": "child"}, name="middle")
+    stage = await staged(bed, ASKING, middle, WorkflowSpec("flow", "apart", nodes))
+    run_id = await stage.runs.start("flow")
+    async with asyncio.timeout(LIMIT_S):
+        while len(children := await bed.runtime.children(run_id)) < 2:  # noqa: ASYNC110 - rows
+            await asyncio.sleep(0.01)
+    below = await child_of(stage, children[1].run_id)
+    for waiting in (children[0].run_id, below):
+        await stage.waits(waiting)
+
+    await stage.runs.cancel(run_id)
+
+    for one in (run_id, *(child.run_id for child in children), below):
+        assert (await bed.ended(one)).status is RowStatus.CANCELLED
+
+
+@pytest.mark.item(421)
+async def test_an_asynchronous_child_outlives_its_parent(bed: Bed) -> None:
+    """Which gets its id at once; one that is also waited for gives its output."""
+    sub = {"workflow_id": "child", "async": True}
+    stage = await staged(
+        bed, ASKING, single(SUB, sub), single(SUB, sub | {"wait": True}, name="both")
+    )
+    state = await stage.play("flow")
+    child = RunId(state.output["out"]["sub_run_id"])
+    assert state.output["out"]["async"] is True
+    both = await stage.runs.start("both")
+    joined = await child_of(stage, both)
+    for run_id in (child, joined):
+        await stage.waits(run_id)
+        await stage.runs.resume(run_id, "k", "yes")
+    assert (await stage.ended(child)).output == {"out": "yes"}
+    assert (await stage.ended(both)).output["out"]["output"] == {"out": "yes"}
+
+
+@pytest.mark.item(404, 421)
+async def test_a_sub_graph_that_cannot_begin_fails_the_step(bed: Bed) -> None:
+    """With the reason, as a record: the run is not tried again, and nothing stays open."""
+    bad: dict[str, tuple[dict[str, Any], str]] = {
+        "none": ({}, "needs payload.workflow_id"),
+        "unknown": ({"workflow_id": "gone"}, "'gone' was not found"),
+        "vars": ({"workflow_id": "child", "vars": [1]}, "payload.vars is a list"),
+        "long": ({"workflow_id": "child", "run_id": "x" * 400}, "is not valid"),
+        "large": ({"workflow_id": "child", "vars": {"x": "y" * 300_000}}, "262144 are the limit"),
+        "self": ({"workflow_id": "self", "run_id": "r"}, "cannot spawn a run of its own agent"),
+        "limits": ({"workflow_id": "child", "vars": {"_limits": 3}}, "needs an object there"),
+    }
+    specs = [single(SUB, payload, name=name) for name, (payload, _) in bad.items()]
+    stage = await staged(bed, ASKING, *specs)
+
+    for name, (_, error) in bad.items():
+        state = await stage.play(name, id="r")
+        assert state.status is RunStatus.FAILED
+        assert error in str(state.error)
+        run_id = RunId(state.run_id)
+        assert (await stage.runs.ledger(run_id))[-2]["error"] == state.error
+        assert not await bed.log(run_id, K.RUN_ATTEMPT_FAILED)
+
+
+@pytest.mark.item(421)
+async def test_sub_graphs_within_each_other_are_bounded(bed: Bed) -> None:
+    """A flow that starts itself for ever fails at the bottom, and all above it."""
+    stage = await staged(bed, single(SUB, {"workflow_id": "flow"}))
+
+    state = await stage.play("flow")
+
+    assert "sub-graphs within each other" in str(state.error)
+
+
+@pytest.mark.item(391, 421)
+async def test_a_child_is_joined_by_a_later_generation(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run that has continued as new since it was started, and by a wait for its end."""
+    monkeypatch.setattr(graph_run, "ENTRIES_KEPT", 3)
+
+    def loop(run: RunState, _ctx: Any) -> StepPlan:
+        n = run.vars["n"] = run.vars.get("n", 0) + 1
+        return StepPlan(
+            "loop", Effect(T.TOOL_CALLS, {}, "did"), next_node="loop" if n < 9 else "ask"
+        )
+
+    nodes = {
+        "sub": asking(
+            SUB, {"workflow_id": "child", "async": True, "run_id": "c"}, key="sub", after="loop"
+        ),
+        "loop": loop,
+        "ask": asking(SUB, {"workflow_id": "again", "run_id": "d"}),
+        "end": ending,
+    }
+    again = single(T.TOOL_CALLS, {}, name="again")
+    stage = await staged(
+        bed,
+        ASKING,
+        again,
+        WorkflowSpec("flow", "sub", nodes),
+        effect_handlers={T.TOOL_CALLS: completing(1)},
+    )
+    state = await stage.play("flow")
+    run_id = RunId(state.run_id)
+
+    assert len(await bed.log(run_id, K.RUN_CONTINUED)) >= 2
+    assert state.output["out"]["output"] == {"out": 1}
+    child = RunId(state.output["sub"]["sub_run_id"])
+    assert (await child_of(stage, run_id)) == child
+    await stage.waits(child)

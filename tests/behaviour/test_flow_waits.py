@@ -1,0 +1,389 @@
+"""What flows on agents wait for: instants, people, jobs and events, answered from any process."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import NotSerializableError
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.store.arrivals import MOST_ANSWERED
+from actors.kernel.workflow.errors import GraphError, NoSuchRunError, StaleResumeError
+from actors.workflow import (
+    Effect,
+    EffectOutcome,
+    EffectType,
+    FlowRuns,
+    RunStatus,
+    StepPlan,
+    WaitReason,
+    WaitState,
+    WorkflowSpec,
+)
+from tests.behaviour.flow_stage import asking, ending, single, staged
+
+if TYPE_CHECKING:
+    from actors.workflow import RunState
+    from tests.behaviour.bed import Bed
+
+T = EffectType
+ASK = {"prompt": "Refund?", "wait_key": "k", "choices": ["yes", "no"], "allow_free_text": False}
+
+
+def forking(*names: str) -> Any:
+    """A node with branches at nodes of these names."""
+    return lambda run, _ctx: StepPlan(
+        run.current_node, parallel={one: one for one in names}, next_node="end"
+    )
+
+
+@pytest.mark.item(391, 392, 393, 407, 411, 412, 413, 414, 418)
+async def test_a_person_answers_once(bed: Bed) -> None:
+    """The wait has all that a page needs; wrong keys, second answers and odd data change nothing."""
+    stage = await staged(bed, single(T.ASK_USER, ASK | {"details": {"n": 1}}, key="got.it"))
+    run_id = await stage.runs.start("flow")
+    (wait,) = await stage.waits(run_id)
+    assert (wait.reason, wait.wait_key, wait.prompt) == (WaitReason.USER, "k", "Refund?")
+    assert (wait.choices, wait.allow_free_text, wait.details) == (["yes", "no"], False, {"n": 1})
+    assert (wait.resume_to_node, wait.result_key) == ("end", "got.it")
+    state = await stage.runs.state(run_id)
+    assert (state.status, state.waiting) == (RunStatus.WAITING, wait)
+    if bed.drops:
+        await bed.seen(run_id, K.RUN_SUSPENDED)
+        await bed.until(lambda: bed.runtime._host.worker.dispatcher.load == 0)
+    with pytest.raises(StaleResumeError, match="waits for 'k', not 'x'"):
+        await stage.runs.resume(run_id, "x", "yes")
+    with pytest.raises(NotSerializableError, match=r"payload\.x"):
+        await stage.runs.resume(run_id, "k", {"x": object()})
+    assert await stage.runs.waits(run_id) == [wait]
+
+    async with bed.client() as client:
+        await FlowRuns(client, stage.flows.app).resume(run_id, "k", "yes")
+        with pytest.raises(StaleResumeError):
+            await stage.runs.resume(run_id, "k", "no")
+
+    assert (await stage.ended(run_id)).output == {"got": {"it": "yes"}}
+    for late in (stage.runs.resume, stage.runs.answer):
+        with pytest.raises(StaleResumeError, match=r"(?i)run is (not waiting|completed)"):
+            await late(run_id, "k", "no")
+    assert [one[1] for one in await stage.told(run_id)] == ["started", "waiting", "completed"]
+
+
+@pytest.mark.item(411)
+async def test_an_app_has_no_runs_of_others(bed: Bed) -> None:
+    """Of another app, another tenant, or of none."""
+    stage = await staged(bed, single(T.ASK_USER, ASK))
+    run_id = await stage.runs.start("flow")
+    await stage.waits(run_id)
+    for foreign in (
+        FlowRuns(bed.runtime, "other"),
+        FlowRuns(bed.runtime, stage.flows.app, tenant="t2"),
+    ):
+        for read in (foreign.state, foreign.ledger):
+            with pytest.raises(NoSuchRunError):
+                await read(run_id)
+        with pytest.raises(NoSuchRunError):
+            await foreign.resume(run_id, "k", "yes")
+        with pytest.raises(NoSuchRunError):
+            await foreign.cancel(run_id)
+    assert (await stage.runs.state(run_id)).status is RunStatus.WAITING
+
+
+@pytest.mark.item(414)
+async def test_an_answer_before_its_wait_is_kept(bed: Bed) -> None:
+    """The first one; it outlives the host."""
+    gate = asyncio.Event()
+
+    async def handle(_run: RunState, _effect: Effect) -> EffectOutcome:
+        await gate.wait()
+        return EffectOutcome.completed(1)
+
+    nodes = {
+        "work": asking(T.TOOL_CALLS, {}, after="ask"),
+        "ask": asking(T.ASK_USER, ASK),
+        "end": ending,
+    }
+    stage = await staged(
+        bed, WorkflowSpec("flow", "work", nodes), effect_handlers={T.TOOL_CALLS: handle}
+    )
+    run_id = await stage.runs.start("flow")
+    await bed.seen(run_id, K.RUN_STARTED)
+    with pytest.raises(StaleResumeError, match="not waiting"):
+        await stage.runs.resume(run_id, "k", "too early")
+    await stage.runs.answer(run_id, "k", "first")
+    with pytest.raises(StaleResumeError, match="has an answer"):
+        await stage.runs.answer(run_id, "k", "second")
+    await stage.restart()
+    gate.set()
+
+    assert (await stage.ended(run_id)).output == {"out": "first"}
+
+
+@pytest.mark.item(392, 414, 439)
+async def test_one_key_is_asked_for_again_and_again(bed: Bed) -> None:
+    """Each wait has its own answer, also in branches at the same time, over restarts."""
+
+    def loop(run: RunState, _ctx: Any) -> StepPlan:
+        got = run.vars.setdefault("all", [])
+        got += [run.vars["got"]] if "got" in run.vars else []
+        if len(got) == 3:
+            return StepPlan("loop", next_node="fork")
+        return StepPlan("loop", Effect(T.ASK_USER, dict(ASK), "got"), next_node="loop")
+
+    nodes = {name: asking(T.ASK_USER, ASK, key=f"in.{name}") for name in "xy"}
+    nodes |= {"loop": loop, "fork": forking("x", "y"), "end": ending}
+    stage = await staged(bed, WorkflowSpec("flow", "loop", nodes))
+    run_id = await stage.runs.start("flow")
+    for answer in ("a", "b", "c"):
+        await stage.waits(run_id)
+        await stage.runs.resume(run_id, "k", answer)
+        await stage.restart()
+    await stage.waits(run_id, 2)
+    for answer in ("l", "r"):
+        await stage.runs.resume(run_id, "k", answer)
+
+    output = (await stage.ended(run_id)).output
+    assert output["all"] == ["a", "b", "c"]
+    assert sorted(output["in"].values()) == ["l", "r"]
+
+
+@pytest.mark.item(392, 477, 480)
+async def test_a_job_elsewhere_is_waited_for(bed: Bed) -> None:
+    """A handler says so; the answer comes from outside, also when the host is another one by then."""
+    odd = {"until": WaitReason.UNTIL, "branches": WaitReason.BRANCHES, "job": WaitReason.JOB}
+
+    def handle(run: RunState, _effect: Effect) -> EffectOutcome:
+        wait = WaitState(odd[run.vars["reason"]], wait_key="j", details={"job": 5})
+        return EffectOutcome.waiting(wait)
+
+    stage = await staged(bed, single(T.TOOL_CALLS, {}), effect_handlers={T.TOOL_CALLS: handle})
+    many = {one: await stage.runs.start("flow", vars={"reason": one}) for one in odd}
+    for run_id in many.values():
+        (wait,) = await stage.waits(run_id)
+        assert wait.details == {"job": 5}
+    await stage.restart()
+    for run_id in many.values():
+        await stage.runs.resume(run_id, "j", {"done": True})
+
+        assert (await stage.ended(run_id)).output["out"] == {"done": True}
+        record = (await stage.runs.ledger(run_id))[2]
+        assert record["status"] == "waiting"
+        assert record["result"]["wait"]["wait_key"] == "j"
+
+
+@pytest.mark.item(480)
+async def test_a_handler_may_wait_for_a_run_that_is_not_there(bed: Bed) -> None:
+    """The step fails, and says so."""
+
+    def handle(run: RunState, _effect: Effect) -> EffectOutcome:
+        return EffectOutcome.waiting(WaitState(WaitReason.SUBWORKFLOW, details=run.vars["details"]))
+
+    stage = await staged(bed, single(T.TOOL_CALLS, {}), effect_handlers={T.TOOL_CALLS: handle})
+    for details in ({}, {"sub_run_id": "gone"}):
+        state = await stage.play("flow", vars={"details": details})
+        assert "is gone" in str(state.error)
+
+
+@pytest.mark.item(392, 417, 455)
+@pytest.mark.parametrize("hours", [-11, 0, 14])
+async def test_an_instant_is_waited_for_in_any_zone(bed: Bed, hours: int) -> None:
+    """By a timer that outlives the host; one that is over is not waited for, a bad one fails the run."""
+    ahead_s = 8.0 if bed.backend == "memory" else 0.4
+    due = bed.clock.now() + timedelta(seconds=ahead_s)
+    zone = timezone(timedelta(hours=hours))
+
+    def until(at: datetime) -> dict[str, Any]:
+        return {"until": at.astimezone(zone).isoformat()}
+
+    stage = await staged(
+        bed,
+        single(T.WAIT_UNTIL, until(due)),
+        single(T.WAIT_UNTIL, until(due - timedelta(hours=2)), name="past"),
+        single(T.WAIT_UNTIL, {"until": "0001-01-01T00:00:00+14:00"}, name="first"),
+        single(T.WAIT_UNTIL, {"until": "soon"}, name="odd"),
+        single(T.WAIT_UNTIL, {"timeout_s": 1e300}, name="long"),
+        single(T.WAIT_UNTIL, {}, name="none"),
+    )
+    run_id = await stage.runs.start("flow")
+    await bed.seen(run_id, K.TIMER_SET)
+    assert await stage.runs.waits(run_id) == []
+    await stage.restart()
+
+    output = (await stage.ended(run_id)).output
+    assert bed.clock.now() >= due
+    assert output["out"] == {"waited_until": due.isoformat()}
+    past = await stage.play("past")
+    assert "waited_until" in past.output["out"]
+    assert not await bed.log(RunId(past.run_id), K.TIMER_SET)
+    for name, error in (
+        ("odd", "not a valid ISO"),
+        ("long", "too long"),
+        ("none", "needs payload"),
+    ):
+        assert error in str((await stage.play(name)).error)
+
+
+@pytest.mark.item(416, 418)
+@pytest.mark.parametrize("kind", [T.ASK_USER, T.WAIT_EVENT])
+async def test_a_deadline_ends_a_wait(bed: Bed, kind: EffectType) -> None:
+    """With a payload that says so; an answer before it is the answer."""
+    long_s, short_s = (900.0, 8.0) if bed.backend == "memory" else (60.0, 0.3)
+    payload = {"prompt": "?", "wait_key": "k"}
+    stage = await staged(
+        bed,
+        single(kind, payload | {"timeout_s": short_s}),
+        single(kind, payload | {"timeout_s": long_s}, name="long"),
+    )
+    run_id, other = await stage.runs.start("flow"), await stage.runs.start("long")
+    (wait,) = await stage.waits(run_id)
+    await stage.waits(other)
+    await stage.runs.resume(other, "k", 7)
+
+    assert (await stage.ended(other)).output == {"out": 7}
+    assert (await stage.ended(run_id)).output == {"out": {"timed_out": True, "until": wait.until}}
+    with pytest.raises(StaleResumeError):
+        await stage.runs.resume(run_id, "k", "late")
+
+
+@pytest.mark.item(416, 420, 457, 458)
+async def test_an_event_reaches_who_waits_in_its_scope(bed: Bed) -> None:
+    """Of a session, a flow, a run, or of all; from outside and by EMIT_EVENT, and no other tenant's."""
+    listens = {
+        scope: single(T.WAIT_EVENT, {"name": "paid", "scope": scope}, name=scope)
+        for scope in ("session", "workflow", "run", "global")
+    }
+    emits = {"name": "paid", "scope": "session", "session_id": "s1", "payload": {"n": 1}}
+    stage = await staged(bed, *listens.values(), single(T.EMIT_EVENT, emits, name="emit"))
+    foreign = FlowRuns(bed.runtime, stage.flows.app, tenant="t2")
+    runs = {name: await stage.runs.start(name, session_id="s1") for name in listens}
+    away = await foreign.start("global")
+    for run_id in (*runs.values(), away):
+        async with asyncio.timeout(20):
+            runs_of = foreign if run_id == away else stage.runs
+            while not await runs_of.waits(run_id):  # noqa: ASYNC110 - rows
+                await asyncio.sleep(0.01)
+
+    told = (await stage.play("emit")).output["out"]
+    assert (told["delivered"], told["resumed"]) == (1, [runs["session"]])
+    assert (await stage.ended(runs["session"])).output["out"]["payload"] == {"n": 1}
+    scopes = {
+        "workflow": {"workflow_id": "workflow"},
+        "run": {"run_id": str(runs["run"])},
+        "global": {},
+    }
+    for scope, whose in scopes.items():
+        assert (await stage.runs.emit("unpaid", scope=scope, **whose))["delivered"] == 0
+        told = await stage.runs.emit("paid", [scope], event_id="e", scope=scope, **whose)
+        assert told == {
+            "event_id": "e",
+            "wait_key": told["wait_key"],
+            "delivered": 1,
+            "resumed": [runs[scope]],
+        }
+        event = (await stage.ended(runs[scope])).output["out"]
+        assert (event["name"], event["payload"], event["event_id"]) == ("paid", [scope], "e")
+    assert (await foreign.state(away)).status is RunStatus.WAITING
+    assert (await foreign.emit("paid", 2))["delivered"] == 1
+
+
+@pytest.mark.item(420, 457)
+async def test_an_odd_event_is_refused(bed: Bed) -> None:
+    """Without a name, of another scope, or with what is no JSON; an effect that asks for it fails."""
+    stage = await staged(bed, single(T.EMIT_EVENT, {"name": "", "scope": "global"}))
+    with pytest.raises(GraphError, match="no name"):
+        await stage.runs.emit("")
+    with pytest.raises(GraphError, match="none of"):
+        await stage.runs.emit("paid", scope="world")
+    with pytest.raises(NotSerializableError):
+        await stage.runs.emit("paid", object())
+    assert "no name" in str((await stage.play("flow")).error)
+
+
+def listening(times: int) -> WorkflowSpec:
+    """A flow that hears so many events."""
+
+    def hear(run: RunState, _ctx: Any) -> StepPlan:
+        heard = run.vars.setdefault("heard", [])
+        heard += [run.vars["event"]["payload"]] if "event" in run.vars else []
+        if len(heard) == times:
+            return StepPlan("hear", complete_output=heard)
+        effect = Effect(T.WAIT_EVENT, {"name": "e", "scope": "global"}, "event")
+        return StepPlan("hear", effect, next_node="hear")
+
+    return WorkflowSpec("ear", "hear", {"hear": hear})
+
+
+@pytest.mark.item(420, 458)
+async def test_an_event_of_one_id_answers_one_wait_of_a_run(bed: Bed) -> None:
+    """Emitted again it finds the next wait, which goes on; another one ends that. Over restarts."""
+    stage = await staged(bed, listening(2))
+    run_id = await stage.runs.start("ear")
+    await stage.waits(run_id)
+    name = "e"
+    await stage.runs.emit(name, 1, event_id="x")
+    await bed.seen(run_id, K.ASK_SENT, times=2)
+    await stage.waits(run_id)
+    assert (await stage.runs.emit(name, 2, event_id="x"))["delivered"] == 1
+    await bed.seen(run_id, K.ASK_SENT, times=3)
+    await stage.restart()
+    await stage.waits(run_id)
+    await stage.runs.emit(name, 3, event_id="y")
+
+    assert (await stage.ended(run_id)).output == [1, 3]
+
+
+@pytest.mark.item(420, 458)
+async def test_branches_that_wait_for_one_event_all_hear_it(bed: Bed) -> None:
+    """Once each, whatever their order."""
+    event = {"name": "both", "scope": "global"}
+    nodes = {name: asking(T.WAIT_EVENT, event, key=f"in.{name}") for name in "xyz"}
+    nodes |= {"fork": forking(*"xyz"), "end": ending}
+    stage = await staged(bed, WorkflowSpec("flow", "fork", nodes))
+    run_id = await stage.runs.start("flow")
+    await stage.waits(run_id, 3)
+
+    told = await stage.runs.emit("both", 5, event_id="x")
+
+    assert (told["delivered"], told["resumed"]) == (1, [run_id])
+    output = (await stage.ended(run_id)).output
+    assert {name: one["payload"] for name, one in output["in"].items()} == dict.fromkeys("xyz", 5)
+    assert (await stage.runs.state(run_id)).vars["_runtime"]["events_seen"] == ["x"]
+
+
+@pytest.mark.item(420, 458)
+async def test_an_emission_reaches_each_listener_once(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In pages, also those that wait for the next event before the emission is through."""
+    count = 12
+    stage = await staged(bed, listening(2))
+    runs = [await stage.runs.start("ear") for _ in range(count)]
+    for run_id in runs:
+        await stage.waits(run_id)
+    emit = bed.runtime.store.arrivals.emit
+    pages: list[list[Any]] = []
+
+    async def slowly(event: str, payload: Any, **more: Any) -> Any:
+        found = await emit(event, payload, **more, limit=5)
+        pages.append([run_id for run_id, _ in found])
+        for told in found:
+            bed.runtime.approvals._on_answer(*told)
+        for run_id in pages[-1]:
+            await bed.seen(run_id, K.ASK_SENT, times=2)
+            await stage.waits(run_id)
+        return found
+
+    monkeypatch.setattr(bed.runtime.store.arrivals, "emit", slowly)
+    told = await stage.runs.emit("e", 1)
+    monkeypatch.undo()
+
+    assert [len(one) for one in pages] == [5, 5, 2, 0]
+    assert told["delivered"] == count
+    assert told["resumed"] == sorted(runs)
+    assert MOST_ANSWERED == 2000
+    assert (await stage.runs.emit("e", 2))["delivered"] == count
+    assert [(await stage.ended(run_id)).output for run_id in runs] == [[1, 2]] * count

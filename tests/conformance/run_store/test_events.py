@@ -1,0 +1,40 @@
+"""The contract of every `RunStore`: events answer the waits of graphs that are for them, run by run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.waits import Wait
+from tests.conformance.talk import answers, rest
+
+if TYPE_CHECKING:
+    from tests.conformance.bed import Bed
+
+
+@pytest.mark.item(420, 458)
+async def test_an_event_answers_all_waits_of_each_run_in_pages(bed: Bed) -> None:
+    """A page begins behind a run: who waits again for the event meanwhile is not in a later one."""
+    runs = [await bed.begin(agent=AgentId("clerk", str(n))) for n in range(5)]
+    by_id = sorted(runs, key=lambda run: run.run_id)
+    ids = [run.run_id for run in by_id]
+    for run in runs:
+        waits = [Wait(str(n), "event", f"w{n}", request={"event": "e"}) for n in range(2)]
+        await rest(run, *waits, Wait("2", "event", "other", request={"event": "f"}))
+    emit = bed.store.arrivals.emit
+
+    first = await emit("e", {"n": 1}, limit=2)
+    second = await emit("e", {"n": 1}, after=first[-1][0], limit=2)
+    third = await emit("e", {"n": 1}, after=second[-1][0], limit=2)
+
+    assert [run_id for run_id, _ in (*first, *second, *third)] == ids
+    assert [agent for _, agent in third] == [by_id[4].agent]
+    assert await emit("e", {"n": 2}) == []
+    assert await emit("e", {"n": 2}, after=ids[-1]) == []
+    for run in runs:
+        told = [(f"w{n}", "resumed", {"n": 1}) for n in range(2)]
+        found = [(one.key, one.status, one.result) for one in await answers(bed, run)]
+        assert sorted(found, key=repr)[: len(told)] == told
+    assert [run_id for run_id, _ in await emit("f", None, after=ids[2])] == ids[3:]

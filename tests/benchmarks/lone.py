@@ -34,6 +34,7 @@ MORE_OF_A_RUN: Final = {
 }
 
 Figures = dict[str, float]
+OF_LOOP = frozenset({"tasks", "futures", "call_soon"})
 
 
 class Lone:
@@ -55,7 +56,7 @@ class Lone:
 
     async def each(self, play: Callable[[], Awaitable[None]]) -> Figures:
         """Return the figures of one play, which is played before once."""
-        pause = await self._counted(_nothing, min)  # what was begun before may go on beside it
+        pause = await self._counted(_nothing, _least)  # what was begun before may go on beside it
         found = await self._of(play)
         return {name: found[name] - pause.get(name, 0) for name in found}
 
@@ -67,10 +68,10 @@ class Lone:
 
     async def _of(self, play: Callable[[], Awaitable[None]]) -> Figures:
         rows = await self._rows(play)
-        return {"rows": rows, **await self._counted(play, statistics.median)}
+        return {"rows": rows, **await self._counted(play, _middle)}
 
     async def _counted(
-        self, play: Callable[[], Awaitable[None]], of_all: Callable[[list[int]], float]
+        self, play: Callable[[], Awaitable[None]], of_all: Callable[[str, list[int]], float]
     ) -> Figures:
         found: list[dict[str, int]] = []
         self._counts.is_telling = False
@@ -80,7 +81,7 @@ class Lone:
             await self._settled()
             found.append((self._counts.read(self._stage.store) - before).figures())
         self._counts.is_telling = True
-        return {name: of_all([one[name] for one in found]) for name in found[0]}
+        return {name: of_all(name, [one[name] for one in found]) for name in found[0]}
 
     async def _rows(self, play: Callable[[], Awaitable[None]]) -> int:
         """Return how many rows a play writes; one before it has the sessions tell what they did earlier."""
@@ -99,6 +100,18 @@ class Lone:
             is_idle = not self._stage.runtime._host.worker.dispatcher.load
             if is_idle and self._counts.read(self._stage.store).statements == before:
                 return
+
+
+def _least(_: str, counts: list[int]) -> float:
+    return min(counts)
+
+
+def _middle(name: str, counts: list[int]) -> float:
+    """Return what a play takes: of the event loop the least.
+
+    On a busy machine an answer may come in two pieces, or behind others, and each takes futures and calls.
+    """
+    return min(counts) if name in OF_LOOP else statistics.median(counts)
 
 
 async def _nothing() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.workflow.errors import GraphError, SpecChangedError
+from actors.kernel.workflow.errors import GraphError, SpecChangedError, StaleResumeError
 from actors.workflow import (
     Effect,
     EffectOutcome,
@@ -215,3 +215,19 @@ async def test_a_long_run_continues_as_new_and_its_ledger_is_whole(bed: Bed) -> 
     assert verify_ledger_chain(ledger)["ok"]
     with pytest.raises(GraphError, match="are the runtime's"):
         await runs.start("work", vars={"_runtime": {"effect_seq": "x"}})
+
+
+async def test_an_answer_that_comes_too_late_is_refused(bed: Bed) -> None:
+    """The first wait of its key timed out: it would be kept for nobody. An event needs its scope's id."""
+    late = {"prompt": "?", "wait_key": "a", "timeout_s": 0.01}
+    ask = lambda run, _ctx: StepPlan("a", Effect(EffectType.ASK_USER, late, "a"), next_node="b")  # noqa: E731
+    spec = WorkflowSpec("late", "a", {"a": ask, "b": asking("b", "end"), "end": telling})
+    runs = await app_on(bed, spec)
+    run_id = await runs.start("late")
+    await waits_for(runs, run_id, "b")
+    with pytest.raises(StaleResumeError, match="does not wait for 'a' any more"):
+        await runs.answer(run_id, "a", 1)
+    await runs.answer(run_id, "b", 1)
+    await bed.result(run_id)
+    with pytest.raises(GraphError, match="needs session_id"):
+        await runs.emit("paid", scope="session")

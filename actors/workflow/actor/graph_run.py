@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -37,7 +36,7 @@ RESTORED: Final = "restored"
 """In the message of a run that begins with a snapshot: this, and whether its graph may be another one."""
 HEAD: Final = "head"
 WAITED: Final = "waited"
-"""Beside the state of a run that continues: the hash of its last record, and its numbers of waits by key."""
+"""Beside the state of a run that continues: the hash of its last record, and the keys of its waits."""
 
 
 class GraphRun:
@@ -75,7 +74,7 @@ class GraphRun:
     def _begin(self, given: dict[str, Any]) -> None:
         if STATE in given:
             self._decided.go_on(*carried(given), given[HEAD])
-            self._wait_ends.counts = Counter(given[WAITED])
+            self._wait_ends.waited = {*given[WAITED]}
             return
         if RESTORED in given:
             snapshot, is_forced = _snapshot_in(given[RESTORED])
@@ -130,7 +129,8 @@ class GraphRun:
         is_over = state.fork is not None or state.status.is_terminal
         if is_long and not is_over and not self._verbs.is_replaying:
             opened = made.opened.get(())
-            kept = {STATE: state.to_dict(), HEAD: made.head, WAITED: {**self._wait_ends.counts}}
+            waited = sorted(self._wait_ends.waited | self._wait_ends.waiting)
+            kept = {STATE: state.to_dict(), HEAD: made.head, WAITED: waited}
             kept[OPENED_STEP] = None if opened is None else opened.to_dict()
             await self._ctx.continue_as_new(kept)
 

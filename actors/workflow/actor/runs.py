@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId
+from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.rows import BufferedSignal, RunRow
 from actors.kernel.runtime.scheduler import RunStatus as RowStatus
 from actors.kernel.runtime.waits import event_id as event_of_tenant
@@ -27,7 +28,7 @@ from actors.workflow.actor.ledger_feed import begin_of_generation
 from actors.workflow.actor.step_entry import Folded
 from actors.workflow.actor.wait_ends import WAIT, answer_key
 from actors.workflow.machine import limits
-from actors.workflow.machine.event_keys import event_from, key_of_payload
+from actors.workflow.machine.event_keys import SCOPES, event_from, key_of_payload
 from actors.workflow.machine.starting import restored_run
 from actors.workflow.machine.variables import LIMITS, with_path
 
@@ -192,7 +193,7 @@ class FlowRuns:
         """Answer a wait that a run has or will have: an answer that comes before its first wait is kept for it.
 
         Raises:
-            StaleResumeError: The run ended, or has an answer of this key.
+            StaleResumeError: The run ended, has an answer of this key, or its first wait of this key is over.
             NotSerializableError: See `resume`.
             NoSuchRunError: See `state`.
         """
@@ -202,7 +203,9 @@ class FlowRuns:
         if any(one.get("wait_key") == wait_key for _, one in await self._open(run_id)):
             await self.resume(run_id, wait_key, payload)
             return
-        clean, place = durable_copy(payload, "payload"), answer_key(run_id, wait_key, 0)
+        clean, place = durable_copy(payload, "payload"), answer_key(run_id, wait_key)
+        if await self._has_asked(run_id, place):
+            raise StaleResumeError(run_id, f"Run does not wait for {wait_key!r} any more")
         if not await self._runtime.approvals.answer(run_id, place, clean, early=True):
             raise StaleResumeError(run_id, f"Run has an answer to {wait_key!r} already")
 
@@ -218,11 +221,14 @@ class FlowRuns:
             scope: `scope`, and `session_id`, `workflow_id` or `run_id`; a global event without.
 
         Raises:
-            GraphError: It has no name, or no such scope.
+            GraphError: It has no name, no such scope, or not the id that the scope needs.
             NotSerializableError: The path of what is not JSON data in `payload`.
         """
         clean = durable_copy(payload, "payload")
         told = {"name": name, "payload": clean, "scope": "global"} | scope
+        needed = f"{told['scope']}_id"
+        if told["scope"] in SCOPES and told["scope"] != "global" and not scope.get(needed):
+            raise GraphError(f"event {name!r}", f"scope {told['scope']!r} needs {needed}")
         key = key_of_payload(RunState("", "", RunStatus.RUNNING, ""), told)
         id_ = event_id or new_id()
         event = event_from(told, id_, "")
@@ -286,6 +292,13 @@ class FlowRuns:
         async for entry in self._runtime.entries(run_id, from_seq=from_seq):
             folded.add(entry)
         return folded
+
+    async def _has_asked(self, run_id: RunId, place: str) -> bool:
+        """Return whether the log of a run has a wait for this answer."""
+        async for entry in self._runtime.entries(run_id):
+            if entry.kind == K.ASK_SENT and entry.payload["message_id"] == place:
+                return True
+        return False
 
     async def _open(self, run_id: RunId) -> list[tuple[str, dict[str, Any]]]:
         """Return the open waits of a run from outside: the keys of their answers, and what they are."""

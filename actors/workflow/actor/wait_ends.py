@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, cast
@@ -28,12 +27,14 @@ class WaitEnds:
     """Waits for a run of a graph.
 
     Attributes:
-        counts: How many waits the run has begun, by their keys.
+        waited: The keys of the waits of generations before.
+        waiting: Those of this one.
     """
 
     def __init__(self, ctx: RunContext, decided: Decisions, subs: SubGraphs) -> None:
         self._ctx, self._decided, self._subs = ctx, decided, subs
-        self.counts: Counter[str] = Counter()
+        self.waited: set[str] = set()
+        self.waiting: set[str] = set()
 
     async def end(self, wait: WaitState) -> Decide:
         """Return what is decided on a wait when it has ended."""
@@ -52,20 +53,22 @@ class WaitEnds:
         if wait.reason is WaitReason.EVENT:
             request[EVENT] = event_id(self._ctx.tenant_id, key)
         before = waits.seen_events(self._decided.state)
+        verbs, first = self._ctx.graph, answer_key(self._ctx.run_id, key)
         while True:
-            n = self.counts[key]
-            self.counts[key] += 1
-            place = answer_key(self._ctx.run_id, key, n)
-            is_answered, answer = await self._ctx.graph.wait(kind, place, request, until)
+            self.waiting.add(key)
+            place = verbs.wait_key(first, is_taken=key in self.waited)
+            is_answered, answer = await verbs.wait(kind, place, request, until)
             if not is_answered:
                 return _fallen_due(wait.until or "")
-            if _event_in(wait, answer) not in before:
+            is_old = _event_in(wait, answer) in before
+            again = verbs.next_is_wait()  # the log decides: branches may replay in another order
+            if not (is_old if again is None else again):
                 return partial(_replied, wait, answer)
 
 
-def answer_key(run_id: RunId, wait_key: str, n: int) -> str:
-    """Return the key of the answer to a run's n-th wait of this key, from 0."""
-    return derive_id("wait", run_id, wait_key, n)
+def answer_key(run_id: RunId, wait_key: str) -> str:
+    """Return the key of the answer to a run's first wait of this key."""
+    return derive_id("wait", run_id, wait_key)
 
 
 def _event_in(wait: WaitState, answer: Any) -> Any:

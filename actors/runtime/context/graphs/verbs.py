@@ -10,7 +10,7 @@ from typing import Any, Final
 from actors.kernel.json import JsonValue, canonical_json
 from actors.kernel.runtime.effects import EffectCall, EffectMode, args_hash
 from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.ids import RunId, derive_id
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.waits import WaitKind, event_id
 from actors.runtime.context.call import Call, Payload, RunState
@@ -64,6 +64,7 @@ class GraphVerbs:
     ) -> None:
         self._run, self._effects, self._waits, self._on_nudges = run, effects, waits, on_nudges
         self.boundaries = BoundaryVerbs(run, waits)
+        self._asked: set[str] | None = None
 
     @property
     def is_replaying(self) -> bool:
@@ -131,6 +132,31 @@ class GraphVerbs:
             after = heard[-1]
         return heard
 
+    def wait_key(self, first: str, *, is_taken: bool) -> str:
+        """Return the key of a wait that begins here: `first`, unless the run has waited for that.
+
+        Args:
+            first: Of the first wait of a name.
+            is_taken: Whether a generation before has waited for it.
+        """
+        if self._asked is None:
+            begun = (place.begin for place in self._run.history.places.values())
+            asked = (one for one in begun if one is not None and one.kind == K.ASK_SENT)
+            self._asked = {str(one.payload["message_id"]) for one in asked}
+        position = self._run.scheduler.enter("wait").next_position
+        is_other = is_taken or first in self._asked
+        key = derive_id("wait", first, position) if is_other else first
+        self._asked.add(key)
+        return key
+
+    def next_is_wait(self) -> bool | None:
+        """Return whether the log has another wait here; None: it has nothing."""
+        position = self._run.scheduler.enter("wait").next_position
+        place = self._run.history.places.get(position)
+        if place is None:
+            return None
+        return place.begin is not None and place.begin.kind == K.ASK_SENT
+
     async def wait(
         self, kind: WaitKind, key: str, request: JsonValue, until: datetime | None
     ) -> tuple[bool, JsonValue]:
@@ -138,12 +164,12 @@ class GraphVerbs:
 
         Args:
             kind: Who answers.
-            key: Of the answer; another one for each wait of the run.
+            key: Of the answer; see `wait_key`.
             request: What others see of the wait: JSON data.
             until: When the wait is over without an answer; None: never.
         """
         call = Call(self._run, "wait")
-        words: JsonValue = ["wait", kind, key]
+        words: JsonValue = ["wait", kind]  # a replay has the key from the log
         known = call.meet(ENDS, f"wait for {kind}", words)
         if known is not None:
             await call.in_order(known)

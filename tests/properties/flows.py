@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from actors.errors import DecisionRefusedError
 from actors.kernel.runtime.ids import RunId
@@ -177,8 +177,8 @@ class FlowPlay:
 def repeatable(program: list[Any]) -> list[Any]:
     """Return a program whose work may happen twice.
 
-    Work that may not is in doubt behind a death. Then the run is parked, and what other branches executed at that
-    moment is abandoned: see `tests/behaviour/test_flow_deaths.py` for such work without branches.
+    Work that may not is in doubt behind a death. Then the run is parked, and what other branches executed at
+    that moment is abandoned: see `tests/behaviour/test_flow_deaths.py` for such work without branches.
     """
 
     def changed(one: Any) -> Any:

@@ -14,7 +14,6 @@ from cyclopts import App, CycloptsError, Group
 
 from actors import errors
 from actors.kernel.storage.errors import UnknownNodeError, UnknownSessionError
-from actors.kernel.workflow.errors import NoSuchRunError
 from compose.commands.output import Exit, NoDataError
 from compose.host.collector import loading
 
@@ -195,7 +194,6 @@ def _complain(text: str) -> None:
 
 _NOT_FOUND: Final = (
     errors.UnknownRunError,
-    NoSuchRunError,
     errors.UnknownApprovalError,
     errors.UnknownScheduleError,
     NoDataError,
@@ -213,6 +211,7 @@ _UNREACHABLE: Final = frozenset(
         "UnreachableError",
     }
 )
+_GONE: Final = ("NoSuchRunError", "UnknownRunError")
 _USAGE: Final = ("BadRequestError", "DecisionRefusedError", "NotPermittedError", "TooLargeError")
 _OURS: Final = frozenset({"actors", "broker", "compose", "persistence"})
 
@@ -241,7 +240,7 @@ def explained(exc: Exception) -> tuple[str, Exit]:
 
 def _code(exc: errors.ActorsError) -> Exit:
     name = type(exc).__name__
-    if isinstance(exc, _NOT_FOUND) or name == errors.UnknownRunError.__name__:
+    if isinstance(exc, _NOT_FOUND) or name in _GONE:
         return Exit.NOT_FOUND
     if name in _UNREACHABLE:
         return Exit.UNREACHABLE

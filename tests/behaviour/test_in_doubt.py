@@ -210,3 +210,26 @@ async def test_a_host_that_stops_in_order_lets_it_come_to_its_end(
 
     assert await bed.result(run_id) == ["paid", "after"]
     assert bed.world.count["pay"] == 1
+
+
+async def test_what_other_branches_did_goes_on_behind_a_decision(bed: Bed) -> None:
+    """Parking closed them in the middle of an effect; it is done again."""
+    calls: list[str] = []
+
+    async def work(name: str) -> str:
+        calls.append(name)
+        if calls.count(name) <= (1 if name == "doubtful" else 2):
+            await asyncio.Event().wait()
+        return name
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> list[str]:
+        del inbox
+        doubtful = ctx.step("doubtful", work, "doubtful", effect="at_most_once")
+        return await ctx.gather(doubtful, ctx.step("other", work, "other"))
+
+    run_id = await bed.submit(await bed.serve(act))
+    await bed.until(lambda: len(calls) == 2)
+    await bed.restart()
+    parked = await bed.seen(run_id, K.RUN_PARKED)
+    await bed.runtime.resolve(run_id, str(parked.payload["at"]), action="retry")
+    assert await bed.result(run_id) == ["doubtful", "other"]

@@ -80,6 +80,11 @@ class Memory:
         return memory
 
     def _read(self, seq: int, line: Line) -> None:
+        if line.kind == "run.parked":
+            before = seq - 1
+            while self.log[before].kind == "effect.abandoned":
+                self.records[self.log[before].position].abandoned = None
+                before -= 1
         if line.position.startswith("in."):
             self.inputs.append(line.data["id"])
         if line.kind == "run.attempt_failed":

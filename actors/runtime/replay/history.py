@@ -106,6 +106,8 @@ class History:
     retry: RetryPolicy | None = None
     parent_agent: str | None = None
     _limits: list[tuple[int, int]] = field(default_factory=list)
+    _closed: list[Place] = field(default_factory=list)
+    """The places of the last entries, if they abandon effects."""
 
     @classmethod
     def of(cls, entries: Sequence[RunLogEntry]) -> History:
@@ -143,6 +145,11 @@ class History:
         return sum(seq >= self.progress_seq for seq in seqs)
 
     def _add(self, entry: RunLogEntry, *, is_void: bool) -> None:
+        if entry.kind == K.RUN_PARKED:
+            for place in self._closed:  # by the parking, not by the code: it comes here again
+                place.abandoned = None
+        if entry.kind != K.EFFECT_ABANDONED:
+            self._closed.clear()
         if not entry.position:
             self._add_own(entry)
             return
@@ -187,6 +194,7 @@ class History:
             place.resolved = entry
         elif kind == K.EFFECT_ABANDONED:
             place.abandoned = entry
+            self._closed.append(place)
         else:
             if place.begin is not None and not _belongs(place.begin, entry):
                 place.begin = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias
 
@@ -132,3 +132,13 @@ class ArrivalStore(Protocol):
             after: Only runs behind this one, in the order of their ids.
             limit: How many runs at most.
         """
+
+
+async def emit_to_all(
+    store: ArrivalStore, event: str, payload: JsonValue
+) -> AsyncIterator[list[tuple[RunId, AgentId]]]:
+    """Answer all open waits for an event, each run once; yield the runs of each call of `emit`."""
+    after = ""
+    while found := await store.emit(event, payload, after=after):
+        yield found
+        after = found[-1][0]

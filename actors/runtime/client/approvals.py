@@ -12,6 +12,7 @@ from actors.kernel.json import JsonValue
 from actors.kernel.runtime.communication import ApprovalRequest
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.waits import GRAPH_WAITS, Answer, AnswerStatus, OpenWait
+from actors.kernel.store.arrivals import emit_to_all
 from actors.kernel.store.lists import ApprovalFilter
 from actors.kernel.store.store import RunStore
 from actors.kernel.text import check_name_of, check_text_of, is_name
@@ -97,12 +98,11 @@ class Approvals:
         Raises:
             MessageTooLargeError: It has more than 256 KiB.
         """
-        clean, heard, after = payload_of(payload, what="an event"), list[RunId](), ""
-        while found := await self._store.arrivals.emit(event, clean, after=after):
+        clean, heard = payload_of(payload, what="an event"), list[RunId]()
+        async for found in emit_to_all(self._store.arrivals, event, clean):
             for run_id, agent_id in found:
                 self._on_answer(run_id, agent_id)
             heard += [run_id for run_id, _ in found]
-            after = heard[-1]
         return heard
 
     async def decide(

@@ -86,9 +86,16 @@ class Question(AnswerWait):
             entry["request"] = request
         if self._timeout_s is not None:
             self.at = self.run.clock.now() + timedelta(seconds=self._timeout_s)
-            entry |= {"timeout_s": self._timeout_s, "at": self.at.isoformat()}
+            entry["timeout_s"] = self._timeout_s
+        if self.at is not None:
+            entry["at"] = self.at.isoformat()
         self.is_asked = True
         self.call.record(K.ASK_SENT, entry)
+
+    @override
+    def answered(self, answer: Answer) -> Entry:
+        entry: Payload = {"outcome": answer.status, "result": answer.result}
+        return self.call.entry(K.ASK_REPLIED, entry)
 
 
 class Ask(Question):
@@ -223,11 +230,6 @@ class ApprovalQuestion(Question):
         return Wait(position, "approval", self.key, request=self._request, expires_at=self.at)
 
     @override
-    def answered(self, answer: Answer) -> Entry:
-        entry: Payload = {"outcome": answer.status, "result": answer.result}
-        return self.call.entry(K.ASK_REPLIED, entry)
-
-    @override
     async def timed_out(self) -> Entry:
         return self.call.entry(K.ASK_TIMEOUT, {"outcome": ApprovalStatus.EXPIRED.value})
 
@@ -244,10 +246,6 @@ class ClientQuestion(Question):
     @override
     async def prepare(self) -> Wait:
         return Wait(self.call.position, "tool", self.key, request=self._request)
-
-    @override
-    def answered(self, answer: Answer) -> Entry:
-        return self.call.entry(K.ASK_REPLIED, {"outcome": answer.status, "result": answer.result})
 
 
 class Questions:

@@ -9,8 +9,8 @@ from typing_extensions import override
 
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.waits import Answer, Wait, WaitKind
-from actors.runtime.context.call import Call, Entry, Payload
+from actors.kernel.runtime.waits import Wait, WaitKind
+from actors.runtime.context.call import Call, Entry
 from actors.runtime.context.question import Question
 
 ENDS: Final = (K.ASK_SENT, K.ASK_REPLIED, K.ASK_TIMEOUT)
@@ -24,29 +24,14 @@ class OutsideWait(Question):
         self, call: Call, kind: WaitKind, key: str, request: JsonValue, until: datetime | None
     ) -> None:
         super().__init__(call, kind, None)
-        self._kind, self._request, self._until = kind, request, until
-        self.key = key
-
-    @override
-    def ask(self, request: JsonValue = None, call_id: str = "") -> None:
-        """Record what is waited for, and until when."""
-        entry: Payload = {"target": self.target, "message_id": self.key, "request": self._request}
-        if self._until is not None:
-            self.at = self._until
-            entry["at"] = self._until.isoformat()
-        self.is_asked = True
-        self.call.record(K.ASK_SENT, entry)
+        self._kind, self._request = kind, request
+        self.key, self.at = key, until
 
     @override
     async def prepare(self) -> Wait:
         return Wait(
             self.call.position, self._kind, self.key, request=self._request, expires_at=self.at
         )
-
-    @override
-    def answered(self, answer: Answer) -> Entry:
-        entry: Payload = {"outcome": answer.status, "result": answer.result}
-        return self.call.entry(K.ASK_REPLIED, entry)
 
     @override
     async def timed_out(self) -> Entry:

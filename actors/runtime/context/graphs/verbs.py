@@ -13,6 +13,7 @@ from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import RunId, derive_id
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.waits import WaitKind, event_id
+from actors.kernel.store.arrivals import emit_to_all
 from actors.runtime.context.call import Call, Payload, RunState
 from actors.runtime.context.effects import Effects
 from actors.runtime.context.graphs.boundaries import BoundaryVerbs
@@ -125,11 +126,10 @@ class GraphVerbs:
 
     async def emit(self, name: str, payload: JsonValue) -> list[RunId]:
         """Answer the waits of the tenant for an event, as `Approvals.emit` does; called within an effect."""
-        event, heard, after = event_id(self._run.agent_id.tenant, name), list[RunId](), ""
-        while found := await self._run.store.arrivals.emit(event, payload, after=after):
+        event, heard = event_id(self._run.agent_id.tenant, name), list[RunId]()
+        async for found in emit_to_all(self._run.store.arrivals, event, payload):
             self._on_nudges([Nudge("signal", agent, run_id) for run_id, agent in found])
             heard += [run_id for run_id, _ in found]
-            after = heard[-1]
         return heard
 
     def wait_key(self, first: str, *, is_taken: bool) -> str:
@@ -176,7 +176,7 @@ class GraphVerbs:
             return known.kind == K.ASK_REPLIED, known.payload.get("result")
         wait = OutsideWait(call, kind, key, request, until)
         if not wait.resume():
-            wait.ask()
+            wait.ask(request)
         self._run.answers.invalidate()
         await call.begin()
         _, payload = await self._waits.answer(wait)

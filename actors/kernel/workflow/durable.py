@@ -45,7 +45,12 @@ def plain_copy(value: Any) -> Any:
 
 def json_digest(value: Any) -> str:
     """Return the SHA-256 of JSON data in hexadecimal: the same for equal data in every process."""
-    return hashlib.sha256(canonical_json(value).encode(errors="surrogatepass")).hexdigest()
+    return hashlib.sha256(json_text(value)).hexdigest()
+
+
+def json_text(value: Any) -> bytes:
+    """Return JSON data as text, in UTF-8: the same for equal data in every process."""
+    return canonical_json(value).encode(errors="surrogatepass")
 
 
 class _Culprit(Exception):  # noqa: N818 - a signal inside this module

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from actors.kernel.workflow.drawn import new_id, utc_now_iso
-from actors.kernel.workflow.durable import WRAPPED, durable_copy, json_digest
+from actors.kernel.workflow.durable import WRAPPED, durable_copy, json_text
 from actors.kernel.workflow.effects import Effect, StepStatus, WaitState
 from actors.kernel.workflow.run_state import RunState
 
@@ -114,8 +115,13 @@ def chained(record: dict[str, Any], prev_hash: str | None) -> dict[str, Any]:
 
 def hash_of(record: dict[str, Any]) -> str:
     """Return the SHA-256 of a record in hexadecimal, over all but its own hash and signature."""
+    return hashlib.sha256(hashed_text(record)).hexdigest()
+
+
+def hashed_text(record: dict[str, Any]) -> bytes:
+    """Return the text that the hash of a record is made of."""
     told = {name: value for name, value in record.items() if name not in _UNHASHED}
-    return json_digest(told)
+    return json_text(told)
 
 
 def verify_ledger_chain(

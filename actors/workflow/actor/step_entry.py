@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
-from actors.kernel.json import canonical_json
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.workflow.run_state import RunState
-from actors.kernel.workflow.step_record import StepRecord
+from actors.kernel.workflow.step_record import StepRecord, hashed_text
 from actors.workflow.actor.outcomes import outcome_in
 from actors.workflow.machine.branches import Path
 from actors.workflow.machine.deltas import OpenStep
@@ -39,12 +37,9 @@ def linked(record: StepRecord, prev_hash: str | None) -> tuple[dict[str, Any], i
 
     Its values are not copied: the machine has checked them.
     """
-    told = {name: getattr(record, name) for name in _NAMES}
-    told["prev_hash"] = prev_hash
-    del told["record_hash"], told["signature"]
-    text = canonical_json(told).encode(errors="surrogatepass")
-    told |= {"record_hash": hashlib.sha256(text).hexdigest(), "signature": None}
-    return told, len(text)
+    told = {name: getattr(record, name) for name in _NAMES} | {"prev_hash": prev_hash}
+    text = hashed_text(told)
+    return told | {"record_hash": hashlib.sha256(text).hexdigest()}, len(text)
 
 
 def packed(record: dict[str, Any], opened: OpenStep | None, result_at: str) -> dict[str, Any]:
@@ -109,7 +104,7 @@ def carried(given: dict[str, Any]) -> tuple[RunState, dict[Path, OpenStep]]:
 
 @dataclass(slots=True)
 class Folded:
-    """A log of a run of a graph, folded.
+    """A log of a run of a graph, or its part from a ``run.continued`` on, folded.
 
     Attributes:
         state: The state behind it; None: the run has not begun.
@@ -123,14 +118,6 @@ class Folded:
     records: list[dict[str, Any]] = field(default_factory=list)
     taken: set[int] = field(default_factory=set)
     _results: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, entries: Iterable[RunLogEntry]) -> Folded:
-        """Return the fold of a log, or of its part from a ``run.continued`` on."""
-        found = cls()
-        for entry in entries:
-            found.add(entry)
-        return found
 
     def add(self, entry: RunLogEntry) -> None:
         """Add the next entry."""

@@ -7,6 +7,7 @@ from typing import Any
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId
 from actors.runtime.context.run_context import RunContext
+from actors.workflow.actor.flow_address import flow_and_id
 from actors.workflow.actor.graph_run import GraphRun
 from actors.workflow.actor.terms import FlowTerms
 
@@ -25,7 +26,7 @@ class FlowAgent:
     def __init__(self, id: AgentId, terms: FlowTerms) -> None:  # noqa: A002 - as every agent has it
         self.id, self._terms = id, terms
         self.batch = 1
-        self._flow = id.key.partition(":")[0]
+        self._flow, _ = flow_and_id(id)
         self.unfit: str | None = None
         if self._flow not in terms.specs:
             self.unfit = (

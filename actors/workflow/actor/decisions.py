@@ -115,9 +115,7 @@ class Decisions:
             made = [{**self._linked(one), NOTE: path} for one in decided.records]
             self._noted[place] = step.record(made)
             self.state = decided.state
-        elif step.seq > self._noted.get(
-            place, -1
-        ):  # branches do not replay in the order of the log
+        elif step.seq > self._noted.get(place, -1):  # not in the order of the log: as `_find_head`
             self._noted[place] = step.seq
             for told in step.known:
                 self._take(told, {})

@@ -45,7 +45,7 @@ async def ledger_feed(
 ) -> AsyncGenerator[PlacedRecord, None]:
     """Yield the records of a run behind a place, in order: the same ones wherever a reader begins.
 
-    Reads the log from the last ``run.continued`` before that place.
+    Reads the log from the last ``run.continued`` before that place, or all of a short one.
 
     Args:
         runtime: Where the log is.
@@ -56,12 +56,17 @@ async def ledger_feed(
     Raises:
         RunSweptError: The log is not kept any more.
     """
-    begin = await begin_of_generation(runtime, run_id, after.seq)
+    begin = await fold_from(runtime, run_id, after.seq)
     read = runtime.tail if follow else runtime.entries
     async with aclosing(_placed(read(run_id, from_seq=begin))) as records:
         async for one in records:
             if one.place > after:
                 yield one
+
+
+async def fold_from(runtime: Runtime, run_id: RunId, seq: int) -> int:
+    """Return where a log is read from by who folds it up to an entry; a short one is read once, from 0 on."""
+    return 0 if seq < _REACH else await begin_of_generation(runtime, run_id, seq)
 
 
 async def begin_of_generation(runtime: Runtime, run_id: RunId, seq: int) -> int:

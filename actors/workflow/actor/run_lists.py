@@ -10,6 +10,7 @@ from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.store.lists import ListStore, RunFilter
+from actors.workflow.actor.flow_address import flow_and_id
 
 PAGE: Final = 500
 """So many rows are read at once for the runs of one flow."""
@@ -26,7 +27,7 @@ class FlowRunPage(NamedTuple):
 
 def flow_of(row: RunRow) -> str:
     """Return the name of the flow that a run is of."""
-    return row.agent_id.key.partition(":")[0]
+    return flow_and_id(row.agent_id)[0]
 
 
 async def run_of_id(lists: ListStore, agent_id: AgentId) -> RunRow | None:

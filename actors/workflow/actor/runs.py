@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.supervision import HistoryRetention
-from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId
+from actors.kernel.runtime.ids import DEFAULT_TENANT, RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.rows import BufferedSignal, RunRow
 from actors.kernel.runtime.scheduler import RunStatus as RowStatus
@@ -22,15 +22,17 @@ from actors.kernel.workflow.snapshots import Snapshot
 from actors.runtime.runtime import Runtime
 from actors.workflow.actor.control import SIGNAL, wanted
 from actors.workflow.actor.emitting import report
+from actors.workflow.actor.flow_address import flow_address
 from actors.workflow.actor.flows import Flows
 from actors.workflow.actor.graph_run import RESTORED
-from actors.workflow.actor.ledger_feed import begin_of_generation
+from actors.workflow.actor.ledger_feed import fold_from
+from actors.workflow.actor.run_lists import flow_of
 from actors.workflow.actor.step_entry import Folded
 from actors.workflow.actor.wait_ends import WAIT, answer_key
 from actors.workflow.machine import limits
 from actors.workflow.machine.event_keys import SCOPES, event_from, key_of_payload
 from actors.workflow.machine.starting import restored_run
-from actors.workflow.machine.variables import LIMITS, with_path
+from actors.workflow.machine.variables import check_callers, with_path
 
 _START: Final = "start"
 _SENDER: Final = "submit:flows"
@@ -72,10 +74,7 @@ class FlowRuns:
             raise GraphError(
                 f"flow {flow!r}", f"app {self.app!r} has none of this name, but {known}"
             )
-        taken = [one for one in vars or () if str(one).startswith("_") and one != LIMITS]
-        if taken:
-            problem = "names with an underscore are the runtime's. Choose another one"
-            raise GraphError(f"vars {taken[0]!r}", problem)
+        check_callers(vars or ())
         given = {
             "vars": durable_copy(dict(vars or {}), "vars"),
             "actor_id": actor_id,
@@ -125,7 +124,7 @@ class FlowRuns:
         )
 
     async def _start(self, flow: str, id_: str | None, given: dict[str, Any]) -> RunId:
-        agent = AgentId(self.app, f"{flow}:{id_ or new_id()}", self.tenant)
+        agent = flow_address(self.app, flow, id_ or new_id(), self.tenant)
         message = Message.of(agent, given, id=_START)
         kept = HistoryRetention.PERMANENT
         return await self._runtime.submit(
@@ -138,15 +137,13 @@ class FlowRuns:
         Raises:
             NoSuchRunError: There is none of this id, or it was swept.
         """
-        await self._row(run_id)
-        signals = await self._runtime.store.reads.signals(
-            run_id
-        )  # before the log: it says which were taken
         row = await self._row(run_id)
-        begin = await begin_of_generation(self._runtime, run_id, row.last_seq)
+        # Before the log, which says what of them it took.
+        signals = await self._runtime.store.reads.signals(run_id)
+        begin = await fold_from(self._runtime, run_id, row.last_seq)
         folded = await self._folded(run_id, from_seq=begin)
         found = folded.state or _begun(row)
-        if not row.status.is_terminal:
+        if not (row.status.is_terminal or found.status.is_terminal):
             left = [one for one in signals if one.name == SIGNAL and one.n not in folded.taken]
             found = _with_signals(found, left)
         if row.status is RowStatus.CANCELLED:
@@ -318,6 +315,5 @@ def _with_signals(state: RunState, signals: Iterable[BufferedSignal]) -> RunStat
 
 def _begun(row: RunRow) -> RunState:
     """Return a run of which the log has no step yet."""
-    flow = row.agent_id.key.partition(":")[0]
     at = "" if row.created_at is None else row.created_at.isoformat()
-    return RunState(row.run_id, flow, RunStatus.RUNNING, "", created_at=at, updated_at=at)
+    return RunState(row.run_id, flow_of(row), RunStatus.RUNNING, "", created_at=at, updated_at=at)

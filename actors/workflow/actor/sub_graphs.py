@@ -17,6 +17,7 @@ from actors.kernel.workflow.effects import EffectOutcome, RunStatus
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
 from actors.runtime.context.run_context import RunContext
+from actors.workflow.actor.flow_address import flow_key
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.starting import child_id, child_vars
@@ -54,7 +55,10 @@ class SubGraphs:
         }
         try:
             child = await self._ctx.spawn(
-                self._ctx.agent_id.type, boot, key=f"{spec.workflow_id}:{id_}", supervision=_TERMS
+                self._ctx.agent_id.type,
+                boot,
+                key=flow_key(spec.workflow_id, id_),
+                supervision=_TERMS,
             )
         except NonDeterminismError:
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from actors.kernel.workflow.errors import GraphError
@@ -32,6 +32,18 @@ def ensure_namespaces(variables: dict[str, Any]) -> dict[str, Any]:
                 f"vars[{name!r}]", "the runtime needs an object there. Use another name"
             )
     return variables
+
+
+def check_callers(names: Iterable[str]) -> None:
+    """Return if whoever starts a run may give vars of these names.
+
+    Raises:
+        GraphError: One belongs to the runtime.
+    """
+    taken = sorted(one for one in names if str(one).startswith("_") and one != LIMITS)
+    if taken:
+        remedy = "Names with an underscore are the runtime's: leave it out, or give it another name"
+        raise GraphError("vars", f"{taken[0]} is the runtime's. {remedy}")
 
 
 def namespace(variables: Mapping[str, Any], name: str) -> dict[str, Any]:

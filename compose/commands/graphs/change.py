@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from actors.errors import ContractError
-from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId
+from actors.kernel.runtime.ids import DEFAULT_TENANT
+from actors.workflow.actor.flow_address import flow_address
 from actors.workflow.actor.run_lists import run_of_id
 from actors.workflow.actor.runs import FlowRuns
 from compose.commands import options as opt
@@ -49,7 +50,7 @@ async def start(
     given = parse_json(variables, what="VARS")
     if not isinstance(given, dict):
         raise ContractError("VARS: give a JSON object, such as '{\"order\": 7}'")
-    agent = None if id is None else AgentId(app, f"{flow}:{id}", tenant)
+    agent = None if id is None else flow_address(app, flow, id, tenant)
     async with target.client() as runtime:
         known = None if agent is None else await run_of_id(runtime.store.lists, agent)
         run_id = None if known is None else known.run_id

@@ -11,10 +11,10 @@ from cyclopts import Parameter
 from actors.errors import UnknownRunError
 from actors.kernel.runtime.ids import DEFAULT_TENANT
 from actors.kernel.runtime.rows import RunRow
-from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.store.lists import RunFilter
 from actors.kernel.workflow.step_record import verify_ledger_chain
 from actors.runtime.replay.summary import known_id
+from actors.workflow.actor.flow_address import flow_and_id
 from actors.workflow.actor.ledger_feed import ledger_feed
 from actors.workflow.actor.run_lists import flow_of, flow_runs
 from actors.workflow.actor.runs import FlowRuns
@@ -95,8 +95,8 @@ def _run_to_json(row: RunRow) -> dict[str, Any]:
 
 
 def _row(row: RunRow) -> tuple[object, ...]:
-    id_ = row.agent_id.key.partition(":")[2]
-    return row.run_id, flow_of(row), id_, status_text(row), ago(row.created_at), ago(row.updated_at)
+    flow, id_ = flow_and_id(row.agent_id)
+    return row.run_id, flow, id_, status_text(row), ago(row.created_at), ago(row.updated_at)
 
 
 async def show(run: opt.RunIdArg, /, *, target: Target = HERE) -> None:
@@ -112,7 +112,6 @@ async def show(run: opt.RunIdArg, /, *, target: Target = HERE) -> None:
         told = [one.to_dict() for one in waits]
         print_json({**state.to_dict(), "waits": told, "limits": limit_status(state)})
         return
-    error = row.cancel_requested if row.status is RunStatus.CANCELLED else state.error
     print_facts(
         (
             ("run", row.run_id),
@@ -123,7 +122,7 @@ async def show(run: opt.RunIdArg, /, *, target: Target = HERE) -> None:
             ("created", f"{ago(row.created_at)} ago"),
             ("changed", f"{ago(row.updated_at)} ago"),
             ("output", short(state.output)),
-            ("error", error),
+            ("error", state.error),
             *((name, short(value)) for name, value in state.vars.items() if name[:1] != "_"),
         )
     )

@@ -8,14 +8,15 @@ from typing import Final, Literal, TypeAlias
 
 from pydantic import Field, JsonValue, field_validator
 
-from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime.runtime import Runtime, host_of
+from actors.workflow.actor.flow_address import flow_address
 from actors.workflow.actor.flows import Flows
 from actors.workflow.actor.run_lists import run_of_id
 from actors.workflow.actor.runs import FlowRuns
-from actors.workflow.machine.variables import LIMITS
+from actors.workflow.machine.variables import check_callers
 from compose.web.endpoint import (
     Done,
     NoQuery,
@@ -86,9 +87,7 @@ class NewGraphRunJson(StrictModel):
     @field_validator("vars")
     @classmethod
     def _are_the_callers(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        own = sorted(name for name in value if name.startswith("_") and name != LIMITS)
-        if own:
-            raise ValueError(f"{own[0]} is the runtime's: leave it out, or give it another name")
+        check_callers(value)
         return value
 
 
@@ -160,7 +159,7 @@ async def start(call: WebCall, query: OfFlowApp, body: NewGraphRunJson) -> Done:
     flow, tenant = call.names["flow"], call.principal.tenant
     app, key = app_of(call, flow, query.app), call.request.headers.get(KEY)
     if key is not None:
-        agent = AgentId(app, f"{flow}:{key}", tenant)
+        agent = flow_address(app, flow, key, tenant)
         known = await run_of_id(call.runtime.store.lists, agent)
         if known is not None:
             return json_response(named(known), headers=_location(known.run_id))

@@ -63,7 +63,7 @@ class Flows:
 
     @property
     def effect_policy(self) -> EffectPolicy:
-        """How often effects are tried."""
+        """The policy of how often effects are tried."""
         return self._terms.policy
 
     async def register(self, runtime: Runtime) -> None:

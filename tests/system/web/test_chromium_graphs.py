@@ -12,6 +12,8 @@ from playwright.async_api import expect
 from actors.kernel.storage.token import NewToken
 from actors.storage.tokens import BEARER, digest_of, new_secret
 from actors.workflow import Snapshot
+from compose.web import app
+from compose.web.server import serve_web
 from tests.harness.chromium import chromium, watched
 from tests.harness.slow import IS_SLOW
 from tests.system.web.refunds import EVIL, flows_served
@@ -116,6 +118,27 @@ async def test_an_answer_from_a_page_that_is_behind_changes_nothing(counter: Cou
         await expect(node(page, "pay")).to_have_class("node done")
         await expect(page.locator("#waits")).not_to_contain_text("Refund 40 EUR?")
     assert (await counter.runs.state(run)).vars["answer"] == {"response": "yes"}
+
+
+async def test_a_page_of_a_run_comes_back_after_its_server_has_died(counter: Counter) -> None:
+    """It says so meanwhile, and shows what happened without it, also the end."""
+    run = await counter.started("refund", order=5)
+    application = app(counter.runtime, is_loopback=True)
+    stop = application.end_streams
+    async with watched(counter.browser, "http://127.0.0.1") as seen:
+        page = seen.page
+        async with serve_web("127.0.0.1:0", application, before_stop=stop) as url:
+            await page.goto(f"{url}/graph-runs/{run}")
+            await expect(node(page, "ask")).to_have_class("node waiting")
+            seen.is_cut = True
+        await expect(page.locator("#told")).to_contain_text("connection is lost")
+        await counter.runs.resume(run, "ok/1", {"response": "no"})
+        again = app(counter.runtime, is_loopback=True)
+        address = url.removeprefix("http://")
+        async with serve_web(address, again, before_stop=again.end_streams):
+            await expect(page.locator("#head .status")).to_have_text("completed")
+            await expect(node(page, "end")).to_have_class("node done")
+            await expect(page.locator("#told")).to_be_hidden()
 
 
 async def test_a_failed_node_is_found_and_the_vars_before_it_are_read(counter: Counter) -> None:

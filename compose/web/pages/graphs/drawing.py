@@ -19,6 +19,8 @@ MAX_EDGES: Final = 3_000
 MAX_BENDS: Final = 2_000
 """A larger or denser graph has no drawing: its layout would take more than a second."""
 _SMALL: Final = 100
+_COLUMN: Final = 24
+"""More nodes are drawn in several columns, where they would stand in one."""
 _LABEL: Final = 26
 _HEIGHT: Final = 46
 _NARROW: Final = 104
@@ -38,7 +40,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class GraphLayout:
-    """Where nodes and lines are.
+    """The places of nodes and lines.
 
     Attributes:
         boxes: By name of the node.
@@ -52,13 +54,13 @@ class GraphLayout:
 
     @property
     def is_large(self) -> bool:
-        """Whether one sees all of it only when it is made smaller."""
+        """True if one sees all of it only when it is made smaller."""
         return self.bounds[2] > 900 or self.bounds[3] > 2_000  # noqa: PLR2004 - pixels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphMarks:
-    """What a drawing shows beside the graph.
+    """The marks of a run on the drawing of its graph.
 
     Attributes:
         classes: Of nodes: their states.
@@ -115,6 +117,8 @@ def _engine(widths: Mapping[str, float], edges: Sequence[Edge]) -> graphlay.Layo
         "effort": "fast",
         "coords": {"placement": placement},
         "spacing": {"layer_gap": 46.0, "node_gap": 30.0},
+        "wrap": {"viewport_aspect": 1.4 if len(widths) > _COLUMN else 0.0},
+        "tuning": {"wrap": {"max_rows": 30}},
         "limits": {"max_nodes": MAX_NODES, "max_edges": MAX_EDGES, "max_dummies": MAX_BENDS},
     }
     try:

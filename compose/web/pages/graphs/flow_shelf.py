@@ -18,18 +18,15 @@ class ShownFlow:
         spec: The graph.
         hash: Of it.
         nodes: Facts of its nodes, the entry first.
+        edges: The moves that the code of nodes names.
         layout: None: it has no drawing.
     """
 
     spec: WorkflowSpec
     hash: str
     nodes: tuple[NodeFacts, ...]
+    edges: frozenset[Edge]
     layout: GraphLayout | None
-
-    @property
-    def edges(self) -> frozenset[Edge]:
-        """The moves that the code of nodes names."""
-        return frozenset((one.name, target) for one in self.nodes for target in one.goes_to)
 
 
 class FlowShelf:
@@ -53,4 +50,6 @@ def _made(app: Flows, spec: WorkflowSpec) -> ShownFlow:
     nodes = sorted(facts_of(spec, app.effect_policy), key=lambda one: one.name != spec.entry_node)
     edges = [(one.name, target) for one in nodes for target in one.goes_to]
     layout = layout_of([one.name for one in nodes], edges)
-    return ShownFlow(spec=spec, hash=spec.hash, nodes=tuple(nodes), layout=layout)
+    return ShownFlow(
+        spec=spec, hash=spec.hash, nodes=tuple(nodes), edges=frozenset(edges), layout=layout
+    )

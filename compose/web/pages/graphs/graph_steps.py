@@ -39,7 +39,7 @@ class LedgerStep:
 
     @property
     def delta(self) -> dict[str, Any]:
-        """How the run went on."""
+        """The change of the run's state."""
         return self.record.get("delta") or {}
 
     @property
@@ -49,12 +49,12 @@ class LedgerStep:
 
     @property
     def is_start(self) -> bool:
-        """Whether it is the one that the run begins with."""
+        """True if the run begins with it."""
         return "start" in self.delta
 
     @property
     def ends_a_step(self) -> bool:
-        """Whether a node has done something with it."""
+        """True if it is the end of what a node does."""
         is_move = "seq" in self.delta and "joined" not in self.delta
         return is_move and self.record["status"] == "completed"
 

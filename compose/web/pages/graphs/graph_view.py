@@ -56,7 +56,7 @@ class NodeState:
 
 @dataclass(slots=True)
 class GraphPath:
-    """What a run did up to a step: how often each node, and which moves, in their order."""
+    """The way of a run up to a step: how often each node did something, and moves, in their order."""
 
     counts: Counter[str] = field(default_factory=Counter)
     edges: dict[Edge, int] = field(default_factory=dict)

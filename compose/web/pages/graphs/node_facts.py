@@ -19,7 +19,7 @@ _BY_NAME: Final = {one.name: one for one in EffectType} | {one.value: one for on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What the code of a node names. It may do less, and what it makes up when it runs is not here.
+    """The facts that the code of a node names. It may do less, and what it makes up when it runs is not here.
 
     Attributes:
         name: Of the node.

@@ -92,6 +92,7 @@ def _at(
         "nodes": nodes,
         "svg": _drawn(flow, nodes, path),
         "path": path,
+        "dashed": flow is not None and not flow.edges.issuperset(path.edges),
         "step": step,
         "index": index,
         "is_present": is_present,

@@ -8,6 +8,8 @@ const main = document.getElementById("main");
 const run = `/graph-runs/${part(main.dataset.run)}`;
 const STALE = "This was answered before: your answer changed nothing. The page shows what is so now.";
 const UNSETTLED_MS = 1000;
+const LOST = "The connection is lost. It is tried again.";
+let isLost = false;
 const parts = () => main.querySelectorAll("[data-part]");
 const served = new Map([...parts()].map((one) => [one.id, one.outerHTML]));
 
@@ -37,16 +39,33 @@ const again = oneByOne(async () => {
     showTimes(fresh);
     if (isIn) document.getElementById(isIn)?.focus();
   }
-  if (main.querySelector("[data-over='1']")) stream?.end();
-  if (main.querySelector("[data-unsettled]")) setTimeout(again, UNSETTLED_MS);
+  if (!main.querySelector("[data-over='1']")) return;
+  stream?.end();
+  lose(false);
 });
+
+function lose(isSo) {
+  if (isSo !== isLost) tell(isSo ? LOST : "");
+  isLost = isSo;
+}
 
 const url = `${base}/v1${run}/ledger`;
 const isOver = main.querySelector("[data-over='1']");
 const stream = isOver
   ? null
-  : new Stream(url, main.dataset.cursor, { types: ["step", "end"], on: again, onRefused: again });
-if (main.querySelector("[data-unsettled]")) setTimeout(again, UNSETTLED_MS);
+  : new Stream(url, main.dataset.cursor, {
+      types: ["step", "end"],
+      on: (type) => {
+        if (type === "end") stream.end();
+        again();
+      },
+      onState: (isLive) => {
+        lose(!isLive);
+        if (!isLive) again(); // it may have ended meanwhile
+      },
+      onRefused: again,
+    });
+setInterval(() => main.querySelector("[data-unsettled]") && again(), UNSETTLED_MS);
 
 /** What a form answers: a choice, a text, or JSON. */
 function payload(form, submitter) {

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 import pytest
+from typing_extensions import override
 
 from actors.kernel.workflow.effects import Effect, EffectType, StepPlan
 from actors.workflow.machine.policy import RetryPolicy
@@ -92,6 +93,7 @@ def test_a_policy_that_cannot_say_hides_no_node() -> None:
     """An app's own policy may want more of an effect than its type."""
 
     class Odd(RetryPolicy):
+        @override
         def max_attempts(self, effect: Effect) -> int:
             return int(effect.payload["tries"])
 

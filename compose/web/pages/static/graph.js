@@ -8,6 +8,7 @@ const main = document.getElementById("main");
 const run = `/graph-runs/${part(main.dataset.run)}`;
 const STALE = "This was answered before: your answer changed nothing. The page shows what is so now.";
 const UNSETTLED_MS = 1000;
+const REST_MS = 200;
 const LOST = "The connection is lost. It is tried again.";
 let isLost = false;
 const parts = () => main.querySelectorAll("[data-part]");
@@ -39,9 +40,11 @@ const again = oneByOne(async () => {
     showTimes(fresh);
     if (isIn) document.getElementById(isIn)?.focus();
   }
-  if (!main.querySelector("[data-over='1']")) return;
-  stream?.end();
-  lose(false);
+  if (main.querySelector("[data-over='1']")) {
+    stream?.end();
+    lose(false);
+  }
+  await new Promise((done) => setTimeout(done, REST_MS)); // a busy run costs its server a page at times, not always
 });
 
 function lose(isSo) {
@@ -65,7 +68,7 @@ const stream = isOver
       },
       onRefused: again,
     });
-setInterval(() => main.querySelector("[data-unsettled]") && again(), UNSETTLED_MS);
+setInterval(() => !document.hidden && main.querySelector("[data-unsettled]") && again(), UNSETTLED_MS);
 
 /** What a form answers: a choice, a text, or JSON. */
 function payload(form, submitter) {

@@ -121,7 +121,7 @@ async def test_an_answer_from_a_page_that_is_behind_changes_nothing(counter: Cou
 
 
 async def test_a_page_of_a_run_comes_back_after_its_server_has_died(counter: Counter) -> None:
-    """It says so meanwhile, and shows what happened without it, also the end."""
+    """It says so meanwhile, and shows what happened without it: an end of which the ledger has no record."""
     run = await counter.started("refund", order=5)
     application = app(counter.runtime, is_loopback=True)
     stop = application.end_streams
@@ -132,12 +132,13 @@ async def test_a_page_of_a_run_comes_back_after_its_server_has_died(counter: Cou
             await expect(node(page, "ask")).to_have_class("node waiting")
             seen.is_cut = True
         await expect(page.locator("#told")).to_contain_text("connection is lost")
-        await counter.runs.resume(run, "ok/1", {"response": "no"})
+        await counter.runs.cancel(run, reason="closed for today")
+        await counter.runtime.wait(run)
         again = app(counter.runtime, is_loopback=True)
         address = url.removeprefix("http://")
         async with serve_web(address, again, before_stop=again.end_streams):
-            await expect(page.locator("#head .status")).to_have_text("completed")
-            await expect(node(page, "end")).to_have_class("node done")
+            await expect(page.locator("#head .status")).to_have_text("cancelled")
+            await expect(page.locator("#head .note")).to_contain_text("closed for today")
             await expect(page.locator("#told")).to_be_hidden()
 
 

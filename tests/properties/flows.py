@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from actors.errors import DecisionRefusedError
 from actors.kernel.runtime.ids import RunId
@@ -50,8 +50,6 @@ class FlowPlay:
         rng = random.Random(self.seed)
         self.name = f"g{self.seed}"
         self.program = program_of(rng, 2, 4)
-        if self.deaths:
-            self.program = repeatable(self.program)
         self.compiled = Compiled(timeout_s=self.timeout_s)
         self.compiled.graph(self.name, self.program)
         for ear in self.compiled.ears:
@@ -172,24 +170,6 @@ class FlowPlay:
             left.remove(below)
             wrong += await self._compared(runs, child, below)
         return wrong + [f"{model.name}: no child {one.name}" for one in left]
-
-
-def repeatable(program: list[Any]) -> list[Any]:
-    """Return a program whose work may happen twice.
-
-    Work that may not is in doubt behind a death. Then the run is parked, and what other branches executed at
-    that moment is abandoned: see `tests/behaviour/test_flow_deaths.py` for such work without branches.
-    """
-
-    def changed(one: Any) -> Any:
-        if isinstance(one, list):
-            return [changed(each) for each in one]
-        if isinstance(one, tuple) and one and one[0] == "work":
-            return (*one[:3], False)
-        return tuple(changed(each) for each in one) if isinstance(one, tuple) else one
-
-    found: list[Any] = changed(program)
-    return found
 
 
 def flows_of(app: str, plays: list[FlowPlay]) -> Flows:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from typing_extensions import override
 
 from actors.kernel.workflow.effects import Effect, EffectType, StepPlan
+from actors.workflow import load_flow
 from actors.workflow.machine.policy import RetryPolicy
 from actors.workflow.machine.spec import WorkflowSpec
 from compose.web.pages.graphs.drawing import MAX_NODES, GraphMarks, layout_of, svg_of
@@ -78,15 +80,30 @@ def test_the_code_of_nodes_names_effects_and_moves() -> None:
         "last": ("ask",),
         "chosen": (),
     }
-    assert {name: (one.kind, one.attempts, one.has_deadline) for name, one in facts.items()} == {
-        "ask": ("ask user", 1, True),
-        "fork": ("branches", 0, False),
-        "tool": ("tool calls", 2, False),
-        "made": ("step", 0, False),
-        "last": ("step", 0, False),
-        "chosen": ("step", 0, False),
+    assert {name: (one.kind, one.attempts, one.deadline) for name, one in facts.items()} == {
+        "ask": ("ask user", 1, "named"),
+        "fork": ("branches", 0, ""),
+        "tool": ("tool calls", 2, ""),
+        "made": ("step", 0, ""),
+        "last": ("step", 0, ""),
+        "chosen": ("step", 0, ""),
     }
     assert (facts["ask"].says, facts["ask"].code) == ("Ask a person.", f"{__name__}.ask")
+
+
+def test_a_document_declares_its_nodes() -> None:
+    """With the words for its moves, and the node behind a wait that has a deadline."""
+    spec = load_flow(Path(__file__).parents[3] / "docs" / "graphs" / "refund.json")
+    facts = facts_of(spec, RetryPolicy())
+
+    assert {one.name: (one.kind, one.attempts, one.deadline, one.ways) for one in facts} == {
+        "ask": ("ask user", 1, "3 days, 0:00:00", (("", "ask~"),)),
+        "ask~": ("timeout", 0, "", (("", "check"), ("timeout", "no"))),
+        "check": ("switch", 0, "", (("vars.answer.response == 'yes'", "pay"), ("else", "no"))),
+        "pay": ("tool calls", 3, "", (("", "end"),)),
+        "no": ("end", 0, "", ()),
+        "end": ("end", 0, "", ()),
+    }
 
 
 def test_a_policy_that_cannot_say_hides_no_node() -> None:

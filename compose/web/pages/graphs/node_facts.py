@@ -1,15 +1,18 @@
-"""Facts about nodes that can be known without calling them: what their code names."""
+"""Facts about nodes that are known without calling them: what a document declares, or what code names."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from types import CodeType
 from typing import Any, Final
 
 from actors.kernel.workflow.effects import Effect, EffectType
+from actors.workflow.documents.nodes import DocumentNode
 from actors.workflow.machine.policy import EffectPolicy
 from actors.workflow.machine.spec import Node, WorkflowSpec
 
@@ -19,53 +22,75 @@ _BY_NAME: Final = {one.name: one for one in EffectType} | {one.value: one for on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """The facts that the code of a node names. It may do less, and what it makes up when it runs is not here.
+    """The facts about a node. Code may do less than it names, and what it makes up when it runs is not here.
 
     Attributes:
         name: Of the node.
-        effects: The types of effects.
-        forks: It has branches.
-        attempts: How often the app tries its effects, at most; 0: the policy cannot say, or there is none.
-        has_deadline: An effect may have one.
-        goes_to: Other nodes, in their order in the graph.
-        says: The first line of its documentation.
-        code: Its module and name.
+        kind: In words: its effects, or what else it is.
+        attempts: How often its effect is tried, at most; 0: the policy cannot say, or there is none.
+        deadline: Of its effect: the words of a document, or that code names one; empty: there is none.
+        ways: The words for moves, and the nodes that they lead to. Code has no such words.
+        says: The first line of its documentation, or its title.
+        code: Its module and name; empty: it is data.
     """
 
     name: str
-    effects: tuple[EffectType, ...]
-    forks: bool
+    kind: str
     attempts: int
-    has_deadline: bool
-    goes_to: tuple[str, ...]
+    deadline: str
+    ways: tuple[tuple[str, str], ...]
     says: str
     code: str
 
     @property
-    def kind(self) -> str:
-        """Its kind in words."""
-        words = [one.value.replace("_", " ") for one in self.effects]
-        return ", ".join([*words, *(["branches"] if self.forks else [])]) or "step"
+    def goes_to(self) -> tuple[str, ...]:
+        """The nodes that it leads to, each once."""
+        return tuple(dict.fromkeys(to for _, to in self.ways))
 
 
 def facts_of(spec: WorkflowSpec, policy: EffectPolicy) -> list[NodeFacts]:
     """Return the facts of all nodes of a graph, in their order."""
-    return [_facts(spec, name, node, policy) for name, node in spec.nodes.items()]
+    return [
+        _declared(spec, node, policy)
+        if isinstance(node, DocumentNode)
+        else _named(spec, name, node, policy)
+        for name, node in spec.nodes.items()
+    ]
 
 
-def _facts(spec: WorkflowSpec, name: str, node: Node, policy: EffectPolicy) -> NodeFacts:
+def _declared(spec: WorkflowSpec, node: DocumentNode, policy: EffectPolicy) -> NodeFacts:
+    data = json.loads(node.source)
+    told = data if isinstance(data, dict) else {}
+    effect, seconds = _BY_NAME.get(str(told.get("effect"))), told.get("deadline")
+    return NodeFacts(
+        name=node.name,
+        kind=node.kind if effect is None else _in_words([effect]),
+        attempts=told.get("retry") or (0 if effect is None else _attempts(policy, effect)),
+        deadline="" if seconds is None else str(timedelta(seconds=seconds)),
+        ways=tuple((word, to) for word, to in node.targets if to in spec.nodes),
+        says=(node.title or "")[:200],
+        code="",
+    )
+
+
+def _named(spec: WorkflowSpec, name: str, node: Node, policy: EffectPolicy) -> NodeFacts:
     words = {*_words(node)}
-    effects = tuple(one for one in EffectType if one in {_BY_NAME.get(word) for word in words})
+    found = {_BY_NAME.get(word) for word in words}
+    effects = [one for one in EffectType if one in found]
+    kinds = [_in_words(effects)] if effects else []
     return NodeFacts(
         name=name,
-        effects=effects,
-        forks="parallel" in words,
+        kind=", ".join([*kinds, *(["branches"] if "parallel" in words else [])]) or "step",
         attempts=max((_attempts(policy, one) for one in effects), default=0),
-        has_deadline=bool(effects) and not words.isdisjoint(_DEADLINES),
-        goes_to=tuple(one for one in spec.nodes if one in words and one != name),
+        deadline="named" if effects and not words.isdisjoint(_DEADLINES) else "",
+        ways=tuple(("", one) for one in spec.nodes if one in words and one != name),
         says=(inspect.getdoc(node) or "").partition("\n")[0][:200],
         code=f"{getattr(node, '__module__', '')}.{getattr(node, '__qualname__', '')}".strip("."),
     )
+
+
+def _in_words(effects: Iterable[EffectType]) -> str:
+    return ", ".join(one.value.replace("_", " ") for one in effects)
 
 
 def _attempts(policy: EffectPolicy, kind: EffectType) -> int:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from markupsafe import Markup
 
+from compose.web.pages.assets import FOLDER
+
 if TYPE_CHECKING:
     import graphlay
 
@@ -151,6 +153,17 @@ def svg_of(layout: GraphLayout, marks: GraphMarks, *, title: str) -> Markup:
         'markerHeight="9" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>'
         '{}<g id="seen">{}</g>{}</svg>'
     ).format(box, width, height, title, lines, seen, nodes)
+
+
+def standalone(drawing: Markup) -> str:
+    """Return a drawing as a file of its own, with the colours of the page, light and dark."""
+    style = (FOLDER / "page.css").read_text("utf-8")
+    colours = style[: style.index("* {")]
+    rules = "\n".join(line for line in style.splitlines() if line.startswith(".graph "))
+    head = f'<svg xmlns="http://www.w3.org/2000/svg"><style>{colours}{rules}</style>'
+    opening, _, rest = str(drawing).partition(">")
+    attributes = opening.removeprefix("<svg")
+    return head.replace("<svg", f"<svg{attributes}", 1) + rest + "\n"
 
 
 def _line(id_: str, class_: str, points: Sequence[tuple[float, float]]) -> Markup:

@@ -17,6 +17,7 @@ class FlowAgent:
 
     Attributes:
         unfit: Why it can execute no run: the host has no such flow. Its runs are parked until one has.
+        version: Of the flow. A run goes on with the version that it began with, also where it continues as new.
 
     Args:
         id: The address.
@@ -27,8 +28,10 @@ class FlowAgent:
         self.id, self._terms = id, terms
         self.batch = 1
         self._flow, _ = flow_and_id(id)
+        spec = terms.specs.get(self._flow)
+        self.version, self.keeps_version = None if spec is None else spec.version, True
         self.unfit: str | None = None
-        if self._flow not in terms.specs:
+        if spec is None:
             self.unfit = (
                 f"app {id.type!r} has no flow {self._flow!r} on this host: give it to Flows"
             )

@@ -126,15 +126,19 @@ async def test_all_branches_of_a_paused_run_hold(bed: Bed) -> None:
 @pytest.mark.item(427)
 async def test_a_run_whose_graph_is_not_here_is_parked_by_name(bed: Bed) -> None:
     """One that has not begun, and one that has; a host that has the graph takes it up."""
-    runs = await app_on(bed, TWICE)
+    runs = await app_on(bed, TWICE, replace(FORK, workflow_id="fork@2"))
     begun, new = await runs.start("twice"), await runs.start("fork")
     await waits_for(runs, begun, "a")
-    assert "no flow 'fork'" in str((await bed.seen(new, "run.parked")).payload)
+    assert "no flow 'fork' on this host, only 'fork@2': give it to Flows" in str(
+        (await bed.seen(new, "run.parked")).payload
+    )
     await bed.restart()
     await Flows(runs.app, [FORK]).register(bed.runtime)
     runs = FlowRuns(bed.runtime, runs.app)
     await runs.resume(begun, "a", 1)
-    assert "no flow 'twice'" in str((await bed.seen(begun, "run.parked")).payload)
+    assert "no flow 'twice' on this host: give it to Flows" in str(
+        (await bed.seen(begun, "run.parked")).payload
+    )
     await bed.runtime.resolve(new)
     await waits_for(runs, new, "x", "y")
     await Flows(runs.app, [FORK, TWICE]).register(bed.runtime)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from actors.kernel.agent.message import Message
@@ -32,8 +33,10 @@ class FlowAgent:
         self.version, self.keeps_version = None if spec is None else spec.version, True
         self.unfit: str | None = None
         if spec is None:
+            has = ", ".join(map(repr, _versions(self._flow, terms.specs)))
+            there = f", only {has}" if has else ""
             self.unfit = (
-                f"app {id.type!r} has no flow {self._flow!r} on this host: give it to Flows"
+                f"app {id.type!r} has no flow {self._flow!r} on this host{there}: give it to Flows"
             )
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
@@ -45,3 +48,8 @@ class FlowAgent:
         """
         given = inbox[0].payload if inbox else None
         return await GraphRun(ctx, self._terms, self._terms.specs[self._flow]).run(given)
+
+
+def _versions(flow: str, names: Iterable[str]) -> list[str]:
+    """Return the names that differ from that of a flow in its version alone: documents are ``id@version``."""
+    return sorted(name for name in names if name.partition("@")[0] == flow.partition("@")[0])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PAGES = {
     "getting-started": 3,
     "api": 3,
-    "documents": 2,
+    "documents": 3,
     "limits": 1,
     "snapshots": 3,
     "provenance": 1,

@@ -366,6 +366,7 @@ class NonDeterminismError(Facts, ContractError):
         "was executed. Guard changed code with ctx.patched(...), or let runs of the old version"
         " finish first."
     )
+    parked_as = "non_determinism"
     position: str
     expected: str
     found: str

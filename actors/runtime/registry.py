@@ -83,30 +83,34 @@ class Registry:
         execute no run executes none.
         """
         unfit = getattr(newest, "unfit", None)
-        if unfit is not None:
-            return newest, f"{unfit}, then resolve the run with --retry"
-        version = version_of(newest)
-        if wanted is None or wanted == version:
+        if unfit is None and wanted in {None, version_of(newest)}:
             return newest, None
-        agent = self._find_version(agent_id, wanted)
-        if agent is not None:
-            return agent, None
-        has = "one without a version" if version is None else f"version {version!r}"
+        able = [one for one in self._versions(agent_id) if getattr(one, "unfit", None) is None]
+        for agent in able:
+            if wanted in {None, version_of(agent)}:
+                return agent, None
+        if not able:
+            return newest, f"{unfit}, then resolve the run with --retry"
+        versions = dict.fromkeys(map(version_of, able))
+        has = ", ".join(
+            "one without a version" if version is None else f"version {version!r}"
+            for version in versions
+        )
         misfit = (
             f"the run began with version {wanted!r} of {agent_id}, the host that has it serves {has}:"
             " serve the old one too, then resolve the run with --retry"
         )
         return newest, misfit
 
-    def _find_version(self, agent_id: AgentId, version: str) -> Agent | None:
-        """Return the agent in this version, the newest registered of it, or None."""
+    def _versions(self, agent_id: AgentId) -> list[Agent]:
+        """Return the agent as all versions make it that were registered, the newest first."""
         newest = self.find(agent_id)
         found: list[Agent] = [] if newest is None else [newest]
         found += self._older.get(agent_id, [])
         found += [
             _made(factory, agent_id) for factory in self._older_factories.get(agent_id.type, [])
         ]
-        return next((agent for agent in found if version_of(agent) == version), None)
+        return found
 
     def is_served(self, agent_id: AgentId) -> bool:
         """Return True if `find` would return an agent."""

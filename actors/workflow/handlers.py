@@ -22,7 +22,7 @@ class EffectHandlers:
     """The host's handlers by the type of effect. One for a built-in effect takes its place."""
 
     def __init__(self, handlers: Mapping[EffectType, Handler] | None) -> None:
-        self._handlers = {EffectType(one): _fitted(call) for one, call in (handlers or {}).items()}
+        self._handlers = {EffectType(one): fitted(call) for one, call in (handlers or {}).items()}
 
     def __contains__(self, kind: EffectType) -> bool:
         return kind in self._handlers
@@ -91,8 +91,8 @@ def _called(tools: Mapping[str, Callable[..., Any]], call: Any, index: int) -> d
     return row | {"success": True, "output": output, "error": None}
 
 
-def _fitted(handler: Handler) -> Handler:
-    """Return the handler as a function of three arguments; it is looked at, never called to find out."""
+def fitted(handler: Handler) -> Handler:
+    """Return a handler as a function of three arguments; it is looked at, never called to find out."""
     try:
         parameters = inspect.signature(handler).parameters.values()
     except (TypeError, ValueError):

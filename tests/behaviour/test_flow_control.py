@@ -19,6 +19,7 @@ from actors.workflow import (
     WorkflowSpec,
     verify_ledger_chain,
 )
+from actors.workflow.actor import graph_run
 from tests.behaviour.bed import LIMIT_S
 
 if TYPE_CHECKING:
@@ -125,20 +126,126 @@ async def test_all_branches_of_a_paused_run_hold(bed: Bed) -> None:
 @pytest.mark.item(427)
 async def test_a_run_whose_graph_is_not_here_is_parked_by_name(bed: Bed) -> None:
     """One that has not begun, and one that has; a host that has the graph takes it up."""
-    runs = await app_on(bed, TWICE)
+    runs = await app_on(bed, TWICE, replace(FORK, workflow_id="fork@2"))
     begun, new = await runs.start("twice"), await runs.start("fork")
     await waits_for(runs, begun, "a")
-    assert "no flow 'fork'" in str((await bed.seen(new, "run.parked")).payload)
+    assert "no flow 'fork' on this host, only 'fork@2': give it to Flows" in str(
+        (await bed.seen(new, "run.parked")).payload
+    )
     await bed.restart()
     await Flows(runs.app, [FORK]).register(bed.runtime)
     runs = FlowRuns(bed.runtime, runs.app)
     await runs.resume(begun, "a", 1)
-    assert "no flow 'twice'" in str((await bed.seen(begun, "run.parked")).payload)
+    assert "no flow 'twice' on this host: give it to Flows" in str(
+        (await bed.seen(begun, "run.parked")).payload
+    )
     await bed.runtime.resolve(new)
     await waits_for(runs, new, "x", "y")
     await Flows(runs.app, [FORK, TWICE]).register(bed.runtime)
     await bed.runtime.resolve(begun)
     await waits_for(runs, begun, "b")
+
+
+def versions(version: str) -> WorkflowSpec:
+    """A flow whose vars tell which code executed: it asks, steps six times, asks again and ends."""
+
+    def step(run: RunState, _ctx: Any) -> StepPlan:
+        told = run.vars["code"] = [*run.vars.get("code", ()), version]
+        is_done = len(told) == 6
+        effect = None if is_done else Effect(EffectType.VARS_QUERY, {"path": "code"}, "seen")
+        return StepPlan("step", effect, next_node="b" if is_done else "step")
+
+    def end(run: RunState, _ctx: Any) -> StepPlan:
+        return StepPlan("end", complete_output=[*run.vars["code"], version])
+
+    nodes = {"a": asking("a", "step"), "step": step, "b": asking("b", "end"), "end": end}
+    return WorkflowSpec("versioned", "a", nodes, version=version)
+
+
+@pytest.mark.item(427, 489)
+async def test_a_run_keeps_the_version_of_its_graph(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that has another one parks it, by name; both can be served at once, and the last is for new runs.
+
+    It keeps it where it continues as new, too.
+    """
+    monkeypatch.setattr(graph_run, "ENTRIES_KEPT", 3)
+    runs = await app_on(bed, versions("1"))
+    old = await runs.start("versioned")
+    await waits_for(runs, old, "a")
+    await bed.restart()
+    await Flows(runs.app, [versions("2")]).register(bed.runtime)
+    runs = FlowRuns(bed.runtime, runs.app)
+    await runs.resume(old, "a", 1)
+
+    detail = str((await bed.seen(old, "run.parked")).payload["detail"])
+    assert "version '1' of" in detail
+    assert "/versioned:" in detail
+    assert "serves version '2': serve the old one too, then resolve the run with --retry" in detail
+    assert (await bed.row(old)).parked == "version"
+    await bed.runtime.resolve(old)  # too early
+    await bed.seen(old, "run.parked", times=2)
+    for version in ("1", "2"):
+        await Flows(runs.app, [versions(version)]).register(bed.runtime)
+    await bed.runtime.resolve(old)
+    await waits_for(runs, old, "b")
+    assert len(await bed.log(old, "run.continued")) > 1
+    new = await runs.start("versioned")
+    await waits_for(runs, new, "a")
+    for run_id, key in ((new, "a"), (old, "b")):
+        await runs.resume(run_id, key, 1)
+    await waits_for(runs, new, "b")
+    await runs.resume(new, "b", 1)
+
+    assert await bed.result(old) == ["1"] * 7
+    assert await bed.result(new) == ["2"] * 7
+
+
+@pytest.mark.item(427, 489)
+async def test_a_run_is_parked_where_the_graph_has_not_its_node(bed: Bed) -> None:
+    """A graph without a version was changed. The answer is kept, and a host that has the node goes on."""
+    runs = await app_on(bed, TWICE)
+    run_id = await runs.start("twice")
+    await waits_for(runs, run_id, "a")
+    await bed.restart()
+    other = replace(TWICE, nodes={"a": asking("a", "end"), "end": telling})
+    await Flows(runs.app, [other]).register(bed.runtime)
+    runs = FlowRuns(bed.runtime, runs.app)
+    await runs.resume(run_id, "a", 1)
+
+    parked = (await bed.seen(run_id, "run.parked")).payload
+    assert parked["reason"] == "version"
+    assert "at node 'b', which flow 'twice' does not have" in str(parked["detail"])
+    await Flows(runs.app, [TWICE]).register(bed.runtime)
+    await bed.runtime.resolve(run_id)
+    await waits_for(runs, run_id, "b")
+    assert (await runs.state(run_id)).vars["a"] == 1
+    await runs.resume(run_id, "b", 2)
+    assert (await bed.result(run_id))["told"] == []
+    assert len(await bed.log(run_id, "ask.replied")) == 2
+
+
+@pytest.mark.item(427, 489)
+async def test_another_host_that_has_the_version_goes_on(bed: Bed) -> None:
+    """One that has a second app object with other flows beside it, too: its flows are those of both."""
+    runs = await app_on(bed, versions("1"))
+    run_id = await runs.start("versioned")
+    await waits_for(runs, run_id, "a")
+    await bed.restart()
+    await Flows(runs.app, [versions("3")]).register(bed.runtime)
+    await FlowRuns(bed.runtime, runs.app).resume(run_id, "a", 1)
+    await bed.seen(run_id, "run.parked")
+    async with bed.rival() as other:
+        for specs in ([versions("1")], [versions("2")], [TWICE]):
+            await Flows(runs.app, specs).register(other)
+        await bed.stop()
+        runs = FlowRuns(other, runs.app)
+        await other.resolve(run_id)
+        await waits_for(runs, run_id, "b")
+        await runs.resume(run_id, "b", 1)
+
+        assert await other.result(run_id) == ["1"] * 7
 
 
 @pytest.mark.item(416, 417)

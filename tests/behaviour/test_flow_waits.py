@@ -55,7 +55,7 @@ async def test_a_person_answers_once(bed: Bed) -> None:
     if bed.drops:
         await bed.seen(run_id, K.RUN_SUSPENDED)
         await bed.until(lambda: bed.runtime._host.worker.dispatcher.load == 0)
-    with pytest.raises(StaleResumeError, match="waits for 'k', not 'x'"):
+    with pytest.raises(StaleResumeError, match="wait_key mismatch: it waits for 'k', not 'x'"):
         await stage.runs.resume(run_id, "x", "yes")
     with pytest.raises(NotSerializableError, match=r"payload\.x"):
         await stage.runs.resume(run_id, "k", {"x": object()})

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from actors.errors import ConflictError, ContractError, Facts, PersistenceError, TerminalError
+from actors.errors import (
+    ConflictError,
+    ContractError,
+    Facts,
+    NonDeterminismError,
+    PersistenceError,
+    TerminalError,
+)
 
 
 class StaleResumeError(Facts, ConflictError, ValueError):
@@ -62,6 +69,16 @@ class NoSuchRunError(Facts, ContractError, KeyError):
 
     text = "no run {run_id!r} in this store: list the known ones with list_runs"
     run_id: str
+
+
+class NodeMissingError(NonDeterminismError):
+    """A run is at a node that this host's graph does not have: the run is parked, as it was."""
+
+    text = (
+        "the run is at node {expected}, which {found} does not have on this host: serve a graph that has "
+        "it, then resolve the run with --retry"
+    )
+    parked_as = "version"
 
 
 class GraphRunFailedError(Facts, TerminalError):

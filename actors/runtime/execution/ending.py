@@ -138,11 +138,17 @@ class Ending:
         return tuple(MessageKey(m.agent_id, m.sender, m.message.id) for m in given[1:])
 
     def _continued(self, signal: ContinueAsNew) -> NewEntry:
-        """Return the entry that begins a generation, with the newest version of the agent."""
+        """Return the entry that begins a generation.
+
+        It has the newest version of the agent, or that of the generation before if the agent `keeps_version`.
+        """
         payload = self.run.bequest()
         payload |= {"generation": self.run.history.generation + 1, "input": signal.input}
         if (newest := self.agents.find(self.loaded.row.agent_id)) is not None:
-            payload |= pinned(newest, self.loaded.row)
+            kept = pinned(newest, self.loaded.row)
+            if getattr(newest, "keeps_version", False):
+                kept["version"] = self.run.history.version
+            payload |= {name: value for name, value in kept.items() if value is not None}
         return NewEntry(EntryKind.RUN_CONTINUED, "", payload)
 
     def _judge(self, error: BaseException | None) -> Verdict:

@@ -109,7 +109,7 @@ def judge(exc: BaseException, attempt: Attempt) -> Verdict:
     """Return what follows from an error that escaped `run()`; the table of docs/replay.md."""
     match exc:
         case NonDeterminismError():
-            verdict = parked("non_determinism", text_of(exc), exc.position)
+            verdict = parked(exc.parked_as, text_of(exc), exc.position)
         case EffectInDoubtError():
             verdict = parked("in_doubt", text_of(exc), exc.position)
         case _ if attempt.others:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from actors.kernel.agent.message import Message
@@ -17,6 +18,7 @@ class FlowAgent:
 
     Attributes:
         unfit: Why it can execute no run: the host has no such flow. Its runs are parked until one has.
+        version: Of the flow. A run goes on with the version that it began with, also where it continues as new.
 
     Args:
         id: The address.
@@ -27,10 +29,14 @@ class FlowAgent:
         self.id, self._terms = id, terms
         self.batch = 1
         self._flow, _ = flow_and_id(id)
+        spec = terms.specs.get(self._flow)
+        self.version, self.keeps_version = None if spec is None else spec.version, True
         self.unfit: str | None = None
-        if self._flow not in terms.specs:
+        if spec is None:
+            has = ", ".join(map(repr, _versions(self._flow, terms.specs)))
+            there = f", only {has}" if has else ""
             self.unfit = (
-                f"app {id.type!r} has no flow {self._flow!r} on this host: give it to Flows"
+                f"app {id.type!r} has no flow {self._flow!r} on this host{there}: give it to Flows"
             )
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
@@ -42,3 +48,8 @@ class FlowAgent:
         """
         given = inbox[0].payload if inbox else None
         return await GraphRun(ctx, self._terms, self._terms.specs[self._flow]).run(given)
+
+
+def _versions(flow: str, names: Iterable[str]) -> list[str]:
+    """Return the names that differ from that of a flow in its version alone: documents are ``id@version``."""
+    return sorted(name for name in names if name.partition("@")[0] == flow.partition("@")[0])

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from actors.kernel.json import canonical_json
 from actors.kernel.workflow.effects import RunStatus
+from actors.kernel.workflow.errors import NodeMissingError
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
 from actors.runtime.context.graphs.verbs import GraphVerbs
@@ -177,6 +178,10 @@ class Decisions:
 
     def _ask(self, seen: RunState, at: str) -> Transition:
         del at
+        if (
+            seen.current_node not in self._spec.nodes
+        ):  # plans were checked: another graph's was followed
+            raise NodeMissingError("", repr(seen.current_node), self._spec.title)
         return asked(self._spec, seen, self._context, self.now)
 
     def _join(self, seen: RunState, at: str) -> Transition:

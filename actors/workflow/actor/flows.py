@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from actors.errors import RegistrationError
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.workflow.effects import EffectType
+from actors.kernel.workflow.effects import Effect, EffectType
+from actors.kernel.workflow.run_state import RunState
+from actors.runtime.loop.threads import in_thread
 from actors.runtime.runtime import Runtime
 from actors.workflow.actor.agent import FlowAgent
 from actors.workflow.actor.terms import FlowTerms
-from actors.workflow.handlers import EffectHandlers, Handler
+from actors.workflow.handlers import EffectHandlers, Handler, fitted
 from actors.workflow.machine.limits import RuntimeConfig
 from actors.workflow.machine.policy import EffectPolicy, RetryPolicy
 from actors.workflow.machine.spec import WorkflowSpec
@@ -37,7 +40,9 @@ class Flows:
         app: The type of the agents: one for all flows.
         flows: The graphs.
         effect_handlers: Functions of the host by type of effect; they may be coroutine functions. Plain
-            ones run on the event loop: what blocks belongs into a coroutine with `asyncio.to_thread`.
+            ones run on the event loop, as nodes do, unless they are `blocking`.
+        blocking: Call plain handlers in a thread each: they may block, and other runs go on. The thread of a
+            run that is cancelled goes on, and what it returns is dropped.
         effect_policy: How often effects are tried; None: calls of models three times, tools twice.
         config: Limits of new runs.
         artifact_store: For nodes, as `ctx.artifacts`.
@@ -53,13 +58,17 @@ class Flows:
         flows: Iterable[WorkflowSpec],
         *,
         effect_handlers: Mapping[EffectType, Handler] | None = None,
+        blocking: bool = False,
         effect_policy: EffectPolicy | None = None,
         config: RuntimeConfig | None = None,
         artifact_store: Any = None,
     ) -> None:
         self.app = app
         specs: dict[str, WorkflowSpec] = {}
-        handlers = EffectHandlers(effect_handlers)
+        given = dict(effect_handlers or {})
+        if blocking:
+            given = {kind: _threaded(handler) for kind, handler in given.items()}
+        handlers = EffectHandlers(given)
         for one in flows:
             _check(one, specs)
             _check_effects(one, handlers)
@@ -92,6 +101,19 @@ class Flows:
 
     def _agent(self, agent_id: AgentId) -> FlowAgent:
         return FlowAgent(agent_id, self._terms)
+
+
+def _threaded(handler: Handler) -> Handler:
+    """Return a handler that calls this one in a thread; coroutine functions stay on the loop."""
+    if inspect.iscoroutinefunction(handler):
+        return handler
+    call = fitted(handler)
+
+    async def in_a_thread(run: RunState, effect: Effect, next_node: str | None) -> Any:
+        answer = await in_thread(call, run, effect, next_node)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    return in_a_thread
 
 
 def _check(spec: WorkflowSpec, known: Mapping[str, WorkflowSpec]) -> None:

@@ -33,6 +33,7 @@ from actors.workflow.machine import limits
 from actors.workflow.machine.event_keys import SCOPES, event_from, key_of_payload
 from actors.workflow.machine.starting import restored_run
 from actors.workflow.machine.variables import check_callers, with_path
+from actors.workflow.machine.waits import mismatch
 
 _START: Final = "start"
 _SENDER: Final = "submit:flows"
@@ -182,8 +183,8 @@ class FlowRuns:
         for place in places:
             if await self._runtime.approvals.answer(run_id, place, clean, early=False):
                 return
-        keys = ", ".join(repr(one.get("wait_key")) for _, one in found)
-        problem = f"Run waits for {keys}, not {wait_key!r}" if found else "Run is not waiting"
+        keys = [one.get("wait_key") for _, one in found]
+        problem = mismatch(keys, wait_key) if found else "Run is not waiting"
         raise StaleResumeError(run_id, "the wait was answered" if places else problem)
 
     async def answer(self, run_id: RunId, wait_key: str, payload: Any) -> None:

@@ -30,6 +30,8 @@ class WorkflowSpec:
         nodes: The nodes by name.
         reducers: By the names of vars that several branches may change (dots nest): what they meet with. Others
             are changed by one branch of a fork at most.
+        version: Of its code, where runs are actors: a run goes on with the version that it began with. None:
+            runs go on with the code that is there.
 
     Raises:
         GraphError: It has no name, or no such node to begin with.
@@ -39,6 +41,7 @@ class WorkflowSpec:
     entry_node: str
     nodes: Mapping[str, Node] = field(default_factory=dict)
     reducers: Mapping[str, Reducer] = field(default_factory=dict)
+    version: str | None = None
 
     def __post_init__(self) -> None:
         if not self.workflow_id or not isinstance(self.workflow_id, str):
@@ -58,6 +61,12 @@ class WorkflowSpec:
         if node_id not in self.nodes:
             raise KeyError(f"graph {self.workflow_id!r} has no node {node_id!r}")
         return self.nodes[node_id]
+
+    @property
+    def title(self) -> str:
+        """Name and version, for people."""
+        of = "" if self.version is None else f" of version {self.version!r}"
+        return f"flow {self.workflow_id!r}{of}"
 
     @property
     def hash(self) -> str:

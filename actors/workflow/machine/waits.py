@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -39,9 +40,14 @@ def answered(state: RunState, wait_key: str | None, payload: Any, *, at: str) ->
     for leaf in found:
         if leaf.wait is not None and leaf.wait.wait_key == wait_key:
             return _answered_at(state, leaf, payload, at=at)
-    keys = ", ".join(repr(one.wait.wait_key) for one in found if one.wait is not None)
-    problem = f"wait_key mismatch: it waits for {keys}, not {wait_key!r}"
-    raise StaleResumeError(state.run_id, problem)
+    keys = [one.wait.wait_key for one in found if one.wait is not None]
+    raise StaleResumeError(state.run_id, mismatch(keys, wait_key))
+
+
+def mismatch(keys: Iterable[str | None], wait_key: str | None) -> str:
+    """Return why an answer is none to the waits that a run has, which have these keys."""
+    known = ", ".join(map(repr, keys))
+    return f"wait_key mismatch: it waits for {known}, not {wait_key!r}"
 
 
 def _answered_at(

@@ -16,6 +16,7 @@ from actors.workflow import (
     WorkflowSpec,
 )
 from compose.demo.ledger import append_line
+from tests.system import blockers
 
 if TYPE_CHECKING:
     from actors.runtime import Runtime
@@ -45,8 +46,26 @@ async def note(run: RunState, effect: Effect) -> EffectOutcome:
     return EffectOutcome.completed(n * 10)
 
 
+def hold(run: RunState, _ctx: Any) -> StepPlan:
+    """A step with an effect that blocks, once at most if the vars say so; then an end."""
+    if "held_by" in run.vars:
+        return StepPlan("hold", complete_output=run.vars["held_by"])
+    mode = EffectMode.AT_MOST_ONCE if run.vars["once"] else EffectMode.IDEMPOTENT
+    effect = Effect(EffectType.LLM_CALL, {}, "held_by", mode)
+    return StepPlan("hold", effect, next_node="hold")
+
+
+def block(run: RunState, _effect: Effect) -> EffectOutcome:
+    """Keep the thread, in the ledger that the vars name, until this process is let go; return its pid."""
+    return EffectOutcome.completed(blockers.block(run.vars["ledger"]))
+
+
 async def serve(runtime: Runtime) -> None:
-    """Serve it."""
-    spec = WorkflowSpec("six", "work", {"work": work})
-    flows = Flows(APP, [spec], effect_handlers={EffectType.TOOL_CALLS: note})
+    """Serve them; `block` is the one plain function among the handlers."""
+    specs = [
+        WorkflowSpec("six", "work", {"work": work}),
+        WorkflowSpec("held", "hold", {"hold": hold}),
+    ]
+    handlers = {EffectType.TOOL_CALLS: note, EffectType.LLM_CALL: block}
+    flows = Flows(APP, specs, effect_handlers=handlers, blocking=True)
     await flows.register(runtime)

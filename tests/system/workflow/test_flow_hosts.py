@@ -12,6 +12,7 @@ import pytest
 from actors.workflow import FlowRuns, verify_ledger_chain
 from tests.harness.slow import IS_SLOW
 from tests.system.agents import executed
+from tests.system.blockers import began, let_go
 from tests.system.waiting import until, until_executing
 from tests.system.workflow.hosted_flows import APP, ONCE, STEPS
 
@@ -65,6 +66,39 @@ async def test_another_host_goes_on_with_a_flow(
     done = executed(ledger)
     assert [n for n, _ in done] == [0, 1, *range(2, 3), *range(2, STEPS)]
     assert [pid for _, pid in done] == [first.pid] * 3 + [second.pid] * (STEPS - 2)
+
+
+@pytest.mark.item(391, 398, 404, 415, 441)
+async def test_a_handler_that_blocks_has_a_thread(
+    hosts: Hosts, client: Runtime, tmp_path: Path
+) -> None:
+    """The only host goes on with another run. Killed meanwhile, it is begun once more, or not at all."""
+    again, once, other = (tmp_path / name for name in ("again", "once", "other"))
+    runs = FlowRuns(client, APP)
+    first = await hosts.serving(SERVE)
+    held = {
+        path: await runs.start("held", vars={"ledger": str(path), "once": path == once})
+        for path in (again, once)
+    }
+    await until(lambda: bool(began(again) and began(once)), "begun")
+    six = await runs.start("six", vars={"ledger": str(other)})
+    assert await client.result(six) == OUTPUT
+    first.send(signal.SIGKILL)
+    second = await hosts.serving(SERVE)
+
+    async def is_parked() -> bool:
+        row = await client.store.reads.run(held[once])
+        return row is not None and row.parked == "in_doubt"
+
+    await until(is_parked, "parked")
+    await until(lambda: len(began(again)) == 2, "begun again")
+    let_go(again, second.pid)
+
+    assert await client.result(held[again]) == second.pid
+    assert began(again) == [first.pid, second.pid]
+    assert began(once) == [first.pid]
+    records = await runs.ledger(held[again])
+    assert [one["status"] for one in records[1:-2]] == ["started", "completed"]
 
 
 @pytest.mark.slow

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from actors.workflow import *  # noqa: F403
-from actors.workflow import WorkflowRuntime as Runtime
 from persistence.files import *  # noqa: F403
 from persistence.sqlite import *  # noqa: F403
-
-__all__ = ["Runtime"]
+from tests.compat.abstractruntime.driver import *  # noqa: F403

@@ -1,4 +1,4 @@
 """Names of the source."""
 
 from actors.workflow import *  # noqa: F403
-from actors.workflow import WorkflowRuntime as Runtime  # noqa: F401
+from tests.compat.abstractruntime.driver import *  # noqa: F403

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from actors.kernel.agent.message import Message
+from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.ids import AgentId
 from actors.runtime.context.run_context import RunContext
 from actors.workflow.actor.flow_address import flow_and_id
@@ -15,13 +16,18 @@ from actors.workflow.actor.terms import FlowTerms
 class FlowAgent:
     """The agent ``<app>/<flow>:<id>``: it has one run, and that is a run of the flow.
 
+    That of a schedule has a run for each tick, one after the other.
+
     Attributes:
+        retention: Of runs that begin with a schedule's message: as of those that `FlowRuns` starts.
         unfit: Why it can execute no run: the host has no such flow. Its runs are parked until one has.
 
     Args:
         id: The address.
         terms: See `FlowTerms`.
     """
+
+    retention = HistoryRetention.PERMANENT
 
     def __init__(self, id: AgentId, terms: FlowTerms) -> None:  # noqa: A002 - as every agent has it
         self.id, self._terms = id, terms

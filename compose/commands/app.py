@@ -103,6 +103,7 @@ _PARTS: Final = (
     (graphs, "graphs.look", "list=list_graph_runs show ledger verify"),
     (graphs, "graphs.change", "start resume emit cancel"),
     (graphs, "graphs.control", "pause resume-run=resume_run steer limits snapshot restore"),
+    (graphs, "graphs.bundles", "export import=import_run"),
     (memory, "inspect.memory", "list=list_memories show forget"),
     (approvals, "messages.approvals", "list=list_approvals approve deny"),
     (schedules, "operate.schedules", "create list=list_schedules show pause resume trigger delete"),

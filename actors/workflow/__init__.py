@@ -72,6 +72,8 @@ if TYPE_CHECKING:
     from actors.workflow.actor.flows import Flows
     from actors.workflow.actor.runs import FlowRuns
     from actors.workflow.actor.starting import schedule_flow
+    from actors.workflow.documents.findings import FlowError, FlowFinding
+    from actors.workflow.documents.reading import check_flow, load_flow
     from actors.workflow.embedded.fingerprint import ActorFingerprint
     from actors.workflow.embedded.histories.bundle import (
         RUN_HISTORY_BUNDLE_VERSION_V1,
@@ -184,6 +186,8 @@ else:
                 "InMemoryCommandCursorStore",
                 "InMemoryCommandStore",
             ),
+            "actors.workflow.documents.findings": ("FlowError", "FlowFinding"),
+            "actors.workflow.documents.reading": ("check_flow", "load_flow"),
             "actors.workflow.embedded.fingerprint": ("ActorFingerprint",),
             "actors.workflow.handlers": ("tool_calls",),
             "actors.workflow.embedded.histories.bundle": (
@@ -245,6 +249,8 @@ __all__ = [
     "EffectOutcome",
     "EffectPolicy",
     "EffectType",
+    "FlowError",
+    "FlowFinding",
     "FlowRuns",
     "Flows",
     "GraphError",
@@ -292,6 +298,7 @@ __all__ = [
     "artifact_ref",
     "branch_of",
     "build_artifact_descriptor_payload",
+    "check_flow",
     "compute_artifact_id",
     "compute_idempotency_key",
     "create_scheduled_runtime",
@@ -300,6 +307,7 @@ __all__ = [
     "get_artifact_id",
     "import_run_history_bundle",
     "is_artifact_ref",
+    "load_flow",
     "normalize_utc_iso",
     "offload_large_values",
     "open_waits",

@@ -60,12 +60,12 @@ async def dying(bed: Bed, seed: int, flows: Flows) -> AsyncIterator[None]:
 
 
 async def play_all(bed: Bed, first: int, count: int) -> None:
-    """Play programs, a crowd at a time; in every second one hosts die, but for those with a broker."""
+    """Play programs, a crowd at a time; in every second one hosts die."""
     wrong: list[str] = []
     timers_s, look_s = (500.0, 25.0) if bed.backend == "memory" else (0.05, 0.01)
     for begin in range(first, first + count, AT_ONCE):
         many = range(begin, min(begin + AT_ONCE, first + count))
-        deaths = DEATHS if begin // AT_ONCE % 2 and (bed.backend != "nats" or IS_SLOW) else 0
+        deaths = DEATHS if begin // AT_ONCE % 2 else 0
         plays = [FlowPlay(seed, timers_s, look_s, deaths) for seed in many]
         app = bed.name().type
         flows = flows_of(app, plays)

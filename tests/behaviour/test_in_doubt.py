@@ -235,3 +235,28 @@ async def test_what_other_branches_did_goes_on_behind_a_decision(bed: Bed) -> No
     is_free = True
     await bed.runtime.resolve(run_id, str(parked.payload["at"]), action="retry")
     assert await bed.result(run_id) == ["doubtful", "other"]
+
+
+async def test_two_effects_in_doubt_at_once_are_decided_one_by_one(bed: Bed) -> None:
+    """Parking for the first one closed the other in the middle: its end is as unknown."""
+    calls: list[str] = []
+
+    async def pay(name: str) -> str:
+        calls.append(name)
+        await asyncio.Event().wait()
+        return name
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> list[str]:
+        del inbox
+        paying = [ctx.step(name, pay, name, effect="at_most_once") for name in ("a", "b")]
+        return await ctx.gather(*paying)
+
+    run_id = await bed.submit(await bed.serve(act))
+    await bed.until(lambda: len(calls) == 2)
+    await bed.restart()
+    for number in (1, 2):
+        parked = await bed.seen(run_id, K.RUN_PARKED, times=number)
+        at = str(parked.payload["at"])
+        await bed.runtime.resolve(run_id, at, action="value", value=f"paid at {at}")
+    assert await bed.result(run_id) == ["paid at 0.0.0", "paid at 0.1.0"]
+    assert sorted(calls) == ["a", "b"]

@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from actors.errors import DecisionRefusedError
 from actors.kernel.runtime.ids import RunId
@@ -17,6 +17,7 @@ from actors.workflow import EffectOutcome, EffectType, RetryPolicy, verify_ledge
 from actors.workflow.actor.flows import Flows
 from actors.workflow.actor.runs import FlowRuns
 from tests.model.graphs import ATTEMPTS, Expected, expected
+from tests.properties.documents import Written
 from tests.properties.graphs import Compiled, ear_of, program_of
 from tests.properties.test_graph_programs import plain
 
@@ -50,9 +51,8 @@ class FlowPlay:
         rng = random.Random(self.seed)
         self.name = f"g{self.seed}"
         self.program = program_of(rng, 2, 4)
-        if self.deaths:
-            self.program = repeatable(self.program)
-        self.compiled = Compiled(timeout_s=self.timeout_s)
+        compiler = Written if self.seed % 2 else Compiled  # half of them are flow documents
+        self.compiled = compiler(timeout_s=self.timeout_s)
         self.compiled.graph(self.name, self.program)
         for ear in self.compiled.ears:
             self.compiled.specs[f"ear {ear}"] = ear_of(ear)
@@ -172,24 +172,6 @@ class FlowPlay:
             left.remove(below)
             wrong += await self._compared(runs, child, below)
         return wrong + [f"{model.name}: no child {one.name}" for one in left]
-
-
-def repeatable(program: list[Any]) -> list[Any]:
-    """Return a program whose work may happen twice.
-
-    Work that may not is in doubt behind a death. Then the run is parked, and what other branches executed at
-    that moment is abandoned: see `tests/behaviour/test_flow_deaths.py` for such work without branches.
-    """
-
-    def changed(one: Any) -> Any:
-        if isinstance(one, list):
-            return [changed(each) for each in one]
-        if isinstance(one, tuple) and one and one[0] == "work":
-            return (*one[:3], False)
-        return tuple(changed(each) for each in one) if isinstance(one, tuple) else one
-
-    found: list[Any] = changed(program)
-    return found
 
 
 def flows_of(app: str, plays: list[FlowPlay]) -> Flows:

@@ -42,17 +42,29 @@ def decided_seq(name: str, message_id: str) -> int | None:
 
 
 def positions_in_doubt(row: RunRow, entries: Iterable[RunLogEntry]) -> dict[str, int]:
-    """Return positions of effects in doubt, with the seq of their intents; none while the run executes."""
+    """Return positions of effects in doubt, with the seq of their intents; none while the run executes.
+
+    An effect that the parking itself closed, because its code was not to go on beside the effect in
+    doubt, did not end: it is in doubt, too.
+    """
     if row.parked != IN_DOUBT:
         return {}
     found: dict[str, int] = {}
+    closed: dict[str, int] = {}
     for entry in entries:
-        if entry.kind in EXECUTES and entry.payload.get("mode") == "at_most_once":
-            found[entry.position] = entry.seq
-        elif entry.kind == K.RUN_CONTINUED:
+        position, kind = entry.position, entry.kind
+        if kind == K.EFFECT_ABANDONED and position in found:
+            closed[position] = found.pop(position)
+            continue
+        if kind == K.RUN_PARKED:
+            found.update(closed)
+        closed.clear()
+        if kind in EXECUTES and entry.payload.get("mode") == "at_most_once":
+            found[position] = entry.seq
+        elif kind == K.RUN_CONTINUED:
             found.clear()
         else:
-            found.pop(entry.position, None)
+            found.pop(position, None)
     return found
 
 

@@ -32,6 +32,7 @@ from persistence.postgres.sharding.ownership import (
     SQL_HEARTBEAT,
     SQL_RELEASE_SHARDS,
     host_report,
+    unread_leases,
 )
 
 _log = logging.getLogger("callboard.postgres")
@@ -190,7 +191,8 @@ class Heartbeat:
             report = host_report(rows, known)
             self._clock.observe(Reading(report.now, asked, answered))
             if unable == "blocked":
-                return await self._act_for_main(self._connection, known, report)
+                unread = unread_leases(rows, known, self._owner, self._settings.lease)
+                return await self._act_for_main(self._connection, [*known, *unread], report)
             return report
 
     def _forget(self) -> None:
@@ -256,9 +258,11 @@ class Heartbeat:
         return {"agent": agent, "run": blocker.run_id, "place": blocker.place, "owner": self._owner}
 
     async def _act_for_main(
-        self, connection: Connection, known: Sequence[ShardLease], report: HostReport
+        self, connection: Connection, owned: Sequence[ShardLease], report: HostReport
     ) -> HostReport:
         """Give up what other hosts can serve; return what the main loop is to know when it is back.
+
+        That includes shards which were claimed shortly before: the main loop has not read the answer.
 
         Until `blocked_s` the shard of the agent that blocks is kept, so that what it does is not begun
         elsewhere meanwhile, and those in which effects would be in doubt.
@@ -267,7 +271,7 @@ class Heartbeat:
         if not self._tick_asked:
             return replace(report, surplus=())  # it is back
         wanted = {shard for group in report.surplus for shard in group.shards}
-        gone = [lease for lease in known if lease.shard in wanted and lease not in report.lost]
+        gone = [lease for lease in owned if lease.shard in wanted and lease not in report.lost]
         is_over = self._blocked_s >= self._settings.blocked_s
         if not is_over:
             keep = {blocker.shard, *blocker.in_doubt}

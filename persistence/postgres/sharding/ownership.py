@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, LiteralString
 
 from typing_extensions import override
@@ -174,6 +174,18 @@ def host_report(rows: Sequence[Row], known: Sequence[ShardLease]) -> HostReport:
         now=now,
         surplus=_surplus(rows),
     )
+
+
+def unread_leases(
+    rows: Sequence[Row], known: Sequence[ShardLease], owner: HostIncarnation, lease: timedelta
+) -> list[ShardLease]:
+    """Return the leases of shards that the database gave to this host, and the host does not know yet."""
+    thought = {lease.shard for lease in known}
+    return [
+        ShardLease(ShardId(row["shard"]), owner, row["epoch"], row["now"] + lease)
+        for row in rows
+        if row["shard"] is not None and row["shard"] not in thought
+    ]
 
 
 def _surplus(rows: Sequence[Row]) -> tuple[Surplus, ...]:

@@ -108,6 +108,8 @@ WITHOUT_DATABASE = {
     "replay",
     "completion",
     "env",
+    "flows check",
+    "flows schema",
     "nats-config",
     "serve",
     "tap",

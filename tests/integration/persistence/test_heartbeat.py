@@ -235,6 +235,45 @@ async def test_a_loop_that_stays_blocked_gives_other_hosts_what_they_can_serve(
     assert marks == [Blocking(run_id=RunId("r"), seqs=(-1,), place="f (g.py:1)")]
 
 
+async def test_a_blocked_loop_gives_away_what_it_was_given_meanwhile(
+    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to a claim is not read while the loop is blocked, and nobody executes in its shards."""
+    monkeypatch.setattr(heartbeat, "HAND_OVER_S", 0.3)
+    reports: asyncio.Queue[HostReport] = asyncio.Queue()
+    owned: list[int] = []
+    begun = time.monotonic()
+
+    def block() -> None:
+        """Look from another thread at what this host still owns, while its loop does not turn."""
+        query = "select count(*)::int as n from shards where owner = $1"
+        while not owned or (owned[-1] > 0 and time.monotonic() < begun + 25):
+            [row] = asyncio.run(sql(postgres_dsn, schema, query, bed.owner))
+            owned.append(row["n"])
+
+    async with (
+        host(postgres_dsn, schema, lease_s=1, heartbeat_s=0.1, blocked_s=1) as bed,
+        host(postgres_dsn, schema, "h2") as other,
+    ):
+        [first, *unread] = bed.leases.values()
+        bed.leases = {first.shard: first}
+        async with beating(bed, reports):
+            thread = threading.Thread(target=block)
+            thread.start()
+            thread.join(timeout=30)
+            async with asyncio.timeout(20):
+                while not (report := await reports.get()).lost:
+                    pass
+        taken = await other.claim()
+
+    assert owned[0] == 1 + len(unread)
+    assert owned[-1] == 0
+    assert {(one.shard, one.epoch) for one in report.lost} == {
+        (one.shard, one.epoch) for one in (first, *unread)
+    }, "else the answer would be believed when it is read"
+    assert len(taken) == 1 + len(unread)
+
+
 async def test_a_blocked_loop_keeps_what_nobody_else_serves(
     postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,9 +76,13 @@ async def test_a_tick_that_fires_twice_starts_one_run(bed: Bed) -> None:
 
     assert [row.run_id for row in rows] == [first.run_id, last]
     assert [row.status for row in rows] == [RowStatus.COMPLETED] * 2
+    ticks = []
     for row in rows:
         state = await stage.ended(row.run_id)
         assert (state.output, state.session_id) == ({"n": 1}, "s1")
+        ticks.append(state.vars["_runtime"].get("scheduled_at"))
+    assert made.next_at is not None
+    assert ticks == [made.next_at.isoformat(), None]
 
 
 async def test_missed_ticks_start_runs_one_after_the_other(bed: Bed) -> None:

@@ -9,7 +9,7 @@ from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.ids import AgentId
 from actors.runtime.context.run_context import RunContext
 from actors.workflow.actor.flow_address import flow_and_id
-from actors.workflow.actor.graph_run import GraphRun
+from actors.workflow.actor.graph_run import SCHEDULED_AT, GraphRun
 from actors.workflow.actor.terms import FlowTerms
 
 
@@ -47,4 +47,7 @@ class FlowAgent:
             GraphRunFailedError: The graph's run failed.
         """
         given = inbox[0].payload if inbox else None
+        tick = inbox[0].metadata.get(SCHEDULED_AT) if inbox else None
+        if tick is not None and isinstance(given, dict):
+            given = {**given, SCHEDULED_AT: tick}
         return await GraphRun(ctx, self._terms, self._terms.specs[self._flow]).run(given)

@@ -49,7 +49,7 @@ sessions = App(
     group=LOOK,
 )
 graphs = App(name="graphs", help="Runs of flows: their states, waits and ledgers.", group=LOOK)
-flows = App(name="flows", help="Graphs as documents: what is wrong with them.", group=SET_UP)
+flows = App(name="flows", help="Graphs as documents: checked, packed and installed.", group=SET_UP)
 memory = App(name="memory", help="Texts that agents keep beyond conversations.", group=LOOK)
 limits = App(
     name="limits", help="How many runs execute at once and start per second.", group=DECIDE
@@ -106,6 +106,7 @@ _PARTS: Final = (
     (graphs, "graphs.control", "pause resume-run=resume_run steer limits snapshot restore"),
     (graphs, "graphs.bundles", "export import=import_run"),
     (flows, "flows.documents", "check schema"),
+    (flows, "flows.bundles", "pack install list=list_bundles show remove"),
     (memory, "inspect.memory", "list=list_memories show forget"),
     (approvals, "messages.approvals", "list=list_approvals approve deny"),
     (schedules, "operate.schedules", "create list=list_schedules show pause resume trigger delete"),

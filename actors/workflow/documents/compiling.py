@@ -87,7 +87,8 @@ class _Compiler:
             targets: tuple[tuple[str, str], ...] = (("", name + TIMEOUT_MARK),)
         else:
             targets = tuple((label, to) for label, to, _ in ways_of(node))
-        return DocumentNode(name, node.kind, source, targets, step, node.title)
+        effect = EffectType(node.effect) if isinstance(node, EffectNode) else None
+        return DocumentNode(name, node.kind, source, targets, step, node.title, effect)
 
     def _step(self, name: str, node: AnyNode) -> Step:
         if isinstance(node, SwitchNode):

@@ -49,6 +49,7 @@ class DocumentNode:
         targets: The nodes that may come behind it, by what leads to them.
         step: Its decision.
         title: For people.
+        effect: The effect that the node asks for, if it does.
     """
 
     name: str
@@ -57,6 +58,7 @@ class DocumentNode:
     targets: tuple[tuple[str, str], ...]
     step: Step
     title: str | None = None
+    effect: EffectType | None = None
 
     def __call__(self, run: RunState, ctx: NodeContext) -> StepPlan:
         """Return the plan of the node.

@@ -38,12 +38,17 @@ def check(*files: Path, json: Flag = False, debug: DebugFlag = False) -> int:
     return Exit.FAILED if is_refused else Exit.OK
 
 
-def schema(*, debug: DebugFlag = False) -> int:
+def schema(*, json: Flag = False, debug: DebugFlag = False) -> int:
     """Print the JSON Schema of flow documents, for editors.
 
     Example: `callboard flows schema > flow.schema.json`
+
+    Parameters
+    ----------
+    json
+        Changes nothing: it is JSON.
     """
-    del debug
+    del json, debug
     print_json(FlowDocument.model_json_schema())
     return Exit.OK
 

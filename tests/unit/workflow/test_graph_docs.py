@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 PAGES = {
     "getting-started": 3,
     "api": 3,
-    "documents": 2,
+    "documents": 3,
     "limits": 1,
     "snapshots": 3,
     "provenance": 1,
     "drivers": 2,
+    "pages": 0,
 }
 
 

@@ -9,8 +9,9 @@ from types import FunctionType, MappingProxyType, MethodType
 
 from actors.errors import AgentCrashError, ContractError, RegistrationError
 from actors.kernel.agent.agent import MAX_MESSAGES, Agent
+from actors.kernel.agent.supervision import HistoryRetention, Supervision
 from actors.kernel.agent.tools import Tool, check_tools
-from actors.kernel.runtime.ids import AgentId, check_name
+from actors.kernel.runtime.ids import AgentId, RunId, check_name
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.kernel.seconds import is_length
 from actors.kernel.store.shards import Serves
@@ -218,6 +219,14 @@ def retry_of(agent: Agent) -> RetryPolicy | None:
         return policy
     msg = f"agent {agent.id}: `retry` is a {type(policy).__name__}, not a RetryPolicy"
     raise RegistrationError(msg)
+
+
+def terms_of_mail(agent: Agent | None, run_id: RunId) -> Supervision | None:
+    """Return the terms of a run that waiting mail starts: the agent's `retention`; None: the defaults."""
+    kept = getattr(agent, "retention", None)
+    if not isinstance(kept, HistoryRetention):
+        return None
+    return Supervision(run_id=run_id, root_id=run_id, retention=kept)
 
 
 def batch_of(agent: Agent) -> int:

@@ -36,7 +36,7 @@ class Retention(RetentionStore):
     ) -> None:
         self._me, self._links, self._remove_objects = owner, links, remove_objects
         self._id = b""
-        """Behind which id of a message it looks next for those that name no run, which go sooner than others."""
+        """Behind which id of a message it looks next for ids that name no run: these go sooner than others."""
 
     @override
     async def sweep(self, *, older_than_s: float | None, limit: int = 200) -> int:

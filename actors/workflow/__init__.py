@@ -71,6 +71,8 @@ if TYPE_CHECKING:
     from actors.kernel.workflow.step_record import StepRecord, verify_ledger_chain
     from actors.workflow.actor.flows import Flows
     from actors.workflow.actor.runs import FlowRuns
+    from actors.workflow.documents.findings import FlowError, FlowFinding
+    from actors.workflow.documents.reading import check_flow, load_flow
     from actors.workflow.embedded.fingerprint import ActorFingerprint
     from actors.workflow.embedded.histories.bundle import (
         RUN_HISTORY_BUNDLE_VERSION_V1,
@@ -182,6 +184,8 @@ else:
                 "InMemoryCommandCursorStore",
                 "InMemoryCommandStore",
             ),
+            "actors.workflow.documents.findings": ("FlowError", "FlowFinding"),
+            "actors.workflow.documents.reading": ("check_flow", "load_flow"),
             "actors.workflow.embedded.fingerprint": ("ActorFingerprint",),
             "actors.workflow.handlers": ("tool_calls",),
             "actors.workflow.embedded.histories.bundle": (
@@ -243,6 +247,8 @@ __all__ = [
     "EffectOutcome",
     "EffectPolicy",
     "EffectType",
+    "FlowError",
+    "FlowFinding",
     "FlowRuns",
     "Flows",
     "GraphError",
@@ -290,6 +296,7 @@ __all__ = [
     "artifact_ref",
     "branch_of",
     "build_artifact_descriptor_payload",
+    "check_flow",
     "compute_artifact_id",
     "compute_idempotency_key",
     "create_scheduled_runtime",
@@ -298,6 +305,7 @@ __all__ = [
     "get_artifact_id",
     "import_run_history_bundle",
     "is_artifact_ref",
+    "load_flow",
     "normalize_utc_iso",
     "offload_large_values",
     "open_waits",

@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from typing_extensions import TypeIs
 
@@ -25,6 +25,9 @@ ALLOWED = (
     "or a function app(runtime) that registers what it likes"
 )
 
+_DOCUMENTS: Final = (".json", ".yaml", ".yml")
+_BUNDLE: Final = ".flow"
+
 
 class ServeError(Facts, ContractError):
     """`MODULE:ATTR` does not lead to something that can be served."""
@@ -36,23 +39,32 @@ class ServeError(Facts, ContractError):
 
 
 def check_spec(spec: str) -> tuple[str, str]:
-    """Return module and attribute of ``MODULE:ATTR``.
+    """Return module and attribute of ``MODULE:ATTR``; of flows in files, their path and nothing.
 
     Raises:
         ServeError: It is not of that form.
     """
+    if are_flow_files(spec):
+        return spec, ""
     module_name, colon, path = spec.partition(":")
     if not (module_name and colon and path):
-        raise ServeError(spec, "it is not written MODULE:ATTR", "For example: shop.agents:app")
+        remedy = "For example: shop.agents:app. Flows may be in files, for example refund.json"
+        raise ServeError(spec, "it is not written MODULE:ATTR", remedy)
     return module_name, path
 
 
 def find_served(spec: str) -> object:
     """Return the object that ``MODULE:ATTR`` names; modules of the current folder are found too.
 
+    The path of a flow document, of a bundle or of a folder with some is the app ``flows`` with these flows.
+
     Raises:
         ServeError: Not of that form, no such module or attribute, or importing it failed.
+        FlowError: A flow document has mistakes.
+        WorkflowBundleError: A bundle is none.
     """
+    if are_flow_files(spec):
+        return flows_of_files(spec)
     module_name, path = check_spec(spec)
     here = str(Path.cwd())
     if here not in sys.path:
@@ -75,6 +87,36 @@ def find_served(spec: str) -> object:
             raise ServeError(spec, f"module {module_name!r} has no {name!r}", remedy)
         found = getattr(found, name)
     return found
+
+
+def are_flow_files(spec: str) -> bool:
+    """Return True if it is the path of a flow document, of a bundle or of a folder, not a name in Python."""
+    return spec.endswith((*_DOCUMENTS, _BUNDLE)) or (":" not in spec and Path(spec).is_dir())
+
+
+def flows_of_files(path: str) -> Flows:
+    """Return the flows of a file or of a folder as the app ``flows``. See `find_served`."""
+    from actors.workflow.actor.flows import Flows  # noqa: PLC0415 - few hosts serve flows
+    from actors.workflow.bundles import open_workflow_bundle  # noqa: PLC0415
+    from actors.workflow.documents.reading import load_flow  # noqa: PLC0415
+
+    folder = Path(path)
+    files = sorted(folder.iterdir()) if folder.is_dir() else [folder]
+    specs = []
+    try:
+        for file in files:
+            if file.name.endswith(_BUNDLE):
+                specs += open_workflow_bundle(file).specs()
+            elif file.name.endswith(_DOCUMENTS):
+                specs.append(load_flow(file))
+    except OSError as exc:
+        problem = f"{exc.filename or path}: {exc.strerror or exc}"
+        raise ServeError(
+            path, problem, "Name a flow document, a bundle or a folder of them"
+        ) from exc
+    if not specs:
+        raise ServeError(path, "there is no flow in it", "Put refund.json or refund.flow into it")
+    return Flows("flows", specs)
 
 
 async def serve_all(runtime: Runtime, specs: Mapping[str, object]) -> None:

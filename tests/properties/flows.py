@@ -17,6 +17,7 @@ from actors.workflow import EffectOutcome, EffectType, RetryPolicy, verify_ledge
 from actors.workflow.actor.flows import Flows
 from actors.workflow.actor.runs import FlowRuns
 from tests.model.graphs import ATTEMPTS, Expected, expected
+from tests.properties.documents import Written
 from tests.properties.graphs import Compiled, ear_of, program_of
 from tests.properties.test_graph_programs import plain
 
@@ -50,7 +51,8 @@ class FlowPlay:
         rng = random.Random(self.seed)
         self.name = f"g{self.seed}"
         self.program = program_of(rng, 2, 4)
-        self.compiled = Compiled(timeout_s=self.timeout_s)
+        compiler = Written if self.seed % 2 else Compiled  # half of them are flow documents
+        self.compiled = compiler(timeout_s=self.timeout_s)
         self.compiled.graph(self.name, self.program)
         for ear in self.compiled.ears:
             self.compiled.specs[f"ear {ear}"] = ear_of(ear)

@@ -41,12 +41,14 @@ class Weather:
         dies: At this point of those of the driver and the store; 0: never.
         pauses: Whether it is paused and let go on between ticks.
         cancels: Behind this tick; 0: never.
+        written: Whether the program is written as flow documents.
     """
 
     steps: int
     dies: int = 0
     pauses: bool = False
     cancels: int = 0
+    written: bool = False
 
 
 def program_of(

@@ -12,6 +12,7 @@ import pytest
 from tests.conformance.workflow.stores import KINDS, RunningClock, Stores
 from tests.harness import slow
 from tests.model.graphs import Expected, expected
+from tests.properties.documents import Written
 from tests.properties.graphs import Compiled, Weather, World, program_of, smaller
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def weather_of(rng: random.Random) -> Weather:
         dies=rng.choice([0, rng.randint(1, 60)]),
         pauses=rng.random() < 0.2,
         cancels=rng.choice([0, 0, 0, 0, rng.randint(1, 9)]),
+        written=rng.random() < 0.5,
     )
 
 
@@ -95,7 +97,7 @@ def play(kind: str, folder: Path, program: list[Any], weather: Weather) -> None:
         Mismatch: They disagree.
     """
     stores = Stores(kind, folder, clock=RunningClock())
-    compiled = Compiled()
+    compiled = Written() if weather.written else Compiled()
     compiled.graph("g", program)
     world = World(stores, compiled, weather)
     world.run("g")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from actors.errors import RegistrationError
 from actors.kernel.runtime.ids import AgentId
@@ -15,6 +15,19 @@ from actors.workflow.handlers import EffectHandlers, Handler
 from actors.workflow.machine.limits import RuntimeConfig
 from actors.workflow.machine.policy import EffectPolicy, RetryPolicy
 from actors.workflow.machine.spec import WorkflowSpec
+
+BUILT_IN: Final = frozenset(
+    {
+        EffectType.WAIT_EVENT,
+        EffectType.WAIT_UNTIL,
+        EffectType.ASK_USER,
+        EffectType.ANSWER_USER,
+        EffectType.EMIT_EVENT,
+        EffectType.START_SUBWORKFLOW,
+        EffectType.VARS_QUERY,
+    }
+)
+"""Effects that need no handler of the host."""
 
 
 class Flows:
@@ -30,7 +43,8 @@ class Flows:
         artifact_store: For nodes, as `ctx.artifacts`.
 
     Raises:
-        RegistrationError: Two graphs have one name, or a name has a colon.
+        RegistrationError: Two graphs have one name, a name has a colon, or a flow document has an effect for
+            which there is no handler.
     """
 
     def __init__(
@@ -45,12 +59,14 @@ class Flows:
     ) -> None:
         self.app = app
         specs: dict[str, WorkflowSpec] = {}
+        handlers = EffectHandlers(effect_handlers)
         for one in flows:
             _check(one, specs)
+            _check_effects(one, handlers)
             specs[one.workflow_id] = one
         self._terms = FlowTerms(
             specs=specs,
-            handlers=EffectHandlers(effect_handlers),
+            handlers=handlers,
             policy=effect_policy or RetryPolicy(),
             config=config or RuntimeConfig(),
             artifacts=artifact_store,
@@ -79,3 +95,12 @@ def _check(spec: WorkflowSpec, known: Mapping[str, WorkflowSpec]) -> None:
         raise RegistrationError(f"flow {name!r}: a colon ends its name in ids. Choose another one")
     if name in known:
         raise RegistrationError(f"two flows are named {name!r}. Give one of them another name")
+
+
+def _check_effects(spec: WorkflowSpec, handlers: EffectHandlers) -> None:
+    for name, node in spec.nodes.items():
+        effect = getattr(node, "effect", None)  # nodes of flow documents say it
+        if effect is not None and effect not in BUILT_IN and effect not in handlers:
+            problem = f"flow {spec.workflow_id!r}: node {name!r} has effect {effect}, which has no handler"
+            remedy = f"Pass effect_handlers={{EffectType.{effect.name}: …}} to Flows"
+            raise RegistrationError(f"{problem}. {remedy}")

@@ -42,7 +42,11 @@ class DefaultEffectPolicy:
         self._by_type = {str(name): n for name, n in (effect_max_attempts or {}).items()}
 
     def max_attempts(self, effect: Effect) -> int:
-        """See `EffectPolicy.max_attempts`."""
+        """See `EffectPolicy.max_attempts`. An effect may say it itself: payload ``retry.max_attempts``."""
+        own = effect.payload.get("retry")
+        wanted = own.get("max_attempts") if isinstance(own, dict) else None
+        if isinstance(wanted, int) and wanted > 0:
+            return wanted
         return max(1, self._by_type.get(effect.type.value, self._attempts))
 
     def backoff_seconds(self, *, effect: Effect, attempt: int) -> float:

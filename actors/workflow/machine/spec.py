@@ -82,6 +82,9 @@ class WorkflowSpec:
 
 
 def _code_of(node: Node | Reducer) -> str:
+    source = getattr(node, "source", None)
+    if isinstance(source, str):  # a node that is data, such as one of a flow document
+        return source
     try:
         return inspect.getsource(node)
     except (OSError, TypeError):

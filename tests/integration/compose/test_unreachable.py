@@ -108,6 +108,7 @@ WITHOUT_DATABASE = {
     "replay",
     "completion",
     "env",
+    *(f"flows {one}" for one in ("check", "schema", "pack", "install", "list", "show", "remove")),
     "nats-config",
     "serve",
     "tap",

@@ -14,7 +14,15 @@ from tests.unit.documents import ROOT, blocks
 if TYPE_CHECKING:
     from pathlib import Path
 
-PAGES = {"getting-started": 3, "api": 3, "limits": 1, "snapshots": 3, "provenance": 1, "drivers": 1}
+PAGES = {
+    "getting-started": 3,
+    "api": 3,
+    "documents": 3,
+    "limits": 1,
+    "snapshots": 3,
+    "provenance": 1,
+    "drivers": 1,
+}
 
 
 @pytest.mark.parametrize("page", PAGES)

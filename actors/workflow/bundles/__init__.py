@@ -1,0 +1,30 @@
+"""Bundles of flows: files with a manifest, flow documents and assets; a registry is a folder of them."""
+
+from __future__ import annotations
+
+from actors.workflow.bundles.bundle import WorkflowBundle, open_workflow_bundle
+from actors.workflow.bundles.manifest import (
+    WorkflowBundleEntrypoint,
+    WorkflowBundleError,
+    WorkflowBundleManifest,
+)
+from actors.workflow.bundles.packing import pack_workflow_bundle
+from actors.workflow.bundles.registry import (
+    InstalledBundle,
+    WorkflowBundleRegistry,
+    WorkflowBundleRegistryError,
+    default_workflow_bundles_dir,
+)
+
+__all__ = [
+    "InstalledBundle",
+    "WorkflowBundle",
+    "WorkflowBundleEntrypoint",
+    "WorkflowBundleError",
+    "WorkflowBundleManifest",
+    "WorkflowBundleRegistry",
+    "WorkflowBundleRegistryError",
+    "default_workflow_bundles_dir",
+    "open_workflow_bundle",
+    "pack_workflow_bundle",
+]

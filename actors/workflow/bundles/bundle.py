@@ -1,0 +1,149 @@
+"""A bundle that was opened: its manifest, its flows as graphs, and the hash of its content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from actors.workflow.bundles.archive import read_files
+from actors.workflow.bundles.manifest import (
+    WorkflowBundleError,
+    WorkflowBundleManifest,
+    read_manifest,
+)
+from actors.workflow.documents.compiling import compile_document
+from actors.workflow.documents.document import FlowDocument, FlowNode
+from actors.workflow.documents.reading import read_flow
+from actors.workflow.machine.spec import WorkflowSpec
+
+MANIFEST: Final = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowBundle:
+    """A bundle.
+
+    Attributes:
+        manifest: Its manifest.
+        files: All files but the manifest, by path.
+    """
+
+    manifest: WorkflowBundleManifest
+    files: Mapping[str, bytes] = field(repr=False)
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the manifest and of paths and bytes of all files: 64 hexadecimal digits."""
+        digest = hashlib.sha256(self.manifest.model_dump_json().encode())
+        for path, data in sorted(self.files.items()):
+            digest.update(f"\n{path} {hashlib.sha256(data).hexdigest()}".encode())
+        return digest.hexdigest()
+
+    def flow_json(self, flow_id: str) -> Any:
+        """Return a flow as JSON data.
+
+        Raises:
+            WorkflowBundleError: The bundle has none of this id.
+            FlowError: It is no JSON.
+        """
+        return self._document(flow_id).to_dict()
+
+    def check(self) -> None:
+        """Check all flows that are flow documents. Others, such as VisualFlow, are kept as they are.
+
+        Raises:
+            FlowError: All mistakes of the first flow that has some.
+        """
+        for flow_id, path in self.manifest.flows.items():
+            if _is_document(self.files[path]):
+                self._spec(flow_id)
+
+    def specs(self) -> list[WorkflowSpec]:
+        """Return all flows as graphs.
+
+        The default entry point is the graph ``id@version`` of the bundle, the others are
+        ``id@version.flow``. Sub-flows are those of the same bundle, if it has them.
+
+        Raises:
+            FlowError: All mistakes of the first flow that has some.
+        """
+        return [self._spec(flow_id) for flow_id in self.manifest.flows]
+
+    def _spec(self, flow_id: str) -> WorkflowSpec:
+        document = self._document(flow_id)
+        names = {one: self._name(one) for one in self.manifest.flows}
+        nodes = {
+            name: node.model_copy(update={"flow": names[node.flow]})
+            if isinstance(node, FlowNode) and node.flow in names
+            else node
+            for name, node in document.nodes.items()
+        }
+        file = f"{self.manifest.ref}/{self.manifest.flows[flow_id]}"
+        spec, _ = compile_document(document.model_copy(update={"nodes": nodes}), file)
+        return WorkflowSpec(names[flow_id], spec.entry_node, spec.nodes, spec.reducers)
+
+    def _name(self, flow_id: str) -> str:
+        ref = self.manifest.ref
+        return ref if flow_id == self.manifest.entry.flow_id else f"{ref}.{flow_id}"
+
+    def _document(self, flow_id: str) -> FlowDocument:
+        path = self.manifest.flows.get(flow_id)
+        if path is None:
+            ids = ", ".join(self.manifest.flows)
+            raise WorkflowBundleError(
+                self.manifest.ref, f"it has no flow {flow_id!r}", f"It has {ids}"
+            )
+        return read_flow(self.files[path], file=f"{self.manifest.ref}/{path}")
+
+
+def _is_document(raw: bytes) -> bool:
+    try:
+        data = json.loads(raw)
+    except (ValueError, RecursionError):
+        return True  # it is said what is wrong with it
+    return isinstance(data, dict) and "flow" in data
+
+
+def manifest_of(path: Path) -> WorkflowBundleManifest:
+    """Return the manifest of a zip file; nothing else of it is read.
+
+    Raises:
+        WorkflowBundleError: It is no bundle.
+    """
+    return _manifest_in(read_files(path, str(path), only=MANIFEST), str(path))
+
+
+def open_workflow_bundle(source: str | Path | bytes) -> WorkflowBundle:
+    """Return a bundle, with its manifest checked. Its flows are looked at by `WorkflowBundle.specs`.
+
+    Args:
+        source: The path of a zip file or of a folder, or the bytes of a zip file.
+
+    Raises:
+        WorkflowBundleError: It is none, or it is not safe to read.
+    """
+    name = "bundle" if isinstance(source, bytes) else str(source)
+    files = read_files(source if isinstance(source, bytes) else Path(source), name)
+    manifest = _manifest_in(files, name)
+    del files[MANIFEST]
+    if missing := sorted({*manifest.flows.values()} - files.keys()):
+        problem = f"its manifest names {missing[0]!r}, which is not in it"
+        raise WorkflowBundleError(name, problem, "Pack it again")
+    return WorkflowBundle(manifest, files)
+
+
+def _manifest_in(files: Mapping[str, bytes], name: str) -> WorkflowBundleManifest:
+    if MANIFEST not in files:
+        raise WorkflowBundleError(
+            name, "it has no manifest.json", "Pack it with `callboard flows pack`"
+        )
+    try:
+        data = json.loads(files[MANIFEST])
+    except (ValueError, RecursionError) as exc:
+        problem = f"its manifest.json is no JSON: {exc}"
+        raise WorkflowBundleError(name, problem, "Pack it again") from None
+    return read_manifest(data, name)

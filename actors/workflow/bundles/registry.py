@@ -1,0 +1,241 @@
+"""The registry: bundles in a folder, each as one file that is named ``id@version.flow``."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from actors.errors import ConflictError, ContractError, Facts
+from actors.workflow.bundles.bundle import WorkflowBundle, manifest_of, open_workflow_bundle
+from actors.workflow.bundles.manifest import WorkflowBundleEntrypoint, WorkflowBundleManifest
+from actors.workflow.bundles.packing import write_whole
+from actors.workflow.machine.spec import WorkflowSpec
+
+FOLDER: Final = "ABSTRACTFRAMEWORK_WORKFLOWS_DIR"
+"""The variable that names the folder of bundles, as the source names it."""
+_ENDING: Final = ".flow"
+
+
+class WorkflowBundleRegistryError(Facts, ConflictError, ContractError):
+    """A registry cannot do it. It is as it was."""
+
+    text = "bundle {bundle}: {problem}. {remedy}"
+    bundle: str
+    problem: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledBundle:
+    """A bundle in a registry.
+
+    Attributes:
+        path: Its file.
+        manifest: Its manifest.
+    """
+
+    path: Path
+    manifest: WorkflowBundleManifest
+
+    @property
+    def bundle_id(self) -> str:
+        """Its name."""
+        return self.manifest.bundle_id
+
+    @property
+    def bundle_version(self) -> str:
+        """Its version."""
+        return self.manifest.bundle_version
+
+    @property
+    def bundle_ref(self) -> str:
+        """``id@version``."""
+        return self.manifest.ref
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledEntrypoint:
+    """An entry point of a bundle in a registry.
+
+    Attributes:
+        bundle: The bundle.
+        entrypoint: The entry point.
+    """
+
+    bundle: InstalledBundle
+    entrypoint: WorkflowBundleEntrypoint
+
+    @property
+    def bundle_ref(self) -> str:
+        """``id@version``."""
+        return self.bundle.bundle_ref
+
+    @property
+    def flow_id(self) -> str:
+        """The flow."""
+        return self.entrypoint.flow_id
+
+
+class WorkflowBundleRegistry:
+    """Bundles in a folder. Any number of processes may use it: a file is there whole, or it is not.
+
+    Args:
+        folder: The folder; it is made when something is installed. None: see `default_workflow_bundles_dir`.
+    """
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        self.folder = default_workflow_bundles_dir() if folder is None else Path(folder)
+
+    def install(self, path: str | Path, *, overwrite: bool | None = None) -> InstalledBundle:
+        """Install a bundle from a file. See `install_bytes`."""
+        return self.install_bytes(Path(path).read_bytes(), overwrite=overwrite)
+
+    def install_bytes(
+        self, data: bytes, *, filename_hint: str | None = None, overwrite: bool | None = None
+    ) -> InstalledBundle:
+        """Install a bundle. All of it is checked before anything is written.
+
+        Args:
+            data: The bytes of its file.
+            filename_hint: Ignored: the name of the file is that of the bundle.
+            overwrite: Whether one of this id and version is replaced; None: it is refused, unless it has the
+                same content, which changes nothing.
+
+        Raises:
+            WorkflowBundleError: It is none.
+            FlowError: A flow of it has mistakes.
+            WorkflowBundleRegistryError: There is one of this id and version.
+        """
+        del filename_hint
+        bundle = open_workflow_bundle(data)
+        bundle.check()
+        path = self._path(bundle.manifest.ref)
+        if path.exists() and overwrite is not True:
+            if overwrite is None and open_workflow_bundle(path).hash == bundle.hash:
+                return InstalledBundle(path, bundle.manifest)
+            problem = "it is installed already, with this or other content"
+            remedy = "Give it another version, or say overwrite"
+            raise WorkflowBundleRegistryError(bundle.manifest.ref, problem, remedy)
+        write_whole(path, data)
+        return InstalledBundle(path, bundle.manifest)
+
+    def list_bundles(self) -> list[InstalledBundle]:
+        """Return all bundles by name, the newest version first. A file that is no bundle is left out."""
+        return [one for path in self._paths() if (one := _installed(path)) is not None]
+
+    def list_entrypoints(
+        self, *, interface: str | None = None, latest_only: bool = False
+    ) -> list[InstalledEntrypoint]:
+        """Return the entry points of all bundles, or of the newest version of each."""
+        seen: set[str] = set()
+        found = []
+        for bundle in self.list_bundles():
+            if latest_only and bundle.bundle_id in seen:
+                continue
+            seen.add(bundle.bundle_id)
+            found += [
+                InstalledEntrypoint(bundle, one)
+                for one in bundle.manifest.entrypoints
+                if interface is None or interface in one.interfaces
+            ]
+        return found
+
+    def resolve_bundle(self, ref: str) -> InstalledBundle:
+        """Return a bundle by ``id@version``, or the newest one by ``id``.
+
+        Raises:
+            WorkflowBundleRegistryError: There is none.
+        """
+        for path in self._paths(ref):
+            if (found := _installed(path)) is not None:
+                return found
+        known = ", ".join(path.stem for path in self._paths()[:20]) or "none"
+        raise WorkflowBundleRegistryError(ref, "it is not installed", f"Installed: {known}")
+
+    def resolve_entrypoint(self, ref: str, *, interface: str | None = None) -> InstalledEntrypoint:
+        """Return the entry point of a bundle by ``id[@version]``, or one by its name for people.
+
+        Raises:
+            WorkflowBundleRegistryError: There is none.
+        """
+        entries = self.list_entrypoints(interface=interface)
+        bundle_id, _, version = ref.partition("@")
+        for one in entries:
+            is_default = one.entrypoint == one.bundle.manifest.entry
+            fits = one.bundle.bundle_id == bundle_id and version in {"", one.bundle.bundle_version}
+            if fits and (is_default or interface is not None):
+                return one
+        for one in entries:
+            if one.entrypoint.name == ref:
+                return one
+        wanted = "" if interface is None else f" with interface {interface!r}"
+        raise WorkflowBundleRegistryError(ref, f"no entry point{wanted} is named so", "List them")
+
+    def open(self, ref: str) -> WorkflowBundle:
+        """Return an installed bundle with its flows.
+
+        Raises:
+            WorkflowBundleRegistryError: There is none.
+        """
+        return open_workflow_bundle(self.resolve_bundle(ref).path)
+
+    def specs(self) -> list[WorkflowSpec]:
+        """Return the graphs of all bundles, for `Flows`.
+
+        Raises:
+            FlowError: A flow has mistakes.
+        """
+        found = self.list_bundles()
+        return [spec for one in found for spec in open_workflow_bundle(one.path).specs()]
+
+    def remove(self, ref: str) -> int:
+        """Remove a bundle by ``id@version``, or all versions by ``id``; return how many there were."""
+        found = self._paths(ref)
+        for path in found:
+            path.unlink(missing_ok=True)
+        return len(found)
+
+    def _paths(self, ref: str = "") -> list[Path]:
+        """Return the files of all bundles, or of those that ``id[@version]`` names, the newest first."""
+        wanted, _, version = ref.partition("@")
+        found = []
+        for path in self.folder.iterdir() if self.folder.is_dir() else []:
+            bundle_id, at, its_version = path.name.removesuffix(_ENDING).partition("@")
+            is_bundle = bool(at) and path.name.endswith(_ENDING)
+            if is_bundle and wanted in {"", bundle_id} and version in {"", its_version}:
+                found.append((bundle_id, _order(its_version), path))
+        found.sort(key=lambda one: one[1], reverse=True)
+        return [path for _, _, path in sorted(found, key=lambda one: one[0])]
+
+    def _path(self, ref: str) -> Path:
+        return self.folder / f"{ref}{_ENDING}"
+
+
+def _installed(path: Path) -> InstalledBundle | None:
+    """Return the bundle of a file; None: it is none, or another one than its name says."""
+    try:
+        manifest = manifest_of(path)
+    except ContractError:
+        return None
+    return InstalledBundle(path, manifest) if manifest.ref == path.stem else None
+
+
+def default_workflow_bundles_dir() -> Path:
+    """Return the folder of bundles where nobody names one.
+
+    It is the one that ``ABSTRACTFRAMEWORK_WORKFLOWS_DIR`` names, or ``./flows/bundles`` if that is there, or
+    ``~/.callboard/flows``.
+    """
+    if named := os.environ.get(FOLDER):
+        return Path(named).expanduser().resolve()
+    here = Path("flows/bundles")
+    return here.resolve() if here.is_dir() else Path.home() / ".callboard" / "flows"
+
+
+def _order(version: str) -> list[tuple[int, int, str]]:
+    """Return what versions are ordered by: numbers as numbers, and a release behind its candidates."""
+    parts = [one for one in re.split(r"[.+_-]", version) if one]
+    return [(1, int(one), "") if one.isdecimal() else (0, 0, one) for one in parts] + [(0, 1, "")]

@@ -1,0 +1,231 @@
+"""The compiler: a flow document becomes a graph, or a list of all that is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from actors.kernel.workflow.effects import EffectType
+from actors.workflow.documents import sandbox
+from actors.workflow.documents.document import (
+    TIMEOUT_MARK,
+    AnyNode,
+    CodeNode,
+    EachNode,
+    EffectNode,
+    EndNode,
+    FlowDocument,
+    ForkNode,
+    LoopNode,
+    SwitchNode,
+)
+from actors.workflow.documents.expressions import Expression, ExpressionError, parse
+from actors.workflow.documents.findings import FlowError, FlowFinding, pointer
+from actors.workflow.documents.nodes import (
+    DEADLINES,
+    TEMPLATED,
+    DocumentNode,
+    Step,
+    fork_step,
+    switch_step,
+    timeout_step,
+)
+from actors.workflow.documents.reducers import REDUCERS
+from actors.workflow.documents.templates import DataPlace, Template, template
+from actors.workflow.machine.spec import WorkflowSpec
+
+_NEEDS: Final[dict[EffectType, tuple[str, ...]]] = {
+    EffectType.ASK_USER: ("prompt",),
+    EffectType.ANSWER_USER: ("message",),
+    EffectType.WAIT_EVENT: ("name", "wait_key"),
+    EffectType.WAIT_UNTIL: ("until", "timeout_s"),
+    EffectType.EMIT_EVENT: ("name",),
+    EffectType.TOOL_CALLS: ("tool_calls",),
+}
+"""Of an effect's `with`: one of these has to be there."""
+
+
+def compile_document(
+    document: FlowDocument, file: str = "flow"
+) -> tuple[WorkflowSpec, list[FlowFinding]]:
+    """Return the graph of a document, and the warnings about it.
+
+    Args:
+        document: The document.
+        file: Its name in findings.
+
+    Raises:
+        FlowError: All that is wrong.
+    """
+    compiler = _Compiler(document, file)
+    nodes = {name: compiler.node(name, node) for name, node in document.nodes.items()}
+    for name, node in document.nodes.items():
+        if isinstance(node, EffectNode) and node.on_timeout is not None:
+            nodes[name + TIMEOUT_MARK] = _timeout_node(name, node)
+    compiler.check_ways()
+    compiler.findings.sort(key=lambda one: (one.level, one.pointer))
+    if any(one.level == "error" for one in compiler.findings):
+        raise FlowError(tuple(compiler.findings))
+    reducers = {path: REDUCERS[name] for path, name in document.reducers.items()}
+    return WorkflowSpec(document.name, document.start, nodes, reducers), compiler.findings
+
+
+@dataclass(slots=True)
+class _Compiler:
+    document: FlowDocument
+    file: str
+    findings: list[FlowFinding] = field(default_factory=list)
+
+    def node(self, name: str, node: AnyNode) -> DocumentNode:
+        """Return a node as a graph calls it."""
+        step = self._step(name, node)
+        data = node.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"title"})
+        source = json.dumps(data, sort_keys=True, ensure_ascii=False)
+        if isinstance(node, EffectNode) and node.on_timeout is not None:
+            targets: tuple[tuple[str, str], ...] = (("", name + TIMEOUT_MARK),)
+        else:
+            targets = tuple((label, to) for label, to, _ in ways_of(node))
+        effect = EffectType(node.effect) if isinstance(node, EffectNode) else None
+        return DocumentNode(name, node.kind, source, targets, step, node.title, effect)
+
+    def _step(self, name: str, node: AnyNode) -> Step:
+        if isinstance(node, SwitchNode):
+            cases = [
+                self._expression(case.when, name, "switch", index, "when")
+                for index, case in enumerate(node.switch)
+            ]
+            return switch_step(node, cases)
+        if isinstance(node, ForkNode):
+            return fork_step(node)
+        if isinstance(node, EffectNode):
+            self._check_effect(name, node)
+        if isinstance(node, CodeNode):
+            self._check_code(name, node)
+        attribute, make = TEMPLATED[node.kind]
+        data = getattr(node, attribute)
+        return make(name, node, self._template(data, name, attribute.removesuffix("_")))
+
+    def _template(self, data: Any, name: str, part: str) -> Template:
+        def problem(place: DataPlace, sentence: str) -> None:
+            self._find(sentence, "Write ${vars.a.b}, or Python in ${…}", name, part, *place)
+
+        found = template(data, problem)
+        self._need_sandbox([one for text in found.holes.values() for one in text.parts], name, part)
+        return found
+
+    def _expression(self, text: str, name: str, *place: str | int) -> Expression:
+        try:
+            found = parse(text)
+        except ExpressionError as exc:
+            self._find(str(exc), "Write Python, for example vars.total > 10", name, *place)
+            return Expression(text, ("vars",), "", None)
+        self._need_sandbox([found], name, *place)
+        return found
+
+    def _need_sandbox(self, parts: list[Any], name: str, *place: str | int) -> None:
+        is_code = any(isinstance(one, Expression) and one.path is None for one in parts)
+        if is_code and not sandbox.is_available():
+            problem = (
+                "expressions other than paths are evaluated by pydantic-monty, which is not there"
+            )
+            self._find(problem, "Install callboard[flows]", name, *place)
+
+    def _check_effect(self, name: str, node: EffectNode) -> None:
+        kind = EffectType(node.effect)
+        if node.deadline is not None and kind not in DEADLINES:
+            waits = " and ".join(sorted(DEADLINES))
+            self._find(f"{kind} has no deadline", f"{waits} have one", name, "deadline")
+        if node.on_timeout is not None and node.deadline is None:
+            self._find("on_timeout is never reached", "Give a deadline", name, "on_timeout")
+        needed = _NEEDS.get(kind, ())
+        if needed and not any(one in node.with_ for one in needed):
+            problem = f"{kind} needs {' or '.join(needed)}"
+            self._find(problem, f'Write "with": {{"{needed[0]}": …}}', name, "with")
+
+    def _check_code(self, name: str, node: CodeNode) -> None:
+        if not sandbox.is_available():
+            missing = "code is interpreted by pydantic-monty, which is not there"
+            self._find(missing, "Install callboard[flows]", name, "code")
+            return
+        problem = sandbox.unreadable(node.code)
+        if problem is not None:
+            self._find(
+                problem, "Correct it, or write it without what the sandbox lacks", name, "code"
+            )
+
+    def _find(self, problem: str, remedy: str, name: str, *place: str | int) -> None:
+        where = pointer("nodes", name, *place)
+        self.findings.append(FlowFinding(self.file, where, problem, remedy))
+
+    def check_ways(self) -> None:
+        """Note ways to nowhere; if there are none, nodes that no way leads to."""
+        nodes, start = self.document.nodes, self.document.start
+        lost = [
+            (name, to, place)
+            for name, node in nodes.items()
+            for _, to, place in ways_of(node)
+            if to not in nodes
+        ]
+        for name, to, place in lost:
+            self._find(f"there is no node {to!r}", _remedy(to, nodes), name, *place)
+        if start not in nodes:
+            problem = f"there is no node {start!r} to begin with"
+            self.findings.append(FlowFinding(self.file, "/start", problem, _remedy(start, nodes)))
+        elif not lost:
+            for name in nodes.keys() - _reached(self.document):
+                problem = f"no way leads from {start!r} to {name!r}"
+                remedy = "Remove it, or lead to it"
+                where = pointer("nodes", name)
+                self.findings.append(FlowFinding(self.file, where, problem, remedy, "warning"))
+
+
+def ways_of(node: AnyNode) -> Iterator[tuple[str, str, DataPlace]]:
+    """Yield the ways out of a node: a word for it, the node it leads to, and its place in the document."""
+    match node:
+        case SwitchNode():
+            for index, case in enumerate(node.switch):
+                yield case.when, case.next, ("switch", index, "next")
+            yield "else", node.else_, ("else",)
+        case ForkNode():
+            for branch, to in node.parallel.items():
+                yield branch, to, ("parallel", branch)
+            yield "join", node.join, ("join",)
+        case EachNode():
+            yield "each", node.do, ("do",)
+            yield "join", node.join, ("join",)
+        case LoopNode():
+            yield "loop", node.do, ("do",)
+            yield "", node.next, ("next",)
+        case EndNode():
+            return
+        case EffectNode() if node.on_timeout is not None:
+            yield "", node.next, ("next",)
+            yield "timeout", node.on_timeout, ("on_timeout",)
+        case _:
+            yield "", node.next, ("next",)
+
+
+def _timeout_node(name: str, node: EffectNode) -> DocumentNode:
+    targets = (("", node.next), ("timeout", node.on_timeout or ""))
+    source = json.dumps([node.into, *targets])
+    return DocumentNode(name + TIMEOUT_MARK, "timeout", source, targets, timeout_step(name, node))
+
+
+def _reached(document: FlowDocument) -> set[str]:
+    found, left = {document.start}, [document.start]
+    while left:
+        node = document.nodes.get(left.pop())
+        if node is not None:
+            new = {to for _, to, _ in ways_of(node)} - found
+            found |= new
+            left += new
+    return found
+
+
+def _remedy(name: str, nodes: dict[str, Any]) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 - for a mistake only
+
+    near = get_close_matches(name, nodes, n=1)
+    return f"Is it {near[0]!r}?" if near else "Add it, or name another one"

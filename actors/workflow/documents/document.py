@@ -1,0 +1,219 @@
+"""The flow document, version 1: the data that a graph is written as."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from actors.kernel.workflow.effects import EffectType
+from actors.workflow.documents.durations import Duration
+from actors.workflow.documents.reducers import ReducerName
+
+MOST_NODES: Final = 10_000
+TIMEOUT_MARK: Final = "~"
+"""Ends the name of a node that the compiler adds: it looks if a wait's deadline came."""
+
+EffectName: TypeAlias = Literal[
+    "ask_user",
+    "answer_user",
+    "wait_event",
+    "wait_until",
+    "emit_event",
+    "vars_query",
+    "llm_call",
+    "tool_calls",
+    "memory_note",
+    "memory_query",
+    "memory_tag",
+    "memory_compact",
+    "memory_rehydrate",
+    "memory_kg_assert",
+    "memory_kg_query",
+    "memory_kg_resolve",
+]
+"""The effects. Sub-graphs have nodes of their own."""
+assert {*EffectType} - {*EffectName.__args__} == {EffectType.START_SUBWORKFLOW}  # type: ignore[attr-defined]
+
+_NODE: Final = r"^[^~\x00-\x1f\x7f]+$"
+_PLACE: Final = r"^[^.\x00_][^.\x00]*(\.[^.\x00]+)*$"
+_FLOW: Final = r"^[^:@/\s\x00-\x1f]+$"
+_VERSION: Final = r"^[0-9A-Za-z][0-9A-Za-z.+_-]*$"
+MEANINGS: Final = {
+    _NODE: "a name without ~ and control characters",
+    _PLACE: "a place in the vars, such as order.total; names that begin with _ are the runtime's",
+    _FLOW: "a name without colon, @, slash and spaces",
+    _VERSION: "a version, such as 1.2",
+}
+"""By pattern: what a text that does not fit should be, for findings."""
+
+NodeName: TypeAlias = Annotated[str, Field(min_length=1, max_length=200, pattern=_NODE)]
+VarPath: TypeAlias = Annotated[str, Field(pattern=_PLACE, max_length=500)]
+"""A place in the vars; dots nest. Names with an underscore in front are the runtime's."""
+
+
+class _DocumentPart(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class _NodeData(_DocumentPart):
+    kind: ClassVar[str]
+    title: str | None = None
+    """For people; it changes nothing."""
+
+
+class EffectNode(_NodeData):
+    """A request to the host: a question, a wait, a call of a model or of tools."""
+
+    kind: ClassVar[str] = "effect"
+    effect: EffectName
+    with_: dict[str, Any] = Field(default_factory=dict, alias="with")
+    into: VarPath | None = None
+    next: NodeName
+    retry: Annotated[int, Field(ge=1, le=100)] | None = None
+    """Attempts; None: as the host says."""
+    deadline: Duration | None = None
+    on_timeout: NodeName | None = None
+    mode: Literal["idempotent", "at_most_once"] = "idempotent"
+
+
+class FlowNode(_NodeData):
+    """A run of another flow. With ``async`` the run goes on with the child's id."""
+
+    kind: ClassVar[str] = "flow"
+    flow: Annotated[str, Field(min_length=1, max_length=200)]
+    with_: dict[str, Any] = Field(default_factory=dict, alias="with")
+    into: VarPath | None = None
+    next: NodeName
+    async_: bool = Field(default=False, alias="async")
+
+
+class Case(_DocumentPart):
+    """A way out of a switch."""
+
+    when: str
+    next: NodeName
+
+
+class SwitchNode(_NodeData):
+    """The first case whose expression is true."""
+
+    kind: ClassVar[str] = "switch"
+    switch: Annotated[list[Case], Field(min_length=1)]
+    else_: NodeName = Field(alias="else")
+
+
+class SetNode(_NodeData):
+    """New values of vars. Each is computed from the vars as they were before the node."""
+
+    kind: ClassVar[str] = "set"
+    set_: dict[VarPath, Any] = Field(alias="set", min_length=1)
+    next: NodeName
+
+
+class CodeLimits(_DocumentPart):
+    """Limits of a code node."""
+
+    seconds: Annotated[float, Field(gt=0, le=10)] = 1.0
+    memory_mib: Annotated[int, Field(ge=1, le=512)] = 32
+
+
+class CodeNode(_NodeData):
+    """Python for the sandbox; the value of its last expression is the result."""
+
+    kind: ClassVar[str] = "code"
+    code: Annotated[str, Field(min_length=1, max_length=100_000)]
+    with_: dict[str, Any] = Field(default_factory=dict, alias="with")
+    into: VarPath
+    next: NodeName
+    limits: CodeLimits = CodeLimits()
+
+
+class ForkNode(_NodeData):
+    """Branches that are named here."""
+
+    kind: ClassVar[str] = "parallel"
+    parallel: Annotated[dict[str, NodeName], Field(min_length=1, max_length=1000)]
+    join: NodeName
+
+
+class EachNode(_NodeData):
+    """A branch for each item of a list of texts, or for each number below a number; see `branch`."""
+
+    kind: ClassVar[str] = "each"
+    each: str | list[str] | Annotated[int, Field(ge=1, le=1000)]
+    do: NodeName
+    join: NodeName
+
+
+class LoopNode(_NodeData):
+    """A loop: `do` leads back here for each item, or so many times as a number says. Then `next` comes."""
+
+    kind: ClassVar[str] = "loop"
+    loop: str | list[Any] | Annotated[int, Field(ge=0)]
+    as_: VarPath | None = Field(default=None, alias="as")
+    """The place of the item, or of the number from 0 on."""
+    do: NodeName
+    next: NodeName
+
+
+class EndNode(_NodeData):
+    """The end of the run, or of a branch, with its output."""
+
+    kind: ClassVar[str] = "end"
+    end: Any
+
+
+KINDS: Final = ("effect", "flow", "switch", "set", "code", "parallel", "each", "loop", "end")
+
+
+def _kind_of(node: Any) -> str | None:
+    if isinstance(node, _NodeData):
+        return node.kind
+    found = [kind for kind in KINDS if isinstance(node, dict) and kind in node]
+    return found[0] if len(found) == 1 else None
+
+
+AnyNode: TypeAlias = Annotated[
+    Annotated[EffectNode, Tag("effect")]
+    | Annotated[FlowNode, Tag("flow")]
+    | Annotated[SwitchNode, Tag("switch")]
+    | Annotated[SetNode, Tag("set")]
+    | Annotated[CodeNode, Tag("code")]
+    | Annotated[ForkNode, Tag("parallel")]
+    | Annotated[EachNode, Tag("each")]
+    | Annotated[LoopNode, Tag("loop")]
+    | Annotated[EndNode, Tag("end")],
+    Discriminator(_kind_of),
+]
+
+
+class FlowDocument(_DocumentPart):
+    """A graph as data.
+
+    Attributes:
+        flow: The version of this format.
+        id: The name of the graph.
+        version: Its version; runs are started by ``id@version``. None: by ``id``.
+        title: For people.
+        start: The first node.
+        nodes: The nodes by name.
+        reducers: By places in the vars: how values of several branches are merged.
+    """
+
+    flow: Literal[1]
+    id: Annotated[str, Field(min_length=1, max_length=100, pattern=_FLOW)]
+    version: Annotated[str, Field(max_length=40, pattern=_VERSION)] | None = None
+    title: str | None = None
+    start: NodeName
+    nodes: Annotated[dict[NodeName, AnyNode], Field(min_length=1, max_length=MOST_NODES)]
+    reducers: dict[VarPath, ReducerName] = Field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the graph with its version."""
+        return self.id if self.version is None else f"{self.id}@{self.version}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document as JSON data; it is read back as the same."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {"flow": 1}

@@ -1,0 +1,225 @@
+"""Expressions of flow documents. A path such as ``vars.order.id`` is read here, all else in the sandbox."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from typing_extensions import override
+
+from actors.errors import ContractError, Facts
+from actors.workflow.documents import sandbox
+
+LONGEST: Final = 4000
+"""Characters of an expression."""
+LIMITS: Final = sandbox.SandboxLimits()
+_WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None}
+_BUILTINS: Final = frozenset(name for name in dir(builtins) if not name.startswith("_"))
+NAMES: Final = ("vars", "branch", "now")
+
+
+class ExpressionError(Facts, ContractError, ValueError):
+    """An expression cannot be read, or has no value."""
+
+    text = "{expression}: {problem}"
+    expression: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeScope:
+    """The names that expressions may use.
+
+    Attributes:
+        vars: The run's vars.
+        branch: The names of the branches that the node is called in, the outermost first.
+        now: The instant: ISO 8601 in UTC.
+    """
+
+    vars: Mapping[str, Any]
+    branch: list[str]
+    now: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """An expression that was read.
+
+    Attributes:
+        text: As the document has it.
+        path: The steps of a plain path, from its name on; None: the sandbox evaluates `code`.
+        code: Python, in which ``vars.a`` is ``vars["a"]``.
+        names: The names of vars that it reads; None: it may read any.
+    """
+
+    text: str
+    path: tuple[str | int, ...] | None
+    code: str
+    names: frozenset[str] | None
+
+    def value(self, scope: NodeScope) -> Any:
+        """Return its value.
+
+        Raises:
+            ExpressionError: It has none.
+        """
+        if self.path is not None:
+            return self._walked(scope)
+        seen = _plain(scope.vars) if self.names is None else _only(scope.vars, self.names)
+        given = {"vars": seen, "branch": scope.branch, "now": scope.now}
+        try:
+            return sandbox.evaluate(self.code, given, LIMITS)
+        except sandbox.SandboxError as exc:
+            raise ExpressionError(self.text, str(exc)) from None
+
+    def _walked(self, scope: NodeScope) -> Any:
+        assert self.path is not None
+        found: Any = getattr(scope, str(self.path[0]))
+        for place, step in enumerate(self.path[1:], start=1):
+            is_there = isinstance(step, str) and isinstance(found, dict) and step in found
+            if isinstance(step, int) and isinstance(found, list):
+                is_there = -len(found) <= step < len(found)
+            if not is_there:
+                raise ExpressionError(self.text, _missing(self.path[: place + 1], found))
+            found = found[step]
+        return found
+
+
+def parse(text: str) -> Expression:
+    """Return an expression.
+
+    Raises:
+        ExpressionError: It cannot be read.
+    """
+    if len(text) > LONGEST:
+        problem = f"it has {len(text)} characters, more than {LONGEST}. Use a code node"
+        raise ExpressionError(text[:40] + "…", problem)
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        bound = _bound_names(tree)
+        rewritten = _Rewritten(bound)
+        tree = rewritten.visit(tree)
+        code = ast.unparse(tree)
+    except _UnknownNameError as exc:
+        raise ExpressionError(text, str(exc)) from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as exc:
+        told = exc.msg if isinstance(exc, SyntaxError) else type(exc).__name__
+        raise ExpressionError(text, f"it is no expression ({told})") from None
+    return Expression(text, _path_in(tree), code, rewritten.read)
+
+
+class _UnknownNameError(Exception):
+    pass
+
+
+class _Rewritten(ast.NodeTransformer):
+    """Turns ``vars.a.b`` into ``vars["a"]["b"]``, and ``true``, ``false`` and ``null`` into Python's words."""
+
+    def __init__(self, bound: set[str]) -> None:
+        self._bound = bound
+        self._is_read_whole = False
+        self._read: set[str] = set()
+
+    @property
+    def read(self) -> frozenset[str] | None:
+        """The names of vars that are read; None: any may be."""
+        return None if self._is_read_whole else frozenset(self._read)
+
+    @override
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if isinstance(node.func, ast.Attribute):  # a method of a value: its name stays
+            node.func.value = self.visit(node.func.value)
+        else:
+            node.func = self.visit(node.func)
+        node.args = [self.visit(one) for one in node.args]
+        node.keywords = [self.visit(one) for one in node.keywords]
+        return node
+
+    @override
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if _root_of(node) != "vars" or "vars" in self._bound:
+            return self.generic_visit(node)
+        below = ast.Subscript(node.value, ast.Constant(node.attr), ast.Load())
+        return self.visit_Subscript(below)
+
+    @override
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        key = node.slice
+        is_of_vars = isinstance(node.value, ast.Name) and node.value.id == "vars"
+        if is_of_vars and isinstance(key, ast.Constant) and isinstance(key.value, str):
+            self._read.add(key.value)
+            return node
+        return self.generic_visit(node)
+
+    @override
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id in self._bound:
+            return node
+        if node.id in _WORDS:
+            return ast.Constant(_WORDS[node.id])
+        if node.id == "vars":
+            self._is_read_whole = True
+        elif node.id not in NAMES and node.id not in _BUILTINS:
+            raise _UnknownNameError(f"{node.id!r} is no name here. Vars are read as vars.{node.id}")
+        return node
+
+
+def _root_of(node: ast.expr) -> str | None:
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _bound_names(tree: ast.expr) -> set[str]:
+    """Return the names that the expression itself gives values to."""
+    stored = {
+        one.id
+        for one in ast.walk(tree)
+        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+    }
+    return stored | {one.arg for one in ast.walk(tree) if isinstance(one, ast.arg)}
+
+
+def _path_in(node: ast.expr) -> tuple[str | int, ...] | None:
+    steps: list[str | int] = []
+    while isinstance(node, ast.Subscript):
+        key = node.slice
+        if isinstance(key, ast.UnaryOp) and isinstance(key.op, ast.USub):
+            inner = key.operand
+            value: Any = (
+                -inner.value
+                if isinstance(inner, ast.Constant) and type(inner.value) is int
+                else None
+            )
+        else:
+            value = key.value if isinstance(key, ast.Constant) else None
+        if type(value) not in {str, int}:
+            return None
+        steps.append(value)
+        node = node.value
+    if not isinstance(node, ast.Name) or node.id not in NAMES:
+        return None
+    return (node.id, *reversed(steps))
+
+
+def _missing(path: tuple[str | int, ...], found: Any) -> str:
+    name = str(path[0]) + "".join(
+        f"[{one}]" if isinstance(one, int) else f".{one}" for one in path[1:]
+    )
+    if isinstance(found, dict):
+        names = [one for one in found if not one.startswith("_")][:10]
+        return f"there is no {name}; there are {', '.join(names) or 'no names'}"
+    size = f" of {len(found)}" if isinstance(found, list) else ""
+    return f"there is no {name}: the value before it is a {type(found).__name__}{size}"
+
+
+def _only(variables: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    return {name: variables[name] for name in names if name in variables}
+
+
+def _plain(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the vars without the runtime's own, which change from step to step."""
+    return {name: value for name, value in variables.items() if not name.startswith("_")}

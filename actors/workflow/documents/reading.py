@@ -1,0 +1,191 @@
+"""Reading flow documents: JSON or YAML, whole, with all mistakes at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from actors.workflow.documents.compiling import compile_document
+from actors.workflow.documents.document import KINDS, MEANINGS, FlowDocument
+from actors.workflow.documents.findings import MOST_FINDINGS, FlowError, FlowFinding, pointer
+from actors.workflow.machine.spec import WorkflowSpec
+
+LARGEST: Final = 8 * 2**20
+"""Bytes of a document."""
+DEEPEST: Final = 100
+"""Levels of a document."""
+_YAML: Final = (".yaml", ".yml")
+
+
+def load_flow(
+    source: str | Path | bytes | Mapping[str, Any], *, file: str | None = None
+) -> WorkflowSpec:
+    """Return the graph of a flow document.
+
+    Args:
+        source: The path of a file, or the document: bytes (JSON), or JSON data.
+        file: Its name in findings; None: the path, or ``flow``.
+
+    Raises:
+        FlowError: All mistakes of the document.
+        OSError: The file cannot be read.
+    """
+    document = read_flow(source, file=file)
+    return compile_document(document, file or _name_of(source))[0]
+
+
+def read_flow(
+    source: str | Path | bytes | Mapping[str, Any], *, file: str | None = None
+) -> FlowDocument:
+    """Return a flow document. Its ways and expressions are looked at by `load_flow` and `check_flow`.
+
+    Raises:
+        FlowError: It is none.
+        OSError: The file cannot be read.
+    """
+    name = file or _name_of(source)
+    data = dict(source) if isinstance(source, Mapping) else _parsed(source, name)
+    _check_depth(data, name)
+    try:
+        return FlowDocument.model_validate(data)
+    except ValidationError as exc:
+        found = [_finding(name, error, data) for error in exc.errors(include_url=False)]
+        raise FlowError(tuple(found[:MOST_FINDINGS])) from None
+
+
+def check_flow(
+    source: str | Path | bytes | Mapping[str, Any], *, file: str | None = None
+) -> list[FlowFinding]:
+    """Return all mistakes and warnings of a document.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    try:
+        return compile_document(read_flow(source, file=file), file or _name_of(source))[1]
+    except FlowError as exc:
+        return [*exc.findings]
+
+
+def _name_of(source: object) -> str:
+    return str(source) if isinstance(source, str | Path) else "flow"
+
+
+def _parsed(source: str | Path | bytes, name: str) -> Any:
+    if isinstance(source, bytes):
+        raw = source
+    else:
+        with Path(source).open("rb") as stream:
+            raw = stream.read(LARGEST + 1)
+    if len(raw) > LARGEST:
+        problem = f"it has more than {LARGEST // 2**20} MiB"
+        raise _refused(name, problem, "Divide it into flows, and call them as flow nodes")
+    if str(source if not isinstance(source, bytes) else name).endswith(_YAML):
+        return _parsed_yaml(raw, name)
+    try:
+        return json.loads(raw, object_pairs_hook=_once, parse_constant=_no_number)
+    except (ValueError, RecursionError) as exc:
+        told = "it is too deep" if isinstance(exc, RecursionError) else f"it is no JSON: {exc}"
+        raise _refused(name, told, "Correct it there") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} is there twice in one object")
+    return found
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _parsed_yaml(raw: bytes, name: str) -> Any:
+    try:
+        import yaml  # noqa: PLC0415 - an extra
+    except ImportError:
+        problem = "YAML is read by PyYAML, which is not there"
+        raise _refused(name, problem, "Install callboard[flows], or write JSON") from None
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        """Refuses aliases, which make a small text a huge document, and names that are there twice."""
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.YAMLError(
+                    f"aliases are not read (line {self.peek_event().start_mark.line + 1})"
+                )
+            return super().compose_node(parent, index)
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = [key.value for key, _ in node.value]
+            if twice := [key for key in keys if keys.count(key) > 1]:
+                line = node.start_mark.line + 1
+                raise yaml.YAMLError(f"{twice[0]!r} is there twice in one object (line {line})")
+            return super().construct_mapping(node, deep=deep)
+
+    try:
+        return yaml.load(raw, Loader)  # noqa: S506 - a SafeLoader
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:
+        told = " ".join(str(exc).split()) or type(exc).__name__
+        raise _refused(name, f"it is no YAML: {told}", "Correct it there") from None
+
+
+def _check_depth(data: Any, name: str) -> None:
+    level = [data]
+    for _ in range(DEEPEST):
+        level = [
+            below
+            for one in level
+            if isinstance(one, dict | list)
+            for below in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return
+    raise _refused(name, f"it has more than {DEEPEST} levels", "Make it flatter")
+
+
+def _refused(name: str, problem: str, remedy: str) -> FlowError:
+    return FlowError((FlowFinding(name, "", problem, remedy),))
+
+
+def _finding(name: str, error: Any, data: Any) -> FlowFinding:
+    """Return pydantic's error as a finding: the place without the words of the models, and a remedy."""
+    steps = list(error["loc"])
+    is_in_node = len(steps) > 2 and steps[0] == "nodes" and steps[2] in KINDS  # noqa: PLR2004
+    if is_in_node:
+        del steps[2]
+    if steps and steps[-1] == "[key]":
+        steps.pop()
+    place = pointer(*steps)
+    match error["type"]:
+        case "extra_forbidden":
+            return FlowFinding(
+                name, place, f"{steps[-1]!r} is no word here", "Remove it, or correct it"
+            )
+        case "missing":
+            return FlowFinding(name, place, f"{steps[-1]!r} is missing", "Add it")
+        case "union_tag_not_found" | "union_tag_invalid":
+            words = ", ".join(KINDS)
+            there = [one for one in KINDS if one in _at(data, steps)]
+            problem = f"it has {' and '.join(there) or 'no kind'}"
+            return FlowFinding(name, place, problem, f"Give it exactly one of {words}")
+        case "string_pattern_mismatch":
+            wanted = MEANINGS[error["ctx"]["pattern"]]
+            return FlowFinding(
+                name, place, f"{error['input']!r} cannot stand here", f"Give {wanted}"
+            )
+    message = error["msg"].removeprefix("Value error, ")
+    return FlowFinding(name, place, f"{message[0].lower()}{message[1:]}", "Correct it")
+
+
+def _at(data: Any, steps: list[Any]) -> Any:
+    for step in steps:
+        data = data[step]
+    return data if isinstance(data, dict) else {}

@@ -1,0 +1,123 @@
+"""Values of flow documents: JSON data in whose texts ``${…}`` stands for the value of an expression."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from actors.workflow.documents.expressions import Expression, ExpressionError, NodeScope, parse
+
+_HOLE: Final = re.compile(r"\$\$\{|\$\{")
+
+DataPlace = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HoledText:
+    """A text with holes. One that is a hole and nothing else is the value itself, not its text."""
+
+    parts: tuple[str | Expression, ...]
+
+    def value(self, scope: NodeScope) -> Any:
+        """Return the text, or the value of its only part."""
+        if len(self.parts) == 1 and isinstance(self.parts[0], Expression):
+            return self.parts[0].value(scope)
+        return "".join(
+            one if isinstance(one, str) else _shown(one.value(scope)) for one in self.parts
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """JSON data with holes.
+
+    Attributes:
+        data: The data as the document has it.
+        holes: The texts that have holes, by their places.
+    """
+
+    data: Any
+    holes: dict[DataPlace, HoledText]
+
+    def value(self, scope: NodeScope) -> Any:
+        """Return the data with the values of its holes.
+
+        Raises:
+            ExpressionError: One has none.
+        """
+        return _filled(
+            self.data, (), {place: text.value(scope) for place, text in self.holes.items()}
+        )
+
+
+def template(data: Any, problem: Callable[[DataPlace, str], None]) -> Template:
+    """Return data as a template; `problem` is called with place and sentence of what cannot be read."""
+    holes: dict[DataPlace, HoledText] = {}
+    for place, text in _texts(data, ()):
+        try:
+            if (found := _read(text)) is not None:
+                holes[place] = found
+        except ExpressionError as exc:
+            problem(place, str(exc))
+    return Template(data, holes)
+
+
+def _texts(data: Any, place: DataPlace) -> Iterator[tuple[DataPlace, str]]:
+    if isinstance(data, str):
+        yield place, data
+    elif isinstance(data, dict):
+        for name, value in data.items():
+            yield from _texts(value, (*place, name))
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from _texts(value, (*place, index))
+
+
+def _read(text: str) -> HoledText | None:
+    """Return a text with holes; None: it has none. ``$${`` is the characters ``${``.
+
+    Raises:
+        ExpressionError: A hole has no end, or cannot be read.
+    """
+    parts: list[str | Expression] = []
+    rest, has_hole = text, False
+    while (begin := _HOLE.search(rest)) is not None:
+        has_hole = True
+        before, after = rest[: begin.start()], rest[begin.end() :]
+        if begin[0] == "$${":
+            parts.append(before + "${")
+            rest = after
+            continue
+        inner, rest = _hole(after, text)
+        parts += [before, inner] if before else [inner]
+    if not has_hole:
+        return None
+    return HoledText((*parts, rest) if rest else tuple(parts))
+
+
+def _hole(after: str, text: str) -> tuple[Expression, str]:
+    """Return the expression at the begin of a text, up to the first brace that makes it one, and the rest."""
+    end, problem = -1, ExpressionError(text[:60], "${ has no }. Write $${ for the characters ${")
+    while (end := after.find("}", end + 1)) >= 0:
+        try:
+            return parse(after[:end]), after[end + 1 :]
+        except ExpressionError as exc:
+            problem = exc
+    raise problem
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _filled(data: Any, place: DataPlace, values: dict[DataPlace, Any]) -> Any:
+    if place in values:
+        return values[place]
+    if isinstance(data, dict):
+        return {name: _filled(value, (*place, name), values) for name, value in data.items()}
+    if isinstance(data, list):
+        return [_filled(value, (*place, index), values) for index, value in enumerate(data)]
+    return data

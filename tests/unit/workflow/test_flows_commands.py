@@ -1,0 +1,107 @@
+"""`callboard flows`, and hosts that serve flows from files."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.errors import RegistrationError
+from actors.runtime import Runtime
+from actors.workflow import FlowError, FlowRuns
+from compose.cli import run
+from compose.commands.output import Exit
+from compose.host.loader import ServeError, find_served, serve_all
+from tests.unit.workflow.test_bundles import CHILD, ROOT
+from tests.unit.workflow.test_documents import REFUND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str]:
+    """Run a command; return its exit code and all that it said."""
+    code = run(["flows", *map(str, words)])
+    out, err = capsys.readouterr()
+    assert "Traceback" not in out + err
+    return code, out + err
+
+
+def test_check_says_all_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For people and programs; a warning refuses nothing, a file that is not there is named."""
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good.write_text(json.dumps(ROOT), encoding="utf-8")
+    bad.write_text(json.dumps({**ROOT, "start": "cal", "x": 1}), encoding="utf-8")
+    alone = {**CHILD, "nodes": {**CHILD["nodes"], "alone": {"end": 1}}}
+    (tmp_path / "warned.yaml").write_text(json.dumps(alone), encoding="utf-8")
+
+    assert told(capsys, "check", good) == (Exit.OK, "1 flow document is right\n")
+    code, text = told(capsys, "check", good, bad)
+    assert (code, "bad.json#/x: 'x' is no word here. Remove it" in text) == (Exit.FAILED, True)
+    code, text = told(capsys, "check", tmp_path / "warned.yaml", "--json")
+    (found,) = json.loads(text)["findings"]
+    assert (code, found["level"], found["pointer"]) == (Exit.OK, "warning", "/nodes/alone")
+    code, text = told(capsys, "check", tmp_path / "no.json")
+    assert (code, "no.json: No such file" in text) == (Exit.NOT_FOUND, True)
+    assert told(capsys, "check")[0] == Exit.NOT_FOUND
+    assert json.loads(told(capsys, "schema")[1])["properties"]["flow"]["const"] == 1
+
+
+@pytest.mark.item(468, 470)
+def test_a_bundle_is_packed_installed_shown_and_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is refused says why, and changes nothing."""
+    (tmp_path / "root.json").write_text(json.dumps(ROOT), encoding="utf-8")
+    out, place = tmp_path / "root.flow", ("--directory", tmp_path / "flows")
+    code, text = told(capsys, "pack", tmp_path / "root.json", "-o", out)
+    assert (code, "refers to flow 'child', which is not there" in text) == (Exit.USAGE, True)
+    (tmp_path / "child.json").write_text(json.dumps(CHILD), encoding="utf-8")
+
+    assert told(capsys, "pack", tmp_path / "root.json", "-o", out)[0] == Exit.OK
+    assert told(capsys, "list", *place) == (Exit.OK, f"no bundles in {place[1]}\n")
+    for _ in range(2):
+        assert told(capsys, "install", out, *place) == (Exit.OK, f"root@1.0 is in {place[1]}\n")
+    assert told(capsys, "pack", tmp_path / "root.json", "-o", out, "--asset", out)[0] == Exit.OK
+    code, text = told(capsys, "install", out, *place)
+    assert (code, "Give it another version" in text) == (Exit.USAGE, True)
+    assert told(capsys, "install", out, *place, "--overwrite", "--json")[0] == Exit.OK
+    (listed,) = json.loads(told(capsys, "list", *place, "--json")[1])
+    assert (listed["bundle_id"], listed["bundle_version"]) == ("root", "1.0")
+    shown = json.loads(told(capsys, "show", "root", *place, "--json")[1])
+    assert sorted(shown["graphs"]) == ["root@1.0", "root@1.0.child"]
+    assert "root@1.0.child" in told(capsys, "show", "root@1.0", *place)[1]
+    assert told(capsys, "remove", "root@1.0", *place) == (Exit.OK, "1 removed\n")
+    assert told(capsys, "remove", "root@1.0", *place)[0] == Exit.NOT_FOUND
+    code, text = told(capsys, "show", "root", *place)
+    assert (code, "not installed" in text) == (Exit.NOT_FOUND, True)
+
+
+async def test_a_host_serves_flows_of_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a document, a bundle, or a folder with both; what it cannot execute is refused at the start."""
+    folder = tmp_path / "flows"
+    folder.mkdir()
+    (tmp_path / "root.json").write_text(json.dumps(ROOT), encoding="utf-8")
+    (tmp_path / "child.json").write_text(json.dumps(CHILD), encoding="utf-8")
+    (folder / "child.yaml").write_text(json.dumps(CHILD), encoding="utf-8")
+    assert told(capsys, "pack", tmp_path / "root.json", "-o", folder / "root.flow")[0] == Exit.OK
+    async with Runtime() as runtime:
+        await serve_all(runtime, {str(folder): find_served(str(folder))})
+        runs = FlowRuns(runtime, "flows")
+        assert await runtime.result(await runs.start("root@1.0", vars={"n": 4})) == 8
+        assert await runtime.result(await runs.start("child", vars={"n": 1})) == 2
+
+    (tmp_path / "refund.json").write_text(json.dumps(REFUND), encoding="utf-8")
+    with pytest.raises(RegistrationError, match=r"node 'pay' has effect tool_calls, .*TOOL_CALLS"):
+        find_served(str(tmp_path / "refund.json"))
+    (tmp_path / "refund.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(FlowError, match=r"refund\.json#/flow: 'flow' is missing"):
+        find_served(str(tmp_path / "refund.json"))
+    with pytest.raises(ServeError, match=r"nothing\.json: No such file"):
+        find_served(str(tmp_path / "nothing.json"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ServeError, match="no flow in it"):
+        find_served(str(tmp_path / "empty"))

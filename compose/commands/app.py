@@ -49,7 +49,9 @@ sessions = App(
     group=LOOK,
 )
 graphs = App(name="graphs", help="Runs of flows: their states, waits and ledgers.", group=LOOK)
-flows = App(name="flows", help="Graphs as documents: checked, packed and installed.", group=SET_UP)
+flows = App(
+    name="flows", help="Graphs as documents: checked, drawn, packed and installed.", group=SET_UP
+)
 memory = App(name="memory", help="Texts that agents keep beyond conversations.", group=LOOK)
 limits = App(
     name="limits", help="How many runs execute at once and start per second.", group=DECIDE
@@ -104,7 +106,7 @@ _PARTS: Final = (
     (graphs, "graphs.look", "list=list_graph_runs show ledger verify"),
     (graphs, "graphs.change", "start resume emit cancel"),
     (graphs, "graphs.control", "pause resume-run=resume_run steer limits snapshot restore"),
-    (flows, "flows.documents", "check schema"),
+    (flows, "flows.documents", "check draw schema"),
     (flows, "flows.bundles", "pack install list=list_bundles show remove"),
     (memory, "inspect.memory", "list=list_memories show forget"),
     (approvals, "messages.approvals", "list=list_approvals approve deny"),

@@ -1,6 +1,6 @@
 """Talk to `examples/helpdesk` in a browser, and keep what the pages looked like.
 
-python docs/screens/pages.py              write docs/screens/chat*.png
+python docs/screens/pages.py              write docs/screens/*.png of the pages
 python docs/screens/pages.py --check      do the same, and write nothing
 
 It runs in memory, in the machine's own Chromium, from the root of the checkout.
@@ -23,6 +23,7 @@ from compose.web import app
 from compose.web.server import serve_web
 from examples.helpdesk import helpdesk
 from tests.harness.chromium import chromium
+from tests.system.web.refunds import flows_served
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page
@@ -64,6 +65,20 @@ async def shoot(browser: Browser, url: str, name: str, **options: Any) -> bytes:
     return picture
 
 
+async def flow_run(browser: Browser) -> bytes:
+    """Return a picture of a run of a flow that waits, behind its first branch."""
+    async with flows_served() as (url, runs, _):
+        run = await runs.start("refund", vars={"order": 7}, id="order-7")
+        page = await browser.new_page(viewport=WIDE)
+        await page.goto(f"{url}/graph-runs/{run}")
+        await page.get_by_role("button", name="yes").click()
+        await expect(page.locator("#states")).to_contain_text("book waiting")
+        await expect(page.locator("#states")).to_contain_text("mail done")
+        picture = await page.screenshot()
+        await page.close()
+        return picture
+
+
 async def main(*, writes: bool) -> None:
     """Serve the help desk, talk to it, and make the pictures."""
     async with Runtime() as runtime:
@@ -83,6 +98,7 @@ async def main(*, writes: bool) -> None:
                     "chat-phone": await shoot(browser, page.url, "chat-phone", viewport=PHONE),
                 }
                 await page.close()
+                pictures["flow-run"] = await flow_run(browser)
     for name, picture in pictures.items():
         print(name, len(picture), "bytes")
         if writes:

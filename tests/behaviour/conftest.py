@@ -71,6 +71,7 @@ _WITHOUT_MAIL = frozenset(
         "divergence",
         "fairness",
         "fork",
+        "graph_pages",
         "housekeeping",
         "http_access",
         "http_graphs",

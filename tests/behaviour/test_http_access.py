@@ -13,7 +13,7 @@ from compose.web.access import ACCESS, access_of
 from compose.web.agui.endpoint import ENDPOINTS as AGUI
 from compose.web.application import ENDPOINTS
 from compose.web.endpoint import WebEndpoint
-from compose.web.pages.chat import PAGES
+from compose.web.pages.routes import PAGES
 from tests.behaviour.guarded import Guarded, guarded_on
 from tests.behaviour.talks import Echo, parent_on
 from tests.behaviour.test_http_graphs import flows_at, run_of, started, waiting_at
@@ -110,7 +110,8 @@ async def prepared(bed: Bed, guarded: Guarded) -> dict[str, str]:
     await bed.seen(waiting, "ask.sent")
     [approval] = (await ada.get("/v1/approvals"))["approvals"]
     await ada.post("/v1/artifacts?session_id=s&name=a", b"bytes")
-    await flows_at(bed.name().type).register(bed.runtime)
+    app = bed.name().type
+    await flows_at(app).register(bed.runtime)
     starter = await guarded.client("ada", "flows:run")
     flow = await started(starter)
     await waiting_at(starter, flow)
@@ -118,6 +119,7 @@ async def prepared(bed: Bed, guarded: Guarded) -> dict[str, str]:
         await bed.seen(run_of(flow), "run.suspended")
     return {
         "flow": "refund",
+        "flow_app": app,
         "graph_run": run_of(flow),
         "wait": "ok%2F1",
         "app": guarded.app,
@@ -157,7 +159,7 @@ def test_each_endpoint_is_in_the_table_and_nothing_else() -> None:
             assert access == "operate", "these are not only of sessions"
         elif "/v1/cleanup/" in name:
             assert access == "cleanup"
-        elif re.search("/v1/(flows|graph-runs|events)", name):
+        elif re.search("/(flows|graph-runs|v1/events)", name):
             changes = name.endswith(("/cancel", "/pause", "/resume", "/steer", "/limits"))
             assert access == ("flows:operate" if changes else "flows:run"), name
         else:

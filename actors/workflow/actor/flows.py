@@ -77,6 +77,11 @@ class Flows:
         """The graphs by name."""
         return self._terms.specs
 
+    @property
+    def effect_policy(self) -> EffectPolicy:
+        """The policy of how often effects are tried."""
+        return self._terms.policy
+
     async def register(self, runtime: Runtime) -> None:
         """Let a runtime execute runs of these graphs.
 

@@ -85,7 +85,5 @@ async def begin_of_generation(runtime: Runtime, run_id: RunId, seq: int) -> int:
 async def _placed(entries: AsyncIterator[RunLogEntry]) -> AsyncGenerator[PlacedRecord, None]:
     folded = Folded()
     async for entry in entries:
-        folded.add(entry)
-        for n, record in enumerate(folded.records):
+        for n, record in enumerate(folded.added(entry)):
             yield PlacedRecord(LedgerPlace(entry.seq, n), record)
-        folded.records.clear()

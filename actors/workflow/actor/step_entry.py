@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
@@ -120,7 +121,11 @@ class Folded:
     _results: dict[str, Any] = field(default_factory=dict)
 
     def add(self, entry: RunLogEntry) -> None:
-        """Add the next entry."""
+        """Add the next entry, and keep its records."""
+        self.records.extend(self.added(entry))
+
+    def added(self, entry: RunLogEntry) -> Iterator[dict[str, Any]]:
+        """Add the next entry; yield each record, whole, while `state` is the one behind it."""
         payload: dict[str, Any] = entry.payload
         if entry.kind == K.RUN_CONTINUED and isinstance(payload["input"], dict):
             self.state, self.opened = carried(payload["input"])
@@ -131,14 +136,13 @@ class Folded:
             self.taken.add(payload["n"])
         elif entry.kind == K.GRAPH_STEP:
             for told in payload["records"]:
-                self._add(told)
+                yield from self._taken(told)
 
-    def _add(self, told: dict[str, Any]) -> None:
+    def _taken(self, told: dict[str, Any]) -> Iterator[dict[str, Any]]:
         delta = told.get("delta") or {}
         if START in delta:
             self.state = RunState.from_dict(delta[START])
-        if self.state is None:
-            return
-        record = unpacked(told, self.state, self.opened, self._results)
-        self.records.append(record)
-        self.state = with_note(behind_record(self.state, self.opened, record), told)
+        if self.state is not None:
+            record = unpacked(told, self.state, self.opened, self._results)
+            self.state = with_note(behind_record(self.state, self.opened, record), told)
+            yield record

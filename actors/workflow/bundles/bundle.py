@@ -60,7 +60,7 @@ class WorkflowBundle:
         """
         for flow_id, path in self.manifest.flows.items():
             if _is_document(self.files[path]):
-                self._spec(flow_id)
+                self.spec(flow_id)
 
     def specs(self) -> list[WorkflowSpec]:
         """Return all flows as graphs.
@@ -71,9 +71,15 @@ class WorkflowBundle:
         Raises:
             FlowError: All mistakes of the first flow that has some.
         """
-        return [self._spec(flow_id) for flow_id in self.manifest.flows]
+        return [self.spec(flow_id) for flow_id in self.manifest.flows]
 
-    def _spec(self, flow_id: str) -> WorkflowSpec:
+    def spec(self, flow_id: str) -> WorkflowSpec:
+        """Return a flow as a graph. See `specs`.
+
+        Raises:
+            WorkflowBundleError: The bundle has none of this id.
+            FlowError: All mistakes of the flow.
+        """
         document = self._document(flow_id)
         names = {one: self._name(one) for one in self.manifest.flows}
         nodes = {

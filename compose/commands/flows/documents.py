@@ -1,12 +1,19 @@
-"""`callboard flows check|schema`: flow documents, without a server."""
+"""`callboard flows check|draw|schema`: flow documents, without a server."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Parameter
+
+from actors.workflow.bundles import open_workflow_bundle
 from actors.workflow.documents.document import FlowDocument
 from actors.workflow.documents.findings import FlowFinding
-from actors.workflow.documents.reading import check_flow
+from actors.workflow.documents.reading import check_flow, load_flow
+from actors.workflow.machine.policy import RetryPolicy
+from actors.workflow.machine.spec import WorkflowSpec
 from compose.commands.options import DebugFlag, Flag
 from compose.commands.output import Exit, NoDataError, print_json
 from compose.commands.terminal import say
@@ -51,6 +58,71 @@ def schema(*, json: Flag = False, debug: DebugFlag = False) -> int:
     del json, debug
     print_json(FlowDocument.model_json_schema())
     return Exit.OK
+
+
+def draw(
+    file: Path,
+    /,
+    *,
+    output: Annotated[Path | None, Parameter(name=("--output", "-o"))] = None,
+    flow: str | None = None,
+    json: Flag = False,
+    debug: DebugFlag = False,
+) -> int:
+    """Draw a flow as SVG, as the pages of `callboard serve` draw it; it needs the extra `web`.
+
+    Examples: `callboard flows draw refund.json -o refund.svg`;
+    `callboard flows draw shop.flow --flow refund > refund.svg`
+
+    Parameters
+    ----------
+    file
+        A flow document or a bundle.
+    output
+        The file to write; without it the standard output.
+    flow
+        The flow of a bundle; without it the one that runs begin with.
+    json
+        Print one JSON object with name and drawing.
+    """
+    del debug
+    spec = _spec_in(file, flow)
+    svg = _drawn(spec, file)
+    if output is not None:
+        try:
+            output.write_text(svg, encoding="utf-8")
+        except OSError as exc:
+            raise NoDataError(f"{output}: {exc.strerror or exc}. Name another file") from exc
+    elif json:
+        print_json({"flow": spec.workflow_id, "svg": svg})
+    else:
+        sys.stdout.write(svg)
+    return Exit.OK
+
+
+def _spec_in(file: Path, flow: str | None) -> WorkflowSpec:
+    try:
+        if file.suffix != ".flow":
+            return load_flow(file)
+        bundle = open_workflow_bundle(file)
+        return bundle.spec(flow or bundle.manifest.entry.flow_id)
+    except OSError as exc:
+        raise NoDataError(f"{file}: {exc.strerror or exc}. Give the path of a flow") from exc
+
+
+def _drawn(spec: WorkflowSpec, file: Path) -> str:
+    from compose.web.pages.graphs.drawing import GraphMarks, layout_of, standalone, svg_of  # noqa: PLC0415 - of an extra
+    from compose.web.pages.graphs.node_facts import facts_of  # noqa: PLC0415
+
+    facts = facts_of(spec, RetryPolicy())
+    nodes = sorted(facts, key=lambda one: one.name != spec.entry_node)
+    edges = [(one.name, target) for one in nodes for target in one.goes_to]
+    layout = layout_of([one.name for one in nodes], edges)
+    if layout is None:
+        problem = f"{file}: it is too large to be drawn, or the package graphlay is not installed"
+        raise NoDataError(f"{problem}. Install callboard[web]")
+    notes = {one.name: one.kind for one in nodes}
+    return standalone(svg_of(layout, GraphMarks(notes=notes), title=spec.workflow_id))
 
 
 def _checked(file: Path) -> list[FlowFinding]:

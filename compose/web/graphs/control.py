@@ -6,8 +6,17 @@ from typing import Final
 
 from pydantic import Field, JsonValue
 
-from compose.web.endpoint import Done, NoQuery, StrictModel, WebCall, WebEndpoint
-from compose.web.graphs.flows import GraphRunNameJson, named
+from actors.workflow.actor.runs import FlowRuns
+from compose.web.endpoint import (
+    Done,
+    NoQuery,
+    ShownModel,
+    StrictModel,
+    WebCall,
+    WebEndpoint,
+    json_response,
+)
+from compose.web.graphs.flows import GraphRunNameJson, flows_of, named
 from compose.web.graphs.graph_runs import RUN, graph_run, runs_at
 
 
@@ -21,6 +30,26 @@ class SteerJson(StrictModel):
     """A message to a run: a text, or an object with a role and a content."""
 
     message: str | dict[str, JsonValue]
+
+
+class SnapshotQuery(StrictModel):
+    """The query of a snapshot."""
+
+    name: str = Field(default="", max_length=200)
+
+
+class SnapshotJson(ShownModel):
+    """A snapshot of a run. See `Snapshot`."""
+
+    snapshot_id: str
+    run_id: str
+    step_id: str | None
+    name: str
+    description: str
+    tags: list[str]
+    created_at: str
+    run_state: dict[str, JsonValue]
+    spec_hash: str | None
 
 
 class LimitsJson(StrictModel):
@@ -57,6 +86,16 @@ async def limit(call: WebCall, _: NoQuery, body: LimitsJson) -> Done:
     return named(row)
 
 
+async def snapshot(call: WebCall, query: SnapshotQuery, _: None) -> Done:
+    """Return a snapshot of a run as it is now, to be saved: `callboard graphs restore` begins a run with it."""
+    row = await graph_run(call)
+    flows = flows_of(call.runtime)[row.agent_id.type]
+    runs = FlowRuns(call.runtime, flows, tenant=call.principal.tenant)
+    made = SnapshotJson.model_validate((await runs.snapshot(row.run_id, query.name)).to_dict())
+    file = f'attachment; filename="snapshot-{row.run_id}.json"'
+    return json_response(made, headers={"content-disposition": file})
+
+
 ENDPOINTS: Final = (
     WebEndpoint(
         method="POST",
@@ -88,5 +127,13 @@ ENDPOINTS: Final = (
         says="Change limits of a run.",
         body=LimitsJson,
         answer=GraphRunNameJson,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=f"{RUN}/snapshot",
+        call=snapshot,
+        says="Make a snapshot of a run, as a file.",
+        query=SnapshotQuery,
+        answer=SnapshotJson,
     ),
 )

@@ -16,7 +16,7 @@ from actors.kernel.store.lists import RunFilter
 from actors.kernel.text import is_name
 from actors.kernel.workflow.effects import WaitReason, WaitState
 from actors.kernel.workflow.errors import NoSuchRunError
-from actors.kernel.workflow.run_state import open_waits
+from actors.kernel.workflow.run_state import RunState, open_waits
 from actors.runtime.replay.summary import row_of
 from actors.workflow.actor.run_lists import flow_of, flow_runs
 from actors.workflow.actor.runs import FlowRuns
@@ -209,17 +209,22 @@ async def list_graph_runs(call: WebCall, query: GraphRunsQuery, _: None) -> Done
     return GraphRunsJson(runs=shown, next=nexts[0] if nexts else None)
 
 
-async def show(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Return a run with its state and its waits."""
-    row = await graph_run(call)
+async def present(call: WebCall, row: RunRow) -> tuple[RunState, list[WaitState]]:
+    """Return a run as it is now, and what it waits for: of what needs an answer, what accepts one."""
     runs = runs_at(call, row.agent_id.type)
     answerable = {one.wait_key for one in await runs.waits(row.run_id)}
     state = await runs.state(row.run_id)  # read last: it has these waits, or those behind them
     waits = [
-        _wait(one)
-        for one in open_waits(state)
-        if one.reason in _WITHIN or one.wait_key in answerable
+        one for one in open_waits(state) if one.reason in _WITHIN or one.wait_key in answerable
     ]
+    return state, waits
+
+
+async def show(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return a run with its state and its waits."""
+    row = await graph_run(call)
+    state, open_ = await present(call, row)
+    waits = [_wait(one) for one in open_]
     facts = {
         **_facts(row),
         "status": state.status,

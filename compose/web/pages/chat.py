@@ -10,6 +10,7 @@ from actors.kernel.text import MAX_INT
 from actors.runtime.replay.summary import row_of
 from actors.sessions.artifacts import artifacts_of
 from compose.web.endpoint import Done, NoQuery, StrictModel, WebCall
+from compose.web.graphs.flows import flows_of
 from compose.web.pages.conversation import (
     child_section,
     forks_of_section,
@@ -54,7 +55,8 @@ async def sign_in(call: WebCall, query: SignInQuery, _: None) -> Done:
 async def show_apps(call: WebCall, _: NoQuery, __: None) -> Done:
     """Return the page of apps, the server's own one first."""
     apps = sorted(await apps_of(call), key=lambda one: not one.is_default)
-    return page(call.request, "apps.html", apps=apps)
+    has_flows = "flows:run" in call.principal.scopes and bool(flows_of(call.runtime))
+    return page(call.request, "apps.html", apps=apps, has_flows=has_flows)
 
 
 async def _listed(call: WebCall, query: ListQuery, app: str) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from compose.web.pages.assets import Assets
-from compose.web.pages.chat import PAGES
+from compose.web.pages.chat import PAGES as CHAT
+from compose.web.pages.graphs.graph_routes import GRAPH_PAGES
 from compose.web.problems import HttpProblem
 
 STATIC: Final = "/static/{version}/{name}"
@@ -24,6 +25,7 @@ async def static(request: Request) -> Response:
     return problem.response(request.scope)
 
 
+PAGES: Final = (*CHAT, *GRAPH_PAGES)
 ROUTES: Final = [Route(STATIC, static, methods=["GET"])]
 
 __all__ = ["PAGES", "ROUTES"]

@@ -108,7 +108,10 @@ WITHOUT_DATABASE = {
     "replay",
     "completion",
     "env",
-    *(f"flows {one}" for one in ("check", "schema", "pack", "install", "list", "show", "remove")),
+    *(
+        f"flows {one}"
+        for one in ("check", "draw", "schema", "pack", "install", "list", "show", "remove")
+    ),
     "nats-config",
     "serve",
     "tap",

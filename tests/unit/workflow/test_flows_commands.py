@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -76,6 +77,24 @@ def test_a_bundle_is_packed_installed_shown_and_removed(
     assert told(capsys, "remove", "root@1.0", *place)[0] == Exit.NOT_FOUND
     code, text = told(capsys, "show", "root", *place)
     assert (code, "not installed" in text) == (Exit.NOT_FOUND, True)
+
+
+def test_a_flow_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a file of its own: well-formed, without anything from elsewhere, and hostile names stay text."""
+    evil = "</text><script>alert(1)</script>"
+    flow = {"flow": 1, "id": "f", "start": evil, "nodes": {evil: {"end": 1}}}
+    (tmp_path / "f.json").write_text(json.dumps(flow), encoding="utf-8")
+    (tmp_path / "refund.json").write_text(json.dumps(REFUND), encoding="utf-8")
+    assert told(capsys, "draw", tmp_path / "refund.json", "-o", tmp_path / "r.svg")[0] == Exit.OK
+    code, text = told(capsys, "draw", tmp_path / "f.json")
+    drawn = ET.fromstring((tmp_path / "r.svg").read_text(encoding="utf-8"))
+    names = [str(one.text) for one in drawn.iter("{http://www.w3.org/2000/svg}title")]
+
+    assert sorted(names) == ["ask", "ask~", "check", "end", "no", "pay"]
+    assert (code, "<script" in text) == (Exit.OK, False)
+    ET.fromstring(text)
+    assert json.loads(told(capsys, "draw", tmp_path / "f.json", "--json")[1])["flow"] == "f"
+    assert told(capsys, "draw", tmp_path / "no.json")[0] == Exit.NOT_FOUND
 
 
 async def test_a_host_serves_flows_of_files(

@@ -22,6 +22,7 @@ PAGES = {
     "snapshots": 3,
     "provenance": 1,
     "drivers": 1,
+    "pages": 0,
 }
 
 

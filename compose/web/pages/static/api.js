@@ -21,7 +21,7 @@ export async function ask(method, path, body) {
   }
   const text = await response.text();
   const data = text ? JSON.parse(text) : null;
-  if (!response.ok) throw new Error(`${data.detail} (${data.remedy})`);
+  if (!response.ok) throw Object.assign(new Error(`${data.detail} (${data.remedy})`), { code: data.code });
   return data;
 }
 

@@ -14,13 +14,15 @@ export class Stream {
   /**
    * @param url      Of the events.
    * @param after    Id of the event to go on behind; empty: none.
+   * @param types    Of the events.
    * @param on       Called with each event: its type, its data.
    * @param onState  Called with true when events begin to come (pieces of an answer from its start), else with false.
    * @param onRefused Called if the place to go on from is not known any more.
    */
-  constructor(url, after, { on, onState = () => {}, onRefused = () => {} }) {
+  constructor(url, after, { types = TYPES, on, onState = () => {}, onRefused = () => {} }) {
     this.url = url;
     this.after = after;
+    this.types = types;
     this.on = on;
     this.onState = onState;
     this.onRefused = onRefused;
@@ -41,7 +43,7 @@ export class Stream {
       this.onState(true);
     };
     source.onerror = () => this.failed(source);
-    for (const type of TYPES) source.addEventListener(type, (event) => this.took(type, event));
+    for (const type of this.types) source.addEventListener(type, (event) => this.took(type, event));
     source.addEventListener("problem", (event) => this.refused(JSON.parse(event.data).status));
   }
 

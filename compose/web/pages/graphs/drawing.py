@@ -1,0 +1,228 @@
+"""A graph as a drawing: a layout that only the graph decides, and SVG with the states of a run as classes."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from markupsafe import Markup
+
+from compose.web.pages.assets import FOLDER
+
+if TYPE_CHECKING:
+    import graphlay
+
+Edge: TypeAlias = tuple[str, str]
+
+MAX_NODES: Final = 1_000
+MAX_EDGES: Final = 3_000
+MAX_BENDS: Final = 2_000
+"""A larger or denser graph has no drawing: its layout would take more than a second."""
+_SMALL: Final = 100
+_COLUMN: Final = 24
+"""More nodes are drawn in several columns, where they would stand in one."""
+_LABEL: Final = 26
+_HEIGHT: Final = 46
+_NARROW: Final = 104
+_PAD: Final = 16
+_AROUND: Final = 60
+"""So far a line bulges that leads back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A node: its middle, and its width."""
+
+    x: float
+    y: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
+class GraphLayout:
+    """The places of nodes and lines.
+
+    Attributes:
+        boxes: By name of the node.
+        lines: The points of each edge.
+        bounds: Left, top, width and height.
+    """
+
+    boxes: Mapping[str, Box]
+    lines: Mapping[Edge, Sequence[tuple[float, float]]]
+    bounds: tuple[float, float, float, float]
+
+    @property
+    def is_large(self) -> bool:
+        """True if one sees all of it only when it is made smaller."""
+        return self.bounds[2] > 900 or self.bounds[3] > 2_000  # noqa: PLR2004 - pixels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphMarks:
+    """The marks of a run on the drawing of its graph.
+
+    Attributes:
+        classes: Of nodes: their states.
+        notes: Of nodes: words below the name.
+        taken: Edges that a run went.
+        seen: Edges that no code names, but runs went.
+    """
+
+    classes: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+    taken: Collection[Edge] = ()
+    seen: Collection[Edge] = ()
+
+
+def layout_of(nodes: Sequence[str], edges: Sequence[Edge]) -> GraphLayout | None:
+    """Return the layout of a graph: the same one whenever it is made.
+
+    None: there is no package graphlay here, or the graph is too large or too dense to be drawn.
+    """
+    if not nodes:
+        return None
+    widths = {name: max(_NARROW, 24 + 7.6 * _columns(shown_name(name))) for name in nodes}
+    made = _engine(widths, edges)
+    if made is None:
+        return None
+    centers = [(one["center"]["x"], one["center"]["y"]) for one in made.nodes]
+    boxes = {
+        name: Box(round(x, 1), round(y, 1), round(widths[name], 1))
+        for name, (x, y) in zip(nodes, centers, strict=True)
+    }
+    lines = {
+        edge: [(round(at["x"], 1), round(at["y"], 1)) for at in one["points"]]
+        for edge, one in zip(edges, made.edges, strict=True)
+    }
+    low, high = made.bounds["min"], made.bounds["max"]
+    bounds = (low["x"], low["y"], high["x"] - low["x"], high["y"] - low["y"])
+    return GraphLayout(boxes, lines, bounds)
+
+
+def _engine(widths: Mapping[str, float], edges: Sequence[Edge]) -> graphlay.Layout | None:
+    """Return what the engine makes of a graph; None: it is not here, or the graph is beyond its limits."""
+    try:
+        import graphlay  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError:
+        return None
+    graph = graphlay.Graph()
+    for name, width in widths.items():
+        graph.node(name, width=width, height=_HEIGHT)
+    for source, target in edges:
+        graph.edge(source, target)
+    placement = "network_simplex" if len(widths) <= _SMALL else "brandes_koepf"
+    options = {
+        "direction": "topbottom",
+        "effort": "fast",
+        "coords": {"placement": placement},
+        "spacing": {"layer_gap": 46.0, "node_gap": 30.0},
+        "wrap": {"viewport_aspect": 1.4 if len(widths) > _COLUMN else 0.0},
+        "tuning": {"wrap": {"max_rows": 30}},
+        "limits": {"max_nodes": MAX_NODES, "max_edges": MAX_EDGES, "max_dummies": MAX_BENDS},
+    }
+    try:
+        return graphlay.layout(graph, options=options)
+    except graphlay.GraphlayError:
+        return None
+
+
+def svg_of(layout: GraphLayout, marks: GraphMarks, *, title: str) -> Markup:
+    """Return the drawing. Marks change classes and words, and add dashed lines; nothing moves."""
+    left, top, width, height = layout.bounds
+    width, height = width + 2 * _PAD + _AROUND, height + 2 * _PAD
+    box = f"{left - _PAD:.0f} {top - _PAD:.0f} {width:.0f} {height:.0f}"
+    numbers = {name: n for n, name in enumerate(layout.boxes)}
+    lines = Markup("").join(
+        _line(f"e-{numbers[a]}-{numbers[b]}", "taken" if (a, b) in marks.taken else "", points)
+        for (a, b), points in layout.lines.items()
+    )
+    seen = Markup("").join(
+        Markup('<path class="edge seen" d="{}"/>').format(_curve(layout.boxes[a], layout.boxes[b]))
+        for a, b in marks.seen
+        if a in layout.boxes and b in layout.boxes
+    )
+    nodes = Markup("").join(
+        _node(n, name, layout.boxes[name], marks) for name, n in numbers.items()
+    )
+    return Markup(
+        '<svg class="graph" id="graph" viewBox="{}" width="{:.0f}" height="{:.0f}" role="img" '
+        'aria-label="{}"><defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" '
+        'markerHeight="9" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>'
+        '{}<g id="seen">{}</g>{}</svg>'
+    ).format(box, width, height, title, lines, seen, nodes)
+
+
+def standalone(drawing: Markup) -> str:
+    """Return a drawing as a file of its own, with the colours of the page, light and dark."""
+    style = (FOLDER / "page.css").read_text("utf-8")
+    colours = style[: style.index("* {")]
+    rules = "\n".join(line for line in style.splitlines() if line.startswith(".graph "))
+    head = f'<svg xmlns="http://www.w3.org/2000/svg"><style>{colours}{rules}</style>'
+    opening, _, rest = str(drawing).partition(">")
+    attributes = opening.removeprefix("<svg")
+    return head.replace("<svg", f"<svg{attributes}", 1) + rest + "\n"
+
+
+def _line(id_: str, class_: str, points: Sequence[tuple[float, float]]) -> Markup:
+    path = "M" + "L".join(f"{x:g} {y:g}" for x, y in points)
+    return Markup('<path id="{}" class="{}" d="{}"/>').format(id_, f"edge {class_}".strip(), path)
+
+
+def _node(n: int, name: str, box: Box, marks: GraphMarks) -> Markup:
+    class_ = f"node {marks.classes.get(name, '')}".strip()
+    return Markup(
+        '<g id="n-{}" class="{}"><title>{}</title><rect x="{:g}" y="{:g}" width="{:g}" height="{}" rx="7"/>'
+        '<text x="{:g}" y="{:g}" class="name">{}</text><text x="{:g}" y="{:g}" class="note">{}</text></g>'
+    ).format(
+        *(
+            n,
+            class_,
+            name,
+            round(box.x - box.width / 2, 1),
+            box.y - _HEIGHT / 2,
+            box.width,
+            _HEIGHT,
+        ),
+        *(box.x, box.y - 4, shown_name(name), box.x, box.y + 13),
+        shortened(marks.notes.get(name, ""), int(box.width / 6.4)),
+    )
+
+
+def _curve(a: Box, b: Box) -> str:
+    """Return a line from one node to another, or to itself, that looks at nothing between them."""
+    half = _HEIGHT / 2
+    if b.y > a.y + _HEIGHT:
+        bend = (b.y - a.y - _HEIGHT) / 2
+        low, high = a.y + half, b.y - half
+        return f"M{a.x:g} {low:g}C{a.x:g} {low + bend:g} {b.x:g} {high - bend:g} {b.x:g} {high:g}"
+    out, back = a.x + a.width / 2, b.x + b.width / 2
+    around, gap = max(out, back) + _AROUND - _PAD, 9 if a is b else 0
+    return (
+        f"M{out:g} {a.y - gap:g}C{around:g} {a.y - gap:g} {around:g} {b.y + gap:g} "
+        f"{back:g} {b.y + gap:g}"
+    )
+
+
+def shown_name(name: str) -> str:
+    """Return the name of a node as its box has it."""
+    return shortened(name, _LABEL)
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text that takes so many columns at most."""
+    if _columns(text) <= most:
+        return text
+    kept, columns = "", 0
+    for one in text:
+        columns += _columns(one)
+        if columns >= most:
+            break
+        kept += one
+    return f"{kept}…"
+
+
+def _columns(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text)

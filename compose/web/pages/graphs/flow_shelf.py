@@ -1,0 +1,55 @@
+"""Flows with what pages show of them, made once for each: facts of nodes, hash, and layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from actors.workflow.actor.flows import Flows
+from actors.workflow.machine.spec import WorkflowSpec
+from compose.web.pages.graphs.drawing import Edge, GraphLayout, layout_of
+from compose.web.pages.graphs.node_facts import NodeFacts, facts_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownFlow:
+    """A flow.
+
+    Attributes:
+        spec: The graph.
+        hash: Of it.
+        nodes: Facts of its nodes, the entry first.
+        edges: The moves that the code of nodes names.
+        layout: None: it has no drawing.
+    """
+
+    spec: WorkflowSpec
+    hash: str
+    nodes: tuple[NodeFacts, ...]
+    edges: frozenset[Edge]
+    layout: GraphLayout | None
+
+
+class FlowShelf:
+    """Shown flows of this process."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], ShownFlow] = {}
+
+    def shown(self, app: Flows, flow: str) -> ShownFlow | None:
+        """Return a flow of an app; None: the app has it no more."""
+        spec = app.specs.get(flow)
+        if spec is None:
+            return None
+        known = self._kept.get((app.app, flow))
+        if known is None or known.spec is not spec:
+            known = self._kept[app.app, flow] = _made(app, spec)
+        return known
+
+
+def _made(app: Flows, spec: WorkflowSpec) -> ShownFlow:
+    nodes = sorted(facts_of(spec, app.effect_policy), key=lambda one: one.name != spec.entry_node)
+    edges = [(one.name, target) for one in nodes for target in one.goes_to]
+    layout = layout_of([one.name for one in nodes], edges)
+    return ShownFlow(
+        spec=spec, hash=spec.hash, nodes=tuple(nodes), edges=frozenset(edges), layout=layout
+    )

@@ -1,0 +1,151 @@
+"""The steps of a run of a graph: the records of its ledger, each with the state before it and behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.rows import RunRow
+from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.step_record import verify_ledger_chain
+from actors.runtime.runtime import Runtime
+from actors.workflow.actor.ledger_feed import LedgerPlace, begin_of_generation
+from actors.workflow.actor.step_entry import Folded
+from actors.workflow.machine.branches import seen_at
+from actors.workflow.machine.variables import LIMITS, RUNTIME, changes
+
+WHOLE: Final = 2_000
+"""A log of so many entries is read whole; of a longer one the part since, or up to, a ``run.continued``."""
+_OWN: Final = (RUNTIME, LIMITS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerStep:
+    """A record.
+
+    Attributes:
+        place: In the log.
+        record: See `StepRecord`.
+        before: The run before it; None: it begins here.
+        after: The run behind it.
+    """
+
+    place: LedgerPlace
+    record: dict[str, Any]
+    before: RunState | None
+    after: RunState
+
+    @property
+    def delta(self) -> dict[str, Any]:
+        """The change of the run's state."""
+        return self.record.get("delta") or {}
+
+    @property
+    def effect(self) -> str:
+        """The type of its effect; empty: it has none."""
+        return str((self.record.get("effect") or {}).get("type") or "")
+
+    @property
+    def is_start(self) -> bool:
+        """True if the run begins with it."""
+        return "start" in self.delta
+
+    @property
+    def ends_a_step(self) -> bool:
+        """True if it is the end of what a node does."""
+        is_move = "seq" in self.delta and "joined" not in self.delta
+        return is_move and self.record["status"] == "completed"
+
+    @property
+    def vars(self) -> dict[str, Any]:
+        """The vars behind it, as its branch sees them."""
+        return _seen(self.after, self.delta)
+
+    def changed(self) -> list[tuple[str, bool, Any, bool, Any]]:
+        """Return what it changed in the vars: path, and whether it was and is there, and with which value."""
+        before = {} if self.before is None else _seen(self.before, self.delta)
+        return [
+            (".".join(path), _has(before, path), _at(before, path), is_there, value)
+            for path, value, is_there in changes(before, self.vars)
+            if path[0] not in _OWN
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerPart:
+    """Steps of a run, one after the other.
+
+    Attributes:
+        steps: The steps.
+        prior: The entry in front of the part; None: it begins the run.
+        later: The entry behind it; None: it has the last step.
+    """
+
+    steps: tuple[LedgerStep, ...]
+    prior: int | None
+    later: int | None
+
+    def chain(self) -> tuple[bool, int | None]:
+        """Return whether the chain of these records is whole, and the number of the first bad one, from 0."""
+        report = verify_ledger_chain([one.record for one in self.steps])
+        bad = [
+            one["index"]
+            for one in report["errors"]
+            if self.prior is None or one["index"] > 0 or one["type"] != "prev_hash_mismatch"
+        ]
+        return not bad, bad[0] if bad else None
+
+
+async def read_part(runtime: Runtime, row: RunRow, at: LedgerPlace | None) -> LedgerPart:
+    """Return the steps of a run; of a long one the part that has a place, by default its end.
+
+    Raises:
+        RunSweptError: The log is not kept any more.
+    """
+    if row.last_seq < WHOLE:
+        return await _read(runtime, row.run_id, 0, is_long=False)
+    seq = row.last_seq if at is None else min(at.seq, row.last_seq)
+    part = await _read_generation(runtime, row.run_id, seq)
+    if not part.steps and part.prior is not None:  # it has only just begun
+        part = replace(await _read_generation(runtime, row.run_id, part.prior), later=None)
+    return part
+
+
+async def _read_generation(runtime: Runtime, run_id: RunId, seq: int) -> LedgerPart:
+    begin = await begin_of_generation(runtime, run_id, seq)
+    return await _read(runtime, run_id, begin, is_long=True)
+
+
+async def _read(runtime: Runtime, run_id: RunId, begin: int, *, is_long: bool) -> LedgerPart:
+    """Return the steps from an entry on; of a long run up to the next ``run.continued``."""
+    folded, steps, later = Folded(), list[LedgerStep](), None
+    async for entry in runtime.entries(run_id, from_seq=begin):
+        if is_long and entry.seq > begin and entry.kind == K.RUN_CONTINUED:
+            later = entry.seq
+            break
+        before = folded.state
+        for n, record in enumerate(folded.added(entry)):
+            assert folded.state is not None
+            place, after = LedgerPlace(entry.seq, n), folded.state
+            steps.append(LedgerStep(place=place, record=record, before=before, after=after))
+            before = after
+    return LedgerPart(steps=tuple(steps), prior=begin - 1 if begin else None, later=later)
+
+
+def _seen(state: RunState, delta: dict[str, Any]) -> dict[str, Any]:
+    return (seen_at(state, tuple(delta.get("branch") or ())) or state).vars
+
+
+def _at(variables: dict[str, Any], path: list[str]) -> Any:
+    found: Any = variables
+    for name in path:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def _has(variables: dict[str, Any], path: list[str]) -> bool:
+    *above, last = path
+    found = _at(variables, above)
+    return isinstance(found, dict) and last in found

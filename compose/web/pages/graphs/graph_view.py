@@ -1,0 +1,219 @@
+"""A run on its graph: the states of nodes at a step, the path to it, and waits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from actors.kernel.workflow.branches import GraphFork
+from actors.kernel.workflow.effects import RunStatus, WaitReason, WaitState
+from actors.kernel.workflow.run_state import RunState
+from actors.workflow.machine.branches import Path, leaves, seen_at
+from actors.workflow.machine.variables import NAMESPACES
+from compose.web.pages.graphs.drawing import Edge, GraphMarks
+from compose.web.pages.graphs.flow_shelf import ShownFlow
+from compose.web.pages.graphs.graph_steps import LedgerStep
+from compose.web.pages.graphs.node_facts import NodeFacts
+
+NOT_REACHED: Final = "not reached"
+OUTSIDE: Final = (WaitReason.USER, WaitReason.EVENT, WaitReason.JOB)
+"""Waits that an answer from outside ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """A node of a run at a step.
+
+    Attributes:
+        name: Of the node.
+        facts: Of its code; None: the graph has no such node any more.
+        word: now, waiting, failed, cancelled, done, or not reached.
+        count: How often it has done something.
+        until: The instant that ends its wait.
+    """
+
+    name: str
+    facts: NodeFacts | None
+    word: str
+    count: int
+    until: str = ""
+
+    @property
+    def class_(self) -> str:
+        """Of the drawing."""
+        return self.word.replace(" ", "-")
+
+    @property
+    def told(self) -> str:
+        """The state in words."""
+        times = f" \N{MULTIPLICATION SIGN}{self.count}" if self.count > 1 else ""
+        if self.word == "done" or not self.count:
+            return f"{self.word}{times}"
+        return f"{self.word}, done{times}"
+
+
+@dataclass(slots=True)
+class GraphPath:
+    """The way of a run up to a step: how often each node did something, and moves, in their order."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    edges: dict[Edge, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, steps: Iterable[LedgerStep]) -> GraphPath:
+        """Return the path of these steps."""
+        path = cls()
+        for step in steps:
+            path.take(step)
+        return path
+
+    def take(self, step: LedgerStep) -> None:
+        """Add a step."""
+        node, delta = step.record["node_id"], step.delta
+        if step.ends_a_step:
+            self.counts[node] += 1
+        if "joined" in delta or "seq" not in delta:
+            return
+        fork = delta.get("fork") or {"branches": []}
+        for target in [delta.get("node"), *(one for _, one in fork["branches"])]:
+            if target:
+                self.edges[node, target] = self.edges.get((node, target), 0) + 1
+
+
+def node_states(
+    flow: ShownFlow | None, path: GraphPath, run: RunState | None
+) -> tuple[NodeState, ...]:
+    """Return the states of all nodes, those of the graph first.
+
+    Args:
+        flow: The graph; None: it is not here any more.
+        path: Of the run up to the step.
+        run: The run behind that step; None: it has not begun.
+    """
+    now = {} if run is None else _present(run)
+    facts = {} if flow is None else {one.name: one for one in flow.nodes}
+    names = dict.fromkeys([*facts, *path.counts, *now])
+    found = []
+    for name in names:
+        word, until = now.get(name, ("", ""))
+        count = path.counts[name]
+        word = word or ("done" if count else NOT_REACHED)
+        one = NodeState(name=name, facts=facts.get(name), word=word, count=count, until=until)
+        found.append(one)
+    return tuple(found)
+
+
+def marks_of(flow: ShownFlow, states: Sequence[NodeState], path: GraphPath) -> GraphMarks:
+    """Return what the drawing of a graph shows of a run."""
+    return GraphMarks(
+        classes={one.name: one.class_ for one in states},
+        notes={one.name: one.told for one in states},
+        taken=frozenset(path.edges),
+        seen=[one for one in path.edges if one not in flow.edges],
+    )
+
+
+def _present(run: RunState) -> dict[str, tuple[str, str]]:
+    """Return what the nodes do at which the run, or a branch of it, stands: a word, and an instant."""
+    if run.status is RunStatus.COMPLETED:
+        return {}
+    found: dict[str, tuple[str, str]] = {}
+    if run.fork is not None:
+        found = dict.fromkeys(_failed(run.fork), ("failed", ""))
+    if run.status.is_terminal:
+        own = {run.current_node: (run.status.value, "")} if run.current_node else {}
+        return found or own
+    for leaf in leaves(run):
+        seen = seen_at(run, leaf.path)
+        if seen is not None and seen.current_node:
+            node = seen.fork.join if leaf.joins and seen.fork is not None else seen.current_node
+            wait = leaf.wait
+            found[node] = ("now", "") if wait is None else ("waiting", wait.until or "")
+    return found
+
+
+def _failed(fork: GraphFork) -> list[str]:
+    found: list[str] = []
+    for one in fork.branches:
+        if one.fork is not None:
+            found += _failed(one.fork)
+        elif one.status is RunStatus.FAILED:
+            found.append(one.node)
+    return found
+
+
+def public_vars(variables: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the vars of the flow, and those of the runtime; empty ones of its namespaces are left out."""
+    own = {
+        key: one for key, one in variables.items() if key not in NAMESPACES or _is_used(key, one)
+    }
+    return own, {key: one for key, one in variables.items() if key not in own and one}
+
+
+def _is_used(key: str, value: Any) -> bool:
+    return not key.startswith("_") and bool(value)
+
+
+def sub_runs(steps: Iterable[LedgerStep]) -> list[str]:
+    """Return the ids of the runs that these steps started, in their order."""
+    found: dict[str, None] = {}
+    for step in steps:
+        result = step.record.get("result")
+        if isinstance(result, dict):
+            wait = result.get("wait")
+            details = (wait.get("details") if isinstance(wait, dict) else None) or {}
+            for told in (result, details):
+                if isinstance(id_ := told.get("sub_run_id"), str):
+                    found[id_] = None
+    return [*found]
+
+
+def wait_of_branch(path: Path) -> str:
+    """Return the names of the branches on the way to one."""
+    return ", ".join(one.partition(".")[2] for one in path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownWait:
+    """A wait of a run now.
+
+    Attributes:
+        wait: The wait.
+        node: Where.
+        branch: In which branch; empty: in none.
+        takes_answer: An answer from outside ends it, and is accepted now.
+        is_unsettled: It is being opened, or has an answer that the run has not taken yet.
+    """
+
+    wait: WaitState
+    node: str
+    branch: str
+    takes_answer: bool
+    is_unsettled: bool
+
+
+def shown_waits(run: RunState, open_: Sequence[WaitState]) -> list[ShownWait]:
+    """Return what a run waits for now.
+
+    Args:
+        run: The run.
+        open_: The waits of it that are accepted now.
+    """
+    keys = {one.wait_key for one in open_}
+    found = []
+    for leaf in leaves(run):
+        seen = seen_at(run, leaf.path)
+        if leaf.wait is None or seen is None:
+            continue
+        is_outside, is_open = leaf.wait.reason in OUTSIDE, leaf.wait.wait_key in keys
+        one = ShownWait(
+            wait=leaf.wait,
+            node=seen.current_node,
+            branch=wait_of_branch(leaf.path),
+            takes_answer=is_outside and is_open,
+            is_unsettled=is_outside and not is_open,
+        )
+        found.append(one)
+    return found

@@ -1,0 +1,149 @@
+"""Facts about nodes that are known without calling them: what a document declares, or what code names."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from types import CodeType
+from typing import Any, Final
+
+from actors.kernel.workflow.effects import Effect, EffectType
+from actors.workflow.documents.nodes import DocumentNode
+from actors.workflow.machine.policy import EffectPolicy
+from actors.workflow.machine.spec import Node, WorkflowSpec
+
+_DEADLINES: Final = ("until", "timeout_s")
+_BY_NAME: Final = {one.name: one for one in EffectType} | {one.value: one for one in EffectType}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """The facts about a node. Code may do less than it names, and what it makes up when it runs is not here.
+
+    Attributes:
+        name: Of the node.
+        kind: In words: its effects, or what else it is.
+        attempts: How often its effect is tried, at most; 0: the policy cannot say, or there is none.
+        deadline: Of its effect: the words of a document, or that code names one; empty: there is none.
+        ways: The words for moves, and the nodes that they lead to. Code has no such words.
+        says: The first line of its documentation, or its title.
+        code: Its module and name; empty: it is data.
+    """
+
+    name: str
+    kind: str
+    attempts: int
+    deadline: str
+    ways: tuple[tuple[str, str], ...]
+    says: str
+    code: str
+
+    @property
+    def goes_to(self) -> tuple[str, ...]:
+        """The nodes that it leads to, each once."""
+        return tuple(dict.fromkeys(to for _, to in self.ways))
+
+
+def facts_of(spec: WorkflowSpec, policy: EffectPolicy) -> list[NodeFacts]:
+    """Return the facts of all nodes of a graph, in their order."""
+    return [
+        _declared(spec, node, policy)
+        if isinstance(node, DocumentNode)
+        else _named(spec, name, node, policy)
+        for name, node in spec.nodes.items()
+    ]
+
+
+def _declared(spec: WorkflowSpec, node: DocumentNode, policy: EffectPolicy) -> NodeFacts:
+    data = json.loads(node.source)
+    told = data if isinstance(data, dict) else {}
+    effect, seconds = _BY_NAME.get(str(told.get("effect"))), told.get("deadline")
+    return NodeFacts(
+        name=node.name,
+        kind=node.kind if effect is None else _in_words([effect]),
+        attempts=told.get("retry") or (0 if effect is None else _attempts(policy, effect)),
+        deadline="" if seconds is None else str(timedelta(seconds=seconds)),
+        ways=tuple((word, to) for word, to in node.targets if to in spec.nodes),
+        says=(node.title or "")[:200],
+        code="",
+    )
+
+
+def _named(spec: WorkflowSpec, name: str, node: Node, policy: EffectPolicy) -> NodeFacts:
+    words = {*_words(node)}
+    found = {_BY_NAME.get(word) for word in words}
+    effects = [one for one in EffectType if one in found]
+    kinds = [_in_words(effects)] if effects else []
+    return NodeFacts(
+        name=name,
+        kind=", ".join([*kinds, *(["branches"] if "parallel" in words else [])]) or "step",
+        attempts=max((_attempts(policy, one) for one in effects), default=0),
+        deadline="named" if effects and not words.isdisjoint(_DEADLINES) else "",
+        ways=tuple(("", one) for one in spec.nodes if one in words and one != name),
+        says=(inspect.getdoc(node) or "").partition("\n")[0][:200],
+        code=f"{getattr(node, '__module__', '')}.{getattr(node, '__qualname__', '')}".strip("."),
+    )
+
+
+def _in_words(effects: Iterable[EffectType]) -> str:
+    return ", ".join(one.value.replace("_", " ") for one in effects)
+
+
+def _attempts(policy: EffectPolicy, kind: EffectType) -> int:
+    try:
+        return int(policy.max_attempts(Effect(kind)))
+    except Exception:  # noqa: BLE001 - of an author's class, which may want more of an effect
+        return 0
+
+
+def _words(node: Any) -> Iterator[str]:
+    """Yield texts and names in the code of a node, in what it was made with, and in what it refers to."""
+    if isinstance(node, partial):
+        yield from _texts([*node.args, *node.keywords.values()])
+        node = node.func
+    function: Any = inspect.unwrap(node)
+    if inspect.ismethod(function):
+        function = function.__func__
+    elif not inspect.isfunction(function):
+        function = getattr(type(function), "__call__", function)  # noqa: B004 - its code, not whether
+    code = getattr(function, "__code__", None)
+    if not isinstance(code, CodeType):
+        return
+    yield from _code_words(code, getattr(function, "__globals__", {}))
+    cells = [one.cell_contents for one in function.__closure__ or () if _is_filled(one)]
+    yield from _texts([*cells, *(function.__defaults__ or ())])
+    yield from _texts((function.__kwdefaults__ or {}).values())
+
+
+def _code_words(code: CodeType, known: dict[str, Any]) -> Iterator[str]:
+    yield from code.co_names
+    yield from _texts(known.get(name) for name in code.co_names)
+    texts = code.co_consts
+    if texts and isinstance(texts[0], str):
+        texts = texts[1:]  # its documentation, if it has one
+    yield from _texts(texts)
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _code_words(one, known)
+
+
+def _texts(values: Any) -> Iterator[str]:
+    """Yield the texts among values, and within tuples and small objects of them."""
+    for one in values:
+        if isinstance(one, str):
+            yield str(one)
+        elif isinstance(one, dict):
+            yield from (text for pair in one.items() for text in pair if isinstance(text, str))
+        elif isinstance(one, tuple | frozenset):
+            yield from (text for text in one if isinstance(text, str))
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:  # not yet
+        return False

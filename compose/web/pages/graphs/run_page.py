@@ -1,0 +1,117 @@
+"""The page of a run of a flow: its drawing, a step of it, what it waits for, and its ledger."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any, Final
+
+from markupsafe import Markup
+
+from actors.kernel.runtime.rows import RunRow
+from actors.kernel.workflow.run_state import RunState
+from actors.workflow.actor.ledger_feed import BEGIN, LedgerPlace
+from actors.workflow.actor.run_lists import flow_of
+from actors.workflow.machine.records import is_paused
+from compose.web.endpoint import Done, StrictModel, WebCall
+from compose.web.graphs.flows import flows_of
+from compose.web.graphs.graph_runs import graph_run, present
+from compose.web.pages.graphs.drawing import svg_of
+from compose.web.pages.graphs.flow_pages import shelf_of
+from compose.web.pages.graphs.flow_shelf import ShownFlow
+from compose.web.pages.graphs.graph_steps import LedgerPart, read_part
+from compose.web.pages.graphs.graph_view import (
+    GraphPath,
+    NodeState,
+    marks_of,
+    node_states,
+    public_vars,
+    shown_waits,
+    sub_runs,
+)
+from compose.web.pages.html import page
+from compose.web.resources.events import parse_log_place
+
+_AROUND: Final = 60
+"""So many records of the ledger are listed before and behind the one that is looked at."""
+
+
+class StepQuery(StrictModel):
+    """The query of a run's page: the place in the log of the step that is looked at; by default the present."""
+
+    step: str | None = None
+
+
+async def show_graph_run(call: WebCall, query: StepQuery, _: None) -> Done:
+    """Return the page of a run.
+
+    Its present is read last: what comes behind the records that are read is a change that the page hears of.
+    """
+    row = await graph_run(call)
+    place = None
+    if query.step is not None:
+        place = LedgerPlace(*parse_log_place(query.step, f"run {row.run_id}"))
+    part = await read_part(call.runtime, row, place)
+    state, open_ = await present(call, row)
+    flow = shelf_of(call).shown(flows_of(call.runtime)[row.agent_id.type], flow_of(row))
+    values = _at(part, place, flow, state)
+    return page(
+        call.request,
+        "graphs/run.html",
+        row=row,
+        app=row.agent_id.type,
+        flow_name=flow_of(row),
+        flow=flow,
+        state=state,
+        part=part,
+        chain=part.chain(),
+        waits=shown_waits(state, open_),
+        is_paused=is_paused(state),
+        may_operate="flows:operate" in call.principal.scopes,
+        cursor=_cursor(row, part),
+        children=sub_runs(part.steps),
+        **values,
+    )
+
+
+def _at(
+    part: LedgerPart, place: LedgerPlace | None, flow: ShownFlow | None, state: RunState
+) -> dict[str, Any]:
+    """Return what the page shows of one step, and of those around it."""
+    steps = part.steps
+    index = len(steps) - 1
+    if place is not None:
+        index = max(0, bisect_right(steps, place, key=lambda one: one.place) - 1)
+    is_present = place is None or (index == len(steps) - 1 and part.later is None)
+    run = state if is_present or not steps else steps[index].after
+    path = GraphPath.of(steps[: index + 1])
+    nodes = node_states(flow, path, run)
+    step = steps[index] if steps else None
+    own, runtimes = public_vars(run.vars if step is None or place is None else step.vars)
+    low, high = max(0, index - _AROUND), index + _AROUND + 1
+    return {
+        "nodes": nodes,
+        "svg": _drawn(flow, nodes, path),
+        "path": path,
+        "dashed": flow is not None and not flow.edges.issuperset(path.edges),
+        "step": step,
+        "index": index,
+        "is_present": is_present,
+        "listed": [*enumerate(steps)][low:high],
+        "vars": own,
+        "runtime_vars": runtimes,
+    }
+
+
+def _drawn(flow: ShownFlow | None, nodes: tuple[NodeState, ...], path: GraphPath) -> Markup | None:
+    if flow is None or flow.layout is None:
+        return None
+    title = "Drawing of the run on its flow; the list of nodes says the same"
+    return svg_of(flow.layout, marks_of(flow, nodes, path), title=title)
+
+
+def _cursor(row: RunRow, part: LedgerPart) -> str:
+    """Return behind which record the page hears of new ones; empty: behind none, it has not begun."""
+    if part.later is not None:
+        return f"{row.last_seq}.0"
+    last = part.steps[-1].place if part.steps else BEGIN
+    return "" if last == BEGIN else str(last)

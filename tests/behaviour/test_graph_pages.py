@@ -1,0 +1,258 @@
+"""Pages of flows over HTTP: what is served, and a run at any step; nothing that anybody wrote acts in them."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import pytest
+
+from actors.workflow import (
+    Effect,
+    EffectOutcome,
+    EffectType,
+    Flows,
+    Snapshot,
+    StepPlan,
+    WorkflowSpec,
+)
+from actors.workflow.actor import graph_run, ledger_feed
+from actors.workflow.actor.runs import FlowRuns
+from compose.web import app
+from compose.web.pages.graphs import flow_pages, graph_steps
+from tests.behaviour.guarded import guarded_on
+from tests.behaviour.test_http_graphs import flowing, run_of, started, waiting_at
+from tests.behaviour.test_pages import EVIL, HTML, page_of
+from tests.behaviour.web import WebClient
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from actors.workflow import RunState
+    from tests.behaviour.bed import Bed
+    from tests.harness.elements import Elements
+
+
+def scrubbed(page: Elements) -> list[str]:
+    """Return the places of the steps that the slider of a page has."""
+    [slider] = [one for one in page.all("input") if one.get("id") == "scrub"]
+    return str(slider["data-places"]).split()
+
+
+async def vars_of(web: WebClient, path: str) -> Any:
+    """Return the vars that a page shows."""
+    answer = await web("GET", path, accept=HTML)
+    found = re.search(r'id="vars">(.*?)</pre>', answer.body.decode(), re.DOTALL)
+    assert found is not None, answer
+    return json.loads(found[1].replace("&#34;", '"'))
+
+
+async def test_pages_of_flows_say_what_is_served(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nodes of each, in a drawing and as a list, and its runs in pages, wherever one asks."""
+    monkeypatch.setattr(flow_pages, "_LISTED", 2)
+    async with flowing(bed) as (_, web, flows):
+        paths = [await started(web, order=n) for n in range(3)]
+        for path in paths:
+            await waiting_at(web, path)
+        listed = await page_of(web, "/flows")
+        here = f"/flows/{flows.app}/refund"
+        assert here in listed.links()
+        assert "3 running" in listed.text
+        page = await page_of(web, here)
+        assert len(page.all("g", "node")) == len(page.all("li", "card")) == 3
+        assert len(page.all("path", "edge")) == 2
+        for words in ("ask user", "tool calls", "2 attempts at most", "goes to pay", "Pay."):
+            assert words in page.text, words
+        [older] = [one for one in page.links() if one.startswith("?after=")]
+        more = await page_of(web, here + older)
+        shown = [one for one in page.links() + more.links() if one.startswith("/graph-runs/")]
+        assert shown == [f"/graph-runs/{run_of(path)}" for path in reversed(paths)]
+        assert not [one for one in more.links() if one.startswith("?after=")]
+        for bad in (f"/flows/{flows.app}/nothing", "/flows/nothing/refund"):
+            assert "no flow" in (await page_of(web, bad, 404)).text
+        assert (await web("GET", f"{here}?after={'x' * 2000}", accept=HTML)).status == 404
+        far = await page_of(WebClient(app(bed.runtime)), "/")
+        assert "/flows" in far.links()
+
+
+async def test_a_run_is_read_step_by_step(bed: Bed) -> None:
+    """States of nodes and vars as they were; the present has a form for the wait."""
+    async with flowing(bed) as (_, web, _flows):
+        path = await started(web, order=7)
+        here = f"/graph-runs/{run_of(path)}"
+        await waiting_at(web, path)
+        page = await page_of(web, here)
+        buttons = [one.get("value") for one in page.all("button") if one.get("name") == "response"]
+        assert buttons == ["yes", "no"]
+        assert [one["class"] for one in page.all("g", "node")] == [
+            "node waiting",
+            "node not-reached",
+            "node not-reached",
+        ]
+        await web.post(f"{path}/waits/ok%2F1", {"payload": {"response": "yes"}})
+        await bed.ended(run_of(path))
+        page = await page_of(web, here)
+        assert not page.all("article", "approval")
+        assert {one["class"] for one in page.all("g", "node")} == {"node done"}
+        assert len(page.all("path", "taken")) == 2
+        assert "chain of hashes is whole" in page.text
+        places = scrubbed(page)
+        records = (await web.get(f"{path}/ledger?limit=500"))["records"]
+        assert len(places) == len(records)
+        seen = [await vars_of(web, f"{here}?step={place}") for place in places]
+        base = {"order": 7}
+        answered = base | {"answer": {"response": "yes"}}
+        assert [one for n, one in enumerate(seen) if n == 0 or one != seen[n - 1]] == [
+            base,
+            answered,
+            answered | {"paid": "order 7 paid"},
+        ]
+        middle = await page_of(web, f"{here}?step={places[3]}")
+        assert "As it was, step 4 of" in middle.text
+        assert [one["class"] for one in middle.all("g", "node")][0:2] == ["node done", "node now"]
+        for bad in ("x", "1", "9" * 30 + ".0", "-1.0"):
+            assert (await web("GET", f"{here}?step={bad}", accept=HTML)).status == 400, bad
+        assert (await web("GET", f"{here}?step=999999.0", accept=HTML)).status == 200
+
+
+async def test_a_long_run_is_read_in_parts(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each record is in one part; parts are linked, and none reads more of the log than it shows."""
+    monkeypatch.setattr(graph_run, "ENTRIES_KEPT", 2)
+    monkeypatch.setattr(ledger_feed, "_REACH", 4)
+    monkeypatch.setattr(graph_steps, "WHOLE", 3)
+    async with flowing(bed) as (_, web, _flows):
+        path = await started(web, "counted")
+        here = f"/graph-runs/{run_of(path)}"
+        await waiting_at(web, path)
+        records = (await web.get(f"{path}/ledger?limit=500"))["records"]
+        found: list[str] = []
+        at = here
+        while True:
+            page = await page_of(web, at)
+            assert "chain of hashes is whole" in page.text
+            found = scrubbed(page) + found
+            first = int(found[0].partition(".")[0])
+            earlier = [
+                one
+                for one in page.links()
+                if one.startswith("?step=") and int(re.findall(r"\d+", one)[0]) < first
+            ]
+            if not earlier:
+                break
+            at = here + earlier[0]
+        assert len(found) == len({*found}) == len(records) > 120
+        seen = [await vars_of(web, f"{here}?step={found[n]}") for n in (0, 30, -1)]
+        assert [one.get("n") for one in seen] == [None, 30, 120]
+
+
+async def test_a_changed_record_is_found(bed: Bed) -> None:
+    """The chain says which one is the first bad one."""
+    async with flowing(bed) as (_, web, _flows):
+        path = await started(web, order=7)
+        await waiting_at(web, path)
+        row = await bed.runtime.store.reads.run(run_of(path))
+        assert row is not None
+        part = await graph_steps.read_part(bed.runtime, row, None)
+        bad = replace(part.steps[1], record={**part.steps[1].record, "node_id": "pay"})
+        changed = replace(part, steps=(part.steps[0], bad, *part.steps[2:]))
+        assert (part.chain(), changed.chain()) == ((True, None), (False, 1))
+
+
+async def test_a_snapshot_begins_another_run(bed: Bed) -> None:
+    """As a file; the run that begins with it has its wait."""
+    async with flowing(bed) as (_, web, flows):
+        path = await started(web, order=7)
+        await waiting_at(web, path)
+        answer = await web("GET", f"{path}/snapshot?name=before")
+        assert answer.headers["content-disposition"].startswith("attachment")
+        saved = Snapshot(**answer.data)
+        assert (saved.name, saved.spec_hash) == ("before", flows.specs["refund"].hash)
+        again = await FlowRuns(bed.runtime, flows).restore(saved)
+        shown = await waiting_at(web, f"/v1/graph-runs/{again}")
+        assert (shown["wait"]["key"], shown["vars"]["order"]) == ("ok/1", 7)
+
+
+NEXT: Final = f"next {EVIL}"
+
+
+def _ask(run: RunState, _ctx: Any) -> StepPlan:
+    run.vars[EVIL] = {EVIL: [EVIL]}
+    payload = {"prompt": EVIL, "choices": [EVIL], "wait_key": EVIL}
+    return StepPlan(EVIL, Effect(EffectType.ASK_USER, payload, "answer"), next_node="fork")
+
+
+def _fork(_run: RunState, _ctx: Any) -> StepPlan:
+    return StepPlan("fork", parallel={EVIL: NEXT}, next_node="end")
+
+
+def _fail(_run: RunState, _ctx: Any) -> StepPlan:
+    return StepPlan(NEXT, Effect(EffectType.TOOL_CALLS, {EVIL: EVIL}, EVIL.replace(".", "")), "end")
+
+
+def _end(_run: RunState, _ctx: Any) -> StepPlan:
+    return StepPlan("end", complete_output=EVIL)
+
+
+_ask.__doc__ = _ask.__qualname__ = EVIL
+HOSTILE: Final = WorkflowSpec(EVIL, EVIL, {EVIL: _ask, "fork": _fork, NEXT: _fail, "end": _end})
+
+
+def _refused(_run: RunState, _effect: Effect) -> EffectOutcome:
+    return EffectOutcome.failed(EVIL, retryable=False)
+
+
+@asynccontextmanager
+async def hostile(bed: Bed) -> AsyncIterator[tuple[WebClient, Flows]]:
+    """A client, and a flow whose every word is markup."""
+    flows = Flows(bed.name().type, [HOSTILE], effect_handlers={EffectType.TOOL_CALLS: _refused})
+    await flows.register(bed.runtime)
+    yield WebClient(app(bed.runtime)), flows
+
+
+async def test_nothing_that_anybody_wrote_acts_in_pages_of_flows(bed: Bed) -> None:
+    """Names of flows, nodes and branches, prompts, choices, keys, vars, errors, messages, reasons."""
+    async with hostile(bed) as (web, flows):
+        run = await FlowRuns(bed.runtime, flows).start(EVIL, vars={"x": EVIL}, id=EVIL[:60])
+        path, here = f"/v1/graph-runs/{run}", f"/graph-runs/{run}"
+        await waiting_at(web, path)
+        pages = [await page_of(web, here)]
+        [wait] = pages[0].all("article", "approval")
+        assert wait["data-wait"] == EVIL
+        await web.post(f"{path}/steer", {"message": EVIL})
+        await web.post(f"{path}/pause", {"reason": EVIL})
+        pages.append(await page_of(web, here))
+        await web.post(f"{path}/resume")
+        name = quote(EVIL, safe="")
+        await web.post(f"{path}/waits/{name}", {"payload": {"response": EVIL}})
+        await bed.ended(run)
+        failed = await page_of(web, here)
+        assert "It failed" in failed.text
+        pages += [await page_of(web, f"{here}?step={place}") for place in scrubbed(failed)]
+        pages += [await page_of(web, "/flows"), await page_of(web, f"/flows/{flows.app}/{name}")]
+        for page in (failed, *pages):
+            assert page.text.count("<script>alert(1)</script>") > 0
+            assert len(page.all("script")) == 1
+
+
+async def test_buttons_are_for_those_who_may_operate(bed: Bed) -> None:
+    """Whoever may only run flows reads and answers; a page of another tenant's run is not there."""
+    async with flowing(bed) as (web, _, _flows), guarded_on(bed) as guarded:
+        path = await started(web)
+        await waiting_at(web, path)
+        here = f"/graph-runs/{run_of(path)}"
+        for scopes, wanted in (
+            (("flows:run",), ["answer"]),
+            (("flows:run", "flows:operate"), ["answer", "cancel", "pause", "steer"]),
+        ):
+            client = await guarded.client("ada", *scopes)
+            page = await page_of(client, here)
+            found = [one["data-do"] for _, one in page.found if "data-do" in one]
+            assert sorted(map(str, found)) == wanted
+        far = await guarded.client("ada", "flows:run", tenant="acme")
+        assert "unknown run" in (await page_of(far, here, 404)).text
+        assert "3 running" not in (await page_of(far, "/flows")).text
+        assert here not in (await page_of(far, f"/flows/{_flows.app}/refund")).links()

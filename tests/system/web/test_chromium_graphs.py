@@ -1,0 +1,267 @@
+"""Journeys through the pages of flows in a real Chromium: what operators do with runs, and what they see."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import expect
+
+from actors.kernel.storage.token import NewToken
+from actors.storage.tokens import BEARER, digest_of, new_secret
+from actors.workflow import Snapshot
+from compose.web import app
+from compose.web.server import serve_web
+from tests.harness.chromium import chromium, watched
+from tests.harness.slow import IS_SLOW
+from tests.system.web.refunds import EVIL, flows_served
+from tests.system.web.test_chromium import check_access
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from playwright.async_api import Browser, Page
+
+    from actors.kernel.runtime.ids import RunId
+    from actors.runtime import Runtime
+    from actors.workflow.actor.runs import FlowRuns
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SIZES: Final = [
+    ("light", 1440),
+    ("dark", 360),
+    *([("light", 360), ("dark", 1440)] if IS_SLOW else []),
+]
+
+
+class Counter:
+    """A browser, and the pages that flows are served at."""
+
+    def __init__(self, browser: Browser, url: str, runs: FlowRuns, runtime: Runtime) -> None:
+        self.browser, self.url, self.runs, self.runtime = browser, url, runs, runtime
+
+    async def started(self, flow: str, **variables: Any) -> RunId:
+        """Start a run."""
+        return await self.runs.start(flow, vars=variables)
+
+    def page_of(self, run: RunId) -> str:
+        """Return the address of a run's page."""
+        return f"{self.url}/graph-runs/{run}"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def counter() -> AsyncIterator[Counter]:
+    """One browser, and one app of flows in memory, for all tests here."""
+    async with chromium() as browser, flows_served() as (url, runs, runtime):
+        yield Counter(browser, url, runs, runtime)
+
+
+def node(page: Page, name: str) -> Any:
+    """Find a node of the drawing, by its name."""
+    return page.locator("svg.graph .node").filter(has=page.locator("title", has_text=name)).first
+
+
+async def places_of_nodes(page: Page) -> Any:
+    """Return where all boxes and lines of the drawing are."""
+    script = "all => all.map((one) => [one.getAttribute('x'), one.getAttribute('y'), one.getAttribute('d')])"
+    return await page.locator("svg.graph rect, svg.graph .edge[id]").evaluate_all(script)
+
+
+async def test_an_operator_answers_what_a_flow_asks_and_sees_it_end(counter: Counter) -> None:
+    """Its states change while they look, the drawing stays where it is; a sub-run is a link away."""
+    run = await counter.started("refund", order=7)
+    async with watched(counter.browser, counter.url) as seen:
+        page = seen.page
+        await page.goto(f"{counter.url}/flows")
+        await page.get_by_role("link", name="refund").click()
+        await page.locator("#runs a").first.click()
+        await expect(page).to_have_url(counter.page_of(run))
+        await expect(node(page, "ask")).to_have_class("node waiting")
+        await expect(page.locator("#waits .plain")).to_have_text("Refund 40 EUR?")
+        before = await places_of_nodes(page)
+        await check_access(page)
+        await page.get_by_role("button", name="yes").click()
+        await expect(node(page, "mail")).to_have_class("node done")
+        await expect(node(page, "book")).to_have_class("node waiting")
+        await expect(page.locator("#states")).to_contain_text("book waiting")
+        assert await places_of_nodes(page) == before
+        await page.locator("#waits a").click()
+        await page.locator("#waits textarea").fill('{"by": "ada"}')
+        await page.get_by_role("button", name="Answer").click()
+        await expect(page.locator("#head .status")).to_have_text("completed")
+        await expect(page.locator("#chain")).to_have_text("chain of hashes is whole")
+        await page.locator("#head a", has_text="run ").click()
+        await expect(page.locator("#head .status")).to_have_text("completed")
+        await expect(page.locator("#output")).to_contain_text('"order": 7')
+        await expect(node(page, "end")).to_have_class("node done")
+        assert await places_of_nodes(page) == before
+        await check_access(page)
+
+
+async def test_an_answer_from_a_page_that_is_behind_changes_nothing(counter: Counter) -> None:
+    """It says so plainly, and shows the present."""
+    run = await counter.started("refund", order=9)
+    async with watched(counter.browser, counter.url) as seen:
+        page = seen.page
+        await page.route("**/ledger*", lambda route: route.abort())
+        seen.is_cut = True  # the page hears of nothing
+        await page.goto(counter.page_of(run))
+        await expect(page.get_by_role("button", name="no")).to_be_visible()
+        await counter.runs.resume(run, "ok/1", {"response": "yes"})
+        await page.get_by_role("button", name="no").click()
+        await expect(page.locator("#told")).to_contain_text(
+            "Your answer changed nothing", ignore_case=True
+        )
+        await expect(node(page, "pay")).to_have_class("node done")
+        await expect(page.locator("#waits")).not_to_contain_text("Refund 40 EUR?")
+    assert (await counter.runs.state(run)).vars["answer"] == {"response": "yes"}
+
+
+async def test_a_page_of_a_run_comes_back_after_its_server_has_died(counter: Counter) -> None:
+    """It says so meanwhile, and shows what happened without it: an end of which the ledger has no record."""
+    run = await counter.started("refund", order=5)
+    application = app(counter.runtime, is_loopback=True)
+    stop = application.end_streams
+    async with watched(counter.browser, "http://127.0.0.1") as seen:
+        page = seen.page
+        async with serve_web("127.0.0.1:0", application, before_stop=stop) as url:
+            await page.goto(f"{url}/graph-runs/{run}")
+            await expect(node(page, "ask")).to_have_class("node waiting")
+            seen.is_cut = True
+        await expect(page.locator("#told")).to_contain_text("connection is lost")
+        await counter.runs.cancel(run, reason="closed for today")
+        await counter.runtime.wait(run)
+        again = app(counter.runtime, is_loopback=True)
+        address = url.removeprefix("http://")
+        async with serve_web(address, again, before_stop=again.end_streams):
+            await expect(page.locator("#head .status")).to_have_text("cancelled")
+            await expect(page.locator("#head .note")).to_contain_text("closed for today")
+            await expect(page.locator("#told")).to_be_hidden()
+
+
+async def test_a_failed_node_is_found_and_the_vars_before_it_are_read(counter: Counter) -> None:
+    """By the scrubber, with a move that no code names as a dashed line; by links, slider and ledger."""
+    run = await counter.started("charges", order=1, next="charge")
+    async with watched(counter.browser, counter.url, color_scheme="dark") as seen:
+        page = seen.page
+        await page.goto(counter.page_of(run))
+        await expect(page.locator("#head .status")).to_have_text("failed")
+        await expect(page.locator("#head .note")).to_contain_text("the bank is closed")
+        await expect(node(page, "charge")).to_have_class("node failed")
+        await expect(node(page, "count").locator(".note")).to_have_text("done \u00d73")
+        await expect(page.locator("#seen .edge")).to_have_count(
+            2
+        )  # count -> count, count -> charge
+        await expect(page.locator("#vars")).to_contain_text('"n": 3')
+        await page.get_by_role("link", name="First", exact=True).click()
+        await expect(page.locator("#vars")).to_have_text('{"order": 1, "next": "charge"}')
+        await expect(node(page, "charge")).to_have_class("node not-reached")
+        await page.get_by_role("link", name="On", exact=True).click()
+        await expect(page.locator(".changes")).to_have_text("n1")
+        await page.locator("#scrub").focus()
+        await page.keyboard.press("ArrowRight")
+        await expect(page.locator("#step-head")).to_contain_text("step 3 of")
+        await expect(page.locator(".changes del")).to_have_text("1")
+        await expect(page.locator(".changes ins")).to_have_text("2")
+        await page.locator(".ledger a").filter(has_text="failed").click()
+        await expect(page.locator("#step .failed.plain")).to_contain_text("the bank is closed")
+        await check_access(page)
+
+
+async def test_a_run_is_paused_told_something_and_cancelled_by_who_may(counter: Counter) -> None:
+    """After a login, with its CSRF token; who may only run flows sees no such buttons. A snapshot is a file."""
+    async with (
+        flows_served(is_guarded=True) as (url, runs, runtime),
+        watched(counter.browser, url) as seen,
+    ):
+        page, run = seen.page, await runs.start("refund", vars={"order": 7})
+        for scopes in (("flows:run",), ("flows:run", "flows:operate")):
+            secret = new_secret(BEARER)
+            new = NewToken(
+                id=f"t{len(scopes)}",
+                digest=digest_of(secret),
+                name=f"laptop {len(scopes)}",
+                tenant="default",
+                principal="ada",
+                scopes=scopes,
+                expires_at=None,
+            )
+            await runtime.store.tokens.create(new)
+            await page.goto(f"{url}/graph-runs/{run}")
+            await page.fill("#token", secret)
+            await page.keyboard.press("Enter")
+            await expect(page.get_by_role("button", name="yes")).to_be_visible()
+            if len(scopes) == 1:
+                await expect(page.locator("[data-do=pause]")).to_have_count(0)
+                await page.click("#leave")
+                await expect(page.locator("#token")).to_be_visible()
+        await page.click("[data-do=pause]")
+        await expect(page.locator("#head")).to_contain_text("paused")
+        await page.fill("#message", "Only of this year")
+        await page.keyboard.press("Enter")
+        await page.locator("#runtime-vars summary").click()
+        await expect(page.locator("#runtime-vars")).to_contain_text("Only of this year")
+        await page.get_by_role("button", name="yes").click()
+        await expect(page.locator("#waits [data-unsettled]")).to_contain_text("it is paused")
+        await page.click("[data-do=resume]")
+        await expect(node(page, "pay")).to_have_class("node done")
+        async with page.expect_download() as download:
+            await page.get_by_role("link", name="Snapshot").click()
+        saved = Snapshot(**json.loads((await (await download.value).path()).read_text()))
+        assert saved.run_state["vars"]["answer"] == {"response": "yes"}
+        await page.click("[data-do=cancel]")
+        await expect(page.locator("#head .status").first).to_have_text("cancelled")
+        await expect(page.locator("[data-do=cancel]")).to_have_count(0)
+        assert (await runs.state(run)).error == "cancelled on its page"
+
+
+async def test_hostile_text_in_every_field_stays_text(counter: Counter) -> None:
+    """Of flow, node, prompt, choice, key, vars, message and error."""
+    await counter.started(EVIL, x=EVIL)
+    async with watched(counter.browser, counter.url) as seen:
+        page = seen.page
+        await page.goto(f"{counter.url}/flows")
+        await page.locator("#main a").filter(has_text="onerror").click()
+        await page.locator("#runs a").click()
+        await expect(page.locator("#waits .plain")).to_have_text(EVIL)
+        await page.fill("#message", EVIL)
+        await page.keyboard.press("Enter")
+        await page.locator("#waits button[name=response]").click()
+        await expect(page.locator("#head .status")).to_have_text("failed")
+        await expect(page.locator("#head .note .plain")).to_contain_text(EVIL)
+        for place in await page.locator(".ledger a").evaluate_all("a => a.map((b) => b.href)"):
+            await page.goto(place)
+            await expect(page.locator("#vars")).to_contain_text("onerror")
+            assert await page.locator("img").count() == 0
+        assert "evil" not in (await page.title()).replace(EVIL, "")
+        await check_access(page)
+
+
+@pytest.mark.parametrize(("scheme", "width"), SIZES)
+async def test_reading_works_with_javascript_off(counter: Counter, scheme: Any, width: int) -> None:
+    """All pages, at any step; nothing is wider than the screen, and nobody is left out."""
+    run = await counter.started("charges", order=1, next="charge")
+    waiting = await counter.started("refund", order=7)
+    await counter.runtime.wait(run)
+    size = {"width": width, "height": 800}
+    options = {"viewport": size, "color_scheme": scheme}
+    async with watched(counter.browser, counter.url, java_script_enabled=False, **options) as seen:
+        page = seen.page
+        await page.goto(counter.page_of(run))
+        await page.get_by_role("link", name="Back", exact=True).click()
+        await expect(page.locator("#step .failed.plain")).to_contain_text("the bank is closed")
+        await page.get_by_role("link", name="First", exact=True).click()
+        await expect(page.locator("#vars")).to_have_text('{"order": 1, "next": "charge"}')
+        await page.goto(counter.page_of(waiting))
+        await expect(page.locator("#waits .plain")).to_have_text("Refund 40 EUR?")
+        await expect(page.locator("#waits form")).to_be_hidden()
+        await expect(page.locator("#states li").first).to_contain_text("ask waiting")
+    async with watched(counter.browser, counter.url, **options) as seen:
+        for path in ("flows", "flows/billing/refund", f"graph-runs/{run}", f"graph-runs/{waiting}"):
+            await seen.page.goto(f"{counter.url}/{path}")
+            await check_access(seen.page)
+            wide = await seen.page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width

@@ -53,9 +53,16 @@ class Registry:
         """Serve every key of a type; `factory` makes the agent when its first message comes.
 
         Raises:
-            RegistrationError: Single agents of this type are registered.
+            RegistrationError: Single agents of this type are registered, or the factory is a class whose
+                `run` is no coroutine function.
         """
         check_name("agent type", type_)
+        class_: object = factory
+        while isinstance(class_, partial):
+            class_ = class_.func
+        run = getattr(class_, "run", None)
+        if isinstance(class_, type) and callable(run):
+            _check_run(run, class_)
         if any(agent_id.type == type_ for agent_id in self._agents):
             msg = f"type {type_!r} has single agents: use register or register_type, not both"
             raise RegistrationError(msg)
@@ -154,9 +161,7 @@ def check_attributes(agent: Agent) -> None:
             messages, two tools have one name, `deadline_s` is no time, or `concurrency` is not ``serial``.
     """
     run = agent.__wrapped__ if isinstance(agent, FunctionAgent) else getattr(agent, "run", None)
-    if (problem := _problem_of(run)) is not None:
-        needed = "it needs `id` and `async def run(self, ctx, inbox)`"
-        raise RegistrationError(f"{type(agent).__name__} is not an agent: {needed}{problem}")
+    _check_run(run, type(agent))
     retry_of(agent)
     batch_of(agent)
     tools = _kept(agent, "tools")  # a property is looked at by runs alone
@@ -176,6 +181,12 @@ def check_attributes(agent: Agent) -> None:
             "('serial'); for work at the same time use keys of a type, or spawn runs of other agents"
         )
         raise RegistrationError(msg)
+
+
+def _check_run(run: object, class_: type) -> None:
+    if (problem := _problem_of(run)) is not None:
+        needed = "it needs `id` and `async def run(self, ctx, inbox)`"
+        raise RegistrationError(f"{class_.__name__} is not an agent: {needed}{problem}")
 
 
 def _kept(agent: Agent, name: str) -> object:

@@ -186,6 +186,9 @@ class EffectOutcome:
         wait: The wait of a waiting one.
         error: The message of a failed one.
         retryable: Whether another attempt may succeed, if the policy has one.
+        changes: Further changes of the vars by a completed one, recorded with its result: ``set`` is a list of
+            ``[path, value]``; ``put`` is a list of ``[path, name, object]``: in the list at the path, the
+            object takes the place of the one with the same value of `name`, or becomes the last one.
     """
 
     status: StepStatus
@@ -193,11 +196,14 @@ class EffectOutcome:
     wait: WaitState | None = None
     error: str | None = None
     retryable: bool = True
+    changes: dict[str, Any] | None = None
 
     @classmethod
-    def completed(cls, result: Any = None) -> EffectOutcome:
+    def completed(
+        cls, result: Any = None, *, changes: dict[str, Any] | None = None
+    ) -> EffectOutcome:
         """Return the outcome of an effect that happened."""
-        return cls(StepStatus.COMPLETED, result=result)
+        return cls(StepStatus.COMPLETED, result=result, changes=changes)
 
     @classmethod
     def waiting(cls, wait: WaitState) -> EffectOutcome:

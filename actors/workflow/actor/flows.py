@@ -18,6 +18,9 @@ from actors.workflow.handlers import EffectHandlers, Handler, fitted
 from actors.workflow.machine.limits import RuntimeConfig
 from actors.workflow.machine.policy import EffectPolicy, RetryPolicy
 from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.memory.compaction import summarizing
+from actors.workflow.memory.effects import MEMORY_EFFECTS, MemoryEffects
+from actors.workflow.memory.owners import OwnMemoryOnly
 
 BUILT_IN: Final = frozenset(
     {
@@ -28,6 +31,7 @@ BUILT_IN: Final = frozenset(
         EffectType.EMIT_EVENT,
         EffectType.START_SUBWORKFLOW,
         EffectType.VARS_QUERY,
+        *MEMORY_EFFECTS,
     }
 )
 """Effects that need no handler of the host."""
@@ -45,7 +49,9 @@ class Flows:
             run that is cancelled goes on, and what it returns is dropped.
         effect_policy: How often effects are tried; None: calls of models three times, tools twice.
         config: Limits of new runs.
-        artifact_store: For nodes, as `ctx.artifacts`.
+        artifact_store: For nodes, as `ctx.artifacts`, and for memory.
+        chat_summarizer: Makes summaries for MEMORY_COMPACT, as a handler would: it may be a coroutine function.
+            None: the handler of LLM_CALL does. See `summarizing`.
 
     Raises:
         RegistrationError: Two graphs have one name, a name has a colon, or a flow document has an effect for
@@ -62,12 +68,15 @@ class Flows:
         effect_policy: EffectPolicy | None = None,
         config: RuntimeConfig | None = None,
         artifact_store: Any = None,
+        chat_summarizer: Any = None,
     ) -> None:
         self.app = app
         specs: dict[str, WorkflowSpec] = {}
         given = dict(effect_handlers or {})
+        summarizer = None if chat_summarizer is None else summarizing(chat_summarizer)
         if blocking:
             given = {kind: _threaded(handler) for kind, handler in given.items()}
+            summarizer = summarizer and _threaded(summarizer)
         handlers = EffectHandlers(given)
         for one in flows:
             _check(one, specs)
@@ -79,6 +88,12 @@ class Flows:
             policy=effect_policy or RetryPolicy(),
             config=config or RuntimeConfig(),
             artifacts=artifact_store,
+            memory=MemoryEffects(
+                store=lambda: artifact_store,
+                shared=OwnMemoryOnly(),
+                handlers=handlers,
+                summarizer=summarizer,
+            ),
         )
 
     @property

@@ -28,6 +28,7 @@ from actors.workflow.machine.requests import outcome_of
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.starting import new_run, restored_run
 from actors.workflow.machine.variables import RUNTIME, with_path
+from actors.workflow.memory.effects import MEMORY_EFFECTS
 
 ENTRIES_KEPT: Final = 200
 """Behind so many entries of decisions the run continues as new, with its state."""
@@ -168,6 +169,8 @@ class GraphRun:
             handlers, wanted = self._terms.handlers, opened.effect
             if wanted.type is EffectType.EMIT_EVENT and wanted.type not in handlers:
                 answer = await emitted(self._verbs, shown, opened)
+            elif wanted.type in MEMORY_EFFECTS and wanted.type not in handlers:
+                answer = await self._terms.memory.awaited(shown, opened, self._decided.now())
             else:
                 answer = await handlers.awaited(shown, wanted, opened.next_node)
             return told_of(attempts.sound(answer, opened))

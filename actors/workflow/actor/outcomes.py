@@ -10,6 +10,8 @@ from actors.kernel.workflow.effects import EffectOutcome, StepStatus, WaitState
 def told_of(outcome: EffectOutcome) -> dict[str, Any]:
     """Return a sound outcome as JSON data."""
     told: dict[str, Any] = {"status": StepStatus(outcome.status).value, "result": outcome.result}
+    if outcome.changes is not None:
+        told["changes"] = outcome.changes
     if outcome.wait is not None:
         told["wait"] = outcome.wait.to_dict()
     if outcome.error is not None:
@@ -27,5 +29,6 @@ def outcome_in(told: Any) -> EffectOutcome:
         result=told.get("result"),
         wait=None if wait is None else WaitState.from_dict(wait),
         error=told.get("error"),
+        changes=told.get("changes"),
         retryable=bool(told.get("retryable", True)),
     )

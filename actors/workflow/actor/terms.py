@@ -10,6 +10,7 @@ from actors.workflow.handlers import EffectHandlers
 from actors.workflow.machine.limits import RuntimeConfig
 from actors.workflow.machine.policy import EffectPolicy
 from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.memory.effects import MemoryEffects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,11 +22,13 @@ class FlowTerms:
         handlers: The host's handlers.
         policy: How often effects are tried.
         config: Limits of new runs.
-        artifacts: For nodes, as `ctx.artifacts`.
+        artifacts: For nodes, as `ctx.artifacts`, and for memory.
+        memory: The effects of memory.
     """
 
     specs: Mapping[str, WorkflowSpec]
     handlers: EffectHandlers
     policy: EffectPolicy
+    memory: MemoryEffects
     config: RuntimeConfig = field(default_factory=RuntimeConfig)
     artifacts: Any = None

@@ -27,6 +27,7 @@ from actors.workflow.machine.records import CONTROL, Transition, is_paused
 from actors.workflow.machine.requests import outcome_of
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.variables import RUNTIME
+from actors.workflow.memory.effects import MEMORY_EFFECTS, MemoryEffects
 
 _log = logging.getLogger("callboard.workflow")
 
@@ -55,6 +56,7 @@ class Driver:
         sleep: Waits for another attempt; None: `time.sleep`.
         fault: A hook of tests.
         others: For effects that touch other runs.
+        memory: For the effects of memory.
     """
 
     runs: RunStore
@@ -66,6 +68,7 @@ class Driver:
     sleep: Callable[[float], None] | None
     fault: Fault
     others: OtherRuns
+    memory: MemoryEffects
 
     def now(self) -> str:
         """Return the instant: ISO 8601 in UTC."""
@@ -231,6 +234,8 @@ class Driver:
                 return answer
             if kind in {EffectType.EMIT_EVENT, EffectType.START_SUBWORKFLOW}:
                 return self.others.outcome(seen, opened)
+            if kind in MEMORY_EFFECTS:
+                return self.memory.outcome(seen, opened, self.now())
         return self.handlers.call(seen, opened.effect, opened.next_node)
 
     def _pause_until(self, due: str) -> None:

@@ -25,6 +25,7 @@ from actors.runtime.loop.clock import SystemClock
 from actors.workflow.embedded.deletion import deleted_tree
 from actors.workflow.embedded.driver import Driver
 from actors.workflow.embedded.held_run import HeldRun
+from actors.workflow.embedded.memory_runs import memory_effects
 from actors.workflow.embedded.other_runs import GraphLookup, RunEffects
 from actors.workflow.embedded.run_locks import RunLocks
 from actors.workflow.embedded.wishes import Wish, Wishes
@@ -34,7 +35,7 @@ from actors.workflow.machine.asking import NodeContext
 from actors.workflow.machine.deltas import TRACES
 from actors.workflow.machine.limits import LimitWarning, RuntimeConfig
 from actors.workflow.machine.policy import DefaultEffectPolicy, EffectPolicy
-from actors.workflow.machine.records import ANSWERS
+from actors.workflow.machine.records import ANSWERS, Transition
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.starting import check_graph, check_identity, new_run, start_record
 from actors.workflow.machine.variables import LIMITS, RUNTIME, namespace
@@ -51,7 +52,8 @@ class WorkflowRuntime:
         effect_handlers: Functions of the host by type of effect; also in the place of a built-in one.
         effect_policy: How often effects are tried; None: once.
         workflow_registry: Graphs by name, for sub-graphs and for who waits for events.
-        artifact_store: For nodes, as `ctx.artifacts`.
+        artifact_store: For nodes, as `ctx.artifacts`, and for memory.
+        chat_summarizer: Makes summaries (see `summarizing`); None: the handler of LLM_CALL does.
         config: Limits of new runs.
         clock: The time; None: the system's.
         sleep: Waits between attempts, in seconds; None: `time.sleep`.
@@ -67,6 +69,7 @@ class WorkflowRuntime:
         effect_policy: EffectPolicy | None = None,
         workflow_registry: GraphLookup | None = None,
         artifact_store: Any = None,
+        chat_summarizer: Any = None,
         config: RuntimeConfig | None = None,
         clock: Clock | None = None,
         sleep: Callable[[float], None] | None = None,
@@ -84,17 +87,18 @@ class WorkflowRuntime:
             registry=lambda: self.workflow_registry,
             deliver=self._deliver,
         )
-        clock = clock or SystemClock()
+        clock, handlers = clock or SystemClock(), EffectHandlers(effect_handlers)
         self._driver = Driver(
             runs=run_store,
             clock=clock,
             policy=self.effect_policy,
-            handlers=EffectHandlers(effect_handlers),
+            handlers=handlers,
             wishes=self._wishes,
             context=NodeContext(now=lambda: clock.now().isoformat(), artifacts=artifact_store),
             sleep=sleep,
             fault=fault,
             others=self._effects,
+            memory=memory_effects(self, self._change, handlers, chat_summarizer),
         )
 
     def start(
@@ -383,9 +387,16 @@ class WorkflowRuntime:
 
     def _deliver(self, listener: RunState, key: str, event: dict[str, Any]) -> bool:
         """Answer the wait of a listener by an event; whether it still waited, and had not seen it."""
-        with self._driving(listener.run_id) as first:
-            held = first or self._driven[listener.run_id]  # an event between its own branches
-            if (decided := waits.heard(held.state, key, event, at=self.now())) is None:
+        return self._change(
+            listener.run_id, lambda state: waits.heard(state, key, event, at=self.now())
+        )
+
+    def _change(
+        self, run_id: str, decide: Callable[[RunState], Transition | None], *, wait: bool = True
+    ) -> bool:
+        with self._driving(run_id, wait=wait) as first:
+            held = first or self._driven[run_id]  # from a step of its own, or of a run below it
+            if (decided := decide(held.state)) is None:
                 return False
             held.take(decided)
             held.save()

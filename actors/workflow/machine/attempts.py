@@ -11,8 +11,9 @@ from actors.kernel.json_data import clean_text
 from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.drawn import normalize_utc_iso
-from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.durable import MAX_DEPTH, WRAPPED, durable_copy
 from actors.kernel.workflow.effects import EffectOutcome, RunStatus, StepStatus, WaitState
+from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
 from actors.workflow.machine.deltas import OpenStep
@@ -42,13 +43,18 @@ def ended(
             delta={"seq": opened.seq, "status": RunStatus.WAITING.value},
         )
         return _answered_early(behind(state, parked, opened), at=at)
+    delta = delta_behind(opened.seq, opened.effect.result_key, opened.next_node)
     done = replace(
         attempt,
         status=StepStatus.COMPLETED,
         result=found.result,
-        delta=delta_behind(opened.seq, opened.effect.result_key, opened.next_node),
+        delta=(found.changes or {}) | delta,
     )
-    after = behind(state, done, opened)
+    try:
+        after = behind(state, done, opened)
+    except GraphError as exc:  # the changes have no place in the vars
+        problem = EffectOutcome.failed(str(exc), retryable=False)
+        return _attempt_failed(state, opened, attempt, problem, policy, at=at)
     return after if opened.next_node else ended_with(after, found.result, at=at)
 
 
@@ -133,7 +139,7 @@ def sound(outcome: Any, opened: OpenStep) -> EffectOutcome:  # noqa: PLR0911
         if outcome.status == StepStatus.COMPLETED:
             room = room_at(opened.effect.result_key)
             result = durable_copy(outcome.result, f"result of {name}", deepest=room)
-            return replace(outcome, result=result)
+            return replace(outcome, result=result, changes=_sound_changes(outcome.changes, name))
         if outcome.status == StepStatus.WAITING:
             if outcome.wait is None:
                 return EffectOutcome.failed(f"{name} waits for nothing: give it a WaitState")
@@ -142,9 +148,36 @@ def sound(outcome: Any, opened: OpenStep) -> EffectOutcome:  # noqa: PLR0911
                 problem = f"until {wait.until!r} is not a valid ISO timestamp"
                 return EffectOutcome.failed(f"{name}: {problem}", retryable=False)
             return replace(outcome, wait=replace(wait, until=normalize_utc_iso(wait.until)))
-    except NotSerializableError as exc:
+    except (NotSerializableError, GraphError) as exc:
         return EffectOutcome.failed(str(exc), retryable=False)
     return outcome
+
+
+def _sound_changes(changes: Any, name: str) -> dict[str, Any] | None:
+    """Return a copy of the changes that come with a result.
+
+    Raises:
+        NotSerializableError: They are not JSON data, or nested too deep for their place.
+        GraphError: They are not as `EffectOutcome.changes` says.
+    """
+    if changes is None:
+        return None
+    told: dict[str, Any] = durable_copy(changes, f"changes of {name}", deepest=WRAPPED)
+    try:
+        for path, value in told.get("set", ()):
+            durable_copy(value, ".".join(path), deepest=MAX_DEPTH - len(path))
+        for path, key, item in told.get("put", ()):
+            durable_copy(item, ".".join(path), deepest=MAX_DEPTH - len(path) - 1)
+            item[key]
+        is_read = told.keys() <= {"set", "put"} and all(
+            one[0] for rows in told.values() for one in rows
+        )
+    except (TypeError, ValueError, LookupError, AttributeError):
+        is_read = False
+    if not is_read:
+        rule = "use set: [[path, value]] and put: [[path, name, object]]; paths are lists of names"
+        raise GraphError(f"changes of {name}", rule)
+    return told
 
 
 def _filled(wait: WaitState, opened: OpenStep) -> WaitState:

@@ -1,10 +1,10 @@
 """The change of a state by a record: the same function while a run goes on, and behind a crash.
 
 The `delta` of a record has a ``seq``, the number of the change, and of these what applies: ``set`` and
-``unset`` (paths in the vars), ``key`` (the path of the record's result in the vars), ``node``, ``status``,
-``fork`` (the branches that begin), ``joined`` (they have met). In a branch it has ``branch``, the way to it. A
-record that begins an effect has ``open`` instead, the change that its end will be; one that leaves it to
-another attempt has ``retry``, the instant of that.
+``unset`` (paths in the vars), ``put`` (objects in lists of the vars), ``key`` (the path of the record's result
+in the vars), ``node``, ``status``, ``fork`` (the branches that begin), ``joined`` (they have met). In a branch
+it has ``branch``, the way to it. A record that begins an effect has ``open`` instead, the change that its end
+will be; one that leaves it to another attempt has ``retry``, the instant of that.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from actors.workflow.machine.variables import (
     RUNTIME,
     SEQ,
     namespace,
+    with_item,
     with_path,
     without_path,
 )
@@ -83,7 +84,8 @@ def applied(state: RunState, record: StepRecord, opened: OpenStep | None = None)
     delta = record.delta or {}
     if "seq" not in delta:
         return state
-    variables = varied(state.vars, (opened.changed if opened else {}) | delta, record.result)
+    variables = varied(state.vars, opened.changed if opened else {})
+    variables = varied(variables, delta, record.result)
     if opened is not None:
         variables = _traced(variables, record)
     variables = _metered(variables, record)
@@ -127,6 +129,8 @@ def varied(variables: dict[str, Any], delta: dict[str, Any], result: Any = None)
         variables = with_path(variables, path, value)
     for path in delta.get("unset") or ():
         variables = without_path(variables, path)
+    for path, name, item in delta.get("put") or ():
+        variables = with_item(variables, path, name, item)
     if delta.get("key"):
         variables = with_path(variables, delta["key"], result)
     return variables

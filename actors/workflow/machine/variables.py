@@ -85,6 +85,29 @@ def with_path(variables: dict[str, Any], path: list[str], value: Any) -> dict[st
     return {**variables, head: with_path(below, rest, value)}
 
 
+def with_item(
+    variables: dict[str, Any], path: list[str], name: str, item: dict[str, Any]
+) -> dict[str, Any]:
+    """Return `variables` with an object in the list at a path; nothing is changed.
+
+    It takes the place of the object that has the same value of `name`, or becomes the last one.
+
+    Raises:
+        GraphError: There is no list, or something else than an object on the way.
+    """
+    found: Any = variables
+    for step in path:
+        found = found.get(step) if isinstance(found, dict) else None
+    if not isinstance(found, list | None):
+        problem = f"it is a {type(found).__name__}, not a list"
+        raise GraphError(f"vars path {'.'.join(path)!r}", problem)
+    items = [*(found or ())]
+    same = [at for at, one in enumerate(items) if isinstance(one, dict) and name in one]
+    place = next((at for at in same if items[at][name] == item[name]), len(items))
+    items[place : place + 1] = [item]
+    return with_path(variables, path, items)
+
+
 def without_path(variables: dict[str, Any], path: list[str]) -> dict[str, Any]:
     """Return `variables` without a path; the same, if it is not there."""
     head, *rest = path

@@ -1,0 +1,140 @@
+"""Memory that runs share: runs of the store that hold nothing else, and runs that a request names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from actors.kernel.runtime.ids import derive_id
+from actors.kernel.workflow.effects import RunStatus
+from actors.kernel.workflow.errors import GraphError
+from actors.kernel.workflow.ledger_store import LedgerStore
+from actors.kernel.workflow.run_state import RunState
+from actors.workflow.handlers import EffectHandlers
+from actors.workflow.machine.records import Transition, noted
+from actors.workflow.machine.starting import start_record
+from actors.workflow.machine.variables import RUNTIME, ensure_namespaces, with_item
+from actors.workflow.memory.compaction import summarizing
+from actors.workflow.memory.effects import MemoryEffects
+from actors.workflow.memory.owners import GLOBAL
+from actors.workflow.memory.spans import SPAN_ID, SPANS, SPANS_PATH, Span, spans_of
+
+GLOBAL_RUN: Final = "global_memory"
+SESSION_RUN: Final = "session_memory_"
+"""The beginning of the id of the run that holds the memory of a session."""
+_NODE: Final = "memory"
+"""The graph and the node of such a run: nothing is ever called for it."""
+_SAFE: Final = re.compile(r"[A-Za-z0-9_-]{1,160}")
+
+
+class MemoryHost(Protocol):
+    """The runtime, as memory needs it; see `WorkflowRuntime`."""
+
+    run_store: Any
+    ledger_store: LedgerStore
+    artifact_store: Any
+
+    def now(self) -> str:
+        """Return the instant."""
+
+
+class Change(Protocol):
+    """The runtime's way to change a run from outside."""
+
+    def __call__(
+        self, run_id: str, decide: Callable[[RunState], Transition | None], *, wait: bool = True
+    ) -> bool:
+        """Record what is decided on a run as it is, durably; whether something was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRuns:
+    """See `actors.workflow.memory.owners.SharedMemory`.
+
+    Attributes:
+        host: The runtime.
+        change: See `Change`.
+    """
+
+    host: MemoryHost
+    change: Change
+
+    def owner(self, run: RunState, scope: str) -> RunState:
+        """See `SharedMemory.owner`. Without a session it is the run at the top of this one's tree."""
+        if scope == GLOBAL:
+            return self._made(GLOBAL_RUN, None)
+        if not run.session_id:
+            return self._root(run)
+        name = run.session_id
+        safe = name if _SAFE.fullmatch(name) else derive_id("session", name)
+        return self._made(SESSION_RUN + safe, name)
+
+    def named(self, run: RunState, run_id: str) -> RunState:
+        """See `SharedMemory.named`."""
+        del run
+        found: RunState | None = self.host.run_store.load(run_id)
+        if found is None:
+            raise GraphError(f"run {run_id!r}", "there is none in this store to keep memory in")
+        return found
+
+    def put(self, owner: RunState, span: Span) -> None:
+        """See `SharedMemory.put`.
+
+        Raises:
+            StoreBusyError: Somebody drives that run now, and it is more than memory.
+        """
+
+        def decide(state: RunState) -> Transition | None:
+            if span in spans_of(state.vars):
+                return None
+            after = with_item(state.vars, SPANS_PATH, SPAN_ID, span)
+            return noted(state, "memory", SPANS_PATH, after[RUNTIME][SPANS], at=self.host.now())
+
+        is_memory = owner.current_node == _NODE
+        self.change(owner.run_id, decide, wait=is_memory)
+
+    def _root(self, run: RunState) -> RunState:
+        seen = {run.run_id}
+        while run.parent_run_id and run.parent_run_id not in seen:
+            above: RunState | None = self.host.run_store.load(run.parent_run_id)
+            if above is None:
+                break
+            run = above
+            seen.add(run.run_id)
+        return run
+
+    def _made(self, run_id: str, session_id: str | None) -> RunState:
+        """Return a run that holds memory; it is made, at its end, if it is not there."""
+        found: RunState | None = self.host.run_store.load(run_id)
+        if found is not None:
+            return found
+        new = RunState.new(
+            workflow_id=_NODE,
+            entry_node=_NODE,
+            vars=ensure_namespaces({}),
+            run_id=run_id,
+            session_id=session_id,
+            at=self.host.now(),
+        )
+        new.status = RunStatus.COMPLETED
+        create = getattr(self.host.run_store, "create_if_absent", None)
+        made, is_new = create(new) if create is not None else (new, True)
+        if is_new:
+            if create is None:
+                self.host.run_store.save(new)
+            self.host.ledger_store.append(start_record(new))
+        return made
+
+
+def memory_effects(
+    host: MemoryHost, change: Change, handlers: EffectHandlers, chat_summarizer: Any
+) -> MemoryEffects:
+    """Return the effects of memory of a runtime."""
+    return MemoryEffects(
+        store=lambda: host.artifact_store,
+        shared=MemoryRuns(host=host, change=change),
+        handlers=handlers,
+        summarizer=None if chat_summarizer is None else summarizing(chat_summarizer),
+    )

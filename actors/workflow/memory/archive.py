@@ -1,0 +1,93 @@
+"""The artifacts of memory: notes and archived messages, kept once, and references followed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from actors.kernel.json import canonical_json
+from actors.kernel.workflow.artifacts import ArtifactStore, get_artifact_id, is_artifact_ref
+from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.errors import GraphError
+from actors.kernel.workflow.run_state import RunState
+from actors.workflow.machine.variables import CONTEXT
+
+MESSAGES = "messages"
+
+
+class Archive:
+    """The artifacts that an effect reads and writes.
+
+    Args:
+        store: Keeps them; None: what needs one is refused, with the remedy.
+        name: The effect's type, for errors.
+    """
+
+    def __init__(self, store: ArtifactStore | None, name: str) -> None:
+        self._given, self._name = store, name
+
+    def kept(
+        self, artifact_id: str, data: Mapping[str, Any], *, run_id: str, tags: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Keep JSON data under this id, unless it is there; return what is kept.
+
+        So a second execution of an effect, behind a crash, keeps what the first one kept.
+
+        Raises:
+            NotSerializableError: It is not JSON data. Nothing is kept.
+            GraphError: There is no store.
+        """
+        there: dict[str, Any] | None = self.load(artifact_id)
+        if there is not None:
+            return there
+        told: dict[str, Any] = durable_copy(dict(data), f"artifact of {self._name}")
+        content = canonical_json(told).encode()
+        more: dict[str, Any] = {"run_id": run_id, "tags": tags, "artifact_id": artifact_id}
+        self._store.store(content, content_type="application/json", **more)
+        return told
+
+    def load(self, artifact_id: str) -> dict[str, Any] | None:
+        """Return an object that an artifact holds; None: there is none of this id.
+
+        Raises:
+            GraphError: There is no store.
+        """
+        try:
+            found = self._store.load(artifact_id)
+            data = None if found is None else found.as_json()
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            return None
+        return data if isinstance(data, dict) else None
+
+    def context_of(self, run: RunState) -> list[dict[str, Any]]:
+        """Return the messages in a run's context, without references to what a store keeps elsewhere."""
+        context = self._followed(run.vars.get(CONTEXT))
+        found = context.get(MESSAGES) if isinstance(context, dict) else None
+        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+    def changed_context(self, run: RunState, messages: list[dict[str, Any]]) -> list[Any]:
+        """Return the change, as path and value, that puts messages into a run's context."""
+        context = run.vars.get(CONTEXT)
+        if is_artifact_ref(context):
+            return [[CONTEXT], {**self._followed(context), MESSAGES: messages}]
+        return [[CONTEXT, MESSAGES], messages]
+
+    def _followed(self, value: Any) -> Any:
+        """Return JSON data with what its references name in their place."""
+        if is_artifact_ref(value):
+            name = get_artifact_id(value)
+            found = self._store.load(name)
+            if found is None:
+                raise GraphError(self._name, f"artifact {name}, a part of the context, is gone")
+            return self._followed(found.as_json())
+        if isinstance(value, dict):
+            return {name: self._followed(one) for name, one in value.items()}
+        return [self._followed(one) for one in value] if isinstance(value, list) else value
+
+    @property
+    def _store(self) -> ArtifactStore:
+        if self._given is None:
+            remedy = "Pass artifact_store=… to the WorkflowRuntime, or to the Flows"
+            raise GraphError(self._name, f"there is no artifact store to keep memory in. {remedy}")
+        return self._given

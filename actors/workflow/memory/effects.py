@@ -1,0 +1,93 @@
+"""The memory effects, as both drivers execute them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from actors.errors import ContractError
+from actors.kernel.workflow.effects import Effect, EffectOutcome, EffectType
+from actors.kernel.workflow.run_state import RunState
+from actors.workflow.handlers import EffectHandlers, Handler
+from actors.workflow.machine.deltas import OpenStep
+from actors.workflow.memory.archive import Archive
+from actors.workflow.memory.compaction import Compaction, compaction_of
+from actors.workflow.memory.notes import noted, tag
+from actors.workflow.memory.owners import Memories, SharedMemory
+from actors.workflow.memory.payloads import Payload
+from actors.workflow.memory.queries import queried
+from actors.workflow.memory.rehydration import rehydrated
+from actors.workflow.memory.requests import MemoryRequest
+
+_EFFECTS: Final[dict[EffectType, Callable[[MemoryRequest], EffectOutcome]]] = {
+    EffectType.MEMORY_NOTE: noted,
+    EffectType.MEMORY_QUERY: queried,
+    EffectType.MEMORY_TAG: tag,
+    EffectType.MEMORY_REHYDRATE: rehydrated,
+}
+MEMORY_EFFECTS: Final = frozenset({*_EFFECTS, EffectType.MEMORY_COMPACT})
+
+
+class MemoryEffects:
+    """The memory effects of a driver.
+
+    Args:
+        store: Returns the artifact store, or None.
+        shared: Memory beside that of a run itself.
+        handlers: The host's; its LLM_CALL makes summaries.
+        summarizer: A handler that makes summaries instead; see `summarizing`.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Callable[[], Any],
+        shared: SharedMemory,
+        handlers: EffectHandlers,
+        summarizer: Handler | None = None,
+    ) -> None:
+        self._store, self._shared = store, shared
+        self._has_summarizer = summarizer is not None
+        own = {EffectType.MEMORY_COMPACT: summarizer} if summarizer is not None else {}
+        self._summaries = EffectHandlers(own) if own else handlers
+
+    def outcome(self, run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
+        """Return the outcome of one attempt."""
+        found = self._begun(run, opened, at)
+        if isinstance(found, EffectOutcome):
+            return found
+        return found.ended(self._summaries.call(run, self._asked(found), None))
+
+    async def awaited(self, run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
+        """Return what `outcome` does; who makes summaries may be a coroutine function."""
+        found = self._begun(run, opened, at)
+        if isinstance(found, EffectOutcome):
+            return found
+        return found.ended(await self._summaries.awaited(run, self._asked(found), None))
+
+    def _asked(self, found: Compaction) -> Effect:
+        return found.asked_of_summarizer() if self._has_summarizer else found.asked_of_model()
+
+    def _begun(self, run: RunState, opened: OpenStep, at: str) -> EffectOutcome | Compaction:
+        try:
+            return self._done(run, opened, at)
+        except ContractError as exc:
+            return EffectOutcome.failed(str(exc), retryable=False)
+        except Exception as exc:  # noqa: BLE001 - of a host's store, and recorded: it may be tried again
+            return EffectOutcome.failed(f"{type(exc).__name__}: {exc}")
+
+    def _done(self, run: RunState, opened: OpenStep, at: str) -> EffectOutcome | Compaction:
+        kind = opened.effect.type
+        request = MemoryRequest(
+            run=run,
+            opened=opened,
+            at=at,
+            payload=Payload(kind.value, opened.effect.payload),
+            archive=Archive(self._store(), kind.value),
+            memories=Memories(run, self._shared),
+        )
+        effect = _EFFECTS.get(kind)
+        if effect is not None:
+            return effect(request)
+        nothing = {"span_id": None, "compacted": 0}
+        return compaction_of(request) or request.met("There is nothing to compact.", nothing)

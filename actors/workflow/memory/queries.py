@@ -1,0 +1,174 @@
+"""MEMORY_QUERY: spans by id, words, time, tags, authors and places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+from actors.kernel.workflow.effects import EffectOutcome
+from actors.workflow.memory.archive import Archive
+from actors.workflow.memory.messages import content_of, summaries_in
+from actors.workflow.memory.payloads import Payload
+from actors.workflow.memory.rehydration import content_of as content_of_span
+from actors.workflow.memory.requests import MemoryRequest
+from actors.workflow.memory.spans import (
+    SPAN_ID,
+    Span,
+    SpanFilter,
+    has_words,
+    neighbours,
+    newest_first,
+    span_at,
+    spans_of,
+    text_of_index,
+)
+
+DEFAULT_SPANS: Final = 5
+DEFAULT_MESSAGES: Final = 80
+LONGEST_OUTPUT: Final = 100_000
+"""Characters of the text of a result."""
+LEVELS: Final[Mapping[str, tuple[int, int]]] = {
+    "urgent": (3, 20),
+    "standard": (10, 80),
+    "deep": (50, 400),
+}
+"""The most spans and messages of a result, by the level of recall that a request names."""
+
+
+@dataclass(slots=True)
+class Effort:
+    """The work that a request is worth.
+
+    Attributes:
+        level: The level of recall; empty: none is named, and nothing is lowered.
+        spans: The most spans.
+        messages: The most messages.
+        deep: Whether artifacts are read for words that the index does not have.
+        hops: How many neighbours in time are told with each span.
+        warnings: What was lowered.
+    """
+
+    level: str
+    spans: int
+    messages: int
+    deep: bool
+    hops: int
+    warnings: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, payload: Payload) -> Effort:
+        """Return what a request asks for, lowered to its level."""
+        level = payload.choice("recall_level", "", *LEVELS)
+        made = cls(
+            level=level,
+            spans=payload.count("limit_spans", DEFAULT_SPANS, least=1),
+            messages=payload.count("max_messages", DEFAULT_MESSAGES),
+            deep=payload.flag("deep", default=level != "urgent"),
+            hops=payload.count("neighbor_hops", 1) if payload.flag("connected") else 0,
+        )
+        if level:
+            most_spans, most_messages = LEVELS[level]
+            made.spans = made._lowered("limit_spans", made.spans, most_spans)
+            made.messages = made._lowered("max_messages", made.messages, most_messages)
+        return made
+
+    def _lowered(self, name: str, wanted: int, most: int) -> int:
+        if wanted > most:
+            self.warnings.append(
+                f"{name} {wanted} is lowered to {most} by recall_level {self.level}"
+            )
+        return min(wanted, most)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON data."""
+        applied = {"limit_spans": self.spans, "max_messages": self.messages}
+        applied |= {"deep": self.deep, "connected": self.hops > 0, "neighbor_hops": self.hops}
+        return {"recall_level": self.level or None, "applied": applied}
+
+
+def queried(request: MemoryRequest) -> EffectOutcome:
+    """Return the spans that fit all that a request says, the newest first, as text, as data or as both."""
+    payload, archive = request.payload, request.archive
+    effort, shown = Effort.of(payload), payload.choice("return", "rendered", "meta", "both")
+    query = payload.text("query")
+    found: list[tuple[str, Span]] = []
+    near: list[tuple[str, Span]] = []
+    for owner in request.memories.some(payload):
+        spans = spans_of(owner.vars)
+        wanted = newest_first(filter(filter_of(payload, spans).fits, spans))
+        if query:
+            reader = _Words(query, archive, effort, summaries_in(archive.context_of(owner)))
+            wanted = reader.found_in(wanted)
+        wanted = wanted[: effort.spans]
+        found += [(owner.run_id, one) for one in wanted]
+        near += [(owner.run_id, one) for one in neighbours(spans, wanted, effort.hops)]
+    told_spans = [*found[: effort.spans], *near]
+    output = _rendered(told_spans, archive, effort) if shown != "meta" else None
+    meta = {
+        "matches": [{**one, "owner_run_id": run_id} for run_id, one in told_spans],
+        "span_ids": [one[SPAN_ID] for _, one in told_spans],
+        "effort": effort.to_dict(),
+        "warnings": effort.warnings,
+    }
+    return request.met(output, meta if shown != "rendered" else None)
+
+
+def filter_of(payload: Payload, spans: list[Span]) -> SpanFilter:
+    """Return the filter that a request says; ids that are numbers are places in the index."""
+    named = payload.names("span_ids", "span_id")
+    ids = [found[SPAN_ID] if (found := span_at(spans, one)) else one for one in named]
+    return SpanFilter(
+        ids=ids,
+        since=payload.instant("since"),
+        until=payload.instant("until"),
+        tags=payload.wanted_tags(),
+        any_tag=payload.choice("tags_mode", "all", "any") == "any",
+        authors=payload.names("authors", "author", "created_by"),
+        locations=payload.names("locations", "location"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """A search for words: in the index and the summaries of a context, then in the artifacts."""
+
+    query: str
+    archive: Archive
+    effort: Effort
+    summaries: Mapping[str, str]
+
+    def found_in(self, spans: list[Span]) -> list[Span]:
+        """Return the first spans that have the words; artifacts are read only until there are enough."""
+        return [*islice(filter(self._has, spans), self.effort.spans)]
+
+    def _has(self, span: Span) -> bool:
+        if has_words(text_of_index(span, self.summaries), self.query):
+            return True
+        messages = content_of_span(self.archive, span[SPAN_ID])[1] if self.effort.deep else []
+        return has_words("\n".join(map(content_of, messages)), self.query)
+
+
+def _rendered(found: list[tuple[str, Span]], archive: Archive, effort: Effort) -> str:
+    parts, room = [], effort.messages
+    for _, one in found:
+        messages = content_of_span(archive, one[SPAN_ID])[1]
+        head = [f"span_id={one[SPAN_ID]}", f"kind={one.get('kind')}"]
+        head += [
+            f"{name}={one[name]}" for name in ("from_timestamp", "to_timestamp") if one.get(name)
+        ]
+        head += [f"{name}={value}" for name, value in (one.get("tags") or {}).items()]
+        lines = [f"{each.get('role')}: {content_of(each)}" for each in messages[:room]]
+        left = len(messages) - len(lines)
+        room -= len(lines)
+        more = (
+            [f"({left} more messages: raise max_messages, or rehydrate the span)"] if left else []
+        )
+        parts.append("\n".join([f"[{' '.join(head)}]", *lines, *more]))
+    text = "\n\n".join(parts) or "Nothing was found."
+    if len(text) <= LONGEST_OUTPUT:
+        return text
+    return (
+        f"{text[:LONGEST_OUTPUT]}\n(cut: {len(text)} characters. Ask for fewer spans or messages)"
+    )

@@ -1,0 +1,51 @@
+"""A request of a node for memory, and the shapes of what it gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from actors.kernel.workflow.effects import EffectOutcome
+from actors.kernel.workflow.run_state import RunState
+from actors.workflow.machine.deltas import OpenStep
+from actors.workflow.memory.archive import Archive
+from actors.workflow.memory.owners import Memories
+from actors.workflow.memory.payloads import Payload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRequest:
+    """A request for memory.
+
+    Attributes:
+        run: The run that asks, as it is.
+        opened: The effect.
+        at: The instant of this attempt: ISO 8601 in UTC.
+        payload: What it says.
+        archive: The artifacts.
+        memories: The runs whose memory may be meant.
+    """
+
+    run: RunState
+    opened: OpenStep
+    at: str
+    payload: Payload
+    archive: Archive
+    memories: Memories
+
+    def met(
+        self, output: str | None, meta: Any = None, *, changes: dict[str, Any] | None = None
+    ) -> EffectOutcome:
+        """Return the outcome of a request that was met: a result as a tool gives it, which models can read."""
+        more = {} if meta is None else {"meta": meta}
+        row = {**self._row(), "success": True, "output": output, "error": None, **more}
+        told = {"mode": "executed", "results": [row]}
+        return EffectOutcome.completed(told, changes=changes or None)
+
+    def refused(self, problem: str) -> EffectOutcome:
+        """Return the outcome of a request for what is not there: the run goes on, and can see why."""
+        row = {**self._row(), "success": False, "output": None, "error": problem}
+        return EffectOutcome.completed({"mode": "executed", "results": [row]})
+
+    def _row(self) -> dict[str, Any]:
+        return {"name": self.payload.name, "call_id": self.payload.get("call_id")}

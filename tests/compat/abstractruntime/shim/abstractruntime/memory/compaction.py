@@ -1,0 +1,3 @@
+"""Names of the source."""
+
+from actors.workflow.memory.messages import *  # noqa: F403

@@ -80,7 +80,6 @@ class Flows:
         handlers = EffectHandlers(given)
         for one in flows:
             _check(one, specs)
-            _check_effects(one, handlers)
             specs[one.workflow_id] = one
         self._terms = FlowTerms(
             specs=specs,
@@ -95,6 +94,8 @@ class Flows:
                 summarizer=summarizer,
             ),
         )
+        for one in specs.values():
+            _check_effects(one, self._terms)
 
     @property
     def specs(self) -> Mapping[str, WorkflowSpec]:
@@ -139,10 +140,14 @@ def _check(spec: WorkflowSpec, known: Mapping[str, WorkflowSpec]) -> None:
         raise RegistrationError(f"two flows are named {name!r}. Give one of them another name")
 
 
-def _check_effects(spec: WorkflowSpec, handlers: EffectHandlers) -> None:
+def _check_effects(spec: WorkflowSpec, terms: FlowTerms) -> None:
     for name, node in spec.nodes.items():
         effect = getattr(node, "effect", None)  # nodes of flow documents say it
-        if effect is not None and effect not in BUILT_IN and effect not in handlers:
-            problem = f"flow {spec.workflow_id!r}: node {name!r} has effect {effect}, which has no handler"
+        if effect is None or effect in terms.handlers:
+            continue
+        where = f"flow {spec.workflow_id!r}: node {name!r} has effect {effect}, which"
+        if effect not in BUILT_IN:
             remedy = f"Pass effect_handlers={{EffectType.{effect.name}: …}} to Flows"
-            raise RegistrationError(f"{problem}. {remedy}")
+            raise RegistrationError(f"{where} has no handler. {remedy}")
+        if lacking := terms.memory.lacks(effect):
+            raise RegistrationError(f"{where} needs {lacking}. Pass {lacking}=… to Flows")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -12,6 +11,7 @@ from actors.kernel.workflow.effects import RunStatus
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.ledger_store import LedgerStore
 from actors.kernel.workflow.run_state import RunState
+from actors.workflow.embedded.other_runs import Change
 from actors.workflow.handlers import EffectHandlers
 from actors.workflow.machine.records import Transition, noted
 from actors.workflow.machine.starting import start_record
@@ -38,15 +38,6 @@ class MemoryHost(Protocol):
 
     def now(self) -> str:
         """Return the instant."""
-
-
-class Change(Protocol):
-    """The runtime's way to change a run from outside."""
-
-    def __call__(
-        self, run_id: str, decide: Callable[[RunState], Transition | None], *, wait: bool = True
-    ) -> bool:
-        """Record what is decided on a run as it is, durably; whether something was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

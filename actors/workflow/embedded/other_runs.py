@@ -13,9 +13,10 @@ from actors.kernel.workflow.run_state import RunState, event_keys
 from actors.kernel.workflow.run_store import EventWaitStore, QueryableRunStore
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.event_keys import event_from, key_of_payload
+from actors.workflow.machine.records import Transition
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.starting import child_id, child_vars
-from actors.workflow.machine.waits import waiting_for
+from actors.workflow.machine.waits import heard, waiting_for
 
 MOST_LISTENERS: Final = 100_000
 CHILD_STEPS: Final = 1000
@@ -46,6 +47,18 @@ class Starter(Protocol):
     def tick(self, workflow: WorkflowSpec, run_id: str, max_steps: int = 100) -> RunState:
         """See `WorkflowRuntime.tick`."""
 
+    def now(self) -> str:
+        """See `WorkflowRuntime.now`."""
+
+
+class Change(Protocol):
+    """The runtime's way to change a run from outside."""
+
+    def __call__(
+        self, run_id: str, decide: Callable[[RunState], Transition | None], *, wait: bool = True
+    ) -> bool:
+        """Record what is decided on a run as it is, durably; whether something was."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEffects:
@@ -55,13 +68,13 @@ class RunEffects:
         runtime: Starts and drives children.
         runs: The store.
         registry: Returns the registry, or None.
-        deliver: Answers the wait of a run by an event, once for an event id.
+        change: See `Change`.
     """
 
     runtime: Starter
     runs: Any
     registry: Callable[[], GraphLookup | None]
-    deliver: Callable[[RunState, str, dict[str, Any]], bool]
+    change: Change
 
     def outcome(self, run: RunState, opened: OpenStep) -> EffectOutcome:
         """See `OtherRuns.outcome`."""
@@ -98,7 +111,11 @@ class RunEffects:
             raise GraphError(
                 "emit_event", f"{len(listeners)} runs wait, and there is no workflow_registry"
             )
-        resumed = [one.run_id for one in listeners if self.deliver(one, key, event)]
+
+        def answered(state: RunState) -> Transition | None:
+            return heard(state, key, event, at=self.runtime.now())
+
+        resumed = [one.run_id for one in listeners if self.change(one.run_id, answered)]
         told: dict[str, Any] = {
             "event_id": event_id,
             "wait_key": key,

@@ -85,7 +85,7 @@ class WorkflowRuntime:
             runtime=self,
             runs=run_store,
             registry=lambda: self.workflow_registry,
-            deliver=self._deliver,
+            change=self._change,
         )
         clock, handlers = clock or SystemClock(), EffectHandlers(effect_handlers)
         self._driver = Driver(
@@ -384,12 +384,6 @@ class WorkflowRuntime:
                 return self._driven[run_id].state.cloned()
             self._driver.grant_all(held)
             return held.state.cloned()
-
-    def _deliver(self, listener: RunState, key: str, event: dict[str, Any]) -> bool:
-        """Answer the wait of a listener by an event; whether it still waited, and had not seen it."""
-        return self._change(
-            listener.run_id, lambda state: waits.heard(state, key, event, at=self.now())
-        )
 
     def _change(
         self, run_id: str, decide: Callable[[RunState], Transition | None], *, wait: bool = True

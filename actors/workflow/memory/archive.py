@@ -80,7 +80,8 @@ class Archive:
             found = self._store.load(name)
             if found is None:
                 raise GraphError(self._name, f"artifact {name}, a part of the context, is gone")
-            return self._followed(found.as_json())
+            is_text = found.content_type.startswith("text/")
+            return found.as_text() if is_text else self._followed(found.as_json())
         if isinstance(value, dict):
             return {name: self._followed(one) for name, one in value.items()}
         return [self._followed(one) for one in value] if isinstance(value, list) else value

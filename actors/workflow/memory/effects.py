@@ -51,6 +51,14 @@ class MemoryEffects:
         own = {EffectType.MEMORY_COMPACT: summarizer} if summarizer is not None else {}
         self._summaries = EffectHandlers(own) if own else handlers
 
+    def lacks(self, kind: EffectType) -> str:
+        """Return the parameter that a driver needs for an effect of memory and has not; empty: it has all."""
+        compacts = kind is EffectType.MEMORY_COMPACT and not self._has_summarizer
+        if compacts and EffectType.LLM_CALL not in self._summaries:
+            return "chat_summarizer"
+        is_kept = kind in MEMORY_EFFECTS and kind is not EffectType.MEMORY_TAG
+        return "artifact_store" if is_kept and self._store() is None else ""
+
     def outcome(self, run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
         """Return the outcome of one attempt."""
         found = self._begun(run, opened, at)

@@ -1,4 +1,4 @@
-"""What the payload of a memory effect says: values of the shape that is meant, or the error that names them."""
+"""Payloads of memory effects: values of the shape that is meant, or the error that names them."""
 
 from __future__ import annotations
 

@@ -70,12 +70,12 @@ class Effort:
         )
         if level:
             most_spans, most_messages = LEVELS[level]
-            made.spans = made._lowered("limit_spans", made.spans, most_spans)
-            made.messages = made._lowered("max_messages", made.messages, most_messages)
+            made.spans = made._lowered(payload, "limit_spans", made.spans, most_spans)
+            made.messages = made._lowered(payload, "max_messages", made.messages, most_messages)
         return made
 
-    def _lowered(self, name: str, wanted: int, most: int) -> int:
-        if wanted > most:
+    def _lowered(self, payload: Payload, name: str, wanted: int, most: int) -> int:
+        if wanted > most and payload.get(name) is not None:
             self.warnings.append(
                 f"{name} {wanted} is lowered to {most} by recall_level {self.level}"
             )

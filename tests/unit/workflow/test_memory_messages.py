@@ -1,0 +1,99 @@
+"""The messages of a context: what of them is archived, and where messages go back in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors.workflow.memory.messages import (
+    normalize_messages,
+    note_message,
+    placed,
+    span_metadata_from_messages,
+    split_for_compaction,
+    summary_message,
+    without_known,
+)
+
+SYSTEM = {"role": "system", "content": "s"}
+
+
+def said(*words: str, role: str = "user") -> list[dict[str, Any]]:
+    """Messages of these words, which are their ids, too."""
+    return [{"role": role, "content": one, "metadata": {"message_id": one}} for one in words]
+
+
+def words(messages: Any) -> str:
+    """What messages say."""
+    return "".join(one["content"] for one in messages)
+
+
+@pytest.mark.item(425)
+def test_the_last_messages_and_the_systems_stay() -> None:
+    """All others are older; a number larger than what is there archives nothing."""
+    context = [SYSTEM, *said("a", "b"), summary_message("x", "old", "t"), *said("c")]
+
+    split = split_for_compaction(context, preserve_recent=1)
+
+    assert split.system_messages == [context[0], context[3]]
+    assert (words(split.older_messages), words(split.recent_messages)) == ("ab", "c")
+    assert words(split_for_compaction(context, preserve_recent=0).older_messages) == "abc"
+    for many in (3, 9):
+        assert split_for_compaction(context, preserve_recent=many).older_messages == []
+
+
+@pytest.mark.item(425)
+def test_a_result_stays_with_its_call() -> None:
+    """What stays never begins with the result of a tool, which no provider takes without its call."""
+    context = [
+        *said("a"),
+        *said("call", role="assistant"),
+        *said("1", "2", role="tool"),
+        *said("b"),
+    ]
+
+    for recent in (2, 3, 4):
+        split = split_for_compaction(context, preserve_recent=recent)
+        assert (words(split.older_messages), words(split.recent_messages)) == ("a", "call12b")
+
+
+def test_messages_get_what_they_lack() -> None:
+    """An instant and an id; what is no message is left out, and what was given is not changed."""
+    given = [{"role": "user", "content": "a"}, 3, *said("b")]
+
+    told = normalize_messages(given, now_iso=lambda: "now", new_message_id=lambda at: f"m{at}")
+
+    assert [(one["timestamp"], one["metadata"]["message_id"]) for one in told] == [
+        ("now", "m0"),
+        ("now", "b"),
+    ]
+    assert given[0] == {"role": "user", "content": "a"}
+    assert normalize_messages({"no": "list"}, now_iso=lambda: "now") == []
+    assert span_metadata_from_messages([])["message_count"] == 0
+
+
+@pytest.mark.item(426)
+def test_messages_go_where_the_placement_says() -> None:
+    """Behind their summary, behind the system messages at the beginning, or at the end; in their order."""
+    context = [SYSTEM, *said("a"), summary_message("x", "X", "t"), *said("b")]
+    pieces = [("y", said("1")), ("x", said("2")), ("z", [note_message("z", "3", "t"), *said("4")])]
+
+    def order(placement: str) -> list[str]:
+        return [
+            one["content"].rpartition("\n")[2][-1:] for one in placed(context, pieces, placement)
+        ]
+
+    assert order("after_summary") == [*"s134aX2b"]
+    assert order("after_system") == [*"s1234aXb"]
+    assert order("end") == [*"saXb1234"]
+    assert placed([], pieces, "after_system") == placed([], pieces, "end")
+
+
+@pytest.mark.item(426)
+def test_a_message_is_put_in_once() -> None:
+    """By its id; one that has none by its role, words and instant."""
+    bare = {"role": "user", "content": "x"}
+    fresh = without_known([*said("a", "b", "b"), bare, bare, {**bare, "timestamp": "t"}], said("a"))
+
+    assert words(fresh) == "bxx"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         compute_artifact_id,
         get_artifact_id,
         is_artifact_ref,
+        plain_value,
         resolve_artifact,
     )
     from actors.kernel.workflow.commands import (
@@ -102,7 +103,6 @@ if TYPE_CHECKING:
         OffloadingLedgerStore,
         OffloadingRunStore,
         offload_large_values,
-        plain_value,
     )
     from actors.workflow.embedded.stores.run_store import InMemoryRunStore
     from actors.workflow.embedded.stores.snapshot_store import InMemorySnapshotStore
@@ -130,6 +130,7 @@ else:
                 "compute_artifact_id",
                 "get_artifact_id",
                 "is_artifact_ref",
+                "plain_value",
                 "resolve_artifact",
             ),
             "actors.kernel.workflow.commands": (
@@ -206,7 +207,6 @@ else:
                 "OffloadingLedgerStore",
                 "OffloadingRunStore",
                 "offload_large_values",
-                "plain_value",
             ),
             "actors.workflow.embedded.registry": ("WorkflowRegistry",),
             "actors.workflow.embedded.restoring": ("restore_snapshot",),

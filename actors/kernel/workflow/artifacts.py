@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Protocol, runtime_checkable
 
+from actors.errors import PersistenceError
 from actors.kernel.workflow.descriptors import ArtifactAccessStats, ArtifactDescriptor, known
 from actors.kernel.workflow.errors import GraphError
 
@@ -196,6 +197,21 @@ def get_artifact_id(ref: Mapping[str, Any]) -> str:
 def resolve_artifact(ref: Mapping[str, Any], store: ArtifactStore) -> Artifact | None:
     """Return what a reference names; None: it is not there."""
     return store.load(get_artifact_id(ref))
+
+
+def plain_value(value: Any, artifact_store: Any) -> Any:
+    """Return a value of a run's vars, whether it stands there or is a reference to text or JSON data.
+
+    Raises:
+        PersistenceError: The artifact is missing.
+    """
+    if not is_artifact_ref(value):
+        return value
+    found = artifact_store.load(value[REF_KEY])
+    if found is None:
+        raise PersistenceError(f"artifact {value[REF_KEY]} is missing: was its run deleted?")
+    is_json = found.metadata.content_type == "application/json"
+    return found.as_json() if is_json else found.as_text()
 
 
 def references(value: Any) -> Iterable[str]:

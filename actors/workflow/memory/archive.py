@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from actors.kernel.json import canonical_json
-from actors.kernel.workflow.artifacts import ArtifactStore, get_artifact_id, is_artifact_ref
+from actors.kernel.workflow.artifacts import ArtifactStore, is_artifact_ref, plain_value
 from actors.kernel.workflow.durable import durable_copy
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
@@ -76,12 +76,7 @@ class Archive:
     def _followed(self, value: Any) -> Any:
         """Return JSON data with what its references name in their place."""
         if is_artifact_ref(value):
-            name = get_artifact_id(value)
-            found = self._store.load(name)
-            if found is None:
-                raise GraphError(self._name, f"artifact {name}, a part of the context, is gone")
-            is_text = found.content_type.startswith("text/")
-            return found.as_text() if is_text else self._followed(found.as_json())
+            return self._followed(plain_value(value, self._store))
         if isinstance(value, dict):
             return {name: self._followed(one) for name, one in value.items()}
         return [self._followed(one) for one in value] if isinstance(value, list) else value

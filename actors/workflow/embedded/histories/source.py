@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from actors.kernel.workflow.artifacts import get_artifact_id, is_artifact_ref, references
+from actors.kernel.workflow.artifacts import (
+    get_artifact_id,
+    is_artifact_ref,
+    plain_value,
+    references,
+)
 from actors.kernel.workflow.run_lists import tree_of
 from actors.kernel.workflow.run_state import RunState
-from actors.workflow.embedded.stores.offloading import plain_value
 
 MOST_PLAIN_BYTES: Final = 4 * 1024 * 1024
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-from actors.errors import PersistenceError
 from actors.kernel.json import canonical_json
 from actors.kernel.workflow.artifacts import REF_KEY, artifact_ref, is_artifact_ref
 from actors.kernel.workflow.branches import GraphFork
@@ -208,21 +207,6 @@ class OffloadingLedgerStore(LedgerOver):
             raise LedgerBrokenError(f"ledger of run {run_id}", problem)
         inside = found.as_text() if value[OFFLOADED] == "text" else found.as_json()
         return self._whole(inside, run_id)
-
-
-def plain_value(value: Any, artifact_store: Any) -> Any:
-    """Return a value of a run's vars, whether it stands there or is a reference to text or JSON data.
-
-    Raises:
-        PersistenceError: The artifact is missing.
-    """
-    if not is_artifact_ref(value):
-        return value
-    found = artifact_store.load(value[REF_KEY])
-    if found is None:
-        raise PersistenceError(f"artifact {value[REF_KEY]} is missing: was its run deleted?")
-    is_json = found.metadata.content_type == "application/json"
-    return found.as_json() if is_json else found.as_text()
 
 
 def _stored(artifact_store: Any, part: Any, run_id: str | None) -> str:

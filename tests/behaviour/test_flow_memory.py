@@ -1,0 +1,225 @@
+"""Memory of flows on agents: kept and found on any host, whoever dies."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import RegistrationError
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.workflow import (
+    EffectOutcome,
+    EffectType,
+    Flows,
+    InMemoryArtifactStore,
+    RunStatus,
+    StepPlan,
+    WorkflowSpec,
+)
+from actors.workflow.actor import graph_run
+from actors.workflow.documents.reading import load_flow
+from actors.workflow.memory.spans import spans_of
+from persistence.files import FileArtifactStore
+from tests.behaviour.flow_stage import Stage, asking, ending, single, staged
+from tests.behaviour.test_conversation_deaths import is_a_runs
+from tests.harness.faulty_store import Faults, Manner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from actors.workflow import Effect, RunState
+    from tests.behaviour.bed import Bed
+
+T = EffectType
+
+
+def talk(*words: str) -> dict[str, Any]:
+    """Vars with a context of these messages."""
+    return {"context": {"messages": [{"role": "user", "content": one} for one in words]}}
+
+
+def words(state: RunState) -> list[str]:
+    """What the messages of a context say, without ids of spans."""
+    said = [one["content"] for one in state.vars["context"]["messages"]]
+    return [one.rpartition("]: ")[2] for one in said]
+
+
+async def summarized(_run: RunState, effect: Effect) -> EffectOutcome:
+    """A model that takes its time."""
+    await asyncio.sleep(0)
+    return EffectOutcome.completed({"content": f"{effect.payload['prompt'].count('user: ')} said"})
+
+
+OUTLASTED = ["2 said", "a", "b", "[MEMORY NOTE]\nAlice owns it", "c"]
+
+
+def remembering() -> WorkflowSpec:
+    """A flow of all effects."""
+    query = {"query": "alice", "tags": {"who": ["ann"]}, "return": "both"}
+    nodes = {
+        "note": asking(T.MEMORY_NOTE, {"note": "Alice owns it"}, key="noted", after="tag"),
+        "tag": asking(T.MEMORY_TAG, {"span_id": 1, "tags": {"who": "ann"}}, after="compact"),
+        "compact": asking(T.MEMORY_COMPACT, {"preserve_recent": 1}, key="short", after="query"),
+        "query": asking(T.MEMORY_QUERY, query, key="found", after="back"),
+        "back": asking(T.MEMORY_REHYDRATE, {"span_ids": [2, 1]}, key="back"),
+        "end": ending,
+    }
+    return WorkflowSpec("flow", "note", nodes)
+
+
+@pytest.mark.item(422, 423, 424, 425, 426, 478)
+async def test_a_flow_remembers(bed: Bed, tmp_path: Path) -> None:
+    """Notes and archived messages are files; index and context are in its log, which tells the same state."""
+    artifacts = FileArtifactStore(tmp_path)
+    stage = await staged(
+        bed, remembering(), artifact_store=artifacts, effect_handlers={T.LLM_CALL: summarized}
+    )
+
+    state = await stage.play("flow", vars=talk("a", "b", "c"), actor_id="ann")
+
+    assert state.status is RunStatus.COMPLETED
+    note, archived = spans_of(state.vars)
+    assert (note["kind"], note["tags"]) == ("memory_note", {"who": "ann"})
+    assert artifacts.load_json(note["artifact_id"])["note"] == "Alice owns it"
+    [found] = state.output["found"]["results"]
+    assert "Alice owns it" in found["output"]
+    assert found["meta"]["span_ids"] == [note["artifact_id"]]
+    assert [one["content"] for one in artifacts.load_json(archived["artifact_id"])["messages"]] == [
+        "a",
+        "b",
+    ]
+    assert words(state) == OUTLASTED
+    assert state.output["back"]["inserted"] == 3
+
+
+@pytest.mark.item(422)
+async def test_branches_of_a_flow_note_at_the_same_time(bed: Bed) -> None:
+    """No span is lost."""
+    names = [f"n{at}" for at in range(5)]
+    fork = dict(zip(names, names, strict=True))
+    nodes: dict[str, Any] = {
+        one: asking(T.MEMORY_NOTE, {"note": one}, key=f"of.{one}") for one in names
+    }
+    nodes["fork"] = lambda _run, _ctx: StepPlan("fork", parallel=fork, next_node="end")
+    spec = WorkflowSpec("flow", "fork", {**nodes, "end": ending})
+    stage = await staged(bed, spec, artifact_store=InMemoryArtifactStore())
+
+    state = await stage.play("flow")
+
+    assert sorted(one["note_preview"] for one in spans_of(state.vars)) == names
+
+
+@pytest.mark.item(422, 425, 441)
+@pytest.mark.parametrize("manner", [Manner.DIE_BEFORE, Manner.DIE_AFTER])
+async def test_memory_outlasts_a_death_at_each_write(
+    bed: Bed, manner: Manner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One note and one archive, and the context of an undisturbed run; also where it continues as new."""
+    if bed.backend != "memory" or not bed.drops:
+        pytest.skip("in memory each call is a place to die, and a replay")
+    monkeypatch.setattr(graph_run, "ENTRIES_KEPT", 4)
+    nth, is_struck, opened = 0, True, bed.open_store
+    while is_struck:
+        nth += 1
+        faults, artifacts = (
+            Faults(nth=nth, manner=manner, wanted=is_a_runs),
+            InMemoryArtifactStore(),
+        )
+        flows = Flows(
+            bed.name().type,
+            [remembering()],
+            artifact_store=artifacts,
+            effect_handlers={T.LLM_CALL: summarized},
+        )
+        died, stage = asyncio.Event(), Stage(bed, flows)
+        bed.go_wrong(faults, died.set)
+        await stage.restart()
+
+        play = partial(stage.play, "flow", vars=talk(*"abc"), id="r")
+        state = await outlasting(stage, died, play)
+
+        where = f"died {manner} at call {nth}"
+        assert words(state) == OUTLASTED, where
+        assert len(spans_of(state.vars)) == 2, where
+        assert len(artifacts.list_all()) == 2, where
+        is_struck, bed.open_store = faults.struck, opened
+    assert nth > 8
+
+
+async def outlasting(stage: Stage, died: asyncio.Event, work: Callable[[], Any]) -> RunState:
+    """Do something; where the host dies meanwhile, with the next one again."""
+    while True:
+        doing, dead = (asyncio.ensure_future(one) for one in (work(), died.wait()))
+        await asyncio.wait({doing, dead}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (doing, dead):
+            task.cancel()
+        await asyncio.wait({doing, dead})
+        if not died.is_set():
+            return doing.result()
+        died.clear()
+        await stage.restart()
+
+
+@pytest.mark.item(425)
+async def test_a_summarizer_that_blocks_has_a_thread(bed: Bed) -> None:
+    """As handlers have; what it says is in the log once."""
+
+    class Summarizer:
+        def summarize_chat_history(self, messages: list[Any], **_more: Any) -> dict[str, Any]:
+            return {"summary": f"{len(messages)} in short"}
+
+    spec = single(T.MEMORY_COMPACT, {"preserve_recent": 0})
+    more: dict[str, Any] = {"chat_summarizer": Summarizer(), "blocking": bed.backend != "memory"}
+    stage = await staged(bed, spec, artifact_store=InMemoryArtifactStore(), **more)
+    run_id = await stage.runs.start("flow", vars=talk("a", "b"))
+
+    state = await stage.ended(run_id)
+
+    assert words(state) == ["2 in short"]
+    assert len(await bed.log(run_id, K.EFFECT_RESULT)) == 1
+
+
+@pytest.mark.item(422)
+@pytest.mark.parametrize(
+    ("payload", "problem"),
+    [
+        ({"scope": "session"}, "memory scope 'session': a run on a host has its own memory"),
+        ({"scope": "global"}, "Use scope 'run'"),
+        ({"target_run_id": "r"}, "Leave target_run_id out"),
+    ],
+)
+async def test_memory_that_runs_share_is_refused_on_hosts(
+    bed: Bed, payload: dict[str, Any], problem: str
+) -> None:
+    """By name, and with the remedy."""
+    spec = single(T.MEMORY_NOTE, {"note": "n"} | payload)
+    stage = await staged(bed, spec, artifact_store=InMemoryArtifactStore())
+
+    state = await stage.play("flow", session_id="s")
+
+    assert state.status is RunStatus.FAILED
+    assert problem in (state.error or "")
+
+
+@pytest.mark.item(422, 425)
+@pytest.mark.parametrize("missing", ["artifact_store", "chat_summarizer"])
+async def test_a_document_that_needs_more_is_refused_when_it_is_served(
+    bed: Bed, missing: str
+) -> None:
+    """It says what to pass."""
+    compact = {"effect": "memory_compact", "next": "end"}
+    nodes = {"work": compact, "end": {"end": None}}
+    spec = load_flow({"flow": 1, "id": "f", "start": "work", "nodes": nodes})
+    parts: dict[str, Any] = {
+        "artifact_store": InMemoryArtifactStore(),
+        "effect_handlers": {T.LLM_CALL: summarized},
+    }
+    Flows(bed.name().type, [spec], **parts)
+    del parts["artifact_store" if missing == "artifact_store" else "effect_handlers"]
+
+    with pytest.raises(RegistrationError, match=f"Pass {missing}="):
+        Flows(bed.name().type, [spec], **parts)

@@ -159,7 +159,8 @@ async def outlasting(stage: Stage, died: asyncio.Event, work: Callable[[], Any])
             task.cancel()
         await asyncio.wait({doing, dead})
         if not died.is_set():
-            return doing.result()
+            ended: RunState = doing.result()
+            return ended
         died.clear()
         await stage.restart()
 

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
 from actors.workflow.memory.payloads import Payload
-from actors.workflow.memory.spans import SPAN_ID, SPANS_PATH, Span, spans_of
+from actors.workflow.memory.spans import SPAN_ID, SPANS_PATH, Span
 
 RUN: Final = "run"
 SESSION: Final = "session"
@@ -93,6 +93,5 @@ class Memories:
         """Put a span into a memory; return the changes of the run that asks, which are none for another's."""
         if owner.run_id == self.run.run_id:
             return {"put": [[SPANS_PATH, SPAN_ID, span]]}
-        if span not in spans_of(owner.vars):
-            self.shared.put(owner, span)
+        self.shared.put(owner, span)
         return {}

@@ -45,7 +45,8 @@ def memory(*asked: tuple[EffectType, dict[str, Any]], name: str = "graph") -> Wo
 def row(state: RunState, at: int = 0) -> dict[str, Any]:
     """The row of a result."""
     assert state.status is RunStatus.COMPLETED, state.error
-    return state.output[f"out{at}"]["results"][0]
+    found: dict[str, Any] = state.output[f"out{at}"]["results"][0]
+    return found
 
 
 def words(state: RunState) -> list[str]:
@@ -245,6 +246,9 @@ def test_a_death_leaves_one_note_and_every_message(stores: Stores, point: str) -
         assert len(spans_of(stores.runs.load("global_memory").vars)) == nth
     assert nth > 2
     assert len(stores.artifacts.search(run_id="global_memory")) == nth
+    assert (
+        len(stores.ledger.list("global_memory")) == nth + 1
+    )  # its beginning, and a record of each note
 
 
 @pytest.mark.item(422, 423, 424)
@@ -271,7 +275,27 @@ def test_a_session_and_all_runs_have_memory_of_their_own(stores: Stores) -> None
     assert [one["note_preview"] for one in row(other, 1)["meta"]["matches"]] == ["for global"]
     for owner in {one["owner_run_id"] for one in matches}:
         assert rt.get_state(owner).status is RunStatus.COMPLETED
-        assert rt.tick(reads.__class__("memory", "memory", {"memory": end_node}), owner)
+        assert rt.delete_run(owner) == 1
+    assert stores.artifacts.list_all() == []
+
+
+@pytest.mark.item(425)
+def test_what_the_node_changed_stays(stores: Stores) -> None:
+    """The changes of its effect come on top, and are made of the context as the node left it."""
+
+    def work(run: RunState, _ctx: Any) -> StepPlan:
+        run.vars["x"] = 1
+        run.vars["context"]["messages"].append({"role": "user", "content": "d"})
+        return StepPlan("work", Effect(T.MEMORY_COMPACT, COMPACT, "out0"), next_node="end")
+
+    spec = WorkflowSpec("graph", "work", {"work": work, "end": end_node})
+    rt = stores.runtime(chat_summarizer=Summarizer())
+
+    state = rt.tick(spec, rt.start(spec, vars=talk("a", "b", "c")))
+
+    assert state.vars["x"] == 1
+    assert row(state)["meta"]["compacted"] == 3
+    assert words(state)[-1] == "d"
 
 
 @pytest.mark.item(422)

@@ -18,9 +18,12 @@ from actors.workflow import (
     RunStatus,
     StepPlan,
     WorkflowSpec,
+    get_artifact_id,
+    tool_calls,
 )
 from actors.workflow.actor import graph_run
 from actors.workflow.documents.reading import load_flow
+from actors.workflow.memory.evidence import evidence_in, evidence_of
 from actors.workflow.memory.spans import spans_of
 from persistence.files import FileArtifactStore
 from tests.behaviour.flow_stage import Stage, asking, ending, single, staged
@@ -224,3 +227,26 @@ async def test_a_document_that_needs_more_is_refused_when_it_is_served(
 
     with pytest.raises(RegistrationError, match=f"Pass {missing}="):
         Flows(bed.name().type, [spec], **parts)
+
+
+@pytest.mark.item(461, 462)
+async def test_evidence_of_tools_is_kept_on_hosts(bed: Bed) -> None:
+    """As in one process; the references are in the log, and the texts are not."""
+    artifacts = InMemoryArtifactStore()
+    tools = {"execute_command": lambda command: {"stdout": f"out of {command}"}}
+    calls = [{"name": "execute_command", "arguments": {"command": "ls"}}]
+    stage = await staged(
+        bed,
+        single(T.TOOL_CALLS, {"tool_calls": calls}),
+        effect_handlers={T.TOOL_CALLS: tool_calls(tools)},
+        artifact_store=artifacts,
+    )
+    run_id = await stage.runs.start("flow")
+
+    state = await stage.ended(run_id)
+
+    [found] = evidence_of(state)
+    kept = evidence_in(artifacts, found["evidence_id"]) or {}
+    text = artifacts.load_text(get_artifact_id(kept["artifacts"]["stdout"]))
+    assert text == "out of ls"
+    assert "out of ls" not in str([one.payload for one in await bed.log(run_id)])

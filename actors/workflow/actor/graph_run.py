@@ -173,6 +173,7 @@ class GraphRun:
                 answer = await self._terms.memory.awaited(shown, opened, self._decided.now())
             else:
                 answer = await handlers.awaited(shown, wanted, opened.next_node)
+                answer = self._terms.memory.evidenced(answer, shown, opened, self._decided.now())
             return told_of(attempts.sound(answer, opened))
 
         kind, mode = opened.effect.type.value, opened.effect.mode

@@ -236,7 +236,8 @@ class Driver:
                 return self.others.outcome(seen, opened)
             if kind in MEMORY_EFFECTS:
                 return self.memory.outcome(seen, opened, self.now())
-        return self.handlers.call(seen, opened.effect, opened.next_node)
+        answer = self.handlers.call(seen, opened.effect, opened.next_node)
+        return self.memory.evidenced(answer, seen, opened, self.now())
 
     def _pause_until(self, due: str) -> None:
         left_s = (datetime.fromisoformat(due) - self.clock.now()).total_seconds()

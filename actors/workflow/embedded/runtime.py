@@ -39,6 +39,7 @@ from actors.workflow.machine.records import ANSWERS, Transition
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.starting import check_graph, check_identity, new_run, start_record
 from actors.workflow.machine.variables import LIMITS, RUNTIME, namespace
+from actors.workflow.memory.evidence import evidence_in, evidence_of
 
 
 class WorkflowRuntime:
@@ -120,16 +121,9 @@ class WorkflowRuntime:
             RunIdentityConflict: The run of this id is another one.
             GraphError: `run_id` is not letters, digits, ``_`` and ``-``, or the store cannot make a run once.
         """
-        run = new_run(
-            workflow,
-            vars or {},
-            self.config,
-            at=self._driver.now(),
-            actor_id=actor_id,
-            session_id=session_id,
-            parent_run_id=parent_run_id,
-            run_id=run_id,
-        )
+        whose = {"actor_id": actor_id, "session_id": session_id, "parent_run_id": parent_run_id}
+        given, at = vars or {}, self.now()
+        run = new_run(workflow, given, self.config, at=at, run_id=run_id, **whose)
         if run_id is None:
             self.ledger_store.append(start_record(run))
             self.run_store.save(run)
@@ -299,6 +293,14 @@ class WorkflowRuntime:
     def get_node_trace(self, run_id: str, node_id: str) -> dict[str, Any]:
         """Return the last attempts of effects of one node."""
         return namespace(self.get_node_traces(run_id), node_id)
+
+    def list_evidence(self, run_id: str) -> list[dict[str, Any]]:
+        """Return the index of what tools brought to a run from outside, the first call first."""
+        return evidence_of(self.get_state(run_id))
+
+    def load_evidence(self, evidence_id: str) -> dict[str, Any] | None:
+        """Return the evidence of a call; None: there is none of this id."""
+        return evidence_in(self.artifact_store, evidence_id)
 
     def get_limit_status(self, run_id: str) -> dict[str, Any]:
         """Return the limits of a run and how near they are."""

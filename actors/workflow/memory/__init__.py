@@ -7,5 +7,6 @@ driver records together. Bytes go to an artifact store. The index of a run's mem
 - `spans`, `messages`: pure. The index and its filters; the messages of a context.
 - `payloads`: what a request says, or why it cannot be read.
 - `archive`: the artifacts. `owners`: the runs whose memory is meant. `requests`: a request.
-- `notes`, `queries`, `rehydration`, `compaction`: the effects. `effects`: all of them, as drivers use them.
+- `notes`, `queries`, `rehydration`, `compaction`: the effects. `evidence`: what tools brought.
+- `effects`: all of them, as drivers use them.
 """

@@ -12,6 +12,7 @@ from actors.workflow.handlers import EffectHandlers, Handler
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.memory.archive import Archive
 from actors.workflow.memory.compaction import Compaction, compaction_of
+from actors.workflow.memory.evidence import EvidenceRecorder
 from actors.workflow.memory.notes import noted, tag
 from actors.workflow.memory.owners import Memories, SharedMemory
 from actors.workflow.memory.payloads import Payload
@@ -72,6 +73,14 @@ class MemoryEffects:
         if isinstance(found, EffectOutcome):
             return found
         return found.ended(await self._summaries.awaited(run, self._asked(found), None))
+
+    def evidenced(self, outcome: Any, run: RunState, opened: OpenStep, at: str) -> Any:
+        """Return the outcome of a handler of TOOL_CALLS with the evidence of its calls."""
+        store = self._store()
+        is_kept = store is not None and opened.effect.type is EffectType.TOOL_CALLS
+        if not is_kept or not isinstance(outcome, EffectOutcome):
+            return outcome
+        return EvidenceRecorder(store).recorded(outcome, run, opened, at)
 
     def _asked(self, found: Compaction) -> Effect:
         return found.asked_of_summarizer() if self._has_summarizer else found.asked_of_model()

@@ -1,16 +1,20 @@
-"""Two names of the source over the filters of spans: only its tests need them."""
+"""Names of the source over the filters of spans and the recorder of evidence: only its tests need them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from actors.workflow import Effect, EffectOutcome, EffectType
+from actors.workflow.machine.deltas import OpenStep, varied
+from actors.workflow.memory.evidence import EvidenceRecorder as Recorder
+from actors.workflow.memory.evidence import evidence_of
 from actors.workflow.memory.spans import SpanFilter, newest_first, spans_of
 
 if TYPE_CHECKING:
     from actors.workflow import RunState
 
-__all__ = ["ActiveContextPolicy", "TimeRange"]
+__all__ = ["ActiveContextPolicy", "EvidenceRecorder", "TimeRange"]
 
 
 @dataclass(frozen=True)
@@ -47,3 +51,39 @@ class ActiveContextPolicy:
         words = {name: [one] for name, one in (tags or {}).items()}
         wanted = SpanFilter(since=when.start, until=when.end, tags=words)
         return newest_first(filter(wanted.fits, spans_of(run.vars)))[:limit]
+
+
+@dataclass(frozen=True)
+class EvidenceStats:
+    """The count of what was recorded."""
+
+    recorded: int
+
+
+class EvidenceRecorder:
+    """The recorder, as the source calls it: it changes what it is given."""
+
+    def __init__(self, *, artifact_store: Any) -> None:
+        self._recorder = Recorder(artifact_store)
+
+    def record_tool_calls(
+        self, *, run: RunState, node_id: str, tool_calls: Any, tool_results: dict[str, Any]
+    ) -> EvidenceStats:
+        """Record the calls of an effect."""
+        effect = Effect(EffectType.TOOL_CALLS, {"tool_calls": tool_calls})
+        opened = OpenStep(
+            seq=0,
+            node_id=node_id,
+            effect=effect,
+            next_node=None,
+            changed={},
+            attempt=1,
+            key="k",
+            step_id="s",
+            started_at=run.created_at,
+        )
+        at = run.created_at
+        found = self._recorder.recorded(EffectOutcome.completed(tool_results), run, opened, at)
+        tool_results |= found.result
+        run.vars = varied(run.vars, found.changes or {})
+        return EvidenceStats(len(evidence_of(run)))

@@ -23,6 +23,7 @@ PAGES = {
     "provenance": 1,
     "drivers": 2,
     "pages": 0,
+    "evidence": 1,
     "memory": 1,
 }
 

@@ -1,0 +1,5 @@
+"""Names of the source."""
+
+from tests.compat.abstractruntime.memory import EvidenceRecorder
+
+__all__ = ["EvidenceRecorder"]

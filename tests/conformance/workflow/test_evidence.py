@@ -1,0 +1,124 @@
+"""Evidence of what tools bring from outside, on every store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import PersistenceError
+from actors.workflow import EffectType, RunStatus, get_artifact_id, tool_calls
+from tests.conformance.workflow.stores import one_effect
+from tests.conformance.workflow.test_effects import Deaths, Dying
+
+if TYPE_CHECKING:
+    from actors.workflow import WorkflowSpec
+    from tests.conformance.workflow.stores import Stores
+
+COUNT = iter(range(1000))
+TOOLS: dict[str, Any] = {
+    "execute_command": lambda command: {
+        "command": command,
+        "stdout": f"out {next(COUNT)}",
+        "code": 0,
+    },
+    "web_search": lambda query: f"results of {query}",
+    "add": lambda a, b: a + b,
+}
+CALLS = [
+    {"name": "execute_command", "arguments": {"command": "ls"}, "call_id": "c1"},
+    {"name": "add", "arguments": {"a": 1, "b": 2}, "call_id": "c2"},
+    {"name": "web_search", "arguments": {"query": "q"}, "call_id": "c3"},
+]
+HANDLERS = {EffectType.TOOL_CALLS: tool_calls(TOOLS)}
+
+
+def calling() -> WorkflowSpec:
+    """A graph of three calls."""
+    return one_effect(EffectType.TOOL_CALLS, {"tool_calls": CALLS})
+
+
+@pytest.mark.item(461, 462)
+def test_what_tools_bring_is_kept(stores: Stores) -> None:
+    """As artifacts with an entry each in the index; other tools have none."""
+    rt, spec = stores.runtime(effect_handlers=HANDLERS), calling()
+    run_id = rt.start(spec)
+
+    state = rt.tick(spec, run_id)
+
+    command, added, search = state.output["out"]["results"]
+    assert "stdout" not in command["output"]
+    text = stores.artifacts.load_text(get_artifact_id(command["output"]["stdout_artifact"]))
+    assert text.startswith("out ")
+    assert (added["output"], "meta" in added) == (3, False)
+    told = rt.list_evidence(run_id)
+    assert [one["tool_name"] for one in told] == ["execute_command", "web_search"]
+    assert [one["evidence_id"] for one in told] == [
+        one["meta"]["evidence_id"] for one in (command, search)
+    ]
+    first, second = (rt.load_evidence(one["evidence_id"]) or {} for one in told)
+    assert (first["command"], first["code"], first["call_id"]) == ("ls", 0, "c1")
+    assert (first["run_id"], first["node_id"]) == (run_id, "work")
+    results = stores.artifacts.load_text(get_artifact_id(second["artifacts"]["results"]))
+    assert results == "results of q"
+    assert rt.load_evidence("nothing") is None
+
+
+@pytest.mark.item(461)
+@pytest.mark.parametrize("point", ["started", "executed", "ended", "saved"])
+def test_evidence_is_of_the_result_that_counts(stores: Stores, point: str) -> None:
+    """Whoever dies: the index has one entry for each call, of the execution that was recorded."""
+    if stores.kind == "sqlite" and point == "ended":
+        point = "saved"  # its record and the checkpoint are one write
+    spec = calling()
+    dying = stores.runtime(effect_handlers=HANDLERS, fault=Dying(point))
+    run_id = dying.start(spec)
+    with pytest.raises(Deaths):
+        dying.tick(spec, run_id)
+    rt = stores.reopen().runtime(effect_handlers=HANDLERS)
+
+    state = rt.tick(spec, run_id)
+
+    command, _, search = state.output["out"]["results"]
+    told = rt.list_evidence(run_id)
+    assert [one["evidence_id"] for one in told] == [
+        one["meta"]["evidence_id"] for one in (command, search)
+    ]
+    kept = rt.load_evidence(told[0]["evidence_id"]) or {}
+    assert kept["artifacts"]["stdout"] == command["output"]["stdout_artifact"]
+
+
+@pytest.mark.item(461)
+def test_evidence_that_cannot_be_kept_is_a_warning(stores: Stores) -> None:
+    """The result is as the tool gave it, and the run goes on."""
+
+    class Away:
+        def load(self, _artifact_id: str) -> None:
+            """Nothing is there."""
+
+        def store(self, *_args: Any, **_more: Any) -> None:
+            raise PersistenceError("the bucket is away")
+
+    rt, spec = stores.runtime(effect_handlers=HANDLERS, artifact_store=Away()), calling()
+    run_id = rt.start(spec)
+
+    state = rt.tick(spec, run_id)
+
+    assert state.status is RunStatus.COMPLETED
+    assert state.output["out"]["results"][0]["output"]["stdout"].startswith("out ")
+    assert rt.list_evidence(run_id) == []
+    warnings = state.vars["_runtime"]["evidence_warnings"]
+    assert [(one["tool_name"], one["error"]) for one in warnings] == [
+        (name, "PersistenceError: the bucket is away") for name in ("execute_command", "web_search")
+    ]
+
+
+@pytest.mark.item(461)
+def test_without_a_store_there_is_no_evidence(stores: Stores) -> None:
+    """And no warning: results are as they were."""
+    rt, spec = stores.runtime(effect_handlers=HANDLERS, artifact_store=None), calling()
+
+    state = rt.tick(spec, rt.start(spec))
+
+    assert "stdout" in state.output["out"]["results"][0]["output"]
+    assert not {"memory_spans", "evidence_warnings"} & {*state.vars["_runtime"]}

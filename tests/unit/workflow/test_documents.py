@@ -255,6 +255,14 @@ def test_yaml_is_the_same_document(tmp_path: Path) -> None:
     assert load_flow(tmp_path / "f.yaml").hash == load_flow(same).hash
 
 
+def test_the_flow_of_the_readme_is_right() -> None:
+    """It is compiled, and ends as the person says."""
+    (shown,) = blocks("README.md", "yaml")
+    spec = load_flow(shown.encode(), file="leave.yaml")
+    assert spec.workflow_id == "leave"
+    assert check_flow(shown.encode(), file="leave.yaml") == []
+
+
 def test_the_hash_is_of_what_the_graph_does() -> None:
     """A title changes nothing, a value does; so does the version, which is in the graph's name."""
     spec = load_flow(REFUND)

@@ -171,7 +171,7 @@ class Grant:
         share: Slots it may go on using; what it holds above them it gives back as runs leave them.
         contended: Whether others want more than they hold.
         starts: How many runs it may start, more than before.
-        next_start_s: Seconds until somebody may be granted another start.
+        next_start_s: Seconds until another start may be granted.
     """
 
     scope: LimitScope
@@ -201,7 +201,7 @@ class LimitStore(Protocol):
         """Give slots back and take some, for several limits at once; each scope once.
 
         The slots of all living hosts never grow above the limit; where hosts want more than
-        there is, nobody gets more than its share while others have less than theirs. Scopes without
+        there is, no host gets more than its share while others have less than theirs. Scopes without
         a limit are left out of the answer, and so is everything for a host whose lease has run out.
         Others are nudged when they can take what was given back, or have to give something back.
         """

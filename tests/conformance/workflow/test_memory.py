@@ -299,6 +299,22 @@ def test_what_the_node_changed_stays(stores: Stores) -> None:
 
 
 @pytest.mark.item(422)
+def test_a_run_below_notes_for_the_run_above_it(stores: Stores) -> None:
+    """Which is being driven by the same thread: its step goes on, and has the note."""
+    child = memory((T.MEMORY_NOTE, {"note": "from below", "scope": "session"}), name="child")
+    parent = memory(
+        (T.START_SUBWORKFLOW, {"workflow_id": "child"}), (T.MEMORY_NOTE, {"note": "own"})
+    )
+    rt = stores.runtime(child, parent)
+    run_id = rt.start(parent)
+
+    state = rt.tick(parent, run_id)
+
+    assert [one["note_preview"] for one in spans_of(state.vars)] == ["from below", "own"]
+    assert stores.reopen().runtime().get_state(run_id).vars == state.vars
+
+
+@pytest.mark.item(422)
 def test_branches_note_beside_each_other(stores: Stores) -> None:
     """Each span is put into the index as it is then: none is lost."""
     fork = {"a": "left", "b": "right"}

@@ -4,38 +4,33 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from mcp.server import Server
 from mcp.server.stdio import stdio_server
-from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 
 from actors.errors import ContractError
 from actors.kernel.agent.tools import Tool
+from actors.runtime import Runtime
 from actors.runtime.loop.tasks import TaskScope
-from compose.host.http import AddressError, parse_address
+from compose.host.loader import ServeError, are_flows, check_spec, find_served, serve_all
 from compose.host.process import Stop
-from compose.mcp.access import PATH, AllowedSites, GuardedEndpoint, TokenFile
 from compose.mcp.server import ToolServer
-from compose.mcp.stdin import input_lines
 from compose.mcp.toolsets.files import file_tools
 from compose.mcp.toolsets.folder import ConfinedFolder
 from compose.mcp.toolsets.shell import shell_tools
 from compose.mcp.toolsets.web import web_tools
-from compose.web.limits import MAX_BODY_BYTES
-from compose.web.origins import checked_origins, is_own_address
-from compose.web.server import serve_web
+from compose.mcp.wire import InputLines, messages
+
+if TYPE_CHECKING:
+    from compose.mcp.http import HttpOptions
 
 _log = logging.getLogger("callboard.mcp")
 
 TOOLSETS: Final = ("files", "web", "shell")
-MAX_SESSIONS: Final = 1_000
-"""Of clients over HTTP that shake hands; those of newer versions of the protocol have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,68 +41,64 @@ class WorkerOptions:
         toolsets: Of `TOOLSETS`.
         root: The folder of `files`, and where commands of `shell` begin.
         allow_private: Let `web` reach addresses that are not public.
-        http: ``HOST:PORT``; None: the client is the parent process.
-        token_file: See `TokenFile`.
-        hosts: See `AllowedSites`.
-        origins: See `AllowedSites`.
+        http: Where clients over HTTP ask; None: the client is the parent process.
         max_calls: Calls of one client at once.
+        flows: ``MODULE:APP`` or a file with flows, which become tools.
+        agents: ``MODULE:APP`` of agents, which become tools.
+        wait_s: See `RunTools`.
 
     Raises:
-        ContractError: There is no such toolset, an origin is none, or anybody could ask.
-        AddressError: The address is none, or no name is allowed by which others ask there.
+        ContractError: There is no such toolset.
+        ServeError: `flows` or `agents` is not of that form.
     """
 
     toolsets: tuple[str, ...] = ()
     root: Path = Path()
     allow_private: bool = False
-    http: str | None = None
-    token_file: Path | None = None
-    hosts: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
+    http: HttpOptions | None = None
     max_calls: int = 8
+    flows: str | None = None
+    agents: str | None = None
+    wait_s: float = 50.0
 
     def __post_init__(self) -> None:
         for one in self.toolsets:
             if one not in TOOLSETS:
                 raise ContractError(f"--toolsets {one}: there are {', '.join(TOOLSETS)}")
-        checked_origins(self.origins, "--allow-origin")
-        if self.http is None:
-            if self.token_file or self.hosts or self.origins:
-                problem = (
-                    "--token-file, --allow-host and --allow-origin are about clients over HTTP"
-                )
-                raise ContractError(f"{problem}: say --http HOST:PORT, too")
-            return
-        if self.token_file is None:
-            problem = "--http needs --token-file: without it any program could call the tools"
-            raise ContractError(f"{problem}; make one: openssl rand -hex 32 > mcp.token")
-        host, _ = parse_address(self.http)
-        if not self.hosts and not is_own_address(f"[{host}]" if ":" in host else host):
-            problem = "no name is allowed by which others ask there"
-            raise AddressError(self.http, problem, "say --allow-host NAME:PORT")
-        TokenFile(self.token_file).check()
+        for spec in (self.flows, self.agents):
+            if spec is not None:
+                check_spec(spec)
 
 
-async def run_worker(options: WorkerOptions, more_tools: Sequence[Tool] = ()) -> None:
+async def run_worker(
+    options: WorkerOptions, client: AbstractAsyncContextManager[Runtime] | None = None
+) -> None:
     """Serve tools until the client closes the input, or until SIGTERM or SIGINT; calls under way are cancelled.
+
+    Args:
+        options: See `WorkerOptions`.
+        client: Of the hosts that execute runs; None: this process does, in memory.
 
     Raises:
         ContractError: There is nothing to serve, two tools have one name, or the root is no folder.
         AddressError: Somebody else has the address.
+        ServeError: `options.flows` or `options.agents` leads to none.
     """
     stop = Stop()
     stop.listen()
     async with AsyncExitStack() as stack:
-        tools = [*_tools_of(options, stack), *more_tools]
+        # First, as tools and what they load may print.
+        streams = await stack.enter_async_context(messages()) if options.http is None else None
+        tools = [*_tools_of(options, stack), *await _run_tools(options, stack, client)]
         if not tools:
-            raise ContractError("there is nothing to serve: say --toolsets files,web or --flows")
+            remedy = "say --toolsets files,web, --flows or --agents"
+            raise ContractError(f"there is nothing to serve: {remedy}")
         server = ToolServer(tools, max_calls=options.max_calls).server
         _log.info("mcp.serving", extra={"pid": os.getpid(), "tools": len(tools)})
-        await (
-            _over_streams(server, stop)
-            if options.http is None
-            else _over_http(server, options, stop)
-        )
+        if streams is not None:
+            await _over_streams(server, streams, stop)
+        elif options.http is not None:
+            await options.http.serve(server, stop)
     _log.info("mcp.stopped", extra={"pid": os.getpid(), "signal": stop.signal_name})
 
 
@@ -124,47 +115,44 @@ def _tools_of(options: WorkerOptions, stack: AsyncExitStack) -> list[Tool]:
     return tools
 
 
-async def _over_streams(server: Server[Any], stop: Stop) -> None:
-    async with input_lines() as lines, _streams(lines) as streams, TaskScope() as tasks:
+async def _run_tools(
+    options: WorkerOptions,
+    stack: AsyncExitStack,
+    client: AbstractAsyncContextManager[Runtime] | None,
+) -> list[Tool]:
+    specs = [one for one in (options.flows, options.agents) if one is not None]
+    if not specs:
+        return []
+    from compose.mcp.runs import RunTools, agents_of  # noqa: PLC0415 - most workers start no runs
 
-        async def end_when_told() -> None:
-            await stop.requested.wait()
-            if lines is not None:
-                lines.end()
-
-        tasks.start(end_when_told(), name="mcp stop")
-        await server.run(*streams, server.create_initialization_options())
-
-
-@asynccontextmanager
-async def _streams(lines: object) -> AsyncIterator[tuple[Any, Any]]:
-    """Yield the SDK's streams; what tools print meanwhile goes to standard error."""
-    printed = sys.stdout
-    async with stdio_server(stdin=cast("Any", lines)) as streams:
-        try:
-            with redirect_stdout(sys.stderr):
-                yield streams
-        finally:
-            printed.flush()  # while descriptor 1 is still that of standard error
+    found = {spec: find_served(spec) for spec in specs}
+    runtime = await stack.enter_async_context(client or Runtime())
+    if client is None:
+        await serve_all(runtime, found)
+    runs, types, tools = RunTools(runtime, options.wait_s), set[str](), list[Tool]()
+    if options.flows is not None:
+        flows = found[options.flows]
+        if not are_flows(flows):
+            raise ServeError(options.flows, "there are no flows in it", "Name Flows, or a file")
+        types.add(flows.app)
+        tools += runs.of_flows(flows)
+    if options.agents is not None:
+        agents = agents_of(options.agents, found[options.agents])
+        types.update(agents)
+        tools += runs.of_agents(agents)
+    return [*tools, runs.result(types)]
 
 
-async def _over_http(server: Server[Any], options: WorkerOptions, stop: Stop) -> None:
-    assert options.http is not None
-    assert options.token_file is not None
-    manager = StreamableHTTPSessionManager(
-        server, max_request_body_size=MAX_BODY_BYTES, max_sessions=MAX_SESSIONS
-    )
-    application = GuardedEndpoint(
-        StreamableHTTPASGIApp(manager),
-        tokens=TokenFile(options.token_file),
-        sites=AllowedSites(
-            hosts=frozenset(options.hosts), origins=checked_origins(options.origins)
-        ),
-    )
-    async with AsyncExitStack() as serving, manager.run():
-        url = await serving.enter_async_context(
-            serve_web(options.http, application, option="--http")
-        )
-        _log.info("mcp.listening", extra={"url": f"{url}{PATH}"})
+async def _over_streams(
+    server: Server[Any], streams: tuple[InputLines | None, Any, Any], stop: Stop
+) -> None:
+    lines, taken, out = streams
+
+    async def end_when_told() -> None:
         await stop.requested.wait()
-    # All sessions have ended: no answer is under way that the server would wait for.
+        if lines is not None:
+            lines.end()
+
+    async with stdio_server(taken, out) as (incoming, outgoing), TaskScope() as tasks:
+        tasks.start(end_when_told(), name="mcp stop")
+        await server.run(incoming, outgoing, server.create_initialization_options())

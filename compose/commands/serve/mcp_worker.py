@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from actors.errors import ContractError
 from actors.runtime.loop.tasks import run_loop
+from compose.assembly.settings import read_settings
+from compose.commands import options as opt
 from compose.commands.options import HERE, Target, within
 from compose.host.logs import write_logs
+
+if TYPE_CHECKING:
+    from compose.mcp.http import HttpOptions
 
 Names = Annotated[list[str] | None, Parameter(negative="")]
 Calls = Annotated[int, within(1, 10_000, "Give 1 or more, up to 10000.")]
@@ -27,6 +32,9 @@ def mcp_worker(  # noqa: PLR0913 - each is an option
     allow_host: Names = None,
     allow_origin: Names = None,
     max_calls: Calls = 8,
+    flows: str | None = None,
+    agents: str | None = None,
+    wait_s: opt.Seconds = 50.0,
     target: Target = HERE,
 ) -> None:
     """Serve tools to clients of MCP, until the client ends or until SIGTERM or SIGINT.
@@ -37,7 +45,8 @@ def mcp_worker(  # noqa: PLR0913 - each is an option
 
     Examples:
     `callboard mcp-worker --toolsets files,web --root ./work`;
-    `callboard mcp-worker --toolsets files --http 127.0.0.1:8765 --token-file mcp.token`
+    `callboard mcp-worker --toolsets files --http 127.0.0.1:8765 --token-file mcp.token`;
+    `callboard mcp-worker --flows refund.json`
 
     Parameters
     ----------
@@ -57,21 +66,49 @@ def mcp_worker(  # noqa: PLR0913 - each is an option
         Origin whose pages may ask, such as https://shop.example.
     max_calls
         Calls of one client that execute at once; more are refused.
+    flows
+        MODULE:APP, or a file of flows: each is a tool, and a call of it a run. Hosts of the app execute it
+        where a database is named, else this process, in memory.
+    agents
+        MODULE:APP of agents, as tools in the same way.
+    wait_s
+        Seconds that a call waits for the end of its run; then it returns the run's id, for run_result.
     """
     write_logs(as_json=target.json, level=logging.DEBUG if target.debug else logging.INFO)
-    try:  # imported here: only who serves has the SDK and a web server
+    try:  # imported here: only who serves has the SDK
         from compose.mcp.process import WorkerOptions, run_worker  # noqa: PLC0415
     except ModuleNotFoundError as exc:
         problem = f"callboard mcp-worker needs {exc.name!r}, which is not installed"
         raise ContractError(f"{problem}: pip install 'callboard[host,mcp]'") from exc
+    if http is None and (token_file or allow_host or allow_origin):
+        problem = "--token-file, --allow-host and --allow-origin are about clients over HTTP"
+        raise ContractError(f"{problem}: say --http HOST:PORT, too")
     options = WorkerOptions(
         toolsets=tuple(one.strip() for one in (toolsets or "").split(",") if one.strip()),
         root=root,
         allow_private=allow_private,
-        http=http,
-        token_file=token_file,
-        hosts=tuple(allow_host or ()),
-        origins=tuple(allow_origin or ()),
+        http=None if http is None else _over_http(http, token_file, allow_host, allow_origin),
         max_calls=max_calls,
+        flows=flows,
+        agents=agents,
+        wait_s=wait_s,
     )
-    run_loop(run_worker(options))
+    run_loop(run_worker(options, target.client() if _has_target(target) else None))
+
+
+def _over_http(
+    address: str, token_file: Path | None, hosts: list[str] | None, origins: list[str] | None
+) -> HttpOptions:
+    from compose.mcp.http import HttpOptions  # noqa: PLC0415 - most clients are parent processes
+
+    return HttpOptions(
+        address=address,
+        token_file=token_file,
+        hosts=tuple(hosts or ()),
+        origins=tuple(origins or ()),
+    )
+
+
+def _has_target(target: Target) -> bool:
+    settings = read_settings(postgres_url=target.postgres_url, data_dir=target.data)
+    return settings.postgres_url is not None or settings.data_dir is not None

@@ -17,6 +17,8 @@ from actors.runtime.loop.tasks import TaskScope
 MAX_OUTPUT_BYTES: Final = 64 * 1024
 """Of each of the two streams; what is more is read and dropped."""
 MAX_COMMAND_S: Final = 600.0
+_END_LIMIT_S: Final = 1.0
+_POLL_S: Final = 0.01
 _READ_BYTES: Final = 64 * 1024
 _KEPT_VARIABLES: Final = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER")
 """Of this process's environment: secrets of the worker are not the command's."""
@@ -54,9 +56,10 @@ def shell_tools(folder: Path) -> list[Tool]:
         except TimeoutError:
             raise CommandLimitError(limit_s) from None
         finally:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)  # with all that it started
-            await asyncio.shield(process.wait())
+            _kill_group(process)
+            with suppress(TimeoutError):  # one that left the group may hold the streams
+                async with asyncio.timeout(_END_LIMIT_S):
+                    await process.wait()
 
     description = "Execute a command by the shell; return its exit code and what it wrote."
     return [Tool("execute_command", description, execute_command, risk=Risk.CRITICAL)]
@@ -69,13 +72,18 @@ async def _outcome(process: Process) -> dict[str, Any]:
     async with TaskScope() as tasks:
         tasks.start(_read(process.stdout, "stdout", said), name="stdout")
         tasks.start(_read(process.stderr, "stderr", said), name="stderr")
-        code = await process.wait()
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(
-                process.pid, signal.SIGKILL
-            )  # else what it left behind holds its streams open
+        # Not `wait`, which waits for the streams, too: what the command left behind may hold them.
+        while process.returncode is None:  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_S)
+        _kill_group(process)
         await tasks.settle(limit_s=MAX_COMMAND_S)
-    return {"exit_code": code, **said}
+    return {"exit_code": process.returncode, **said}
+
+
+def _kill_group(process: Process) -> None:
+    """Kill a command with all that it started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 async def _read(stream: asyncio.StreamReader, name: str, said: dict[str, Any]) -> None:
@@ -83,6 +91,6 @@ async def _read(stream: asyncio.StreamReader, name: str, said: dict[str, Any]) -
     while piece := await stream.read(_READ_BYTES):
         size += len(piece)
         data += piece[: MAX_OUTPUT_BYTES - len(data)]
-    said[name] = data.decode(errors="replace")
+    said[name] = data.decode(errors="replace").replace("\x00", "\ufffd")
     if size > MAX_OUTPUT_BYTES:
         said[f"{name}_bytes"] = size

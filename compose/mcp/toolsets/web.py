@@ -84,7 +84,7 @@ async def _fetched(pool: httpcore2.AsyncConnectionPool, url: str) -> dict[str, A
 
 def _page(url: str, status: int, headers: dict[str, str], data: bytes) -> dict[str, Any]:
     kind = headers.get("content-type", "")
-    if headers.get("content-encoding", "identity") != "identity" or b"\x00" in data[:1024]:
+    if headers.get("content-encoding", "identity") != "identity" or b"\x00" in data:
         raise FetchRefusedError(url, f"it is no text, but {kind or 'of an unknown type'}")
     charset = kind.partition("charset=")[2].partition(";")[0].strip(" \"'") or "utf-8"
     try:

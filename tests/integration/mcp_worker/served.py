@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors import AgentId
 from actors.workflow import Flows, StepPlan, WorkflowSpec
 
 if TYPE_CHECKING:
     from actors import Message, RunContext
+    from actors.kernel.runtime.ids import RunId
     from actors.workflow import RunState
 
 sys.stdout.write("imported: this is no frame\n")
@@ -38,9 +39,9 @@ flows = Flows(
 
 
 class Echo:
-    """An agent that says what it was told and how often it was told something; or that waits."""
+    """An agent that says what it was told, at once or when it may."""
 
-    begun = 0
+    begun: ClassVar[list[RunId]] = []
     is_free = asyncio.Event()
 
     def __init__(self, agent_id: AgentId) -> None:
@@ -48,8 +49,7 @@ class Echo:
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
         """Return it."""
-        del ctx
-        Echo.begun += 1
+        Echo.begun.append(ctx.run_id)
         if inbox[0].payload == "wait":
             await Echo.is_free.wait()
         return {"said": inbox[0].payload, "to": self.id.key}

@@ -17,6 +17,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from compose.mcp.wire import MAX_LINE_BYTES, InputLines
 from tests.integration.mcp_worker.test_worker_http import INITIALIZE, frame
 from tests.integration.mcp_worker.test_worker_toolsets import text_of
+from tests.system.web.node import node_module
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,3 +127,25 @@ async def test_lines_are_limited() -> None:
     reader.feed_eof()
 
     assert [len(line) async for line in lines] == [2, 2, MAX_LINE_BYTES, 4]
+
+
+@pytest.mark.item(471)
+async def test_the_inspector_calls_a_tool(tmp_path: Path) -> None:
+    """`@modelcontextprotocol/inspector` in its CLI mode, under Node: a client of other people's."""
+    program = node_module("@modelcontextprotocol/inspector-cli", "0.15.0", "build/cli.js")
+    command = {"command": sys.executable, "args": [*COMMAND[:5], "--root", str(tmp_path)]}
+    servers = tmp_path / "servers.json"
+    env = {"PYTHONPATH": str(ROOT)}
+    servers.write_text(json.dumps({"mcpServers": {"ours": {**command, "env": env}}}))
+    process = await asyncio.create_subprocess_exec(
+        *("node", str(program), "--cli", "--config", str(servers), "--server", "ours"),
+        *("--method", "tools/call", "--tool-name", "write_file"),
+        *("--tool-arg", "path=sub/a.txt", "content=hello"),
+        stdout=asyncio.subprocess.PIPE,
+        env=environment(),
+    )
+    out, _ = await process.communicate()
+    told = json.loads(out)
+
+    assert told["structuredContent"] == {"path": "sub/a.txt", "size_bytes": 5}
+    assert told["isError"] is False

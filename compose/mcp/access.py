@@ -1,4 +1,4 @@
-"""Who may ask over HTTP: tokens of a file, and the hosts and origins that requests may name."""
+"""Access over HTTP: tokens of a file, and the hosts and origins that requests may name."""
 
 from __future__ import annotations
 

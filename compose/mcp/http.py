@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -72,8 +71,6 @@ class HttpOptions:
             sites=AllowedSites(hosts=frozenset(self.hosts), origins=frozenset(self.origins)),
         )
         # Sessions end before the server, which would wait for the answers that they have under way.
-        async with AsyncExitStack() as serving, manager.run():
-            opening = serve_web(self.address, application, option="--http")
-            url = await serving.enter_async_context(opening)
+        async with serve_web(self.address, application, option="--http") as url, manager.run():
             _log.info("mcp.listening", extra={"url": f"{url}{PATH}"})
             await stop.requested.wait()

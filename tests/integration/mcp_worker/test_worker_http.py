@@ -200,6 +200,17 @@ async def test_requests_are_refused_before_anything_executes(
 
 
 @pytest.mark.item(471)
+async def test_an_address_of_somebody_else_is_named(
+    tokens: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the option."""
+    async with worker(Calls().tools, tokens, caplog) as url:
+        taken = HttpOptions(address=f"127.0.0.1:{httpx2.URL(url).port}", token_file=tokens)
+        with pytest.raises(AddressError, match="--http 127.0.0.1:"):
+            await taken.serve(ToolServer([], max_calls=1).server, Stop())
+
+
+@pytest.mark.item(471)
 def test_options_that_let_anybody_ask_are_refused(tmp_path: Path, tokens: Path) -> None:
     """Without tokens, with a short one, at an address of others without a name, from a page that is none."""
     short = tmp_path / "short"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -14,10 +15,12 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from compose.cli import app
 from compose.mcp.wire import MAX_LINE_BYTES, InputLines
 from tests.integration.mcp_worker.test_worker_http import INITIALIZE, frame
 from tests.integration.mcp_worker.test_worker_toolsets import text_of
 from tests.system.web.node import node_module
+from tests.unit.documents import blocks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -131,14 +134,19 @@ async def test_lines_are_limited() -> None:
 
 @pytest.mark.item(471)
 async def test_the_inspector_calls_a_tool(tmp_path: Path) -> None:
-    """`@modelcontextprotocol/inspector` in its CLI mode, under Node: a client of other people's."""
+    """`@modelcontextprotocol/inspector` in its CLI mode, under Node, with the configuration of the document."""
     program = node_module("@modelcontextprotocol/inspector-cli", "0.15.0", "build/cli.js")
-    command = {"command": sys.executable, "args": [*COMMAND[:5], "--root", str(tmp_path)]}
+    [block] = blocks("docs/mcp-worker.md", "json")
+    config = json.loads(block)
+    [[name, server]] = config["mcpServers"].items()
+    assert server["command"] == "callboard"
+    server |= {"command": sys.executable, "args": ["-m", "compose", *server["args"]]}
+    server |= {"cwd": str(tmp_path), "env": {"PYTHONPATH": str(ROOT)}}
+    server["args"] = [str(tmp_path) if one == "./work" else one for one in server["args"]]
     servers = tmp_path / "servers.json"
-    env = {"PYTHONPATH": str(ROOT)}
-    servers.write_text(json.dumps({"mcpServers": {"ours": {**command, "env": env}}}))
+    servers.write_text(json.dumps(config))
     process = await asyncio.create_subprocess_exec(
-        *("node", str(program), "--cli", "--config", str(servers), "--server", "ours"),
+        *("node", str(program), "--cli", "--config", str(servers), "--server", name),
         *("--method", "tools/call", "--tool-name", "write_file"),
         *("--tool-arg", "path=sub/a.txt", "content=hello"),
         stdout=asyncio.subprocess.PIPE,
@@ -149,3 +157,17 @@ async def test_the_inspector_calls_a_tool(tmp_path: Path) -> None:
 
     assert told["structuredContent"] == {"path": "sub/a.txt", "size_bytes": 5}
     assert told["isError"] is False
+
+
+@pytest.mark.item(471, 475)
+def test_the_commands_of_the_document_are_commands() -> None:
+    """With options that there are."""
+    lines = "".join(blocks("docs/mcp-worker.md", "sh")).splitlines()
+    words = [shlex.split(line) for line in lines if line.startswith("callboard ")]
+    given = [app.parse_args(one[1:], print_error=False, exit_on_error=False) for one in words]
+
+    assert [sorted(bound.arguments) for _, bound, _ in given] == [
+        ["access", "root", "toolsets"],
+        ["flows"],
+        ["agents", "target"],
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, LiteralString, TypeAlias
@@ -29,6 +29,16 @@ select a.pid, a.application_name as name, a.query,
     round(extract(epoch from clock_timestamp() - a.xact_start))::int as age_s
   from unnest(pg_blocking_pids($1)) b(pid) join pg_stat_activity a on a.pid = b.pid
   order by a.xact_start
+"""
+# Sessions that have had a lock of a table of this schema for longer than a migration waits.
+SQL_READERS: Final[LiteralString] = """
+select a.pid, a.application_name as name, a.query,
+    round(extract(epoch from clock_timestamp() - a.xact_start))::int as age_s
+  from pg_stat_activity a
+  where a.pid <> pg_backend_pid() and a.xact_start < clock_timestamp() - interval '0.5 s' and exists (
+    select from pg_locks l join pg_class c on c.oid = l.relation
+      where l.pid = a.pid and l.granted and c.relnamespace = current_schema()::regnamespace)
+  order by a.xact_start limit 10
 """
 
 
@@ -85,17 +95,14 @@ async def _poll(connection: Connection, waiting: Waiting, facts: dict[str, objec
         rows = await connection.fetch(SQL_BLOCKERS, waiting.pid)
         if rows and loop.time() >= said + SAY_EVERY_S:
             said = loop.time()
-            blockers = [
-                f"pid {row['pid']} ({row['name']}, for {row['age_s']} s): {row['query'][:200]}"
-                for row in rows
-            ]
-            _log.warning(
-                "a migration waits for other sessions",
-                extra={
-                    **facts,
-                    "migration": waiting.doing,
-                    "waited_s": round(said - begun),
-                    "blockers": blockers,
-                },
-            )
+            say_blockers(rows, **facts, migration=waiting.doing, waited_s=round(said - begun))
         await asyncio.sleep(POLL_S)
+
+
+def say_blockers(rows: Sequence[asyncpg.Record], **facts: object) -> None:
+    """Log who keeps a migration waiting, rows of `SQL_BLOCKERS` or `SQL_READERS`, with these facts."""
+    blockers = [
+        f"pid {row['pid']} ({row['name']}, for {row['age_s']} s): {row['query'][:200]}"
+        for row in rows
+    ]
+    _log.warning("a migration waits for other sessions", extra={**facts, "blockers": blockers})

@@ -9,8 +9,9 @@ from types import FunctionType, MappingProxyType, MethodType
 
 from actors.errors import AgentCrashError, ContractError, RegistrationError
 from actors.kernel.agent.agent import MAX_MESSAGES, Agent
+from actors.kernel.agent.supervision import HistoryRetention, Supervision
 from actors.kernel.agent.tools import Tool, check_tools
-from actors.kernel.runtime.ids import AgentId, check_name
+from actors.kernel.runtime.ids import AgentId, RunId, check_name
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.kernel.seconds import is_length
 from actors.kernel.store.shards import Serves
@@ -52,9 +53,16 @@ class Registry:
         """Serve every key of a type; `factory` makes the agent when its first message comes.
 
         Raises:
-            RegistrationError: Single agents of this type are registered.
+            RegistrationError: Single agents of this type are registered, or the factory is a class whose
+                `run` is no coroutine function.
         """
         check_name("agent type", type_)
+        class_: object = factory
+        while isinstance(class_, partial):
+            class_ = class_.func
+        run = getattr(class_, "run", None)
+        if isinstance(class_, type) and callable(run):
+            _check_run(run, class_)
         if any(agent_id.type == type_ for agent_id in self._agents):
             msg = f"type {type_!r} has single agents: use register or register_type, not both"
             raise RegistrationError(msg)
@@ -153,9 +161,7 @@ def check_attributes(agent: Agent) -> None:
             messages, two tools have one name, `deadline_s` is no time, or `concurrency` is not ``serial``.
     """
     run = agent.__wrapped__ if isinstance(agent, FunctionAgent) else getattr(agent, "run", None)
-    if (problem := _problem_of(run)) is not None:
-        needed = "it needs `id` and `async def run(self, ctx, inbox)`"
-        raise RegistrationError(f"{type(agent).__name__} is not an agent: {needed}{problem}")
+    _check_run(run, type(agent))
     retry_of(agent)
     batch_of(agent)
     tools = _kept(agent, "tools")  # a property is looked at by runs alone
@@ -175,6 +181,12 @@ def check_attributes(agent: Agent) -> None:
             "('serial'); for work at the same time use keys of a type, or spawn runs of other agents"
         )
         raise RegistrationError(msg)
+
+
+def _check_run(run: object, class_: type) -> None:
+    if (problem := _problem_of(run)) is not None:
+        needed = "it needs `id` and `async def run(self, ctx, inbox)`"
+        raise RegistrationError(f"{class_.__name__} is not an agent: {needed}{problem}")
 
 
 def _kept(agent: Agent, name: str) -> object:
@@ -218,6 +230,14 @@ def retry_of(agent: Agent) -> RetryPolicy | None:
         return policy
     msg = f"agent {agent.id}: `retry` is a {type(policy).__name__}, not a RetryPolicy"
     raise RegistrationError(msg)
+
+
+def terms_of_mail(agent: Agent | None, run_id: RunId) -> Supervision | None:
+    """Return the terms of a run that waiting mail starts: the agent's `retention`; None: the defaults."""
+    kept = getattr(agent, "retention", None)
+    if not isinstance(kept, HistoryRetention):
+        return None
+    return Supervision(run_id=run_id, root_id=run_id, retention=kept)
 
 
 def batch_of(agent: Agent) -> int:

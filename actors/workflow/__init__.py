@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from actors.kernel.workflow.step_record import StepRecord, verify_ledger_chain
     from actors.workflow.actor.flows import Flows
     from actors.workflow.actor.runs import FlowRuns
+    from actors.workflow.actor.starting import schedule_flow
     from actors.workflow.documents.findings import FlowError, FlowFinding
     from actors.workflow.documents.reading import check_flow, load_flow
     from actors.workflow.embedded.fingerprint import ActorFingerprint
@@ -179,6 +180,7 @@ else:
             "actors.kernel.workflow.step_record": ("StepRecord", "verify_ledger_chain"),
             "actors.workflow.actor.flows": ("Flows",),
             "actors.workflow.actor.runs": ("FlowRuns",),
+            "actors.workflow.actor.starting": ("schedule_flow",),
             "actors.workflow.embedded.stores.artifact_store": ("InMemoryArtifactStore",),
             "actors.workflow.embedded.stores.command_store": (
                 "InMemoryCommandCursorStore",
@@ -315,6 +317,7 @@ __all__ = [
     "resolve_artifact",
     "restore_snapshot",
     "run_mutation_lock",
+    "schedule_flow",
     "tool_calls",
     "verify_ledger_chain",
 ]

@@ -107,6 +107,7 @@ _PARTS: Final = (
     (graphs, "graphs.look", "list=list_graph_runs show ledger verify"),
     (graphs, "graphs.change", "start resume emit cancel"),
     (graphs, "graphs.control", "pause resume-run=resume_run steer limits snapshot restore"),
+    (graphs, "graphs.bundles", "export import=import_run"),
     (flows, "flows.documents", "check draw schema"),
     (flows, "flows.bundles", "pack install list=list_bundles show remove"),
     (memory, "inspect.memory", "list=list_memories show forget"),

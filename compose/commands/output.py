@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import unicodedata
 from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any, Final
@@ -21,8 +20,6 @@ from actors.runtime.loop.clock import SystemClock
 CELL = 100
 """Characters of a value in a table."""
 _STEPS: Final = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
-_UNSEEN = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-"""Letters and marks that nobody sees."""
 
 
 class Exit(IntEnum):
@@ -43,39 +40,6 @@ class Exit(IntEnum):
 
 class NoDataError(ContractError):
     """A folder that should hold data does not."""
-
-
-class _Visible(dict[int, int | str]):
-    """For `str.translate`: what steers a terminal or is not seen, as signs. Filled as it is asked.
-
-    Control characters have signs of their own. Those that turn the direction of writing, have no
-    width or select a variant are written as in JSON; so are separators of lines, halves of pairs and
-    what Unicode has given no meaning.
-    """
-
-    def __missing__(self, code: int) -> int | str:
-        self[code] = found = _visible(code)
-        return found
-
-
-def _visible(code: int) -> int | str:
-    one = chr(code)
-    category = unicodedata.category(one)
-    if category == "Cc":
-        signs = {0x09: 0x09, 0x0A: 0x0A, 0x7F: 0x2421}
-        return signs.get(code, 0x2400 + code if code < 0x20 else 0xFFFD)  # noqa: PLR2004
-    is_variant = unicodedata.name(one, "").startswith(("VARIATION SELECTOR", "MONGOLIAN FREE"))
-    if category in ("Cf", "Zl", "Zp", "Cs", "Co", "Cn") or is_variant or one in _UNSEEN:
-        return json.dumps(one)[1:-1]
-    return code
-
-
-_VISIBLE = _Visible()
-
-
-def visible(text: str) -> str:
-    """Return the text as a terminal may show it: all of it is seen, and nothing of it is obeyed."""
-    return text.translate(_VISIBLE)
 
 
 def print_json(value: object, *, compact: bool = False) -> None:

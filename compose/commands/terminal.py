@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from compose.commands.output import visible
+from compose.host.visible import visible
 
 PIPE_WIDTH = 200
 """Columns when the output is no terminal: nobody wants a run id cut at 80."""

@@ -15,12 +15,16 @@ from opentelemetry import trace
 from typing_extensions import override
 
 from actors.runtime.telemetry.trace_context import executing
+from compose.host.visible import visible
 
 _ORDINARY: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class LineFormatter(logging.Formatter):
-    """A formatter of one line a record: time, level, message and each `extra` as `key=value`, or JSON."""
+    """A formatter of one line a record: time, level, message and each `extra` as `key=value`, or JSON.
+
+    For people nothing that others wrote steers the terminal, see `visible`.
+    """
 
     def __init__(self, *, as_json: bool) -> None:
         super().__init__()
@@ -44,7 +48,7 @@ class LineFormatter(logging.Formatter):
             return json.dumps(line, default=str)
         words = " ".join(f"{key}={_word(value)}" for key, value in facts.items())
         text = f"{at[11:23]} {record.levelname.lower():7} {record.getMessage()} {words}".rstrip()
-        return f"{text}\n{trouble}" if trouble else text
+        return visible(f"{text}\n{trouble}" if trouble else text)
 
 
 def _place() -> dict[str, object]:

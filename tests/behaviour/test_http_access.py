@@ -245,6 +245,23 @@ async def test_lists_show_what_is_ones_own(bed: Bed) -> None:
         assert {one["app"] for one in (await bob.get("/v1/apps"))["apps"]} == {guarded.app, "more"}
 
 
+async def test_urgent_runs_are_for_who_may_operate(bed: Bed) -> None:
+    """Below 5 a steady stream of runs would keep those of the tenant's other principals waiting for ever."""
+    async with guarded_on(bed) as guarded:
+        statuses = []
+        for scopes in (("sessions:own",), ("sessions:all",), ("sessions:own", "operate")):
+            web = await guarded.client("ada", *scopes)
+            path = f"{await made(web, '-'.join(scopes))}/runs"
+            answers = [
+                await web("POST", path, {"text": "x", "priority": priority})
+                for priority in (4, 5, 6)
+            ]
+            statuses += [answer.status for answer in answers]
+            await bed.result(answers[-1].data["run_id"])
+
+        assert statuses == [403, 202, 202] * 2 + [202] * 3
+
+
 async def test_sessions_of_nobody_are_seen_by_who_sees_all(bed: Bed) -> None:
     """Those that a program started, for example; nobody takes them over by their id."""
     async with guarded_on(bed) as guarded:

@@ -195,6 +195,46 @@ def test_what_people_write_is_shown_as_it_is(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.count(text) == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("desk/p\u0430y", r"desk/p\u0430y"),
+        ("desk/\u0441\u043e\u0440\u0443", r"desk/\u0441\u043e\u0440\u0443"),
+        ("tenant:\u0391\u0392", r"tenant:\u0391\u0392"),
+        ("desk/\U0001d5ba", r"desk/\ud835\uddba"),
+        ("desk\u2215a", r"desk\u2215a"),
+    ],
+)
+def test_letters_that_look_like_latin_ones_are_told_apart(
+    name: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a word with Latin ones, or where no other letter says which script it is."""
+    say(name)
+    print_table(("agent",), [(name,)], empty="")
+    out = capsys.readouterr().out
+
+    assert out.count(shown) == 2
+    assert name not in out
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "IT-отдел со Wi-Fi и ухо",  # noqa: RUF001 - Russian
+        "Ένα και το α",  # noqa: RUF001 - Greek
+        "desk/Привет",
+        "µs, kız, 1ª, ﬁn, ½",  # noqa: RUF001 - Turkish
+    ],
+)
+def test_words_of_other_scripts_are_no_look_alikes(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where something else of their script is in the text."""
+    say(text)
+
+    assert text in capsys.readouterr().out
+
+
 def test_json_is_exact(capsys: pytest.CaptureFixture[str]) -> None:
     """A program gets what was written."""
     print_json({"agent": "desk/\u202eab"}, compact=True)

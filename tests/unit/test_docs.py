@@ -49,6 +49,29 @@ def test_the_budget_that_a_tree_has_by_itself_is_in_the_document() -> None:
     assert "not limited unless `max_concurrent` says so" in text
 
 
+def test_it_is_said_of_each_table_how_long_its_rows_are_kept() -> None:
+    """A table that nobody thought of grows for ever."""
+    text = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    [kept] = re.findall(r"\n## What is kept.*?\n## ", text, flags=re.DOTALL)
+    named = {
+        name
+        for line in kept.splitlines()
+        if line.startswith("| `")
+        for name in re.findall("`(.+?)`", line.split("|")[1])
+    }
+    files = (ROOT / "persistence/postgres/schema").rglob("*.sql")
+    made = {
+        name
+        for file in files
+        for name in re.findall(
+            r"^ *create table (?:if not exists )?(\w+)", file.read_text("utf-8"), flags=re.MULTILINE
+        )
+    }
+
+    assert len(made) > 40
+    assert made - named == set()
+
+
 def test_the_readme_conversation_runs_as_it_stands(tmp_path: Path) -> None:
     """So do the second one, of an agent that remembers, and the third one, of agents that talk."""
     assert readme_prints(tmp_path, 1) == "It is mild in Bern.\nYou asked about Bern.\n"

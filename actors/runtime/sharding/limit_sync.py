@@ -165,7 +165,8 @@ class Limits:
         """Make or replace the limit of a scope as a whole, and return it. See `Limit`.
 
         What executes already goes on. This host obeys it on return, others a moment later.
-        `scope` is ``deployment``, ``tenant:NAME``, ``type:NAME`` or ``agent:TYPE/KEY``.
+        `scope` is ``deployment``, ``tenant:NAME``, ``type:NAME``, ``flow:APP/FLOW`` or
+        ``agent:TYPE/KEY``.
 
         Raises:
             ContractError: No such scope, or a number out of its range.

@@ -10,7 +10,7 @@ from actors.kernel.tracing import caused_by
 from actors.runtime.context.host_services import ExecutionResult, HostServices
 from actors.runtime.execution.execution import Execution
 from actors.runtime.execution.start import row_of
-from actors.runtime.registry import batch_of
+from actors.runtime.registry import batch_of, terms_of_mail
 from actors.runtime.worker.adoption import ShardAdoption
 from actors.runtime.worker.forking import begin_fork
 from actors.runtime.worker.held_shards import run_lease
@@ -72,10 +72,12 @@ class Launcher:
             case StartMail(mail=mail):
                 agent_id = mailbox.agent_id
                 first = mail[0]
+                run_id = run_id_of_mail(agent_id, first.sender, first.message.id)
                 run = NewRun(
-                    run_id_of_mail(agent_id, first.sender, first.message.id),
+                    run_id,
                     agent_id,
                     trace=caused_by(first.message.metadata),
+                    supervision=terms_of_mail(agent, run_id),
                 )
                 mailbox.run_id = run.run_id
                 loaded = LoadedRun(row_of(run), ())

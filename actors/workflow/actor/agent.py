@@ -6,17 +6,21 @@ from collections.abc import Iterable
 from typing import Any
 
 from actors.kernel.agent.message import Message
+from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.ids import AgentId
 from actors.runtime.context.run_context import RunContext
 from actors.workflow.actor.flow_address import flow_and_id
-from actors.workflow.actor.graph_run import GraphRun
+from actors.workflow.actor.graph_run import SCHEDULED_AT, GraphRun
 from actors.workflow.actor.terms import FlowTerms
 
 
 class FlowAgent:
     """The agent ``<app>/<flow>:<id>``: it has one run, and that is a run of the flow.
 
+    That of a schedule has a run for each tick, one after the other.
+
     Attributes:
+        retention: Of runs that begin with a schedule's message: as of those that `FlowRuns` starts.
         unfit: Why it can execute no run: the host has no such flow. Its runs are parked until one has.
         version: Of the flow. A run goes on with the version that it began with, also where it continues as new.
 
@@ -24,6 +28,8 @@ class FlowAgent:
         id: The address.
         terms: See `FlowTerms`.
     """
+
+    retention = HistoryRetention.PERMANENT
 
     def __init__(self, id: AgentId, terms: FlowTerms) -> None:  # noqa: A002 - as every agent has it
         self.id, self._terms = id, terms
@@ -47,6 +53,9 @@ class FlowAgent:
             GraphRunFailedError: The graph's run failed.
         """
         given = inbox[0].payload if inbox else None
+        tick = inbox[0].metadata.get(SCHEDULED_AT) if inbox else None
+        if tick is not None and isinstance(given, dict):
+            given = {**given, SCHEDULED_AT: tick}
         return await GraphRun(ctx, self._terms, self._terms.specs[self._flow]).run(given)
 
 

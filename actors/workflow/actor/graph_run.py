@@ -27,6 +27,7 @@ from actors.workflow.machine.deltas import OpenStep, seen_by_handler
 from actors.workflow.machine.requests import outcome_of
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.starting import new_run, restored_run
+from actors.workflow.machine.variables import RUNTIME, with_path
 
 ENTRIES_KEPT: Final = 200
 """Behind so many entries of decisions the run continues as new, with its state."""
@@ -34,6 +35,8 @@ BYTES_KEPT: Final = 256 * 1024
 """Behind so many bytes of records, as JSON, too."""
 RESTORED: Final = "restored"
 """In the message of a run that begins with a snapshot: this, and whether its graph may be another one."""
+SCHEDULED_AT: Final = "scheduled_at"
+"""In the metadata of a schedule's message, and in `_runtime` of the run: the tick."""
 HEAD: Final = "head"
 WAITED: Final = "waited"
 """Beside the state of a run that continues: the hash of its last record, and the keys of its waits."""
@@ -89,7 +92,10 @@ class GraphRun:
             raise GraphError("vars", f"they are a {type(variables).__name__}. Give an object")
         whose = {name: given.get(name) for name in ("actor_id", "session_id", "parent_run_id")}
         config, run_id = self._terms.config, self._ctx.run_id
-        return new_run(self._spec, variables, config, run_id=run_id, at=at, **whose)
+        run = new_run(self._spec, variables, config, run_id=run_id, at=at, **whose)
+        if SCHEDULED_AT in given:
+            run.vars = with_path(run.vars, [RUNTIME, SCHEDULED_AT], given[SCHEDULED_AT])
+        return run
 
     def _restored(self, snapshot: Snapshot, is_forced: bool, at: str) -> RunState:
         run_id = self._ctx.run_id

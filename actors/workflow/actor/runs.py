@@ -27,12 +27,13 @@ from actors.workflow.actor.flows import Flows
 from actors.workflow.actor.graph_run import RESTORED
 from actors.workflow.actor.ledger_feed import fold_from
 from actors.workflow.actor.run_lists import flow_of
+from actors.workflow.actor.starting import start_told
 from actors.workflow.actor.step_entry import Folded
 from actors.workflow.actor.wait_ends import WAIT, answer_key
 from actors.workflow.machine import limits
 from actors.workflow.machine.event_keys import SCOPES, event_from, key_of_payload
 from actors.workflow.machine.starting import restored_run
-from actors.workflow.machine.variables import check_callers, with_path
+from actors.workflow.machine.variables import with_path
 from actors.workflow.machine.waits import mismatch
 
 _START: Final = "start"
@@ -50,6 +51,7 @@ class FlowRuns:
     """
 
     def __init__(self, runtime: Runtime, app: str | Flows, *, tenant: str = DEFAULT_TENANT) -> None:
+        self._app = app
         self.app = app if isinstance(app, str) else app.app
         self._specs = {} if isinstance(app, str) else app.specs
         self._runtime, self.tenant = runtime, tenant
@@ -70,17 +72,7 @@ class FlowRuns:
             NotSerializableError: The path of what is not JSON data in `vars`. No run is made.
             MessageTooLargeError: They have more than 256 KiB as JSON.
         """
-        if self._specs and flow not in self._specs:
-            known = ", ".join(sorted(self._specs))
-            raise GraphError(
-                f"flow {flow!r}", f"app {self.app!r} has none of this name, but {known}"
-            )
-        check_callers(vars or ())
-        given = {
-            "vars": durable_copy(dict(vars or {}), "vars"),
-            "actor_id": actor_id,
-            "session_id": session_id,
-        }
+        given = start_told(self._app, flow, vars, actor_id=actor_id, session_id=session_id)
         return await self._start(flow, id, given)
 
     async def snapshot(

@@ -19,8 +19,9 @@ from actors.kernel.storage.transcript import TranscriptStore
 from compose.commands import options as opt
 from compose.commands.files import progress, reading, writing
 from compose.commands.options import HERE, Target
-from compose.commands.output import Exit, NoDataError, ago, picked, print_json, short, visible
+from compose.commands.output import Exit, NoDataError, ago, picked, print_json, short
 from compose.commands.terminal import console, say
+from compose.host.visible import visible
 from compose.tools.export import read_export
 from compose.tools.history import turn_to_json, turns_of
 

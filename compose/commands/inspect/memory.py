@@ -8,8 +8,9 @@ from actors.kernel.runtime.ids import DEFAULT_TENANT
 from actors.kernel.storage.memory import Memory
 from compose.commands import options as opt
 from compose.commands.options import HERE, Target
-from compose.commands.output import NoDataError, ago, print_json, short, visible
+from compose.commands.output import NoDataError, ago, print_json, short
 from compose.commands.terminal import console, say
+from compose.host.visible import visible
 
 
 async def list_memories(

@@ -15,6 +15,7 @@ from compose.commands import options as opt
 from compose.commands.options import HERE, Target
 from compose.commands.output import Exit, print_json
 from compose.commands.terminal import print_table, say, working
+from compose.host.visible import visible
 
 
 async def erase(  # noqa: PLR0913 - the parts of a request, and how it is done
@@ -96,7 +97,7 @@ def _ask(tenant: str, agent: AgentId | None, session: str | None, about: str | N
     remedy = f"look with --dry-run, then say --yes to erase {what} for good"
     if not sys.stdin.isatty():
         raise ContractError(f"nobody can be asked here: {remedy}")
-    sys.stderr.write(f"Erase {what} for good? Type the tenant's name: ")
+    sys.stderr.write(visible(f"Erase {what} for good? Type the tenant's name: "))
     sys.stderr.flush()
     if sys.stdin.readline().strip() != tenant:
         raise ContractError(f"nothing was erased: {remedy}")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from actors.errors import InvalidScheduleError
+from actors.errors import ContractError, InvalidScheduleError
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import DEFAULT_TENANT
 from actors.kernel.store.schedule import Schedule
+from actors.workflow import schedule_flow
 from compose.commands import options as opt
 from compose.commands.options import HERE, Target
 from compose.commands.output import ago, picked, print_json
@@ -22,10 +23,13 @@ TenantOpt = Annotated[str, Parameter(help="Whose it is.")]
 
 async def create(  # noqa: PLR0913 - they are what a schedule is
     name: str,
-    agent: opt.AgentArg,
+    agent: opt.AgentArg | None = None,
     payload: opt.JsonArg = "null",
     /,
     *,
+    flow: str | None = None,
+    variables: Annotated[str, Parameter(name="--vars", allow_leading_hyphen=True)] = "{}",
+    tenant: TenantOpt = DEFAULT_TENANT,
     cron: str | None = None,
     timezone: str = "UTC",
     at: str | None = None,
@@ -34,7 +38,7 @@ async def create(  # noqa: PLR0913 - they are what a schedule is
     replace: opt.Flag = False,
     target: Target = HERE,
 ) -> None:
-    """Have an agent sent a message by a cron expression, at an instant, or after a delay.
+    """Have an agent sent a message, or a flow started, by a cron expression, at an instant, or after a delay.
 
     The same call again changes nothing; other values for a name that is there are refused, or take
     its place with `--replace`. A time of day that a change of the clock leaves out fires once, at
@@ -43,7 +47,8 @@ async def create(  # noqa: PLR0913 - they are what a schedule is
     Examples:
     `callboard schedules create report desk/main '{}' --cron "30 8 * * MON-FRI" --timezone Asia/Tokyo`;
     `callboard schedules create reminder desk/main '"call back"' --at 2027-03-01T09:00:00+01:00`;
-    `callboard schedules create retry shop/42 --delay-s 3600`
+    `callboard schedules create retry shop/42 --delay-s 3600`;
+    `callboard schedules create nightly --flow billing/report --vars '{"days": 1}' --cron "0 3 * * *"`
 
     Parameters
     ----------
@@ -51,6 +56,12 @@ async def create(  # noqa: PLR0913 - they are what a schedule is
         Unique per tenant.
     payload
         The message as JSON; - reads it from standard input.
+    flow
+        APP/FLOW, in place of an agent: each tick starts a run of this flow.
+    variables
+        What these runs begin with, a JSON object; - reads it from standard input, @FILE from a file.
+    tenant
+        The owner of these runs.
     cron
         Minute, hour, day of month, month, day of week; or six fields with the second first.
     timezone
@@ -64,20 +75,18 @@ async def create(  # noqa: PLR0913 - they are what a schedule is
     replace
         Take these values in place of those that are there.
     """
-    data = opt.parse_json(payload, what="the message")
     instant = None if at is None else _instant(at)
+    when: dict[str, Any] = {"cron": cron, "timezone": timezone, "at": instant, "delay_s": delay_s}
+    when |= {"catch_up": catch_up, "replace": replace}
+    data = opt.parse_json(payload, what="the message")
+    if (agent is None) == (flow is None):
+        raise ContractError("name an agent, or a flow with --flow APP/FLOW; one of both")
+    app, graph, given = ("", "", {}) if flow is None else _start(flow, variables)
     async with target.client() as runtime:
-        made = await runtime.schedules.create(
-            name,
-            agent,
-            data,
-            cron=cron,
-            timezone=timezone,
-            at=instant,
-            delay_s=delay_s,
-            catch_up=catch_up,
-            replace=replace,
-        )
+        if agent is not None:
+            made = await runtime.schedules.create(name, agent, data, **when)
+        else:
+            made = await schedule_flow(runtime, app, name, graph, vars=given, tenant=tenant, **when)
     _print(made, target)
 
 
@@ -171,6 +180,17 @@ async def delete(
     async with target.client() as runtime:
         await runtime.schedules.delete(name, tenant=tenant)
     return target.tell({"name": name, "tenant": tenant, "deleted": True}, f"deleted {name}")
+
+
+def _start(flow: str, variables: str) -> tuple[str, str, dict[str, Any]]:
+    """Return the app, the flow and the vars of what ticks start."""
+    app, _, graph = flow.partition("/")
+    if not graph or ":" in graph:
+        raise ContractError(f"--flow {flow!r} is no flow: give APP/FLOW, such as billing/refund")
+    given = opt.parse_json(variables, what="--vars")
+    if not isinstance(given, dict):
+        raise ContractError("--vars: give a JSON object, such as '{\"order\": 7}'")
+    return app, graph, given
 
 
 def _instant(text: str) -> datetime:

@@ -14,7 +14,8 @@ from actors.kernel.storage.token import ApiToken, NewToken, Scope
 from actors.kernel.text import is_name
 from actors.storage.tokens import BEARER, digest_of, new_secret
 from compose.commands.options import HERE, Target, span_s
-from compose.commands.output import Exit, NoDataError, ago, picked, print_json, visible
+from compose.commands.output import Exit, NoDataError, ago, picked, print_json
+from compose.host.visible import visible
 
 ScopeOpt = Annotated[list[Scope] | None, Parameter(negative="")]
 _SHOWN: Final = (

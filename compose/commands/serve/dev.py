@@ -18,11 +18,12 @@ from rich.text import Text
 from actors.errors import ContractError
 from compose.assembly.settings import read_settings
 from compose.commands.options import DebugFlag, Flag, ServedArg
-from compose.commands.output import Exit, ago, visible
+from compose.commands.output import Exit, ago
 from compose.commands.runs.list import status_text
 from compose.commands.terminal import console
 from compose.host.loader import check_spec
 from compose.host.process import Stop
+from compose.host.visible import visible
 from compose.tools.reload import Snapshot, develop
 from compose.tools.statuses import colour_of
 

@@ -23,6 +23,7 @@ from compose.commands.sessions.look import AppOpt, OwnerOpt, SessionArg, node_to
 from compose.commands.sessions.nodes import all_nodes, find_node
 from compose.commands.sessions.tree import tree_of
 from compose.commands.terminal import console
+from compose.host.visible import visible
 
 
 async def switch(
@@ -86,7 +87,7 @@ def _ask(session: str) -> None:
     remedy = f"say --yes to delete session {session} for good"
     if not sys.stdin.isatty():
         raise ContractError(f"nobody can be asked here: {remedy}")
-    sys.stderr.write(f"Delete session {session} for good? [y/N] ")
+    sys.stderr.write(visible(f"Delete session {session} for good? [y/N] "))
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise ContractError(f"nothing was deleted: {remedy}")

@@ -18,10 +18,11 @@ from actors.sessions.runtime import APP, AgentRuntime
 from compose.commands import options as opt
 from compose.commands.inspect.history import print_turn
 from compose.commands.options import HERE, Target
-from compose.commands.output import ago, picked, print_json, visible
+from compose.commands.output import ago, picked, print_json
 from compose.commands.sessions.nodes import all_nodes, node_text
 from compose.commands.sessions.tree import NodeLine, tree_of
 from compose.commands.terminal import console, say
+from compose.host.visible import visible
 from compose.tools.history import turn_to_json
 
 SHOWN: Final = 50

@@ -16,6 +16,7 @@ from actors.sessions.events import EVENTS, SessionEvent
 from compose.commands.output import short
 from compose.commands.sessions.nodes import lines_of_blocks
 from compose.commands.sessions.tree import SHOWN_ID
+from compose.host.visible import visible
 
 YOU: Final = "you> "
 STEP: Final = "  "
@@ -62,7 +63,7 @@ class JsonScreen(ChatScreen):
 
     @override
     def note(self, text: str, *, style: str = "dim") -> None:
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(visible(text) + "\n")
 
 
 class TextScreen(ChatScreen):
@@ -209,12 +210,12 @@ class TextScreen(ChatScreen):
 
 
 def asked(said: dict[str, Any]) -> str:
-    """Return what a person is asked about: a tool with its arguments, or what the agent says."""
+    """Return what a person is asked about, see `visible`: a tool with its arguments, or what the agent says."""
     args = said.get("args")
     if isinstance(args, dict) and args.keys() == {"risk", "arguments"}:
         args = args["arguments"]
     what = str(said["what"]).removeprefix("tool ")
-    return what if args is None else f"{what} {short(args)}"
+    return visible(what if args is None else f"{what} {short(args)}")
 
 
 def _queued(said: dict[str, Any]) -> str:

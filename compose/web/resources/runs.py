@@ -49,6 +49,8 @@ _STATUSES: Final[dict[State, tuple[RunStatus, ...]]] = {
     "cancelled": (RunStatus.CANCELLED,),
 }
 KEY: Final = "idempotency-key"
+MIN_PRIORITY: Final = 5
+"""The lowest without the scope `operate`: lower ones keep the runs of others in the tenant waiting."""
 _GONE: Final = "the client that read it is gone"
 """The reason of such a cancel."""
 
@@ -63,7 +65,7 @@ class NewRunJson(StrictModel):
         mode: Which agent executes the run.
         parent_node: The node that the run goes on from; ``root``: it begins the conversation anew.
         on_conflict: When a run of the session is open: wait behind it, join it, be refused, or cancel it first.
-        priority: Lower first, among runs of different sessions.
+        priority: Lower first, among runs of different sessions; below `MIN_PRIORITY` with the scope `operate`.
     """
 
     text: str | None = None
@@ -72,7 +74,7 @@ class NewRunJson(StrictModel):
     mode: str = DEFAULT_MODE
     parent_node: str | None = None
     on_conflict: OnConflict = "queue"
-    priority: int = Field(default=5, ge=-MAX_INT, le=MAX_INT)
+    priority: int = Field(default=MIN_PRIORITY, ge=-MAX_INT, le=MAX_INT)
 
     @model_validator(mode="after")
     def _says_something(self) -> NewRunJson:
@@ -200,6 +202,8 @@ def check_mode(call: WebCall, found: FoundSession, mode: str) -> None:
 
 async def started(call: WebCall, app: str | None, body: NewRunJson) -> SessionRun:
     """Start the run that a request asks for; durable on return."""
+    if body.priority < MIN_PRIORITY:
+        call.principal.check("operate")
     found = await call.session(app)
     check_mode(call, found, body.mode)
     return await found.agents.start(

@@ -304,6 +304,11 @@ class Links:
         for link in reversed(self._links):
             self._free.put_nowait(link)
 
+    @property
+    def outage_s(self) -> float:
+        """The seconds for which calls wait for a server that went away."""
+        return self._settings.outage_s
+
     async def fetch(self, doing: str, sql: LiteralString, *args: object) -> list[Row]:
         """See `Link.fetch`."""
         attempt = partial(self._attempt, doing, sql, *args)

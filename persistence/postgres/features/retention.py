@@ -19,6 +19,7 @@ SQL_FORGET_AGENT: Final[LiteralString] = (
     "select open_run, state, follows, messages, letters, runs, more from forget_agent($1,$2,$3,$4,$5)"
 )
 SQL_FORGET_OLD: Final[LiteralString] = "select forget_old($1, $2) as n"
+SQL_FORGET_IDS: Final[LiteralString] = "select taken, last from forget_ids($1, $2)"
 
 
 class Retention(RetentionStore):
@@ -34,6 +35,8 @@ class Retention(RetentionStore):
         self, owner: HostIncarnation, links: Links, remove_objects: Callable[[int], Awaitable[int]]
     ) -> None:
         self._me, self._links, self._remove_objects = owner, links, remove_objects
+        self._id = b""
+        """Behind which id of a message it looks next for ids that name no run: these go sooner than others."""
 
     @override
     async def sweep(self, *, older_than_s: float | None, limit: int = 200) -> int:
@@ -50,9 +53,11 @@ class Retention(RetentionStore):
         """Also moves ids of messages that are done for an hour."""
         args = (_span(older_than_s), limit)
         taken = int(await self._links.value("forgetting", SQL_FORGET_OLD, *args))
+        [row] = await self._links.fetch("forgetting ids", SQL_FORGET_IDS, self._id, limit)
+        self._id = row["last"] or b""
         if taken < limit:
             await self._remove_objects(limit)
-        return taken
+        return taken + int(row["taken"])
 
     @override
     async def forget_agent(

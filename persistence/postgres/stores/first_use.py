@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Mapping
 from importlib import resources
 from typing import Final, Literal, TypeAlias
 
+from actors.kernel.backoff import Backoff
+from persistence.blockers import SQL_READERS, say_blockers
 from persistence.errors import RefusedError
+from persistence.migrate import LOCK_WAIT_S
 from persistence.postgres.connection.link import Links, Row
 
 StoreName: TypeAlias = Literal[
@@ -20,6 +25,10 @@ NEEDED: Final[Mapping[StoreName, int]] = {"vectors": 2}
 _MISSING: Final = frozenset(("42P01", "42703", "42883"))
 """SQLSTATE of a table, column or function that is not there. A database that lost its last commits may have
 lost tables that this process has used."""
+_LOCKED: Final = "55P03"
+"""SQLSTATE of a lock that was not to be had in time."""
+AGAIN_S: Final = 60.0
+"""So long tables are used before it is asked again whether they are up to date."""
 _FIRST_USE: Final = """
 do $first_use$
 declare there int;
@@ -30,13 +39,14 @@ begin
   if there >= {version} then return; end if;
   begin
     perform pg_advisory_xact_lock(hashtext('callboard store tables'));
+    perform set_config('lock_timeout', '{lock_wait_s}s', true);
     create table if not exists store_tables (
       name text primary key, version int not null, made_at timestamptz not null default clock_timestamp());
     there := coalesce((select s.version from store_tables s where s.name = '{name}'), 0);
     {steps}
     insert into store_tables as s (name, version) values ('{name}', {version})
       on conflict (name) do update set version = excluded.version where s.version < excluded.version;
-  exception when insufficient_privilege then
+  exception when insufficient_privilege or lock_not_available then
     if coalesce(there, 0) < {needed} then raise; end if;
   end;
 end $first_use$
@@ -57,6 +67,10 @@ class StoreTables:
     the right to create tables may use those that are there; what a newer version adds is left to another user.
     If the store's statements need it, calls are refused until then.
 
+    A lock that another session has, a back-up for example, is asked for for half a second, so that nobody waits
+    behind that. Meanwhile tables of an older version are used; where statements need more, calls wait, and a
+    log line names the session.
+
     Args:
         links: For one statement at a time. Their schema has been migrated.
         name: Of the file in `schema/stores` that makes the tables.
@@ -64,11 +78,12 @@ class StoreTables:
 
     def __init__(self, links: Links, name: StoreName) -> None:
         self._links, self._name = links, name
-        self._are_made = False
+        self._made_until = -math.inf
+        """By the event loop's clock: then it is looked again whether the tables are up to date."""
 
     async def fetch(self, doing: str, sql: str, *args: object) -> list[Row]:
         """Return the rows of a statement on the tables. See `Link.fetch`, also for errors."""
-        if self._are_made:
+        if asyncio.get_running_loop().time() < self._made_until:
             try:
                 return await self._links.fetch(doing, sql, *args)
             except RefusedError as exc:
@@ -78,9 +93,30 @@ class StoreTables:
         return await self._links.fetch(doing, sql, *args)
 
     async def make(self) -> None:
-        """Make the tables unless they are there. See `Link.fetch` for errors."""
-        await self._links.fetch(f"making tables of {self._name}", first_use(self._name))
-        self._are_made = True
+        """Make the tables unless they are there. See `Link.fetch` for errors.
+
+        Raises:
+            RefusedError: See above; or another session reads the tables for longer than calls wait.
+        """
+        loop, backoff, tables = (
+            asyncio.get_running_loop(),
+            Backoff(0.5, 5.0),
+            f"tables of {self._name}",
+        )
+        begun = loop.time()
+        while True:
+            try:
+                await self._links.fetch(f"making {tables}", first_use(self._name))
+            except RefusedError as exc:
+                waited_s = loop.time() - begun
+                if exc.sqlstate != _LOCKED or waited_s > self._links.outage_s:
+                    raise
+                if readers := await self._links.fetch("looking for who reads", SQL_READERS):
+                    say_blockers(readers, migration=tables, waited_s=round(waited_s))
+                await asyncio.sleep(backoff.next_s())
+            else:
+                self._made_until = loop.time() + AGAIN_S
+                return
 
 
 def first_use(name: StoreName) -> str:
@@ -91,4 +127,6 @@ def first_use(name: StoreName) -> str:
         file = f"{name}.sql" if version == 1 else f"{name}_{version}.sql"
         steps += _STEP.format(version=version, tables=folder.joinpath(file).read_text("utf-8"))
     needed = NEEDED.get(name, 1)
-    return _FIRST_USE.format(name=name, steps=steps, version=newest, needed=needed)
+    return _FIRST_USE.format(
+        name=name, steps=steps, version=newest, needed=needed, lock_wait_s=LOCK_WAIT_S
+    )

@@ -114,3 +114,16 @@ def test_a_log_line_holds_every_extra(as_json: bool) -> None:
         assert (found["event"], found["shards"], found["note"]) == ("host.serving", 16, "a b")
     else:
         assert line.endswith('host.serving shards=16 note="a b"')
+
+
+def test_a_log_line_cannot_steer_the_terminal() -> None:
+    """What somebody outside wrote, a name or an error, is shown as signs; to programs as it is."""
+    name = "desk/\x1b[2J\u202ep\u0430y"
+    record = logging.makeLogRecord({"msg": "%s", "args": (name,), "agent": name})
+    record.exc_info = (RuntimeError, RuntimeError(name), None)
+    line = LineFormatter(as_json=False).format(record)
+    program = json.loads(LineFormatter(as_json=True).format(record))
+
+    assert not {"\x1b", "\u202e", "\u0430"}.intersection(line)
+    assert line.count(r"desk/␛[2J\u202ep\u0430y") == 3
+    assert program["agent"] == name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -12,10 +13,9 @@ from actors.kernel.runtime.ids import RunId
 from compose.commands.output import Exit
 from tests.behaviour.test_http_graphs import flows_at
 from tests.integration.compose.commandline import Cli
+from tests.integration.compose.test_unreachable import BUNDLE
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.harness.servers import TestPostgres
 
 pytestmark = pytest.mark.postgres
@@ -33,6 +33,11 @@ async def waiting(cli: Cli, run: str) -> Any:
         while not (shown := (await cli.call("graphs", "show", run, "--json")).data)["waits"]:
             pass
     return shown
+
+
+def write(file: str, text: str) -> None:
+    """Put it in place of what is there."""
+    Path(file).write_text(text, encoding="utf-8")
 
 
 async def tampered(cli: Cli, run: str) -> None:
@@ -142,6 +147,44 @@ async def test_a_run_is_paused_told_and_begun_again(cli: Cli, tmp_path: Path) ->
         assert (odd.code, "it is none" in odd.err) == (Exit.USAGE, True)
         over = await cli.call("graphs", "pause", run)
         assert "it is completed" in over.err
+
+
+@pytest.mark.item(447, 452, 463)
+async def test_a_run_is_taken_away_and_begun_again(cli: Cli, tmp_path: Path) -> None:
+    """From a file that is checked as a whole; one of another release's day can be read."""
+    async with cli.host() as runtime:
+        await flows_at("billing").register(runtime)
+        begin = ("graphs", "start", "billing", "refund", '{"order": 7}', "--json")
+        run = (await cli.call(*begin)).data["run"]
+        await waiting(cli, run)
+        file = str(tmp_path / "run.json")
+        done = await cli.call("graphs", "export", run, "-o", file)
+        assert (done.code, done.out) == (Exit.OK, "")
+        assert "1 run(s), 3 records; content is included" in done.err
+        checked = (await cli.call("graphs", "import", "billing", file, "--check", "--json")).data
+        assert (checked["exported"], checked["status"], checked["records"]) == (run, "waiting", 3)
+        verdict = (await cli.call("graphs", "verify", run, "--json")).data
+        assert checked["head"] == verdict["head_hash"]
+        other = ""
+        for bundle in (file, BUNDLE):
+            order = ("graphs", "import", "billing", bundle, "--id", Path(bundle).stem)
+            other = (await cli.call(*order)).out.strip()
+            assert (await cli.call(*order)).out.strip() == other != run
+            await waiting(cli, other)
+            await cli.call("graphs", "resume", other, "ok/1", '"yes"')
+            assert await runtime.result(RunId(other)) == "order 7 paid"
+        ended = (await cli.call("graphs", "export", other, "--no-subruns")).out
+        write(file, ended)
+        over = await cli.call("graphs", "import", "billing", file)
+        assert (over.code, "its run is completed: --check" in over.err) == (Exit.USAGE, True)
+        assert (await cli.call("graphs", "import", "billing", file, "--check")).code == Exit.OK
+        write(file, ended.replace("order 7", "order 8"))
+        lie = await cli.call("graphs", "import", "billing", file, "--check")
+        assert lie.code == Exit.USAGE
+        assert f"{file}: ledgers.{other}.items[" in lie.err
+        assert "record hash mismatch. Export the run again" in lie.err
+        gone = await cli.call("graphs", "import", "billing", str(tmp_path / "none.json"))
+        assert (gone.code, "cannot read" in gone.err) == (Exit.USAGE, True)
 
 
 async def test_flows_alone_cannot_be_talked_to(cli: Cli) -> None:

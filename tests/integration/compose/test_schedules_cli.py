@@ -51,6 +51,16 @@ def test_a_schedule_is_created_listed_shown_and_deleted(cli: Cli) -> None:
     assert (deleted.out.strip(), empty.out.strip()) == ("deleted report", "no schedules")
 
 
+def test_a_schedule_may_start_a_flow(cli: Cli) -> None:
+    """Its runs are those of one agent of the flow, and of the tenant that is named."""
+    words = ("schedules", "create", "nightly", "--flow", "billing/refund", "--tenant", "acme")
+    made = cli(*words, "--vars", '{"order": 7}', *BERLIN, "--json").data
+
+    assert made["agent"] == "acme:billing/refund:schedule:nightly"
+    assert made["payload"] == {"vars": {"order": 7}, "actor_id": None, "session_id": None}
+    assert cli("schedules", "show", "nightly", "--tenant", "acme", "--json").data == made
+
+
 def test_create_may_be_run_again_and_says_what_differs(cli: Cli) -> None:
     """Exit code 2 for other values, until --replace is said."""
     first = cli("schedules", "create", "report", "desk/main", "1", *BERLIN, "--json").data
@@ -125,6 +135,12 @@ REFUSED: Final[list[tuple[list[str], int, str]]] = [
     (["create", "x", "desk/a", "1", "--at", "tomorrow"], 2, "'tomorrow' is no instant"),
     (["create", "x", "desk/a", "1", "--delay-s", "-1"], 2, "give 0 or more"),
     (["create", "x", "desk/a", "1"], 2, "one of cron, at and delay_s"),
+    (["create", "x", "--delay-s", "1"], 2, "name an agent, or a flow with --flow APP/FLOW"),
+    (["create", "x", "desk/a", "--flow", "a/b", "--delay-s", "1"], 2, "one of both"),
+    (["create", "x", "--flow", "billing", "--delay-s", "1"], 2, "give APP/FLOW"),
+    (["create", "x", "--flow", "a/b:c", "--delay-s", "1"], 2, "give APP/FLOW"),
+    (["create", "x", "--flow", "a/b", "--vars", "[1]", "--delay-s", "1"], 2, "give a JSON object"),
+    (["create", "x", "--flow", "a/b", "--vars", '{"_x": 1}', "--delay-s", "1"], 2, "_x"),
     (["create", "x y", "desk/a", "1", "--delay-s", "1"], 2, "schedule name 'x y' is not valid"),
     (["create", "x", "desk", "1", "--delay-s", "1"], 2, "agent id 'desk' is not valid"),
     (["create", "x", "desk/a", "{", "--delay-s", "1"], 2, "the message"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -10,11 +10,9 @@ from compose.cli import run
 from compose.commands.output import Exit
 from tests.unit.test_help import COMMANDS
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 NOWHERE = "postgresql://u:hidden-word@127.0.0.1:1/d"
 NO_NATS = "nats://u:hidden-word@127.0.0.1:1"
+BUNDLE = str(Path(__file__).with_name("waiting_run.json"))
 ORDERS: dict[str, list[str]] = {
     "send": ["desk/a", "{}"],
     "ask": ["desk/a", "{}"],
@@ -69,6 +67,8 @@ ORDERS: dict[str, list[str]] = {
     "graphs steer": ["r", "hi"],
     "graphs limits": ["r", "{}"],
     "graphs snapshot": ["r", "x"],
+    "graphs export": ["r", "-o", "out.json"],
+    "graphs import": ["billing", BUNDLE],
     "graphs restore": ["billing", '{"snapshot_id": "x", "run_id": "r"}'],
     "memory list": [],
     "memory show": ["units", "--about", "user:7"],

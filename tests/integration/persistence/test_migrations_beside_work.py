@@ -16,8 +16,12 @@ from persistence import migrate as module
 from persistence.errors import MigrationError
 from persistence.migrate import SQL_LOCK, TABLES, catch_up, migrate
 from persistence.postgres import open_postgres_store
+from persistence.postgres.stores import first_use
+from persistence.postgres.stores.first_use import StoreTables
+from persistence.postgres.stores.vectors import PgVectorStore
 from persistence.schema_files import LATER, NO_TRANSACTION, Migration, known_migrations
 from tests.conformance.bed import message
+from tests.conformance.stores.places import Place, links_to, make
 from tests.integration.persistence.hosts import connected, host, sql
 from tests.system.waiting import until
 
@@ -191,6 +195,64 @@ async def test_a_host_starts_with_the_old_schema_where_it_can(
             return bool(await sql(postgres_dsn, schema, SQL_RECORD, NEXT))
 
         await until(is_applied, "the host has caught up")
+
+
+MEMORIES_1: Final = (
+    "drop index memories_by_id; create unique index memories_ids on memories (tenant, id);"
+    "update store_tables set version = 1 where name = 'memories'"
+)
+VECTORS_1: Final = (
+    "alter table vector_collections drop column embedder;"
+    "update store_tables set version = 1 where name = 'vectors'"
+)
+SQL_VERSION: Final = "select version from store_tables where name = $1"
+
+
+async def test_a_store_uses_tables_of_before_while_somebody_reads_them(
+    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits behind it, and they are brought up to date when the reader has ended."""
+    monkeypatch.setattr(first_use, "AGAIN_S", 0.0)
+    place = Place(postgres_dsn, schema)
+    await open_once(postgres_dsn, schema)
+    async with links_to(place) as links, connected(postgres_dsn, schema) as other:
+        await StoreTables(links, "memories").make()
+        await other.execute(MEMORIES_1)
+        tables = StoreTables(links, "memories")
+        async with back_up(postgres_dsn, schema, "memories"), asyncio.timeout(10):
+            reads = asyncio.ensure_future(tables.fetch("reading", "select from memories"))
+            for _ in range(20):
+                await other.execute("delete from memories")
+            assert await reads == []
+            assert await other.fetchval(SQL_VERSION, "memories") == 1
+        await tables.fetch("reading", "select from memories")
+
+        assert await other.fetchval(SQL_VERSION, "memories") == 2
+
+
+async def test_a_store_that_needs_newer_tables_waits_and_nobody_behind_it(
+    postgres_dsn: str, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said who reads them; the call goes on when that has ended."""
+    place = Place(postgres_dsn, schema)
+    await make(place)
+    async with links_to(place) as links, connected(postgres_dsn, schema) as other:
+        await other.execute(VECTORS_1)
+        store = PgVectorStore(StoreTables(links, "vectors"), tenant="acme")
+        async with back_up(postgres_dsn, schema, "vector_collections") as reader:
+            search = asyncio.ensure_future(store.search([1, 2]))
+            await until(lambda: bool(waits_said(caplog)), "it is said")
+            async with asyncio.timeout(10):
+                for _ in range(20):
+                    await other.execute("delete from vector_collections")
+            assert not search.done()
+        async with asyncio.timeout(20):
+            assert await search == []
+
+    said = vars(waits_said(caplog)[0])
+    assert said["migration"] == "tables of vectors"
+    [blocker] = said["blockers"]
+    assert blocker.startswith(f"pid {reader.get_server_pid()} (back-up, for ")
 
 
 @pytest.mark.parametrize(

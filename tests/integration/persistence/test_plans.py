@@ -70,6 +70,7 @@ SELDOM: Final = frozenset(
         "SQL_MEET_STREAM",
         "SQL_NEXT_STREAM_EPOCH",
         "SQL_OPEN_RUNS",
+        "SQL_READERS",
         "SQL_READ_CLOCK",
         "SQL_AWAKE_RUNS",
         "SQL_SLEEPERS",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -123,6 +124,35 @@ async def test_ids_of_messages_are_kept_for_eight_days(
 
     assert await rows_of(postgres_dsn, schema, "message_ids", "inbox", "runs") == [0, 1, 0]
     assert len(await bed.store.arrivals.deliver([mail, waiting])) == 1
+
+
+@pytest.mark.parametrize("older_than_s", [30 * 86_400.0, None], ids=["a month", "for ever"])
+async def test_ids_that_name_no_run_go_after_eight_days_whatever_is_kept(
+    bed: Bed, postgres_dsn: str, schema: str, older_than_s: float | None
+) -> None:
+    """Those of an agent that was forgotten, and of what was no message, behind any number of ids of runs."""
+    forget = partial(bed.store.retention.forget_old, older_than_s=older_than_s, limit=2)
+    for n in range(5):
+        await (await bed.begin(id=f"kept {n}")).complete()
+    await (await bed.begin(agent=CLERK, id="forgotten")).complete()
+    await step_clock(postgres_dsn, schema, timedelta(days=1))
+    while await forget():
+        pass
+    await bed.store.retention.forget_agent(CLERK)
+    await sql(
+        postgres_dsn,
+        schema,
+        "insert into message_ids select sha256(n::text::bytea), null, present() from generate_series(1, 5) n",
+    )
+
+    known = []
+    for days in (8.5, 9.5):
+        await step_clock(postgres_dsn, schema, timedelta(days=days))
+        for _ in range(8):  # each looks at two of eleven ids, and every sixth at the rest
+            await forget()
+        known += await rows_of(postgres_dsn, schema, "message_ids")
+
+    assert known == [11, 5]
 
 
 async def test_an_id_that_is_being_moved_is_known(bed: Bed, postgres_dsn: str, schema: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -16,11 +17,12 @@ ROOT = Path(__file__).resolve().parents[3]
 DOCUMENTS = ["docs/semantics.md", "docs/replay.md", "docs/subjects.md", "docs/missing.md"]
 
 
-def run(name: str, *arguments: str, said: str = "") -> str:
-    """What the example prints; `said`: what a person types."""
+def run(name: str, *arguments: str, said: str = "", **env: str) -> str:
+    """What the example prints; `said`: what a person types; `env`: more variables."""
     done = subprocess.run(
         [sys.executable, f"examples/{name}/{name}.py", *arguments],
         cwd=ROOT,
+        env=os.environ | env,
         capture_output=True,
         text=True,
         input=said,
@@ -211,3 +213,26 @@ def test_the_long_chat_says_what_its_windows_were_made_of(model: str) -> None:
     assert int(receipts[-1][2]) > 0
     last = printed.splitlines()[-1]
     assert last.startswith("28 turns are kept; the next window: summary 1 (")
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.item(391, 398, 401, 441)
+def test_the_pipeline_proves_that_each_file_was_done_once(
+    postgres_dsn: str, schema: str, tmp_path: Path
+) -> None:
+    """Its host is killed with 25 results in the log, and with five answers under way that get lost."""
+    server = {"CALLBOARD_POSTGRES_URL": postgres_dsn, "CALLBOARD_SCHEMA": schema}
+    first, second, *proofs = run("pipeline", "--data", str(tmp_path), **server).splitlines()
+
+    assert first.startswith("50 files, 25 results are in the log: SIGKILL for host ")
+    assert second == "the other one goes on. The run is completed: 1275 words"
+    assert proofs == [
+        "  proved  the service did 50 effects, for 50 files",
+        "  proved  they have 50 idempotency keys",
+        "  proved  30 are of the dead host, 20 of the other one",
+        "  proved  25 calls without a result came again, with the same keys",
+        "  proved  5 of them were done already, and were not done again",
+        "  proved  the run's ledger has 50 results, those of the service",
+        "  proved  its 105 records are one chain",
+        "  proved  without its last record it is refused",
+    ]

@@ -83,6 +83,17 @@ def test_a_run_that_is_no_coroutine_function_is_refused(by: str, run: Any, probl
         ways[by]()
 
 
+@pytest.mark.parametrize("is_partial", [False, True])
+def test_a_class_that_makes_no_agents_is_refused_as_a_factory(*, is_partial: bool) -> None:
+    """When it is registered: it says what `run` is. Of other factories that is known of what they make."""
+    registry, class_ = Registry(), type(made_of(plain))
+
+    with pytest.raises(RegistrationError, match=r"Odd is not an agent: .* a plain `def`"):
+        registry.add_type("other", partial(class_) if is_partial else class_)
+    assert not registry.is_served(AgentId("other", "1"))
+    registry.add_type("other", type("Later", (), {"run": property(plain)}))
+
+
 @pytest.mark.parametrize("run", [coroutine, wrapped, partial(coroutine), Callable_()])
 def test_a_coroutine_function_is_known_in_every_guise(run: Callable[..., Any]) -> None:
     """Wrapped, with arguments, as an object: only what is certainly none is refused."""

@@ -173,11 +173,11 @@ def test_json_lines_are_events(capsys: pytest.CaptureFixture[str]) -> None:
     screen = JsonScreen()
     for type_, payload, _ in SAID:
         screen.event(event(type_, payload), depth=1)
-    screen.note("aside")
+    screen.note("aside\x1b[2J")
     out, err = capsys.readouterr()
 
     assert [json.loads(line)["type"] for line in out.splitlines()] == [*EVENT_TYPES]
-    assert err == "aside\n"
+    assert err == "aside␛[2J\n"
 
 
 def test_a_question_shows_what_a_tool_would_be_given() -> None:
@@ -185,3 +185,5 @@ def test_a_question_shows_what_a_tool_would_be_given() -> None:
     assert asked({"what": "tool refund", "args": ARGS}) == 'refund {"order": "7"}'
     assert asked({"what": "pay", "args": {"to": "Kim"}}) == 'pay {"to": "Kim"}'
     assert asked({"what": "go on", "args": None}) == "go on"
+    hidden = {"what": "pay\x1b[2J", "args": {"to": "K\u202em"}}
+    assert asked(hidden) == r'pay␛[2J {"to": "K\u202em"}'

@@ -10,6 +10,7 @@ import pytest
 FLOWS: Final = "tests.behaviour.test_flows"
 WAITS: Final = "tests.behaviour.test_flow_waits"
 PARTS: Final = "tests.behaviour.test_flow_parts"
+BUNDLES: Final = "tests.behaviour.test_flow_bundles"
 RACES: Final = "tests.behaviour.test_flow_races"
 DEATHS: Final = "tests.behaviour.test_flow_deaths"
 
@@ -59,12 +60,14 @@ TESTED: Final = {
     441: f"{FLOWS}:test_an_effect_in_doubt_is_decided_by_an_operator",
     446: f"{FLOWS}:test_a_tampered_record_is_found",
     447: f"{FLOWS}:test_a_tampered_record_is_found",
+    452: f"{BUNDLES}:test_a_bundle_begins_a_new_run",
     454: f"{FLOWS}:test_flows_of_an_app_have_names_of_their_own",
     455: f"{WAITS}:test_an_instant_is_waited_for_in_any_zone",
     457: f"{WAITS}:test_an_event_reaches_who_waits_in_its_scope",
     458: f"{RACES}:test_one_event_wakes_many_flows",
     459: f"{FLOWS}:test_a_flow_goes_through_its_nodes",
     460: f"{FLOWS}:test_a_run_has_limits_namespaces_and_traces",
+    463: f"{BUNDLES}:test_a_run_is_taken_away_whole",
     472: f"{FLOWS}:test_a_run_has_limits_namespaces_and_traces",
     473: f"{FLOWS}:test_a_run_has_limits_namespaces_and_traces",
     474: f"{FLOWS}:test_a_flow_goes_through_its_nodes",
@@ -84,10 +87,8 @@ MEANS_NOTHING: Final = {
     449: "functions, which both drivers share",
     450: _HOST,
     451: _HOST,
-    452: "snapshots of flows have tests of their own",
     453: "what is wanted of a run is a signal of it: durable, once by its id, in order",
     456: _WHOLE,
-    463: "bundles are the embedded driver's",
     479: _IMPORTS,
 }
 

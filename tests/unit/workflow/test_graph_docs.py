@@ -21,7 +21,7 @@ PAGES = {
     "limits": 1,
     "snapshots": 3,
     "provenance": 1,
-    "drivers": 1,
+    "drivers": 2,
     "pages": 0,
 }
 

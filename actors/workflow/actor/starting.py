@@ -1,0 +1,78 @@
+"""The starts of runs of flows: the message that a run begins with, at once or by a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from actors.kernel.runtime.ids import DEFAULT_TENANT
+from actors.kernel.store.schedule import Schedule
+from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.errors import GraphError
+from actors.runtime.runtime import Runtime
+from actors.workflow.actor.flow_address import flow_address
+from actors.workflow.actor.flows import Flows
+from actors.workflow.machine.variables import check_callers
+
+
+async def schedule_flow(
+    runtime: Runtime,
+    app: str | Flows,
+    name: str,
+    flow: str,
+    *,
+    vars: Mapping[str, Any] | None = None,  # noqa: A002 - the name of the source
+    actor_id: str | None = None,
+    session_id: str | None = None,
+    tenant: str = DEFAULT_TENANT,
+    **when: Any,
+) -> Schedule:
+    """Return the schedule of this name, by which each tick starts a run of a flow; create it if there is none.
+
+    The id of a run is made of tenant, name and tick, so a tick is one run. They are runs of the agent
+    ``<app>/<flow>:schedule:<name>``, one after the other: each begins when the one before has ended.
+
+    Args:
+        runtime: Where schedules are rows; it may be a client.
+        app: See `FlowRuns`.
+        name: Of the schedule.
+        flow: The graph.
+        vars: See `FlowRuns.start`, as for the next two.
+        actor_id: See `vars`.
+        session_id: See `vars`.
+        tenant: The owner.
+        when: `cron`, `timezone`, `at`, `delay_s`, `catch_up` and `replace` of `Schedules.create`.
+
+    Raises:
+        GraphError: See `FlowRuns.start`, as for the next two.
+        NotSerializableError: See `GraphError`.
+        MessageTooLargeError: See `GraphError`.
+        ScheduleExistsError: See `Schedules.create`, as for the next one.
+        InvalidScheduleError: See `ScheduleExistsError`.
+    """
+    told = start_told(app, flow, vars, actor_id=actor_id, session_id=session_id)
+    type_ = app if isinstance(app, str) else app.app
+    agent = flow_address(type_, flow, f"schedule:{name}", tenant)
+    return await runtime.schedules.create(name, agent, told, **when)
+
+
+def start_told(
+    app: str | Flows,
+    flow: str,
+    variables: Mapping[str, Any] | None,
+    *,
+    actor_id: str | None,
+    session_id: str | None,
+) -> dict[str, Any]:
+    """Return the message that starts a run. See `FlowRuns.start`.
+
+    Raises:
+        GraphError: See `FlowRuns.start`, as for the next one.
+        NotSerializableError: See `GraphError`.
+    """
+    if not isinstance(app, str) and flow not in app.specs:
+        known = ", ".join(sorted(app.specs))
+        raise GraphError(f"flow {flow!r}", f"app {app.app!r} has none of this name, but {known}")
+    check_callers(variables or ())
+    clean = durable_copy(dict(variables or {}), "vars")
+    return {"vars": clean, "actor_id": actor_id, "session_id": session_id}

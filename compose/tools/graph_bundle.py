@@ -1,0 +1,232 @@
+"""The bundle of a run of a flow: taken from the rows of hosts, and read again, with doubt.
+
+Its format is that of embedded graphs: see `actors.workflow.export_run_history_bundle`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pydantic import BaseModel, ValidationError
+
+from actors.errors import ConflictError, ContractError, Facts
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.store.lists import RunFilter
+from actors.kernel.workflow.errors import GraphError, NoSuchRunError
+from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.step_record import verify_ledger_chain
+from actors.runtime import Runtime
+from actors.workflow import (
+    RUN_HISTORY_BUNDLE_VERSION_V1,
+    FlowRuns,
+    InMemoryLedgerStore,
+    InMemoryRunStore,
+    export_run_history_bundle,
+    replay_run_history,
+)
+from actors.workflow.machine.records import CONTROL, INBOX
+from actors.workflow.machine.recovery import record_from
+from actors.workflow.machine.variables import LIMITS, RECORDS, RUNTIME, namespace
+
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""Of a file that is read."""
+_NAMES: Final = (
+    "workflow_id",
+    "session_id",
+    "actor_id",
+    "parent_run_id",
+    "current_node",
+    "created_at",
+    "vars",
+)
+_OPEN: Final = ("waiting", "fork")
+"""Of a run that goes on: a cancel ends what is open, and leaves no record."""
+_NOTED: Final = (CONTROL, INBOX, RECORDS)
+_TRIES: Final = 10
+_PAGE: Final = 500
+
+
+class BundleError(Facts, ContractError):
+    """A file that is no whole bundle, or not what was exported."""
+
+    text = "{file}: {place}: {problem}. {remedy}"
+    file: Path
+    place: str
+    problem: str
+    remedy: str = "Export the run again"
+
+
+class RunBusyError(Facts, ConflictError):
+    """A run that writes faster than it can be read."""
+
+    text = "run {run_id} goes on while it is read. Pause it: callboard graphs pause {run_id}"
+    run_id: str
+
+
+class _Item(BaseModel):
+    record: dict[str, Any]
+
+
+class _Ledger(BaseModel):
+    run_id: str
+    total: int
+    items: list[_Item]
+
+
+class _Bundle(BaseModel):
+    root_run_id: str
+    run: dict[str, Any]
+    subruns: list[dict[str, Any]]
+    ledgers: dict[str, _Ledger]
+
+
+class CheckedBundle(NamedTuple):
+    """A bundle that is what was exported: its run, how many runs and records it has, its run's last hash."""
+
+    run: RunState
+    runs: int
+    records: int
+    head: str
+
+
+async def bundle_of(
+    runtime: Runtime, runs: FlowRuns, run_id: RunId, *, subruns: bool = True
+) -> dict[str, Any]:
+    """Return the bundle of a run, with the runs below it.
+
+    Raises:
+        NoSuchRunError: There is none of this id, or it was swept.
+        RunBusyError: It writes all the time.
+    """
+    states, ledgers = InMemoryRunStore(), InMemoryLedgerStore()
+    wanted = [run_id]
+    for one in wanted:
+        try:
+            state, records = await _at_rest(runtime, runs, one)
+        except NoSuchRunError:
+            if one == run_id:
+                raise
+            continue  # of the sub-graphs, one was swept
+        states.create_if_absent(state)
+        for record in records:
+            ledgers.append(record_from(record))
+        if subruns:
+            wanted += [child async for child in _children(runtime, runs, one)]
+    return export_run_history_bundle(
+        run_id=run_id, run_store=states, ledger_store=ledgers, include_subruns=subruns
+    )
+
+
+async def _at_rest(
+    runtime: Runtime, runs: FlowRuns, run_id: RunId
+) -> tuple[RunState, list[dict[str, Any]]]:
+    """Return a run and its records, between which it wrote nothing."""
+    for _ in range(_TRIES):
+        before = await runtime.store.reads.run(run_id)
+        state, records = await runs.state(run_id), await runs.ledger(run_id)
+        after = await runtime.store.reads.run(run_id)
+        if before is not None and after is not None and before.last_seq == after.last_seq:
+            return state, records
+    raise RunBusyError(run_id)
+
+
+async def _children(runtime: Runtime, runs: FlowRuns, run_id: RunId) -> AsyncIterator[RunId]:
+    last: RunId | None = None
+    while True:
+        among = RunFilter(parent=run_id, type=runs.app, tenant=runs.tenant, after=last)
+        rows = await runtime.store.lists.runs(among=among, limit=_PAGE)
+        for row in rows:
+            yield row.run_id
+        if len(rows) < _PAGE:
+            return
+        last = rows[-1].run_id
+
+
+def read_bundle(path: Path) -> CheckedBundle:
+    """Return the run of a bundle in a file, after a look at all of it.
+
+    Its chains of hashes are whole, and the records of each run lead to the state that the file has.
+
+    Raises:
+        BundleError: It is too large, no JSON, of another version, cut, or was changed. Names the place.
+        ContractError: It cannot be read.
+    """
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            text = f"it has more than {MOST_BYTES} bytes"
+            raise BundleError(path, "the file", text, "Export it with --no-subruns")
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return _checked(data)
+    except OSError as exc:
+        raise ContractError(f"cannot read {path}: {exc.strerror or exc}") from exc
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        raise BundleError(path, _place(*first["loc"]), first["msg"]) from None
+    except GraphError as exc:
+        raise BundleError(path, exc.what, exc.problem) from None
+    except (RecursionError, ValueError) as exc:  # UnicodeDecodeError, too
+        raise BundleError(path, "the file", f"it is no JSON: {exc}") from None
+
+
+def _checked(data: Any) -> CheckedBundle:
+    version = data.get("version") if isinstance(data, dict) else None
+    if version != RUN_HISTORY_BUNDLE_VERSION_V1:
+        problem = f"it is {version!r}, and this release reads {RUN_HISTORY_BUNDLE_VERSION_V1}"
+        raise GraphError("version", problem)
+    whole = _Bundle.model_validate(data)
+    runs = [whole.run, *whole.subruns]
+    for n, told in enumerate(runs):
+        place = "run" if n == 0 else f"subruns[{n - 1}]"
+        try:
+            _check_run(place, data, told, whole.ledgers)
+        except GraphError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError) as exc:
+            raise GraphError(place, f"{type(exc).__name__}: {exc}") from None
+    if whole.root_run_id != whole.run["run_id"]:
+        raise GraphError("root_run_id", "it is not the id of the run")
+    records = sum(len(one.items) for one in whole.ledgers.values())
+    head = whole.ledgers[whole.root_run_id].items[-1].record["record_hash"]
+    return CheckedBundle(RunState.from_dict(whole.run), len(runs), records, head)
+
+
+def _check_run(
+    place: str, data: dict[str, Any], told: dict[str, Any], ledgers: dict[str, _Ledger]
+) -> None:
+    """Refuse a run that is not what its records lead to."""
+    run_id = str(told["run_id"])
+    at, ledger = f"ledgers.{run_id}", ledgers.get(run_id)
+    if ledger is None:
+        raise GraphError(at, f"there is no ledger of {place}")
+    records = [item.record for item in ledger.items]
+    if ledger.total != len(records):
+        raise GraphError(at, f"it has {len(records)} of {ledger.total} records")
+    for n, record in enumerate(records):
+        if record.get("run_id") != run_id:
+            raise GraphError(_place(at, "items", n), "it is a record of another run")
+    for error in verify_ledger_chain(records)["errors"]:
+        raise GraphError(_place(at, "items", error["index"]), error["type"].replace("_", " "))
+    try:
+        states = replay_run_history({**data, "run": told, "root_run_id": run_id})
+    except GraphError as exc:
+        raise GraphError(at, exc.problem) from None
+    run = RunState.from_dict(told)
+    found, led_to = _facts(run), _facts(states[-1])
+    for name in (*_NAMES, *(() if run.status.is_terminal else _OPEN)):
+        if found.get(name) != led_to.get(name):
+            raise GraphError(f"{place}.{name}", "the records lead to another value")
+
+
+def _facts(run: RunState) -> dict[str, Any]:
+    """Return a run without what is changed between its steps: by notes, which have no delta."""
+    own = {name: one for name, one in namespace(run.vars, RUNTIME).items() if name not in _NOTED}
+    variables = {**run.vars, RUNTIME: own, LIMITS: None}
+    return {**run.to_dict(), "vars": variables}
+
+
+def _place(*parts: object) -> str:
+    told = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in parts)
+    return told.lstrip(".") or "the file"

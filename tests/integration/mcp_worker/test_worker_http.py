@@ -206,7 +206,7 @@ async def test_an_address_of_somebody_else_is_named(
     """With the option."""
     async with worker(Calls().tools, tokens, caplog) as url:
         taken = HttpOptions(address=f"127.0.0.1:{httpx2.URL(url).port}", token_file=tokens)
-        with pytest.raises(AddressError, match="--http 127.0.0.1:"):
+        with pytest.raises(AddressError, match=r"--http 127\.0\.0\.1:"):
             await taken.serve(ToolServer([], max_calls=1).server, Stop())
 
 

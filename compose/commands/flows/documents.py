@@ -11,9 +11,9 @@ from cyclopts import Parameter
 from actors.workflow.bundles import open_workflow_bundle
 from actors.workflow.documents.document import FlowDocument
 from actors.workflow.documents.findings import FlowFinding
-from actors.workflow.documents.reading import check_flow, load_flow
 from actors.workflow.machine.policy import RetryPolicy
 from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.visual.loading import check_flow, load_flow
 from compose.commands.options import DebugFlag, Flag
 from compose.commands.output import Exit, NoDataError, print_json
 from compose.commands.terminal import say

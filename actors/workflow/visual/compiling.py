@@ -28,7 +28,9 @@ from actors.workflow.visual.nodes.variables import VARIABLES
 from actors.workflow.visual.reading import RETURN_MARK, read_drawing
 from actors.workflow.visual.visits import WHOLE, Visit, WiredNode
 
-_OWN_PINS: Final = frozenset({"set_vars", "add_to_list", "loop_limit", "string_template", "make_object"})
+_OWN_PINS: Final = frozenset(
+    {"set_vars", "add_to_list", "loop_limit", "string_template", "make_object"}
+)
 """Types that read their pins only, and nothing of what the node before computed."""
 _SHOWN: Final = frozenset({"label", "description", "icon", "headerColor", "nodeType"})
 """Of a node's data: what is for people."""

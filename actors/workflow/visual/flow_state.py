@@ -1,14 +1,15 @@
-"""The state that a run of a drawn flow keeps between its steps, in ``vars["_temp"]["flow"]``: JSON data only."""
+"""The state of a run of a drawn flow between its steps, in ``vars["_temp"]["flow"]``: JSON data only."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from actors.workflow.machine.variables import TEMP, changes, with_path, without_path
+from actors.workflow.machine.variables import TEMP
 from actors.workflow.visual.frames import FrameStack
 
 FLOW: Final = "flow"
 PLACE: Final = f"{TEMP}.{FLOW}"
+_BY_NODE: Final = frozenset({"outputs", "results", "routes", "limits", "frames"})
 
 
 def result_key_of(node: str) -> str:
@@ -21,17 +22,34 @@ def _escaped(name: str) -> str:
 
 
 def in_turn(before: Any, values: list[Any]) -> Any:
-    """Return the state behind a join: what each branch changed, one after the other.
+    """Return the state behind a join: what each branch changed, one after the other, node by node.
 
     Of several branches that reached an end of the flow, the first one counts.
     """
-    start, found = before or {}, before or {}
+    start: dict[str, Any] = before or {}
+    found = dict(start)
     for value in values:
-        for path, one, is_there in changes(start, value):
-            if path[0] == "ended" and "ended" in found:
-                continue
-            found = with_path(found, path, one) if is_there else without_path(found, path)
+        for part in {**start, **value}:
+            if part in _BY_NODE:
+                old, new = start.get(part, {}), value.get(part, {})
+                found[part] = _changed(old, new, found.get(part, {}))
+            elif part != "ended" or "ended" not in found:
+                old, new = ({part: one[part]} if part in one else {} for one in (start, value))
+                found = _changed(old, new, found)
     return found
+
+
+def _changed(
+    before: dict[str, Any], after: dict[str, Any], found: dict[str, Any]
+) -> dict[str, Any]:
+    """Return `found` with the names that differ between `before` and `after`."""
+    left = {name: one for name, one in found.items() if name in after or name not in before}
+    new = {
+        name: one
+        for name, one in after.items()
+        if name not in before or (type(before[name]), before[name]) != (type(one), one)
+    }
+    return left | new
 
 
 class FlowState:

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from actors.workflow.visual.drawing import INTO_CONTROL, Drawing, DrawnNode, DrawnWire, FindingList
+from actors.workflow.visual.drawing import (
+    INTO_CONTROL,
+    OUT_OF_CONTROL,
+    Drawing,
+    DrawnNode,
+    DrawnWire,
+    FindingList,
+)
 
 REROUTE: Final = "reroute"
 LIMIT: Final = "loop_limit"
@@ -128,24 +135,28 @@ def without_limited_wires(drawing: Drawing, findings: FindingList) -> Drawing:
 
 
 def _rename_route(nodes: dict[str, DrawnNode], wire: DrawnWire, name: str) -> None:
-    """Give the route of a wire into its target the name of the node that is in between now."""
+    """Let the route of a wire into its target come from the node that is in between now; its key is kept."""
     node = nodes[wire.target]
+    routes = node.data.get("entryRoutes")
+    if isinstance(routes, list) and routes:
+        told = [
+            {"key": f"{wire.source}::{wire.out}", **one}
+            | {"sourceNodeId": name, "sourceHandle": "again"}
+            if isinstance(one, dict)
+            and (one.get("sourceNodeId") or one.get("source")) == wire.source
+            and (one.get("sourceHandle") or OUT_OF_CONTROL) == wire.out
+            else one
+            for one in routes
+        ]
+        nodes[wire.target] = replace(node, data={**node.data, "entryRoutes": told})
+        return
     old, new = f"{wire.source}::{wire.out}", f"{name}::again"
     overrides = {
         pin: {new if key == old else key: one for key, one in by_route.items()}
         for pin, by_route in node.part("inputRouteOverrides").items()
         if isinstance(by_route, dict)
     }
-    routes = node.data.get("entryRoutes")
-    told = [
-        {"key": new, "sourceNodeId": name, "sourceHandle": "again"}
-        if isinstance(one, dict)
-        and (one.get("sourceNodeId"), one.get("sourceHandle")) == (wire.source, wire.out)
-        else one
-        for one in (routes if isinstance(routes, list) else ())
-    ]
-    data = {**node.data, "inputRouteOverrides": overrides}
-    nodes[wire.target] = replace(node, data=data | ({"entryRoutes": told} if told else {}))
+    nodes[wire.target] = replace(node, data={**node.data, "inputRouteOverrides": overrides})
 
 
 def _ways_on(

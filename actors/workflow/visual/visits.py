@@ -28,6 +28,10 @@ class VisualNodeError(ValueError):
     """A node of a drawing cannot be executed with its inputs; the run fails, and the message names the node."""
 
 
+class ComputedValueError(VisualNodeError):
+    """A value that a node reads cannot be computed; the message names the node that it comes from."""
+
+
 @dataclass(frozen=True, slots=True)
 class WiredNode:
     """A node with its wires.
@@ -91,9 +95,10 @@ class Visit:
         try:
             given = {} if node.drawn.type == MUX else self._inputs_of(node, None)
             return node.compute(self, node.drawn, given)
+        except ComputedValueError as exc:
+            return exc
         except Exception as exc:  # noqa: BLE001 - it is raised where the value is read
-            problem = f"node {node.drawn.id!r} ({node.drawn.type}): {exc}"
-            return exc if isinstance(exc, VisualNodeError) else VisualNodeError(problem)
+            return ComputedValueError(f"node {node.drawn.id!r} ({node.drawn.type}): {exc}")
 
     def _inputs_of(self, node: WiredNode, last: Any) -> dict[str, Any]:
         found: dict[str, Any] = dict(last) if isinstance(last, dict) else {}

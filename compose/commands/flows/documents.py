@@ -20,14 +20,14 @@ from compose.commands.terminal import say
 
 
 def check(*files: Path, json: Flag = False, debug: DebugFlag = False) -> int:
-    """Print all mistakes of flow documents. Exit code 1: there is one; warnings do not count.
+    """Print all mistakes of flow documents and of VisualFlow. Exit code 1: there is one; warnings do not count.
 
     Examples: `callboard flows check refund.json flows/*.yaml`; `callboard flows check refund.json --json`
 
     Parameters
     ----------
     files
-        Flow documents: JSON, or YAML if the name ends with .yaml or .yml.
+        Flow documents: JSON, or YAML if the name ends with .yaml or .yml; or VisualFlow JSON.
     json
         Print one JSON object: `findings`, each with file, pointer, problem, remedy and level.
     """

@@ -203,7 +203,20 @@ def test_mutated_flows_are_refused_with_findings_or_compiled() -> None:
         wires=edges("s > p", "p.then:0 > l", "l.loop > q", "p.completed > w", "w.case:1 > e")
         + edges("c.result > q.prompt", "l.item > c.a", "c.result > e.x"),
     )
-    junk = [None, True, -1, 1e300, "", "s", "x" * 1000, [], {}, [[]], {"a": None}, "\x00"]
+    junk: list[Any] = [
+        None,
+        True,
+        -1,
+        1e300,
+        "",
+        "s",
+        "x" * 1000,
+        [],
+        {},
+        [[]],
+        {"a": None},
+        "\x00",
+    ]
     refused = 0
     for seed in range(1000):
         rng, drawn = random.Random(seed), copy.deepcopy(whole)

@@ -233,7 +233,8 @@ def test_effects_are_asked_for(kind: str, pins: Any, data: Any, payload: Any) ->
 
     effect = "tool_calls" if kind == "call_tool" else kind
     drawn = flow(node("n", kind, *pins, pinDefaults=pins, **data), wires=edges("s > n"))
-    state = play(drawn, **{effect: handle})
+    handlers: dict[str, Any] = {effect: handle}
+    state = play(drawn, **handlers)
     assert state.status == "completed", state.error
     assert asked == [payload]
 

@@ -49,7 +49,7 @@ async def test_loops_branches_and_routes_outlive_hosts(bed: Bed) -> None:
     )
     stage = await staged(bed, compile_visualflow(drawn))
     run_id = await stage.runs.start("f")
-    asked = []
+    asked, waits = [], await stage.waits(run_id, 2)
     for answer in ("no", "ok", "ok"):
         waits = await stage.waits(run_id, 2)
         (wait,) = [one for one in waits if one.prompt != "other"]

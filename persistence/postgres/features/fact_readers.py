@@ -130,7 +130,7 @@ class FactReaders:
                     self.wake(agent)
 
     async def look(self, *, say: bool) -> None:
-        """Wake readers that have facts to read; with `say` first notify the other processes what is followed."""
+        """Wake readers that have facts to read; with `say` notify the other processes first."""
         agents = [str(agent) for agent in self._waiting]
         if say:
             await self._link.fetch("following sessions", SQL_WATCH_SESSIONS, agents)

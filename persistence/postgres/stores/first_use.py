@@ -68,8 +68,8 @@ class StoreTables:
     If the store's statements need it, calls are refused until then.
 
     A lock that another session has, a back-up for example, is requested for half a second, so that no
-    session waits behind that. Meanwhile tables of an older version are used; where statements need more, calls wait, and a
-    log line names the session.
+    session waits behind that. Meanwhile tables of an older version are used; where statements need more,
+    calls wait, and a log line names the session.
 
     Args:
         links: For one statement at a time. Their schema has been migrated.

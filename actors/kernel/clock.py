@@ -26,4 +26,4 @@ class Entropy(Protocol):
         """Return a float in [0, 1)."""
 
     def token(self) -> str:
-        """Return 32 hexadecimal digits that nobody else will draw."""
+        """Return 32 random hexadecimal digits."""

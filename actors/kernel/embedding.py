@@ -146,7 +146,7 @@ def check_dimensions(document: CheckedDocument, wanted: int, whose: str) -> None
 
 
 def embedder_name(embedder: EmbeddingClient | None) -> str | None:
-    """Return the attribute `model` of an embedder; None: it has none, so it cannot be told from others.
+    """Return the attribute `model` of an embedder; None: it has none, so models cannot be distinguished.
 
     Raises:
         InvalidTextError: It is a text that cannot be kept.

@@ -7,7 +7,7 @@ from typing import Any, Final
 from pydantic_core import from_json, to_json
 
 HIDDEN: Final = "[redacted]"
-"""In place of a value."""
+"""Shown instead of a hidden value."""
 DEFAULT_NAMES: Final = "password,token,secret,authorization,api_key"
 """Separated by commas."""
 _OPENING: Final = ("{", "[")
@@ -32,7 +32,7 @@ class HiddenNames:
         return any(name in bare for name in self._names)
 
     def shown(self, value: Any, *, depth: int = MAX_DEPTH) -> Any:
-        """Return JSON data with `HIDDEN` in place of what is not shown, also in texts that are JSON."""
+        """Return JSON data with `HIDDEN` instead of what is not shown, also in texts that are JSON."""
         if isinstance(value, dict):
             return {
                 key: HIDDEN if self.covers(key) else self._below(item, depth)

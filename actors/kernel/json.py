@@ -36,7 +36,7 @@ def recordable(value: object, *, where: str) -> JsonValue:
 
     Args:
         value: What an author's function returned.
-        where: Names the place in the error, for example ``step 'charge' at 4``.
+        where: Names the location in the error, for example ``step 'charge' at 4``.
 
     Raises:
         NotSerializableError: Not JSON data: another type, a key that is not a str, NaN or infinity,

@@ -237,7 +237,7 @@ def embedded_head(text: str) -> str:
 
 
 def slot_of(key: str | None, text: str) -> str:
-    """Return the place of a memory in its scope: made of the key, or of the text if there is none."""
+    """Return the slot of a memory in its scope: made of the key, or of the text if there is none."""
     kind, name = ("t", text) if key is None else ("k", key)
     return kind + hashlib.sha256(name.encode()).hexdigest()
 

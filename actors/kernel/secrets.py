@@ -25,7 +25,7 @@ class Secret:
 
     Handles are resolved where they stand as an argument themselves, and nowhere else: not inside lists
     or objects, not in messages, and never where data only looks like one, so that text of a model or of
-    an outsider cannot ask for a secret.
+    an external client cannot ask for a secret.
 
     Attributes:
         name: Up to 64 of A-Z, 0-9 and ``_``.
@@ -39,7 +39,7 @@ class Secret:
 
     @property
     def handle(self) -> JsonValue:
-        """The value that is recorded in place of the secret."""
+        """The value that is recorded instead of the secret."""
         return {"$secret": self.name}
 
 

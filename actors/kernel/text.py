@@ -16,7 +16,7 @@ MAX_TEXT_BYTES: Final = 64 * 1024
 MAX_MESSAGE_KEY_BYTES: Final = 2_500
 """Target, sender and id of a message together: they are one row of an index."""
 MAX_INT: Final = 2**31 - 1
-"""The greatest number that a column of the database has room for; the least one is its opposite."""
+"""The greatest number that a column of the database can hold; the least one is its opposite."""
 
 
 def check_name_of(what: str, value: object) -> None:
@@ -68,7 +68,7 @@ def check_number(what: str, value: object) -> None:
 
 
 def check_message(message: Message) -> None:
-    """Return if a message that somebody made can be kept and sent.
+    """Return if a message can be kept and sent.
 
     Raises:
         InvalidTextError: One of its texts cannot.

@@ -1,6 +1,6 @@
 """W3C trace context, and how the ids of a run's spans follow from the run. Pure.
 
-One conversation is one trace on however many hosts, so nobody hands out ids: every host derives the
+One conversation is one trace on however many hosts, so ids are not handed out: every host derives the
 same trace id from the root run, and the same span id for a run's root span from the run. What a run
 sends carries these, so a replay writes the same bytes again.
 """

@@ -51,7 +51,7 @@ class ActorClient:
         publisher: This service's name. Agents see the sender ``ext:<publisher>``.
         tenant: Whose agents.
         namespace: Of the deployment.
-        sees: ``own``: the runs that it started, by `submit` or `ask` or as the only sender of the mail that
+        sees: ``own``: the runs that it started, by `submit` or `ask` or as the only sender of the messages that
             they began with. ``tenant``, with the grant of `callboard nats-config --sees`: all of the tenant;
             then it may also join and interrupt runs of others, and give priorities below 5.
         user_credentials: Path of a credentials file.
@@ -114,7 +114,7 @@ class ActorClient:
         await self._line.close()
 
     async def send(self, agent: AgentId | str, payload: JsonValue, *, id: str | None = None) -> str:  # noqa: A002
-        """Send an agent mail, and return the message's id once the broker has stored it.
+        """Send a message to an agent, and return its id once the broker has stored it.
 
         It needs no host: what is stored waits for one. The payload is an object.
 

@@ -26,7 +26,7 @@ STALE_BEAT_S: Final = 10.0
 """A beat that was read so late was not answered in time: its host has ended the stream by now."""
 CONTINUED: Final = "run.continued"
 MAX_CALLS: Final = 256
-"""Model calls of a run whose deltas are told apart at a time."""
+"""Model calls of a run whose deltas are kept apart at the same time."""
 
 
 class Sequence:

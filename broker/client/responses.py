@@ -52,7 +52,7 @@ class Response(NamedTuple):
 
 
 def failure(request: Request, answer: Response) -> errors.ClientError | None:
-    """Return the error that an answer of the gateway tells, if it is one."""
+    """Return the error in an answer of the gateway, if it has one."""
     code = answer.code
     if not code:
         return None
@@ -73,7 +73,7 @@ def failure(request: Request, answer: Response) -> errors.ClientError | None:
 
 
 def run_of(answer: Response) -> str | None:
-    """Return the run that an error of the gateway is about, if it tells one."""
+    """Return the run that an error of the gateway names, if it names one."""
     run = _told(answer).get("run") or answer.headers.get(names.RUN)
     return str(run) if run else None
 
@@ -102,7 +102,7 @@ def _told(answer: Response) -> dict[str, Any]:
 
 
 def stored_failure(request: Request, answer: Response) -> errors.ClientError | None:
-    """Return the error that JetStream's acknowledgement tells; None: it is stored."""
+    """Return the error in JetStream's acknowledgement; None: the message is stored."""
     try:
         told = json.loads(answer.body)
         if "error" not in told and "seq" in told:
@@ -124,7 +124,7 @@ def read(request: Request, answer: Response) -> Any:
     """Return the JSON value of an answer.
 
     Raises:
-        ClientError: The answer tells an error, or is cut off or otherwise no JSON.
+        ClientError: The answer is an error, or is cut off or otherwise no JSON.
     """
     error = failure(request, answer)
     if error is not None:
@@ -153,13 +153,13 @@ def read_object(request: Request, answer: Response, *fields: str) -> dict[str, A
 
 
 def result_of(run_id: str, told: Mapping[str, JsonValue]) -> Result:
-    """Return how a run ended, as the gateway tells it."""
+    """Return how a run ended, by the gateway's answer."""
     status, output, error = str(told.get("status")), told.get("output"), told.get("error")
     return Result(run_id=str(told.get("run") or run_id), status=status, output=output, error=error)
 
 
 def status_of(run_id: str, told: Mapping[str, Any]) -> Status:
-    """Return how far a run is; what newer hosts tell beside it is left out."""
+    """Return how far a run is; unknown fields of newer hosts are left out."""
     return Status(
         run_id=str(told.get("run_id") or run_id),
         status=str(told.get("status")),

@@ -54,7 +54,7 @@ class Tries:
     Args:
         request: The same each time.
         may_be_done: A host is known to have taken it before.
-        unserved_s: For how long it is repeated while nobody is there to take it.
+        unserved_s: Seconds for which the request is repeated while no host serves it.
     """
 
     def __init__(self, request: Request, *, may_be_done: bool, unserved_s: float) -> None:

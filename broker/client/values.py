@@ -20,7 +20,7 @@ class Patience:
         slice_s: For a run's end, in one request; who waits longer asks again.
         grace_s: For an answer beyond what its host was given.
         silence_s: For the next sign of a stream of events.
-        unserved_s: While nobody is there to take a request.
+        unserved_s: Seconds for which a request is repeated while no host serves it.
     """
 
     attempt_s: float = 5.0
@@ -51,7 +51,7 @@ class Result:
         run_id: The run.
         status: ``COMPLETED``, ``FAILED`` or ``CANCELLED``.
         output: What the agent returned; None unless it completed.
-        error: Why it failed, as the host tells it; None unless it did.
+        error: Why it failed, as the host says; None unless it did.
     """
 
     run_id: str

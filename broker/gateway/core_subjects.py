@@ -1,4 +1,4 @@
-"""Subjects of core NATS on which processes tell each other things, over one connection at a time."""
+"""Subjects of core NATS on which processes notify each other, over one connection at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_OUTGOING: Final = 10_000
 
 
 class CoreSubjects:
-    """A `ConnectionUser` that publishes, and subscribes to subjects while somebody here wants to hear them.
+    """A `ConnectionUser` that publishes, and subscribes to subjects while this process has subscribers.
 
     Messages leave in the order in which they were given. While the connection is lost, nothing is published or
     received.
@@ -88,7 +88,7 @@ class CoreSubjects:
         """See `ConnectionUser.leave`: runs that execute here go on telling."""
 
     async def shut(self) -> None:
-        """See `ConnectionUser.shut`: nobody waits for an answer."""
+        """See `ConnectionUser.shut`: no caller waits for an answer."""
 
     async def _pump(self, client: NatsConnection) -> None:
         while not client.lost.is_set():
@@ -103,7 +103,7 @@ class CoreSubjects:
                     await client.publish(subject, data, reply)
 
     async def _adjust(self, client: NatsConnection, subject: str) -> None:
-        """Subscribe or not, as somebody here wants to hear or not."""
+        """Subscribe if this process has subscribers, else unsubscribe."""
         known = self._subscribed.get(subject)
         if subject in self._handlers and known is None:
 

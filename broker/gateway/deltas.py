@@ -1,4 +1,4 @@
-"""Deltas between hosts, and hints of ends, over core NATS: never stored, lost where nobody listens."""
+"""Deltas between hosts, and hints of ends, over core NATS: never stored, lost without a subscriber."""
 
 from __future__ import annotations
 

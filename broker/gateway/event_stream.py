@@ -42,7 +42,7 @@ class EventStreams:
     ) -> None:
         self._front, self._scope, self._publish, self._inbox = front, scope, publish, inbox
         self._name = inbox.split(".")[-2]
-        """Random, so that streams of two hosts are told apart."""
+        """Random, so that streams of two hosts are distinguished."""
         self._numbers = itertools.count(1)
         self._renewed: dict[str, float] = {}
         self._limits: dict[str, asyncio.Timeout] = {}
@@ -104,7 +104,7 @@ class EventStreams:
             self._limits.pop(stream, None)
 
     async def _beat(self, request: GatewayRequest, stream: str) -> None:
-        """Say now and then that the stream lives, and end it when nobody answers."""
+        """Send heartbeats of the stream, and end it when the client does not answer."""
         beat = GatewayAnswer(b"", {names.EVENT: "beat", names.STREAM: f"{self._name}.{stream}"})
         while self._now() - self._renewed.get(stream, 0.0) < FORGET_AFTER_S:
             await self._publish(request, beat, f"{self._inbox}.{stream}")

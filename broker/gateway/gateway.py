@@ -203,7 +203,7 @@ class Gateway:
             )
 
     def _let_go(self, number: int) -> GatewayRequest | None:
-        """Return a request that was held until now; None: somebody else has let it go."""
+        """Return a request that was held until now; None: it was released by another task."""
         held = self._held.pop(number, None)
         if held is None:
             return None
@@ -211,7 +211,7 @@ class Gateway:
         return held.request
 
     async def _serve(self, kind: Kind, number: int, request: GatewayRequest) -> None:
-        """Do what is asked and answer, unless somebody else has meanwhile."""
+        """Do what is asked and answer, unless another task did meanwhile."""
         now = asyncio.get_running_loop().time
         began, problem = now(), None
         try:

@@ -35,7 +35,7 @@ from broker.wire.subjects import Subjects
 TIMEOUT_S: Final = 30.0
 MAX_TIMEOUT_S: Final = 3600.0
 MIN_PRIORITY: Final = 5
-"""Of what outsiders start without a grant: lower numbers go first among the agents of their tenant."""
+"""The least priority of runs of external clients without a grant. Lower numbers go first in a tenant."""
 MAX_PRIORITY: Final = 1000
 MAX_METADATA: Final = 32
 _CONFLICTS: Final = get_args(OnConflict)
@@ -253,7 +253,7 @@ class Fields:
 
 
 def _seeing(caller: Caller, *, is_own: bool) -> Caller:
-    """Return the caller for a run; of one that is its own nobody has to ask."""
+    """Return the caller for a run; its own runs need no check."""
     return replace(caller, sees="tenant") if is_own else caller
 
 

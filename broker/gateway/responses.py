@@ -107,7 +107,7 @@ _BROKEN: Final = Problem(
 
 
 def problem_of(exc: Exception) -> Problem:
-    """Return what the sender is told of an error. What is nobody's mistake is logged."""
+    """Return the answer to the sender about an error. An error that is not the sender's mistake is logged."""
     if isinstance(exc, RequestError):
         return exc.problem
     if isinstance(exc, errors.PersistenceError | errors.BrokerError):

@@ -1,4 +1,4 @@
-"""A host's mail: its streams, one pull consumer for each shard, and one connection for all of it.
+"""A host's messages: its streams, one pull consumer for each shard, and one connection for all of it.
 
 Messages of JetStream enter through `reader`, and leave it in order with what acknowledges them; what
 agents send enters through `connection`. `transport` opens it and is all that a host sees. Below are

@@ -67,7 +67,7 @@ class Backlog:
     order, and with it what one sender sent to one agent.
 
     Memory does not bound how far is read ahead: of large messages only the first ones are kept whole,
-    of the others the place in the stream, from which the rest is read again when they are next.
+    of the others the position in the stream, from which the rest is read again when they are next.
 
     Args:
         tenant_of: Says which tenant's a message is, by the subject it is stored under.

@@ -1,8 +1,8 @@
 """A limit on the dead letters that a sender of malformed bodies can make. Pure.
 
-The store keeps one letter for each agent, sender and reason, and counts what else has it. That alone
-bounds nothing: whoever sends garbage chooses its reasons, for they name the place in the body, or the
-media type. So of each sender some letters in a period have a reason of their own. What is garbage for
+The store keeps one dead letter for each agent, sender and reason, and counts the others. That alone
+bounds nothing: the sender of garbage chooses its reasons, for they name the position in the body, or the
+media type. So of each sender some dead letters in a period have a reason of their own. What is garbage for
 yet another reason has the same one, `TOO_MANY`, and is counted there.
 """
 
@@ -28,7 +28,7 @@ TOO_MANY: Final = (
 
 
 class BodyBudget:
-    """Of one shard. A letter has the bytes of the first body that it stands for.
+    """Of one shard. A dead letter has the bytes of the first body that it stands for.
 
     Args:
         now: Seconds since an arbitrary start.
@@ -37,10 +37,10 @@ class BodyBudget:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now, self._until = now, now()
         self._reported: defaultdict[str, set[tuple[AgentId, str]]] = defaultdict(set)
-        """The letters of each sender."""
+        """The dead letters of each sender."""
 
     def spare(self, received: Received) -> Received:
-        """Return what was received; of what is no message only what its letter needs."""
+        """Return what was received; of what is no message only what its dead letter needs."""
         content = received.content
         if not isinstance(content, Undecodable):
             return received

@@ -74,7 +74,7 @@ class JetStreamConnection:
         self._on_suspect = on_suspect
 
     async def open(self, owner: HostIncarnation | None, on_nudge: Callable[[Nudge], None]) -> None:
-        """Begin to take mail, and nudges for `owner`."""
+        """Begin to receive messages, and nudges for `owner`."""
         await self._pulls.open()
         self._pulls.created = (await self._state()).created
         if owner is None:
@@ -200,7 +200,7 @@ class JetStreamConnection:
         self._client.give_up(f"stream {self._mail} was rolled back, and is made anew")
 
     async def waiting(self) -> Sequence[AgentId]:
-        """See `MailConnection.waiting`. An agent behind a hash is told as one of its shard."""
+        """See `MailConnection.waiting`. An agent behind a hash is returned as one of its shard."""
         agents: list[AgentId] = []
         strange = seen = 0
         total = 1

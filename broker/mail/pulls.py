@@ -20,7 +20,7 @@ _ACK: Final = b"$JS.ACK."
 _NEVER: Final = "1970-01-01T00:00:00Z"
 _NEXT: Final = "$JS.API.CONSUMER.MSG.NEXT"
 SETTLE_S: Final = 0.2
-"""So long the other servers may take to know that nobody serves a lost one's consumers."""
+"""So long the other servers may take to notice that no server serves a lost one's consumers."""
 CREATE_LIMIT_S: Final = 2.0
 """Of the creating of one consumer."""
 CATCHING_UP: Final = 16
@@ -51,13 +51,13 @@ class Reader(Protocol):
 
 
 class Pulls:
-    """Consumers of the mail stream, and what they deliver.
+    """Consumers of the stream MAIL, and what they deliver.
 
     Args:
         client: The connection.
         requests: Calls over it.
-        inbox: Prefix of the subjects that pulls are answered to; nobody else may know it.
-        stream: The mail stream's name.
+        inbox: Prefix of the subjects that pulls are answered to; it is secret.
+        stream: The name of the stream MAIL.
     """
 
     def __init__(

@@ -63,14 +63,14 @@ SILENT_S: Final = 12.0
 """A request of which nothing was heard for this long has no consumer behind it."""
 PROVE_EVERY_S: Final = 5.0
 CREATE_TRIES: Final = 3
-"""Consumers that are asked for, one after the other, when nobody answers."""
+"""Consumers that are asked for, one after the other, when there is no answer."""
 MAX_PAUSE_S: Final = 1.0
 """Before another consumer, when those before it were lost without having delivered anything."""
 ACK_WAIT_S: Final = 300
 """Longer than what is read ahead takes to be written: a lost message is seen by its number, not by this."""
 MAX_ACK_PENDING: Final = 40_000
 INACTIVE_S: Final = 60
-"""A consumer that nobody pulls from disappears: its owner is dead, or did not get to delete it."""
+"""A consumer without pulls disappears: its owner is dead, or did not get to delete it."""
 _NS: Final = 1_000_000_000
 _PENDING: Final = "Nats-Pending-Messages"
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9]")
@@ -83,7 +83,7 @@ def consumer_name(lease: ShardLease, serial: int) -> str:
 
 
 class ShardReader:
-    """Reads the mail of one shard from `cursor` on.
+    """Reads the messages of one shard from `cursor` on.
 
     Args:
         pulls: The connection's consumers.
@@ -262,7 +262,7 @@ class ShardReader:
         return not self._backlog or not self._outstanding
 
     async def _goes_on(self) -> bool:
-        """Return whether to ask for more of a backlog beside what is here, which waits for nobody."""
+        """Return whether to ask for more of a backlog beside what is here, which no task waits for."""
         permits = self._pulls.permits
         if permits.locked() or not self._pulls.has_room:
             return False
@@ -323,8 +323,8 @@ class ShardReader:
     async def _prove_idle(self) -> bool:
         """Move on to what was read of other shards, if there is nothing for this one before it.
 
-        What a pull request's end (408) tells is not enough: a server that was stopped for the whole
-        life of a request ends it before its consumer looked into the store. So the store is asked:
+        The end of a pull request (408) is not enough: a server that was stopped for the whole
+        time of a request ends it before its consumer looked into the store. So the store is asked:
         is anything for this shard behind what was handed out? The newest message was read before
         that question, so whatever has a smaller sequence was stored before it: a stream stores in
         the order of its sequences, and one server (R1), or the stream's leader, answers from that

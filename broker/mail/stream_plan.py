@@ -21,7 +21,7 @@ EDGE_MAX_MESSAGE_BYTES: Final = 512 * 1024
 """More is refused at publish; 256 KiB to this becomes a dead letter that says why."""
 MAIL_MAX_MESSAGE_BYTES: Final = 1024 * 1024
 EXTERNAL: Final = "agent.v1.*.*.*.ext.*"
-"""Messages of outsiders; whichever stream holds these subjects is EDGE."""
+"""Messages of external clients; whichever stream holds these subjects is EDGE."""
 _SIGNALS: Final = "agent.v1.*.*.*.sig.*.*.*"
 _OUTSIDE_POSTS: Final = "topic.v1.*.*.*.ext.*"
 POSTS: Final = "topic.v1.*.*.*"
@@ -44,7 +44,7 @@ class StreamPlan:
 
     Attributes:
         subjects: The deployment's names.
-        deployment: Id of the database to which the mail belongs.
+        deployment: Id of the database to which the messages belong.
         replicas: 1, or 3 on a cluster.
         mail_max_bytes: -1 for what the server has. A limit is reserved on the disk at once.
         topic_max_age: How long posts stay.
@@ -57,7 +57,7 @@ class StreamPlan:
     topic_max_age: timedelta = timedelta(days=7)
 
     def edge(self, name: str) -> Config:
-        """Return what outsiders publish; synced before its PubAck, kept 7 days."""
+        """Return the stream EDGE: messages of external clients, synced before their PubAck, kept 7 days."""
         # A stream without sources has a window of at least 100 ms in which two publishers' messages
         # of the same id, even of two tenants, are one. So it has a source, which is always empty.
         nothing = self.subjects.prefixed("dead.v1.none.none.none.none")
@@ -73,7 +73,7 @@ class StreamPlan:
         )
 
     def mail(self, edge: str) -> Config:
-        """Return the mailboxes of all agents, and what outsiders post."""
+        """Return the stream MAIL: the mailboxes of all agents, and posts of external clients."""
         prefixed = self.subjects.prefixed
         partition = f"{{{{partition({self.subjects.partitions},1,2,3)}}}}"
         stored = prefixed(
@@ -107,7 +107,7 @@ class StreamPlan:
         )
 
     def topic(self, edge: str) -> Config:
-        """Return all posts, for whoever watches them: followers get theirs by rows and mail."""
+        """Return the stream of all posts, for observers: followers get theirs by rows and messages."""
         post = "topic.v1.{{wildcard(1)}}.{{wildcard(2)}}.{{wildcard(3)}}"
         prefixed = self.subjects.prefixed
         transform = {"src": prefixed(_OUTSIDE_POSTS), "dest": prefixed(post)}
@@ -120,7 +120,7 @@ class StreamPlan:
         )
 
     def dead(self) -> Config:
-        """Return the dead letters, for whoever watches them."""
+        """Return the stream of dead letters, for observers."""
         age = _nanoseconds(timedelta(days=90))
         name = self.subjects.stream("DEAD")
         return self._stream(name, (LETTERS,), max_age=age, duplicate_window=100_000_000)

@@ -14,7 +14,7 @@ from broker.wire.subjects import Subjects
 
 Api: TypeAlias = Callable[[str, Config], Awaitable[dict[str, Any]]]
 OPERATORS: Final = frozenset({"max_bytes"})
-"""Asked for when a stream is made; from then on whoever runs the server decides."""
+"""Asked for when a stream is made; from then on the operator of the server decides."""
 _OTHERS: Final[tuple[tuple[Literal["TOPIC", "DEAD"], str], ...]] = (
     ("TOPIC", POSTS),
     ("DEAD", LETTERS),
@@ -42,10 +42,10 @@ async def ensure(
         api: Sends a request to ``$JS.API.<first argument>`` and returns its JSON answer, with an
             ``error`` key as the server gave it. Raises BrokerError when none comes.
         subjects: The deployment's names.
-        deployment: Id of the database to which the mail belongs.
+        deployment: Id of the database to which the messages belong.
         replicas: 1, or 3 on a cluster.
         mail_max_bytes: See `StreamPlan`.
-        hurried: As `api`, with less patience, for streams without which mail between agents moves. One
+        hurried: As `api`, with less patience, for streams without which messages between agents move. One
             that does not answer is passed over: a cluster that lost a server is choosing its leader.
 
     Raises:
@@ -95,7 +95,7 @@ def _check(found: Config | None, plan: StreamPlan) -> None:
 
 
 async def _edge(api: Api, plan: StreamPlan, silent: frozenset[str]) -> str:
-    """Return the name of the one stream that holds what outsiders publish; make it if need be."""
+    """Return the name of the one stream that holds what external clients publish; make it if need be."""
     prefix = plan.subjects.stream("EDGE") + "_"
     for _ in range(_ATTEMPTS):
         name = await _edge_name(api, plan.subjects)

@@ -32,7 +32,7 @@ class JetStreamTransport:
         servers: ``nats://HOST:PORT``, or several of one cluster; or a `ConnectOptions`, which says how to log
             in there too (then `name`, `connect_timeout_s`, `user_credentials` and `tls` are its).
         namespace: Goes before streams' names and subjects, for deployments that share a server.
-        partitions: Of each type; fixed for the life of a deployment.
+        partitions: Of each type; fixed for a deployment.
         name: Of the connection, for the server's lists.
         replicas: Of the streams: 1, or 3 on a cluster.
         connect_timeout_s: Limit of the connecting to one server, in seconds.

@@ -1,9 +1,9 @@
 """Rights to publish and subscribe: the one source of configuration, documents and tests.
 
-Three kinds of parties: hosts and whoever sets up the streams, in one account with JetStream; outside
+Three kinds of parties: hosts and the program that sets up the streams, in one account with JetStream; outside
 services with a publisher's name of their own in that account; and tenants with an account of their
 own, which sees of the hosts' account the exported subjects and nothing else. A tenant's token and a
-publisher's name stand in the subject, so what a server lets somebody publish says who it was.
+publisher's name stand in the subject, so what a server lets a client publish says which client it was.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from actors.kernel.store.outside import Sight
 from broker.wire.subjects import StreamName, Subjects
 
 HOST_INBOX: Final = "_INBOX_host"
-"""First token of the subjects on which hosts are answered; nobody else may subscribe to it."""
+"""First token of the subjects on which hosts are answered; no other client may subscribe to it."""
 ADMIN_INBOXES: Final = (HOST_INBOX, "_INBOX_admin", "_INBOX_tap")
-"""Programs that set up, look and watch are answered here; outsiders cannot have these."""
+"""Programs that set up, read and watch are answered here; external clients cannot have these."""
 _INBOXES: Final = ("_INBOX", "_R_.")
 """How inboxes begin: those of clients, and what a server makes of them for another account."""
 _OTHER_CLUSTER: Final = re.compile(r"_GR_\.[^.]+\.[^.]+\.")
@@ -38,7 +38,7 @@ class UserGrant:
 
     Attributes:
         publish: Subject patterns.
-        subscribe: Subject patterns; queue groups are not told apart.
+        subscribe: Subject patterns; queue groups are not distinguished.
         responses: Messages it may publish to the reply subject of each message it gets, wherever that
             is; 0: none, -1: any number.
         responses_s: For so long after that message.
@@ -78,7 +78,7 @@ class Permissions:
     namespace: str = ""
 
     def host(self, *, inbox: str = HOST_INBOX, makes_streams: bool = False) -> UserGrant:
-        """Return what a host needs: mail and the gateway.
+        """Return what a host needs: messages and the gateway.
 
         It may purge MAIL alone, whose contents are held elsewhere too: of EDGE, which holds what nobody
         else does, it can take nothing away.
@@ -125,8 +125,8 @@ class Permissions:
         """Return what sets up, changes and looks into the streams: `callboard migrate --streams`, doctor, tap.
 
         It may make, change and delete the streams of its account, look into them, and hear the
-        deployment's traffic. It can neither publish as a host or an outsider nor read with consumers; but
-        who may change streams can have the server publish for it.
+        deployment's traffic. It can neither publish as a host or an external client nor read with
+        consumers. But a client that may change streams can have the server publish for it.
         """
         heard = ("agent.v1.>", "topic.v1.>", "dead.v1.>", "run.v1.>", "ask.v1.>")
         api = (
@@ -163,7 +163,7 @@ class Permissions:
         Args:
             publisher: Its name.
             tenant: Whose agents it may reach.
-            types: Which types of agents; all when empty. Topics are not told apart. With types it
+            types: Which types of agents; all when empty. Topics are not distinguished. With types it
                 starts runs by messages and questions only, and asks the hosts only about runs.
             inbox: Prefix of its reply subjects; see `inbox_of`.
             sees: ``tenant``: also runs of its tenant that it did not start, of these types: their live

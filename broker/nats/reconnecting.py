@@ -32,7 +32,7 @@ class ConnectionUser(Protocol):
         """Take nothing new."""
 
     async def shut(self) -> None:
-        """Tell whoever still waits that nothing more comes."""
+        """Notify the callers that still wait that nothing more comes."""
 
 
 class Tasks(AbstractAsyncContextManager["Tasks", None], Protocol):

@@ -64,7 +64,7 @@ class Requests:
 
     Args:
         client: The connection.
-        inbox: Prefix of the subjects that answers come to; nobody else may know it.
+        inbox: Prefix of the subjects that answers come to; it is secret.
     """
 
     def __init__(self, client: NatsConnection, inbox: str) -> None:
@@ -135,7 +135,7 @@ class Requests:
         return answer
 
     async def stored(self, stream: str, which: dict[str, Any]) -> dict[str, Any] | None:
-        """Return a message of a stream as the server tells it; None: there is none.
+        """Return a message of a stream by the server's answer; None: there is none.
 
         Raises:
             BrokerError: It cannot be read.
@@ -310,7 +310,7 @@ def _size(body: bytes, headers: Mapping[str, str] | None) -> str:
 
 
 def _untaken(client: NatsConnection, asked: str) -> errors.ServerError:
-    """Return that nobody is subscribed to this subject (in lower case)."""
+    """Return that there is no subscriber of this subject (in lower case)."""
     if asked.startswith("$js.api."):
         return errors.JetStreamOffError(client.address, asked, "JetStream is off", TURN_ON, 503)
     remedy = "See that JetStream is on and that the streams are there (`callboard doctor`)."

@@ -1,4 +1,4 @@
-"""Bodies and headers that somebody else wrote, read within limits."""
+"""Bodies and headers of external clients, read within limits."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def checked_id(text: str) -> str:
 
 
 def outsiders_id(text: str) -> str:
-    """Return `text` if it can be the id that somebody outside gave.
+    """Return `text` if it can be the id that an external client gave.
 
     Raises:
         BadMessageError: It cannot.

@@ -31,7 +31,7 @@ from broker.wire.headers import MAX_MAIL_BYTES, TEXT, header_text, header_value
 from broker.wire.subjects import Subjects, has_hash
 
 NOBODY: Final = AgentId("invalid", "invalid")
-"""Whose dead letter it is when the subject tells no agent."""
+"""The owner of the dead letter when the subject names no agent."""
 
 MESSAGE_KIND: Final = "message"
 POST_KIND: Final = "post"
@@ -52,7 +52,7 @@ _MAX_PROBLEM: Final = 500
 
 @dataclass(slots=True)
 class Wire:
-    """A message as the mail stream delivered it."""
+    """A message as the stream MAIL delivered it."""
 
     subject: str
     headers: Mapping[str, str]
@@ -62,9 +62,9 @@ class Wire:
 
 
 def encode(row: OutboxRow) -> tuple[dict[str, str], bytes]:
-    """Return headers and body of an outbox row: mail, a dead letter, or a post for observers.
+    """Return headers and body of an outbox row: a message, a dead letter, or a post for observers.
 
-    A body over `MAX_MAIL_BYTES` (of a release that sent more) is cut, and a header tells its size: the
+    A body over `MAX_MAIL_BYTES` (of a release that sent more) is cut, and a header has its size: the
     receiver makes one dead letter of it.
     """
     message = row.message
@@ -107,7 +107,7 @@ def _pack(body: dict[str, JsonValue]) -> tuple[bytes, str]:
 
 
 class Decoder:
-    """Turns what the mail stream holds into messages."""
+    """Turns what the stream MAIL holds into messages."""
 
     def __init__(self, subjects: Subjects) -> None:
         self._subjects = subjects
@@ -138,7 +138,7 @@ class Decoder:
         return Received(wire.sequence, agent, sender, message.id, message)
 
     def _sourced(self, wire: Wire, source: str) -> Received:
-        """Decode what somebody outside sent to an agent, and EDGE handed on."""
+        """Decode what an external client sent to an agent, and EDGE passed on."""
         origin = self._origin(wire, source, bodies.claimed_target(wire.headers))
         agent = origin.agent
         if agent.key.startswith("~"):
@@ -156,7 +156,7 @@ class Decoder:
         return Received(wire.sequence, agent, sender, message_id, content, sourced=True)
 
     def _post(self, wire: Wire, source: str) -> Received:
-        """Decode what somebody outside posted to a topic, and EDGE handed on."""
+        """Decode what an external client posted to a topic, and EDGE passed on."""
         origin = self._post_origin(wire, source, bodies.claimed_target(wire.headers))
         message_id = _id_from_outside(wire, source)
         sender = sender_of("ext", origin.publisher)
@@ -181,7 +181,7 @@ class Decoder:
         return origin
 
     def _undecodable(self, wire: Wire, source: str | None, problem: str) -> Received:
-        """Return the same for the same bytes at the same place, however often they are read."""
+        """Return the same for the same bytes at the same position, however often they are read."""
         stream, number = self._subjects.stream("MAIL"), str(wire.sequence)
         agent = self._letters_of(wire.subject)
         sender, message_id = "ext:invalid", None
@@ -207,7 +207,7 @@ class Decoder:
         )
 
     def _letters_of(self, subject: str) -> AgentId:
-        """Return whose dead letter it is, as far as the stored subject tells it."""
+        """Return the owner of the dead letter, as far as the stored subject names it."""
         try:
             if self._subjects.is_post(subject):
                 return letters_of(parsing.parse_stored_post(self._subjects, subject))
@@ -218,7 +218,7 @@ class Decoder:
     def _named_from_outside(
         self, wire: Wire, source: str, claimed: AgentId | None
     ) -> tuple[AgentId, str]:
-        """Return whose dead letter it is, and who sent it."""
+        """Return the owner of the dead letter, and its sender."""
         if self._subjects.is_post(wire.subject):
             topic, publisher = self._post_origin(wire, source, claimed)
             return letters_of(topic), sender_of("ext", publisher)
@@ -289,7 +289,7 @@ def _metadata(value: JsonValue) -> dict[str, str]:
 
 
 def _id_from_outside(wire: Wire, source: str) -> str:
-    """Return the publisher's id; of a message without one, made of its place in EDGE."""
+    """Return the publisher's id; of a message without one, made of its position in EDGE."""
     found = wire.headers.get(wire_headers.MESSAGE_ID) or wire.headers.get("ce-id")
     if found:
         return bodies.outsiders_id(found)
@@ -298,9 +298,9 @@ def _id_from_outside(wire: Wire, source: str) -> str:
 
 
 def _payload_from_outside(wire: Wire) -> JsonValue:
-    """Return the body, which an outsider wrote.
+    """Return the body, which an external client wrote.
 
-    JetStream's answers go wherever the asker says, with nobody's permissions: to an agent of another
+    JetStream's answers go wherever the request says, without a check of permissions: to an agent of another
     tenant, too, as if another publisher had written them.
     """
     payload = bodies.json_data(bodies.parse_body(wire.data, wire.headers))

@@ -23,7 +23,7 @@ SIZE: Final = "Actor-Size"
 """Bytes of a body that was too large to be sent; what is sent is its beginning."""
 RUN: Final = "Actor-Run"
 REASON: Final = "Actor-Reason"
-"""Why a dead letter was given up."""
+"""The reason why a message became a dead letter."""
 TIMEOUT: Final = "Actor-Timeout"
 """Seconds that who asks waits for the answer."""
 ON_CONFLICT: Final = "Actor-On-Conflict"
@@ -49,7 +49,7 @@ _SAFE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "
 MAX_BODY_BYTES: Final = 256 * 1024
 """Of a message to an agent; hosts make a dead letter of a larger one."""
 ENVELOPE_BYTES: Final = 32 * 1024
-"""What a host's mail has beside its payload: names, ids, trace context."""
+"""The bytes of a host's message beside its payload: names, ids, trace context."""
 MAX_MAIL_BYTES: Final = MAX_BODY_BYTES + ENVELOPE_BYTES
 """Of the body of a message that a host sends, whose payload has `MAX_BODY_BYTES` as JSON at most."""
 NEEDED_PAYLOAD_BYTES: Final = 512 * 1024

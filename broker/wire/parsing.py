@@ -1,4 +1,4 @@
-"""Subjects taken apart: who is addressed, and who published, as far as a subject tells it."""
+"""Subjects parsed: receiver and publisher, as far as a subject names them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PostOrigin(NamedTuple):
 
 
 def parse_stored(subjects: Subjects, subject: str, claimed: AgentId | None = None) -> AgentId:
-    """Return the agent for which the mail stream stored this.
+    """Return the agent for which the stream MAIL stored this.
 
     Args:
         subjects: Of the deployment.
@@ -57,7 +57,7 @@ def parse_stored(subjects: Subjects, subject: str, claimed: AgentId | None = Non
         claimed: Who the message says it is for; needed where the subject holds a hash.
 
     Raises:
-        SubjectError: It is no stored subject of this deployment, does not tell the agent, or
+        SubjectError: It is no stored subject of this deployment, does not name the agent, or
             is not the one of the agent claimed.
     """
     agent = _parse_stored(subjects, subject) if claimed is None else claimed
@@ -72,12 +72,12 @@ def parse_origin(subjects: Subjects, subject: str, claimed: AgentId | None = Non
 
     Args:
         subjects: Of the deployment.
-        subject: Where the outsider published it.
+        subject: The subject to which the external client published it.
         claimed: Who the message says it is for; needed where the subject holds a hash.
 
     Raises:
-        SubjectError: It is neither an outsider's message nor an outsider's signal, does not
-            tell the agent, or does not address the agent claimed.
+        SubjectError: It is neither a message nor a signal of an external client, does not
+            name the agent, or does not address the agent claimed.
     """
     tokens = _tokens(subjects, subject, "agent.v1")
     if tokens[3:4] not in (["ext"], ["sig"]) or len(tokens) != (5 if tokens[3] == "ext" else 7):
@@ -94,7 +94,7 @@ def parse_origin(subjects: Subjects, subject: str, claimed: AgentId | None = Non
 
 
 def parse_stored_post(subjects: Subjects, subject: str, claimed: AgentId | None = None) -> TopicId:
-    """Return the topic to which an outsider posted what the mail stream stored here.
+    """Return the topic to which an external client posted what the stream MAIL stored here.
 
     Args:
         subjects: Of the deployment.
@@ -103,7 +103,7 @@ def parse_stored_post(subjects: Subjects, subject: str, claimed: AgentId | None 
             subject holds a hash.
 
     Raises:
-        SubjectError: It is no such subject of this deployment, does not tell the topic, or is
+        SubjectError: It is no such subject of this deployment, does not name the topic, or is
             not the one of the topic claimed.
     """
     tokens = _tokens(subjects, subject, f"mail.{TOPICS}")
@@ -122,11 +122,11 @@ def parse_post_origin(
 
     Args:
         subjects: Of the deployment.
-        subject: Where the outsider published it.
+        subject: The subject to which the external client published it.
         claimed: See `parse_stored_post`.
 
     Raises:
-        SubjectError: It is no outsider's post, does not tell the topic, or is not for the topic
+        SubjectError: It is no post of an external client, does not name the topic, or is not for the topic
             claimed.
     """
     tokens = _tokens(subjects, subject, "topic.v1")
@@ -144,7 +144,7 @@ def parse_ask(subjects: Subjects, subject: str, claimed: AgentId | None = None) 
         claimed: Whom the request says it is for; needed where the subject holds a hash.
 
     Raises:
-        SubjectError: It is no such subject, does not tell the agent, or addresses another one.
+        SubjectError: It is no such subject, does not name the agent, or addresses another one.
     """
     tokens, sees = _sight(_tokens(subjects, subject, "ask.v1"), 4)
     if len(tokens) != 4:  # noqa: PLR2004
@@ -231,5 +231,5 @@ def _untoken_or_hash(text: str) -> str:
 
 
 def _publisher_of(text: str) -> str:
-    """Return the publisher of a token; a hashed one is told from others as it is."""
+    """Return the publisher of a token; a hashed one is compared as it is."""
     return checked_name("publisher", _untoken_or_hash(text))

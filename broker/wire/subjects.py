@@ -1,4 +1,4 @@
-"""Subjects and stream names as values: the only place that builds them; `parsing` takes them apart."""
+"""Subjects and stream names as values: the only module that builds them; `parsing` parses them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def untoken(text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def has_hash(agent: AgentId) -> bool:
-    """Return whether the agent's subjects hold a hash, so that header Actor-Target must tell it."""
+    """Return whether the agent's subjects hold a hash, so that header Actor-Target must name it."""
     return any(HASHED.fullmatch(part) for part in address_of(agent).split("."))
 
 
@@ -68,7 +68,7 @@ class Subjects:
 
     Attributes:
         namespace: Goes before every subject (``<ns>.``) and stream name (``<ns>_``).
-        partitions: Of each type; fixed for the life of a deployment.
+        partitions: Of each type; fixed for a deployment.
     """
 
     namespace: str = ""
@@ -83,7 +83,7 @@ class Subjects:
         return f"{self.namespace}.{subject}" if self.namespace else subject
 
     def inbox(self, agent: AgentId) -> str:
-        """Return where hosts publish mail for the agent."""
+        """Return the subject to which hosts publish messages for the agent."""
         return self.prefixed(f"agent.v1.{address_of(agent)}.in")
 
     def external(self, agent: AgentId, publisher: str) -> str:
@@ -104,7 +104,7 @@ class Subjects:
         return f"{self.topic(topic)}.ext.{_publisher(publisher)}"
 
     def dead(self, agent: AgentId) -> str:
-        """Return where hosts publish dead letters of the agent."""
+        """Return the subject to which hosts publish dead letters of the agent."""
         return self.prefixed(f"dead.v1.{address_of(agent)}")
 
     def ask(self, agent: AgentId, publisher: str, sees: Sight = "own") -> str:
@@ -117,11 +117,11 @@ class Subjects:
         return self.prefixed(f"{head}.{token(verb)}{_TAILS[sees]}")
 
     def live(self, agent: AgentId, run_id: RunId) -> str:
-        """Return where pieces of models' answers in a run are told, to whoever listens."""
+        """Return the subject to which pieces of models' answers in a run are published."""
         return self.prefixed(f"run.v1.{address_of(agent)}.{token(run_id)}")
 
     def live_end(self, agent: AgentId, run_id: RunId) -> str:
-        """Return where the host that ended a run tells the hosts at which somebody waits for it."""
+        """Return the subject on which the host that ended a run notifies hosts whose callers wait for it."""
         return f"{self.live(agent, run_id)}.end"
 
     def host(self, owner: str) -> str:
@@ -129,21 +129,21 @@ class Subjects:
         return self.prefixed(f"host.v1.{token(owner)}")
 
     def stored(self, agent: AgentId) -> str:
-        """Return the subject under which the mail stream stores what is for the agent."""
+        """Return the subject under which the stream MAIL stores messages for the agent."""
         return self.prefixed(_stored(agent, self.partitions))
 
     def stored_post(self, topic: TopicId) -> str:
-        """Return the subject under which the mail stream stores what outsiders post there."""
+        """Return the subject under which the stream MAIL stores posts of external clients to the topic."""
         place = place_of(topic)
         partition = partition_hash(place) % self.partitions
         return self.prefixed(f"mail.{TOPICS}.{partition}.{address_of(place)}")
 
     def is_post(self, subject: str) -> bool:
-        """Return whether the mail stream stored a post of an outsider here."""
+        """Return True if the stream MAIL stored a post of an external client here."""
         return subject.startswith(self.prefixed(f"mail.{TOPICS}."))
 
     def tenant_token_of(self, subject: bytes) -> bytes:
-        """Return the token of the tenant for whom the mail stream stored this; b"" where there is none."""
+        """Return the token of the tenant for whom the stream MAIL stored this; b"" where there is none."""
         at = 4 if self.namespace else 3
         tokens = subject.split(b".", at + 1)
         return tokens[at] if len(tokens) > at else b""
@@ -168,11 +168,11 @@ class Subjects:
 
 
 def hint_subject(subjects: Subjects, about: Literal["open", "follow", "log"], run: str = "") -> str:
-    """Return where hosts tell each other that somebody reads runs; `~` is in the name of no host.
+    """Return the subject on which hosts announce that runs have readers; `~` is in the name of no host.
 
     Args:
         subjects: Of the deployment.
-        about: ``open``: questions for answers that are under way. ``follow``: names of runs whose log somebody
+        about: ``open``: questions for answers that are under way. ``follow``: names of runs whose log a client
             reads. ``log``: hints that the log of `run` has grown.
         run: The run.
     """

@@ -60,6 +60,25 @@ async def test_no_more_than_the_limit_execute_and_all_come_to_it(bed: Bed) -> No
 
 
 @pytest.mark.item(218)
+async def test_runs_of_one_flow_share_a_limit(bed: Bed) -> None:
+    """Agents ``<app>/<flow>:<id>`` of one flow; another flow of the app is not held up."""
+    room, other = Room(), Room()
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        await (room if inbox[0].payload == "refund" else other).visit(ctx, inbox)
+
+    type_ = await serve_type(bed, act)
+    await bed.runtime.limits.set(f"flow:{type_}/refund", max_concurrent=2)
+    ids = [(flow, n) for n in range(8) for flow in ("refund", "report")]
+    runs = [await bed.submit(AgentId(type_, f"{flow}:{n}"), flow) for flow, n in ids]
+    for run_id in runs:
+        await bed.result(run_id)
+
+    assert (room.most, room.begun, other.begun) == (2, 8, 8)
+    assert other.most > 2
+
+
+@pytest.mark.item(218)
 async def test_agents_over_a_limit_do_not_delay_others(bed: Bed) -> None:
     """A hundred wait for a type of which none may execute; another type's run ends meanwhile."""
     room, other = Room(), Room()
@@ -163,7 +182,11 @@ async def test_a_cancelled_run_that_waits_at_a_limit_ends_at_once(bed: Bed) -> N
 async def test_limits_that_make_no_sense_are_refused(bed: Bed) -> None:
     """Nothing is set."""
     before = await bed.runtime.limits.list()
-    for scope, numbers in (("desk", {"max_concurrent": 1}), ("type:desk", {"burst": 4})):
+    for scope, numbers in (
+        ("desk", {"max_concurrent": 1}),
+        ("flow:desk", {"max_concurrent": 1}),
+        ("type:desk", {"burst": 4}),
+    ):
         with pytest.raises(ContractError):
             await bed.runtime.limits.set(scope, **numbers)
 

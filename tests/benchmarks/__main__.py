@@ -16,6 +16,7 @@ from tests.benchmarks import (
     children,
     cold,
     erases,
+    flows,
     generates,
     graphs,
     http,
@@ -53,6 +54,7 @@ ON_POSTGRES = {
     "searches": searches.run,
     "erases": erases.run,
     "http": http.run,
+    "flows": flows.run,
 }
 ON_BROKER = {
     "outside": outside.run,

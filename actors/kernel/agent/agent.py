@@ -46,7 +46,7 @@ class Agent(Protocol):
     every window),
     `version` (text), `concurrency` ("serial" is all that there is: see promise 10 of docs/semantics.md),
     `retry` (RetryPolicy of its runs, where who starts one gives none), `batch` (how many waiting messages a
-    run is given at most, 1 to 100), `retention` (HistoryRetention of runs that waiting mail starts),
+    run is given at most, 1 to 100), `retention` (HistoryRetention of runs that waiting messages start),
     `deadline_s` (seconds one attempt may execute), `context` (its `history`, a `HistoryProvider`, and
     `retention`: with RUN a run's chat messages are cleared when it completes), `input`, `output` (types of
     payload and result) and `follows` (topics), which only `callboard describe` reads.

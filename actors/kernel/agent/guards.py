@@ -19,7 +19,7 @@ class Allow:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Other messages take the place of those that were checked.
+    """The guard replaces the messages that it checked.
 
     For ``output``, ``tool_call`` and ``tool_result`` it is exactly one message.
     """

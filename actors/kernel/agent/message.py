@@ -1,4 +1,4 @@
-"""Messages: what agents and outsiders send, before it becomes an envelope on a wire."""
+"""Messages: what agents and external clients send, before it becomes an envelope on a wire."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_ID_BYTES: Final = 256
 SET_BY_RUNTIME: Final = frozenset(
     {"publisher", "sender", "scheduled_at", "triggered_by", "traceparent", "tracestate"}
 )
-"""Keys of a message's metadata by which the runtime tells where it comes from: nobody outside sets them."""
+"""Keys of a message's metadata by which the runtime names its origin. External clients cannot set them."""
 
 
 def check_payload_size(size_bytes: int, *, what: str) -> None:

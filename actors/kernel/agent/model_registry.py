@@ -61,11 +61,11 @@ class ModelRegistry:
         self._sources: Sequence[FactSource] = sources
 
     def register(self, name: str, facts: ModelFacts) -> None:
-        """Keep these facts under this name, in place of earlier ones."""
+        """Keep these facts under this name; they replace earlier ones."""
         self._facts[name] = facts
 
     def find(self, name: str) -> ModelFacts | None:
-        """Return the facts about a model; None if nobody knows it."""
+        """Return the facts about a model; None if they are not known."""
         for known in _names(name):
             if (facts := self._facts.get(known)) is not None:
                 return facts
@@ -73,12 +73,12 @@ class ModelRegistry:
         return next(found, None)
 
     def context_window(self, name: str) -> int | None:
-        """Return how many tokens request and answer may have together; None if nobody knows."""
+        """Return how many tokens request and answer may have together; None if it is not known."""
         facts = self.find(name)
         return None if facts is None else facts.context_window
 
     def cost_usd(self, name: str, usage: Usage) -> float | None:
-        """Return the cost of a call of this model in dollars; None if nobody knows its prices."""
+        """Return the cost of a call of this model in dollars; None if its prices are not known."""
         facts = self.find(name)
         return None if facts is None else facts.cost_usd(usage)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 ROOT: Final = "root"
-"""In place of a node's id: none. What goes on from it begins the conversation anew, beside what was said."""
+"""Stands for a node's id where there is none. A run behind it begins the conversation anew."""
 FactKind: TypeAlias = Literal["queued", "started", "cancelling", "ended"]
 
 

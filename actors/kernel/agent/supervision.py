@@ -1,4 +1,4 @@
-"""A run's place in its tree, and the budgets of the tree."""
+"""The position of a run in its tree, and the budgets of the tree."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SpawnBudget(BaseModel):
     """Limits on the number of runs in a tree. Counted at the root, tree-wide.
 
     Attributes:
-        max_runs: Runs spawned over the life of the tree; the root itself does not count.
+        max_runs: Runs spawned while the tree exists; the root itself does not count.
         max_concurrent: Spawned runs that have not ended.
     """
 
@@ -41,7 +41,7 @@ class ExecutionBudget(BaseModel):
 
     Attributes:
         max_tokens: Of model calls, input and output. Calls under way when it is reached end.
-        max_cost_usd: As their usage tells it.
+        max_cost_usd: As their usage reports it.
         max_turns: Model calls; exact.
         deadline_s: Seconds from the root's creation, for every run of the tree; ten years at most.
     """
@@ -60,7 +60,7 @@ class ExecutionBudget(BaseModel):
 
 
 class Supervision(BaseModel):
-    """A run's place in its tree and the budgets of that tree.
+    """The position of a run in its tree, and the budgets of that tree.
 
     `task` is the card of a task board that the run was spawned for, if it was.
     """

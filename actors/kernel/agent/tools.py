@@ -55,7 +55,7 @@ class ApprovalPolicy:
         risks: Tools of these risks wait.
         always: Names of tools that wait whatever their risk.
         never: Names of tools that do not wait whatever their risk.
-        timeout_s: Seconds after which a call that nobody decided about is denied; None: it waits.
+        timeout_s: Seconds after which a call without a decision is denied; None: it waits.
     """
 
     risks: frozenset[Risk] = frozenset((Risk.HIGH, Risk.CRITICAL))
@@ -221,7 +221,7 @@ class InvocationResult(BaseModel):
     """The outcome of a call. It is recorded, so `structured` is JSON data.
 
     Attributes:
-        status: ``ok``; ``error`` when the tool failed or does not exist; ``denied`` when somebody
+        status: ``ok``; ``error`` when the tool failed or does not exist; ``denied`` when a person
             said no. Neither of the last two raises: the model reads them.
         text: For the model.
         structured: The tool's value.
@@ -246,7 +246,7 @@ class InvocationResult(BaseModel):
 
 
 class ToolApprovalRequest(BaseModel):
-    """A call that somebody has to allow first."""
+    """A call that a person has to allow first."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

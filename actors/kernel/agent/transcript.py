@@ -36,13 +36,13 @@ def turn_id(run_id: str, position: str, n: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NewTurn:
-    """A turn before it has a place in its session.
+    """A turn before it has a position in its session.
 
     Attributes:
         session: The conversation, within its agent.
         id: A session keeps one turn of an id; another one with it is dropped.
         message: What was said.
-        tokens: Its size for a model; None: nobody has counted.
+        tokens: Its size for a model; None: not counted.
         parent: The id of the turn that it follows; None: the one before it.
     """
 
@@ -62,7 +62,7 @@ class NewCut:
         upto: Ordinal of the last turn that the window leaves out.
         previous: `upto` of the cut before; `NO_CUT`: there was none.
         strategy: The class name of the compaction strategy that made it.
-        summary: The message that stands in place of what is left out; None: nothing does.
+        summary: The message that replaces what is left out; None: there is none.
     """
 
     session: str
@@ -142,7 +142,7 @@ def stamped_tokens(message: ChatMessage) -> int | None:
 
 
 def new_turn(message: ChatMessage, session_id: str) -> NewTurn:
-    """Return a turn as a store takes it; without an id it gets one that nobody has.
+    """Return a turn as a store takes it; without an id it gets a new one.
 
     Raises:
         MessageTooLargeError: See `check_turn`.

@@ -38,7 +38,7 @@ class Suspend:
 class Retry:
     """The attempt failed: PENDING, not to be started before `at`; counts one attempt.
 
-    `release` are messages that the run gives back, bound or not: they wait again, each at its place, and
+    `release` are messages that the run gives back, bound or not: they wait again, each at its position, and
     each for a run that is given nothing else (`Arrived.alone`).
     """
 
@@ -132,7 +132,7 @@ class BudgetDelta:
     Attributes:
         tokens: Used, input and output.
         cost_usd: Spent.
-        turns: Model calls that begin; such a turn is refused when the budget has no place for them,
+        turns: Model calls that begin; such a turn is refused when the budget does not allow them,
             or tokens or money are used up already.
         position: Of the call that begins, to name it when it is refused.
     """
@@ -152,24 +152,24 @@ class Commit:
         expected_seq: Where the run's log must end now (-1 = empty).
         entries: Appended in order behind `expected_seq`.
         then: What becomes of the run.
-        create: The run's row, when this commit starts a run from waiting mail.
+        create: The run's row, when this commit starts a run from waiting messages.
         bind: Pending messages that become this run's; all must still be pending, and nothing older of
             their senders may be left behind.
-        any_order: What is bound may overtake; for who handles mail himself, message by message.
+        any_order: What is bound may overtake; for callers that handle messages one by one.
         outgoing: Messages to send, in this order.
         take_signals: Buffered signals consumed; all must still be there.
         take_answers: Keys of answers consumed; all must still be there.
         state: Values of the agent's state to write; `DELETED` removes a key.
         spawned: Children to create, counted against the tree's budget.
         answers: Replies to asks that this run's agent got.
-        waits: All waits that are open now, in place of those before; None: they are as they were.
+        waits: All waits that are open now, instead of those before; None: they stay as they are.
             A run's waits are gone when it ends.
         known_waits: Those that are rows before, where that is known: a store may write the difference.
         follows: Applied in order, before any post of this commit.
         orphans: With `Finish`: what becomes of children that are still open. RUN and NONE: they and
             all below are asked to stop; PERMANENT: they become children of the root.
         budget: What this commit spends.
-        withdraw: Questions of this run that were refused: those that nobody has begun are gone.
+        withdraw: Questions of this run that were refused: those that have not begun are removed.
         unless_answered: Keys of waits that end without an answer: no answer may be there by now.
         attempt: The attempt that is executing, 1 for the first; kept with the run.
         turns: Put at the end of sessions of this run's agent, in this order; ids that a session has are
@@ -212,14 +212,14 @@ class Committed:
 
     Attributes:
         last_seq: Where the log ends now.
-        cancel_requested: Reason, if somebody asked this run to stop.
+        cancel_requested: Reason, if this run was asked to stop.
         routed: Outgoing messages that became inbox rows here and now; known ids are left out.
         wake_now: After `Suspend`: something it waits for is there already; run it again.
         cycles: Waits of this run that can never end.
         nudges: What this commit changed for agents of this host's shards: answers for waiting runs
             (signal), runs to stop (cancel), posts to bring to followers (fanout), and, after an
-            unknown outcome, children to start (run). Other owners are told by the store.
-        spawned: Children of agents of this host's shards, each with its place in the agent's queue,
+            unknown outcome, children to start (run). The store notifies other owners.
+        spawned: Children of agents of this host's shards, each with its position in the agent's queue,
             before all that was routed.
     """
 
@@ -264,7 +264,7 @@ class OutOfOrder:
 
 @dataclass(frozen=True, slots=True)
 class OverBudget:
-    """The tree's budget has no place for what the commit begins at these positions; nothing was written.
+    """The tree's budget does not allow what the commit begins at these positions; nothing was written.
 
     Execute the run again from what is durable, and let these calls raise. Of several spawns the
     first ones that fit are not named.
@@ -282,7 +282,7 @@ class OverBudget:
 class Answered:
     """Answers with these keys came before the end of their waits; nothing was written.
 
-    Write the commit again with the answers in place of those ends.
+    Write the commit again with the answers instead of those ends.
     """
 
     keys: tuple[str, ...]

@@ -17,7 +17,7 @@ class AskKind(StrEnum):
     """The four ends of an ask; there is exactly one.
 
     REPLIED: an answer came, or the target ended and this is its result.
-    TIMED_OUT: no answer in time; the target lives, `handle` names its run.
+    TIMED_OUT: no answer in time; the target goes on, `handle` names its run.
     TARGET_FAILED: the target failed for good, or the question was dead-lettered.
     TARGET_CANCELLED: the target was cancelled.
     """
@@ -59,7 +59,7 @@ class Approval(BaseModel):
 
     Attributes:
         status: Which end.
-        by: Who decided; None when nobody did.
+        by: Who decided; None when there is no decision.
         comment: What they said about it.
     """
 
@@ -79,7 +79,7 @@ class ApprovalRequest(BaseModel):
     """A request for a person's approval, as a run made it.
 
     Attributes:
-        id: Names it; depends on the run, the place in its code and the exact arguments, so a decision
+        id: Names it; depends on the run, the position in its code and the exact arguments, so a decision
             counts for nothing else.
         run_id: Who asks.
         agent_id: Whose run that is, as text.

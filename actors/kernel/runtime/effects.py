@@ -71,7 +71,8 @@ def key_of_message(agent: AgentId, sender: str, message_id: str, name: str) -> s
     """Return the idempotency key of what an agent does by this name for a message.
 
     Full SHA-256 in hexadecimal. The same in whatever run the message is handled, and whatever else
-    that run does: also when a database that went back has cut the same mail into other runs.
+    that run does: also when a database that lost its last commits has divided the same messages among other
+    runs.
     """
     words = canonical_json(["message", str(agent), sender, message_id, name])
     return hashlib.sha256(words.encode()).hexdigest()
@@ -97,7 +98,7 @@ class EffectResult:
 
 
 class ResultCache(Protocol):
-    """Results on their way into the log, for whoever recovers the run when they do not arrive.
+    """Results on their way into the log, for the host that recovers the run when they do not arrive.
 
     Never the truth: what it loses, or never got, only leaves the crash window as wide as without it.
     """
@@ -120,7 +121,7 @@ def result_key(effect_id: EffectId, *, intent: int | None = None, attempt: int =
     """Return the name of one execution of an effect: what a `ResultCache` keeps its result under.
 
     The id alone names every execution that there ever is at a position with the same arguments. An
-    at-most-once effect executes once per intent, which is durable before: its seq tells them apart,
+    at-most-once effect executes once per intent, which is durable before: its seq distinguishes them,
     also when an operator or `reconcile` lets it execute anew. Of others (`intent` is None) all
     executions of one attempt are as good as each other; a new attempt wants a new result.
     """
@@ -195,7 +196,7 @@ class EffectCall:
         return {"effect": self.verb, "name": self.name, "hash": self.digest, "id": self.id, **more}
 
     def described(self) -> dict[str, JsonValue]:
-        """Return what an entry tells people of the request, by key."""
+        """Return what an entry shows of the request, by key."""
         told: dict[str, JsonValue] = {}
         if self.receipt is not None:
             told["receipt"] = {**self.receipt}

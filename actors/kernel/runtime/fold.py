@@ -11,7 +11,7 @@ must be equal to. The rules:
   ``run.continued`` on it is attempt 1 again. An attempt may leave nothing but its end (see
   `ends_execution`), which then counts as executed.
 - The error of a failed attempt that is to be tried again stays until the run ends; one that parks
-  the run is told by the log only. A cancelled run has no error: its reason is `cancel_requested`.
+  the log alone describes the run. A cancelled run has no error: its reason is `cancel_requested`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ TELLING: Final = TERMINAL_KINDS | {
     EntryKind.CANCEL_REQUESTED,
     EntryKind.ORPHANS_RESOLVED,
 }
-"""Kinds that tell a status, or nothing; all others are written by code that executes."""
+"""Kinds that set a status, or change nothing; all others are written by code that executes."""
 
 
 def fold(cause: RunRow, entries: Iterable[RunLogEntry]) -> RunRow:
     """Return the run's row after `entries`, its whole log in order.
 
     Args:
-        cause: What the log does not say: identity, agent, priority, policy, place in the tree,
+        cause: What the log does not say: identity, agent, priority, policy, position in the tree,
             times, `cancel_requested`. Its status, attempt, wake set, result and error are ignored.
         entries: From seq 0.
     """
@@ -79,7 +79,7 @@ def _is_out_of_retries(entry: RunLogEntry) -> bool:
 
 
 def _step(row: RunRow, entry: RunLogEntry) -> RunRow | None:
-    """Return the row after an entry that tells a status, None for one of executing code."""
+    """Return the row after an entry that sets a status; None for an entry of executing code."""
     payload = entry.payload
     changed: RunRow | None = None
     match entry.kind:

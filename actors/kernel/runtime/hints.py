@@ -1,4 +1,4 @@
-"""Hints: what hosts tell each other and themselves. One may be lost, late or doubled."""
+"""Hints: notifications among hosts, and within one. A hint may be lost, late or doubled."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FOLLOWED_S: Final = 60.0
 class Nudge:
     """A hint that something changed for an agent; facts are read from the store.
 
-    `kind` run: a new queued run. mail: pending mail. signal: a buffered signal or an answer for
+    `kind` run: a new queued run. mail: pending messages. signal: a buffered signal or an answer for
     `run_id`. cancel: `run_id` was asked to stop. fanout: posts for followers in `shard`.
     schedule: a schedule of the agent was written. shards: look for shards to claim.
-    limits: a limit was changed. places: places of a limit are free, or wanted.
-    life: another server, or another life of it, answers; it may be behind what was read before. Called
+    limits: a limit was changed. places: slots of a limit are free, or wanted.
+    life: another server, or another incarnation of it, answers; it may be behind what was read before. Called
     before anything is asked of it. held: this host has other shards than before; never leaves it.
     """
 
@@ -60,7 +60,7 @@ class LogHints(Protocol):
 
 
 class FollowedLogs:
-    """The logs that other processes follow, as far as this one was told.
+    """The logs that other processes follow, as far as this one was notified.
 
     Args:
         now: Returns seconds of a clock that never goes back.

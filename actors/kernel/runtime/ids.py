@@ -24,7 +24,7 @@ ShardId = NewType("ShardId", str)
 """A set of agents that has one owner at a time."""
 
 HostIncarnation = NewType("HostIncarnation", str)
-"""One life of one host process; a restarted host is another incarnation."""
+"""A host process from its start to its end; a restarted host is another incarnation."""
 
 DEFAULT_TENANT: Final = "default"
 NAME_RULE: Final = "a letter or digit, then up to 63 letters, digits, '_', '-' or '.'"
@@ -126,7 +126,7 @@ def run_id_of_submit(agent: AgentId, sender: str, message_id: str) -> RunId:
 
 
 def run_id_of_mail(agent: AgentId, sender: str, first_message_id: str) -> RunId:
-    """Return the id of the run that waiting mail starts; named by its first message."""
+    """Return the id of the run that waiting messages start; named by the first one."""
     return RunId(derive_id("mail", agent.tenant, str(agent), sender, first_message_id))
 
 

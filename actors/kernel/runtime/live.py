@@ -26,7 +26,7 @@ class Delta:
             attempt before said is void. From 1 again after `continue_as_new`.
         position: Of the model call in the run; of a custom one of the effect, or else the branch, that
             shows it.
-        n: Its place among the pieces of this call in this execution, from 0. One that begins at 0
+        n: Its position among the pieces of this call in this execution, from 0. One that begins at 0
             again voids what was said at this position before. Those of a branch are counted from its
             beginning, what a replay does not show again included.
         kind: A model's answer or reasoning, or what the agent's code shows by itself (custom).

@@ -110,7 +110,7 @@ PAYLOADS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class NewEntry:
-    """An entry before it has a place in the log.
+    """An entry before it has a position in the log.
 
     Attributes:
         kind: One of `EntryKind`.

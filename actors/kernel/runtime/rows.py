@@ -1,4 +1,4 @@
-"""Rows of a store as values: runs, mail, and what a host reads of them."""
+"""Rows of a store as values: runs, messages, and what a host reads of them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class NewRun:
         run_id: Derived from what causes it (see `ids`).
         agent_id: Whose run it is.
         priority: Lower first.
-        retry_policy: The run's one retry counter follows it. None: nobody gave one, so it is the
-            `retry` of the agent that begins the run, as its first entry tells, else the default.
+        retry_policy: The run's one retry counter follows it. None: none was given, so it is the
+            `retry` of the agent that begins the run, as its first entry says, else the default.
         parent: The spawning run.
         parent_agent: The agent of that run. Nothing stores it: it is for a run that begins on the host
             that made it. See `RunRow`.
@@ -65,7 +65,7 @@ class NewRun:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A message that is now a pending row of an inbox: `arrival` is its place in the queue."""
+    """A message that is now a pending row of an inbox: `arrival` is its position in the queue."""
 
     message: Message
     sender: str
@@ -87,7 +87,7 @@ class RunRow:
     priority: int = 5
     attempt: int = 0
     retry_policy: RetryPolicy | None = None
-    """What whoever started it gave; see `NewRun`."""
+    """Given by the caller that started it; see `NewRun`."""
     parent: RunId | None = None
     root: RunId | None = None
     depth: int = 0

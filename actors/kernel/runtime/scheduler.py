@@ -142,7 +142,7 @@ class Scheduler(Protocol):
     async def heartbeat(
         self, lease: Lease
     ) -> Literal["ok", "cancel_requested", "deadline", "lost"]:
-        """Extend a lease, and learn whether the run should stop or was lost to somebody else."""
+        """Extend a lease, and learn whether the run should stop or was lost to another host."""
 
     async def release(
         self, lease: Lease, *, status: RunStatus, wake_on: Wakeup | None = None

@@ -12,10 +12,10 @@ from actors.errors import ContractError
 from actors.kernel.runtime.ids import AgentId, ShardId, TopicId, partition_hash
 
 PARTITIONS: Final = 16
-"""Partitions of a type, fixed for the life of a deployment."""
+"""Partitions of a type, fixed for a deployment."""
 
 TOPICS: Final = "~topic"
-"""The type of shards that hold topics: what outsiders publish there is read by their owners. No agent's
+"""The type of shards that hold topics: what external clients publish there is read by their owners. No agent's
 type can have this name."""
 
 
@@ -39,7 +39,7 @@ def instance_shard(agent: AgentId) -> ShardId:
 
 
 def topic_shard(topic: TopicId, partitions: int = PARTITIONS) -> ShardId:
-    """Return the shard that reads what outsiders publish to the topic."""
+    """Return the shard that reads what external clients publish to the topic."""
     return partition_shard(TOPICS, partition_hash(place_of(topic)) % partitions)
 
 
@@ -54,12 +54,12 @@ def is_of_topics(shard: ShardId) -> bool:
 
 
 def letters_of(topic: TopicId) -> AgentId:
-    """Return whose dead letters those posts to the topic are that are no messages: ``topic/type/source``."""
+    """Return the owner of dead letters of posts to the topic that are no messages: ``topic/type/source``."""
     return AgentId("topic", f"{topic.type}/{topic.source}"[:256], topic.tenant)
 
 
 def undeclared_shard(type_: str) -> ShardId:
-    """Return the shard of all agents of a type that nobody registered yet."""
+    """Return the shard of all agents of a type that is not registered yet."""
     return ShardId(f"u:{type_}")
 
 

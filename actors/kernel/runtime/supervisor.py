@@ -59,7 +59,7 @@ class Supervisor(Protocol):
         The child, ``child.spawned`` in the parent's log and the boot message are one commit.
 
         Raises:
-            SpawnDenied: The tree's budget has no place left.
+            SpawnDenied: The tree's budget is used up.
         """
 
     async def join(self, handle: RunHandle) -> RunResult:

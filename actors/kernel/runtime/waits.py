@@ -91,7 +91,7 @@ def event_of(request: JsonValue) -> JsonValue:
 
 
 class WaitPlace(NamedTuple):
-    """The place of a wait among all, oldest first; those of one instant by run, position and key."""
+    """The position of a wait among all, oldest first; those of one instant by run, position and key."""
 
     since: datetime
     run_id: RunId

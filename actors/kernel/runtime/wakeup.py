@@ -43,7 +43,7 @@ class WakeSet:
     Attributes:
         at: The earliest timer, aware UTC.
         signals: Names of signals.
-        message: Whether plain mail wakes it (`ctx.receive`).
+        message: Whether plain messages wake it (`ctx.receive`).
         runs: Keys of answers (`Answer.key`) that wake it.
     """
 

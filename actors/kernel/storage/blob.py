@@ -60,7 +60,7 @@ class ArtifactStore(Protocol):
     """Immutable bytes by reference, of one tenant and one scope within it.
 
     An artifact becomes visible as a whole: a `store` that fails leaves nothing that anybody can read. The
-    store may remove an artifact that nobody pins, a grace time after it was stored or lost a pin last.
+    store may remove an artifact without a pin, a grace time after it was stored or lost a pin last.
     """
 
     async def store(
@@ -154,7 +154,7 @@ class ArtifactBytes(Protocol):
         """Remove the bytes, if they are there."""
 
     async def probe(self) -> None:
-        """Return if the place answers and may be read; nothing is written."""
+        """Return if the storage answers and may be read; nothing is written."""
 
 
 @runtime_checkable
@@ -176,7 +176,7 @@ class FileStore(Protocol):
     async def upload(
         self, key: str, data: bytes, *, content_type: str = "application/octet-stream"
     ) -> None:
-        """Keep `data` under `key`, in place of an earlier file."""
+        """Keep `data` under `key`, replacing an earlier file."""
 
     async def download(self, key: str) -> bytes:
         """Return the file.

@@ -145,12 +145,12 @@ class ErasureStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Unreached:
-    """A place that an erase cannot clear.
+    """A location that an erase cannot clear.
 
     Attributes:
-        name: The place.
+        name: The location.
         problem: The reason, and the remedy if there is one.
-        gone_by: The instant by which it is gone by itself; None: nobody can say.
+        gone_by: The instant by which it is gone by itself; None: not known.
     """
 
     name: str

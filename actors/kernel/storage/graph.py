@@ -51,7 +51,7 @@ class GraphStore(Protocol):
     """
 
     async def add_entity(self, entity: Entity) -> None:
-        """Keep an entity, in place of the one with its id, whose relationships stay.
+        """Keep an entity. It replaces the one with its id, whose relationships stay.
 
         Raises:
             ContractError: Its properties are not JSON data, or too large.
@@ -64,7 +64,7 @@ class GraphStore(Protocol):
         """Remove an entity and every relationship that touches it. Unknown ids are ignored."""
 
     async def add_relationship(self, relationship: Relationship) -> None:
-        """Keep a relationship, in place of the one with its id, whatever that one's ends were.
+        """Keep a relationship. It replaces the one with its id, whatever the ends of that one were.
 
         Raises:
             KeyError: One of its ends does not exist.

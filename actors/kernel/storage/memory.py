@@ -32,7 +32,7 @@ class Memory(BaseModel):
         version: 1 for the first text of a key.
         created_at: When the first version was kept.
         updated_at: When this version was kept.
-        valid_until: When another text took its place; None: it is the present one.
+        valid_until: When another text replaced it; None: it is the present one.
         score: Of a hit, greater is better: the cosine for ``meaning``, the share of words for ``words``,
             the sum of reciprocal ranks for ``hybrid``.
     """

@@ -27,7 +27,7 @@ class SessionFact:
     Attributes:
         number: Counts from 1 within its session, in commit order, without gaps.
         kind: ``queued``: the run was submitted. ``started`` and ``ended``: its first and its last entry were
-            written. One that is cancelled before it began has no ``started``. ``cancelling``: somebody asked
+            written. One that is cancelled before it began has no ``started``. ``cancelling``: a client asked
             it to stop, for the first time.
         run_id: The run.
         ahead: Of ``queued``: how many open runs of the session were before it.
@@ -55,7 +55,7 @@ class SessionRow:
         last_at: When its last fact was written.
         title: See `SessionLabel`, as for the next one.
         metadata: See `SessionLabel`.
-        owner: The principal of the tenant that it belongs to; None: nobody.
+        owner: The principal of the tenant that it belongs to; None: it belongs to none.
     """
 
     agent_id: AgentId
@@ -145,7 +145,7 @@ class SessionStore(Protocol):
     ) -> list[AgentId]:
         """Return sessions without an open run whose last fact is older, the oldest first.
 
-        Those whose deletion began are among them, so that it is ended by somebody.
+        Those whose deletion began are among them, so that a later call ends it.
         """
 
     async def begin_delete(self, agent: AgentId, *, unless_since: datetime | None = None) -> bool:

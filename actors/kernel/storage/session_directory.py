@@ -41,7 +41,7 @@ class SessionLabel:
 
 @dataclass(frozen=True, slots=True)
 class SessionPlace:
-    """The place of a session in a list, the one that changed last first; those of one instant by id."""
+    """The position of a session in a list, the one that changed last first; those of one instant by id."""
 
     last_at: datetime
     agent_id: AgentId
@@ -57,7 +57,7 @@ class SessionFilter:
         is_active: Whether a run of it is open.
         title: A part of the title, in upper or lower case.
         owner: Only this principal's.
-        after: Behind this place: for the next page.
+        after: Behind this position: for the next page.
     """
 
     tenant: str
@@ -97,7 +97,8 @@ class SessionDirectory(Protocol):
             agent: The session.
             label: What people call it.
             project: A label of another kind.
-            owner: The principal that it belongs to. None: nobody, or whose it was if it is made anew.
+            owner: The principal that it belongs to. None: it belongs to none, or to its earlier owner if it
+                is made anew.
 
         Raises:
             SessionDeletingError: It is being deleted.
@@ -122,7 +123,7 @@ class SessionDirectory(Protocol):
     ) -> FoundSessions:
         """Return at most `limit` sessions of the first `most_read` of the app (of the owner, if one is given).
 
-        There are indexes of place and owner, but none of title and state. So the number of sessions that are
+        There are indexes of position and owner, but none of title and state. So the number of sessions that are
         read is bounded, and a page may have few hits, or none, though there are more behind.
         """
 

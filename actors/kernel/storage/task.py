@@ -42,7 +42,7 @@ class Task(BaseModel):
         description: At most 4,096 bytes.
         status: See `TASK_TRANSITIONS`.
         note: The reason of the present status; at most 2,048 bytes.
-        order: Its place on the board, from 0. The store numbers tasks.
+        order: Its position on the board, from 0. The store numbers tasks.
         retry_count: Retries since the task was made, or since a person forced one.
         max_retries: The limit of `TaskStore.increment_retry`.
         updated_at: The instant of the last change, by the store's clock.
@@ -95,7 +95,7 @@ class TaskStore(Protocol):
         title: str = "",
         key: str = "",
     ) -> TaskList:
-        """Make the board, in place of an earlier one. Tasks are numbered in their order."""
+        """Make the board. It replaces an earlier one. Tasks are numbered in their order."""
 
     async def get_task_list(self, conversation_id: str, agent_id: AgentId) -> TaskList | None:
         """Return the board, or None."""

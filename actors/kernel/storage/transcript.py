@@ -10,7 +10,7 @@ from actors.kernel.runtime.ids import AgentId
 
 
 class TranscriptStore(Protocol):
-    """Sessions by agent. A session begins with its first turn, and is nobody else's.
+    """Sessions by agent. A session begins with its first turn, and belongs to one agent.
 
     What runs add is part of their commits (`Commit.turns`), under their leases. `append` is for who has no run.
     """
@@ -22,7 +22,7 @@ class TranscriptStore(Protocol):
 
         A cut holds for the paths that its last turn is on.
 
-        With `whole` the cut is told, and turns before it are returned, too.
+        With `whole` the cut is returned, and turns before it, too.
         """
 
     async def page(
@@ -42,7 +42,7 @@ class TranscriptStore(Protocol):
 
         Reading on behind the last ordinal of a page costs the same for each page, and leaves no turn out
         when others are cleared meanwhile. There are fewer than `limit` turns only if there are no more: one
-        whose bytes were removed meanwhile is left out, and the next one takes its place.
+        whose bytes were removed meanwhile is left out, and the next one is returned instead.
         """
 
     async def count(self, agent: AgentId, session: str) -> int:

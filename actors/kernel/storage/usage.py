@@ -72,7 +72,7 @@ class UsageTotal:
 
 
 class UsageStore(Protocol):
-    """Totals that commits write and nobody takes away."""
+    """Totals that commits write. They are never removed."""
 
     async def totals(
         self, wanted: UsageFilter, *, by: Sequence[UsageBy] = EACH

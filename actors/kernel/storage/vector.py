@@ -92,7 +92,7 @@ class VectorStore(Protocol):
     async def upsert(
         self, documents: Sequence[VectorDocument], *, collection: str = "default"
     ) -> None:
-        """Keep documents, in place of those with the same id. All or none.
+        """Keep documents. They replace those with the same id. All or none.
 
         Of several documents with one id the last counts.
 

@@ -25,7 +25,7 @@ class Submitted:
     Attributes:
         run_id: The run of this message (the first one, for a message id that is known).
         arrived: The message's inbox row; None when the id was known.
-        local: Whether this store's host owns the agent's shard, so no other process need be told.
+        local: Whether this store's host owns the agent's shard, so no other process has to be notified.
     """
 
     run_id: RunId
@@ -46,7 +46,7 @@ def sender_of_message(message: Message) -> str:
 
 
 def ends_of(message: Message) -> tuple[str, AgentId]:
-    """Return who sent mail, and whom it goes to.
+    """Return sender and receiver of messages.
 
     Raises:
         ContractError: It was not sent yet, or goes to a topic.
@@ -109,7 +109,7 @@ class ArrivalStore(Protocol):
         """
 
     async def answer(self, answer: Answer) -> SignalOutcome:
-        """Keep what ends a wait of a run, and tell its owner; not accepted when the key has one.
+        """Keep the answer to a wait of a run, and notify its owner; not accepted when the key has one.
 
         A person's decision is accepted only while the run waits for it.
         For those who are no run: a person who decides, a supervisor from outside.
@@ -121,7 +121,7 @@ class ArrivalStore(Protocol):
     async def emit(
         self, event: str, payload: JsonValue, *, after: str = "", limit: int = MOST_ANSWERED
     ) -> list[tuple[RunId, AgentId]]:
-        """Answer the open waits of some runs for an event and tell the owners of these; return them by run.
+        """Answer the open waits of some runs for an event, and notify their owners; return the waits by run.
 
         Waits that have an answer are left. Call again with `after` until none are answered: no run, which may
         wait for the same event again meanwhile, is then reached twice. Each call is whole or not at all.

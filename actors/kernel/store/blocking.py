@@ -13,7 +13,7 @@ class Blocker:
 
     Attributes:
         place: Function, file and line.
-        agent_id: Whose code it is; None: nobody's, as far as can be seen.
+        agent_id: The agent whose code it is; None: not known.
         run_id: The run that executes it.
         shard: The agent's.
         in_doubt: Shards in which an effect is under way that would be in doubt elsewhere.

@@ -25,7 +25,7 @@ class FanoutReport:
         delivered: Followers that got it now.
         known: Followers that had it before.
         failed: Followers whose inbox refused, with the error's text.
-        is_under_way: Followers get it after this: it is durable, and nobody was counted.
+        is_under_way: Followers get it after this: it is durable, and no follower was counted.
     """
 
     delivered: int
@@ -75,7 +75,7 @@ class FanoutStrategy(Protocol):
 
 
 LazyAgents: TypeAlias = Mapping[ShardId, Collection[str] | None]
-"""Agents, as text, with waiting rows of which nobody is told, by shard; None: any of its may have some."""
+"""Agents, as text, with waiting rows that are not announced, by shard; None: any of its may have some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class PostStore(Protocol):
         """Write a post, with its topic as target and its publisher as sender, in one commit.
 
         Costs the same for ten and for 100,000 followers. Returns whether (topic, sender, id) was not
-        known before, and whom of this host's shards to look after; other owners are told.
+        known before, and whom of this host's shards to look after; other owners are notified.
         """
 
     async def behind(self, shards: Sequence[ShardId]) -> set[ShardId]:
@@ -117,7 +117,7 @@ class PostStore(Protocol):
         """Write the rows of the next followers in these shards, about `limit`, and remember how far that is.
 
         One commit, fenced by each shard's owner and epoch. Each follower of a post's moment gets it
-        once, whoever goes on after a crash. A shard's posts come in their order: none begins before all
+        once, whichever host goes on after a crash. A shard's posts come in their order: none begins before all
         followers have the one before it. Shards are served alike, so that none waits for a large one.
         """
 
@@ -125,7 +125,7 @@ class PostStore(Protocol):
         """Return lazy followers in these shards with posts that wait; of a shard with many such posts None."""
 
     async def sweep(self, *, limit: int = 1000) -> int:
-        """Take away ended follows and old posts that nobody needs; return how many, of `limit` each.
+        """Remove ended follows and old posts that no follower needs; return how many, of `limit` each.
 
         Ids of posts are kept for 8 days. Safe to call from several hosts at once.
         """

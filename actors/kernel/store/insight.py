@@ -21,7 +21,7 @@ COUNT_LIMIT_S: Final = 60.0
 WaitReason: TypeAlias = Literal[
     "unserved", "unowned", "parked", "back-off", "waiting", "executing", "queued"
 ]
-"""Why mail of an agent is not being handled: no live host serves its type; nobody owns its shard at
+"""The reason why an agent's messages are not handled: no live host serves its type; no host owns its shard at
 the moment; its run waits for an operator; its run waits for a retry; its run waits for something else
 and holds the agent; its run executes; it is about to start."""
 
@@ -46,7 +46,7 @@ def reason_of(status: RunStatus | None, *, parked: bool, served: bool, owned: bo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRow:
-    """An agent that has mail, or an open run.
+    """An agent that has messages, or an open run.
 
     Attributes:
         agent_id: Who.
@@ -57,8 +57,8 @@ class AgentRow:
         status: Of that run.
         parked: Why that run waits for an operator.
         wake_at: When that run goes on by itself.
-        owner: Which host has the agent; None: nobody.
-        reason: What the agent's mail or run waits for.
+        owner: The host that has the agent; None: none has.
+        reason: The reason why the agent's messages or run wait.
     """
 
     agent_id: AgentId
@@ -75,7 +75,7 @@ class AgentRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRow:
-    """A host that lives, by its last heartbeat.
+    """A host that is alive, by its last heartbeat.
 
     Attributes:
         owner: Its incarnation.
@@ -105,10 +105,10 @@ class Totals:
         dead_letters: Messages that were given up and not redriven.
         timers_overdue: Timers that should have fired.
         shards: How many there are.
-        unowned: Shards that nobody owns.
+        unowned: Shards without an owner.
         hosts: How many hosts live.
-        unserved: Types that have mail or runs and that no live host serves: first those that a host has
-            declared once, then those that somebody made up, each by name.
+        unserved: Types that have messages or runs and that no live host serves: first those that a host has
+            declared once, then those that were never declared, each by name.
         approvals: What waits for a person's decision.
     """
 
@@ -131,9 +131,9 @@ class KnownTotals:
     """The last totals that a host counted, shared by all hosts.
 
     Attributes:
-        totals: None when nobody has counted yet.
+        totals: None when they were not counted yet.
         age_s: Seconds since that count began.
-        is_due: Whoever is told so is to count: nobody else is, for `COUNT_LIMIT_S`.
+        is_due: The caller has to count; no other one is asked to for `COUNT_LIMIT_S`.
     """
 
     totals: Totals | None
@@ -153,10 +153,10 @@ class InsightStore(Protocol):
         after: AgentId | None = None,
         limit: int = 100,
     ) -> list[AgentRow]:
-        """Return agents that have mail or an open run, by tenant, type and key, after `after`.
+        """Return agents that have messages or an open run, by tenant, type and key, after `after`.
 
         With `waiting_s` only those whose oldest message waits at least so many seconds. Posts that a
-        lazy follower has not asked for count nowhere but in `inbox`: nobody is to be told of them.
+        lazy follower has not asked for count nowhere but in `inbox`: no host is notified of them.
         """
 
     async def inbox(self, agent_id: AgentId, *, limit: int = 100) -> list[Arrived]:

@@ -12,7 +12,7 @@ from typing_extensions import override
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, check_name
 
-SCOPES: Final = "deployment, tenant:NAME, type:NAME or agent:TYPE/KEY"
+SCOPES: Final = "deployment, tenant:NAME, type:NAME, flow:APP/FLOW or agent:TYPE/KEY"
 MAX_SLOTS: Final = 1_000_000
 MOST_STARTS: Final = 1_000_000.0
 
@@ -21,6 +21,7 @@ class ScopeKind(StrEnum):
     """The kind of scope that a limit applies to."""
 
     AGENT = "agent"
+    FLOW = "flow"
     TYPE = "type"
     TENANT = "tenant"
     DEPLOYMENT = "deployment"
@@ -28,7 +29,11 @@ class ScopeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class LimitScope:
-    """The agents that share a limit; written ``deployment``, ``tenant:t``, ``type:desk``, ``agent:desk/1``."""
+    """The agents that share a limit.
+
+    Written ``deployment``, ``tenant:t``, ``type:desk``, ``flow:billing/refund`` or ``agent:desk/1``. A flow's
+    runs are those of the agents ``billing/refund:ID``.
+    """
 
     kind: ScopeKind
     name: str = ""
@@ -51,15 +56,27 @@ class LimitScope:
         kind = ScopeKind(word)
         if kind is ScopeKind.AGENT:
             name = str(AgentId.parse(name))
+        elif kind is ScopeKind.FLOW:
+            _check_flow(text, name)
         elif kind is not ScopeKind.DEPLOYMENT:
             check_name(kind, name)
         return cls(kind, name)
 
 
+def _check_flow(text: str, name: str) -> None:
+    app, slash, flow = name.partition("/")
+    if not (slash and flow) or ":" in flow:
+        raise ContractError(f"{text!r} is no scope of a limit: write flow:APP/FLOW")
+    check_name("app", app)
+
+
 def scopes_of(agent_id: AgentId) -> tuple[LimitScope, ...]:
-    """Return the four scopes that an agent is in, the narrowest first."""
+    """Return the scopes that an agent is in, the narrowest first."""
+    flow, colon, _ = agent_id.key.partition(":")
+    flows = (LimitScope(ScopeKind.FLOW, f"{agent_id.type}/{flow}"),) if colon else ()
     return (
         LimitScope(ScopeKind.AGENT, str(agent_id)),
+        *flows,
         LimitScope(ScopeKind.TYPE, agent_id.type),
         LimitScope(ScopeKind.TENANT, agent_id.tenant),
         LimitScope(ScopeKind.DEPLOYMENT),
@@ -154,7 +171,7 @@ class Grant:
         share: Slots it may go on using; what it holds above them it gives back as runs leave them.
         contended: Whether others want more than they hold.
         starts: How many runs it may start, more than before.
-        next_start_s: Seconds until somebody may be granted another start.
+        next_start_s: Seconds until another start may be granted.
     """
 
     scope: LimitScope
@@ -184,7 +201,7 @@ class LimitStore(Protocol):
         """Give slots back and take some, for several limits at once; each scope once.
 
         The slots of all living hosts never grow above the limit; where hosts want more than
-        there is, nobody gets more than its share while others have less than theirs. Scopes without
+        there is, no host gets more than its share while others have less than theirs. Scopes without
         a limit are left out of the answer, and so is everything for a host whose lease has run out.
         Others are nudged when they can take what was given back, or have to give something back.
         """

@@ -46,7 +46,7 @@ class ApprovalFilter:
         tenant: Of runs of this tenant.
         owner: Of runs of this principal's sessions, and of runs below them.
         key: Its key begins so.
-        after: Behind this place: for the next page.
+        after: Behind this position: for the next page.
     """
 
     run_id: RunId | None = None
@@ -83,7 +83,7 @@ class TaskRun:
 
 
 class ListStore(Protocol):
-    """Runs, waits and dead letters, chosen by what they are."""
+    """Lists of runs, waits and dead letters, by their attributes."""
 
     async def runs(
         self,

@@ -11,7 +11,7 @@ from actors.kernel.store.arrivals import Submitted
 from actors.kernel.store.forgotten import Forgotten
 
 ARTIFACT_GRACE_S: Final = 86_400.0
-"""So long hosts leave an artifact that nobody pins."""
+"""Hosts keep an artifact without a pin for so long."""
 
 
 def agent_scope(agent: AgentId) -> str:
@@ -45,7 +45,7 @@ class OperatorStore(Protocol):
         """Start a dead run's work again: a new run with the same messages, in one commit; once.
 
         Its id is derived from the dead one's. It has no parent and the dead one's priority and policy.
-        Dead letters of what the dead run began with count as redriven.
+        Dead letters of messages that the dead run began with count as redriven.
 
         Raises:
             UnknownRunError: There is no such run.
@@ -57,7 +57,7 @@ class OperatorStore(Protocol):
         """Forget dead letters for good; return how many there were. Redriven ones are left alone."""
 
     async def refold(self, run_id: RunId) -> RunRow:
-        """Return the run's row as its log alone tells it; equal to `run()` or something is wrong.
+        """Return the run's row as its log alone describes it. It equals `run()`, or there is a defect.
 
         Raises:
             UnknownRunError: There is no such run.
@@ -87,16 +87,16 @@ class RetentionStore(Protocol):
 
         Tombstones go, then the ids of their messages, and dead letters, but for those whose run could be
         redriven in their place. Without `older_than_s` all of these stay. Whatever it is, ids that name no run
-        go after 8 days, and artifacts that nobody pins after `ARTIFACT_GRACE_S`. Fewer than `limit`: nothing
+        go after 8 days, and artifacts without a pin after `ARTIFACT_GRACE_S`. Fewer than `limit`: nothing
         of that age is left, or other hosts are at it. Safe to call from several hosts at once.
         """
 
     async def forget_agent(
         self, agent_id: AgentId, *, cancel: bool = False, limit: int = 200
     ) -> Forgotten:
-        """Take away what is the agent's, of messages, letters and runs at most `limit` each.
+        """Remove the agent's rows, of messages, dead letters and runs at most `limit` each.
 
         While a run of it is open nothing; with `cancel` its waiting messages, and the open runs are asked to
         stop. Ids of its messages stay known. Each call is whole or not at all; nothing is written by the
-        agent's owner meanwhile. What others have of it stays: answers of its runs, mail on its way.
+        agent's owner meanwhile. Copies of other agents stay: answers of its runs, messages on their way.
         """

@@ -45,7 +45,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A run that somebody outside wants.
+    """A run that an external client asks for.
 
     Attributes:
         agent_id: Whose run; of the caller's tenant.

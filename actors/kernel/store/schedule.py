@@ -13,7 +13,7 @@ from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import ShardLease
 
 CatchUp: TypeAlias = Literal["one", "all"]
-"""What becomes of ticks that passed while nobody could fire them: one firing, or one for each."""
+"""The rule for ticks that passed while no host could fire them: one firing, or one for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Schedule:
         timezone: IANA name of the zone whose wall clock `cron` means.
         at: The instant of the single message.
         catch_up: See `CatchUp`.
-        is_paused: Whether it is stopped until somebody resumes it.
+        is_paused: Whether it is stopped until it is resumed.
         base_at: The present `next_at` is the first tick after this instant.
         next_at: The next tick; None when there is no more.
         last_at: The last tick that was fired.
@@ -108,7 +108,7 @@ class ScheduleStore(Protocol):
         """Return schedules by (tenant, name), after these two."""
 
     async def put(self, schedule: Schedule, *, expected: int | None) -> Schedule | None:
-        """Write a schedule and tell its owner; return it with its new revision.
+        """Write a schedule and notify its owner; return it with its new revision.
 
         Args:
             schedule: Its revision does not matter.

@@ -41,7 +41,7 @@ class ShardStore(Protocol):
         """Take ownerless shards, and those of dead hosts, of what this host serves; epochs grow.
 
         Compare and swap per shard, in key order. Only leases come back; read the rest in pages.
-        Hosts that serve the same type have fair shares of it. What nobody serves falls to anybody.
+        Hosts that serve the same type have fair shares of it. A type that no host serves falls to any host.
         With nothing in `serves` this host wants nothing any more: what it holds becomes surplus.
         """
 

@@ -49,9 +49,9 @@ class RunStore(Protocol):
     reads: ReadStore
     """Runs and state, by id."""
     lists: ListStore
-    """Runs, waits and dead letters, by what they are."""
+    """Lists of runs, waits and dead letters."""
     operators: OperatorStore
-    """What operators do to runs and dead letters."""
+    """Operators' changes of runs and dead letters."""
     retention: RetentionStore
     """Takes away what is old."""
     insight: InsightStore

@@ -22,12 +22,12 @@ from actors.kernel.runtime.scheduler import ShardLease
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The position up to which a shard's mail was read into rows.
+    """The position up to which a shard's messages were read into rows.
 
     Attributes:
-        stream_epoch: Which life of the stream; sequences of another one mean nothing.
+        stream_epoch: The incarnation of the stream; sequences of another one mean nothing.
         sequence: The last message of the stream that needs no reading any more; 0 = none.
-        at: When the broker stored that message (whole microseconds); tells a stream that was
+        at: When the broker stored that message (whole microseconds); distinguishes a stream that was
             rolled back.
     """
 
@@ -67,11 +67,11 @@ class Received:
     """A broker message of a shard.
 
     Attributes:
-        sequence: Its place in the stream.
-        agent_id: The addressed agent, from the subject. Of a post: whose dead letter it is when it
+        sequence: Its position in the stream.
+        agent_id: The addressed agent, from the subject. Of a post: the owner of the dead letter when it
             is none.
         sender: Typed sender. For what came from outside it is taken from the origin subject.
-        message_id: Id of the message; for one without, derived from its place in the stream.
+        message_id: Id of the message; for one without, derived from its position in the stream.
         content: What it is. A `Message` has target, sender and id set as above; a post has its topic
             as target.
         sourced: Whether it came from outside: no sender's outbox row belongs to it.
@@ -109,7 +109,7 @@ class OutboxRow:
     Attributes:
         n: Place in the order of its (sender, target); grows over all rows.
         message: With id, target (an agent, or a topic for posts that observers are to see) and sender.
-        dead_letter: None for mail and posts. Else the reason it was given up: it goes to the dead
+        dead_letter: None for messages and posts. Else the reason it was given up: it goes to the dead
             letters' stream. Rows of dead letters and posts are deleted once the broker has them.
         target_read: Sequence up to which the target's shard was read when this row was read from
             the store; 0 = unknown.
@@ -123,7 +123,7 @@ class OutboxRow:
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """The mail stream that is connected, for the stream guard."""
+    """The stream MAIL that is connected, for the stream guard."""
 
     name: str
     created: datetime
@@ -162,25 +162,25 @@ class MailConnection(Protocol):
         """Tell the broker that the batch is in rows; a lost one is harmless."""
 
     async def stream_state(self, *, read_only: bool = False) -> StreamState:
-        """Return the state of the mail stream; streams are set right before.
+        """Return the state of the stream MAIL; streams are set right before.
 
-        With `read_only` nothing is changed: whoever leads the stream, and the cluster, has answered.
+        With `read_only` nothing is changed: the leaders of stream and cluster have answered.
         """
 
     async def stored_at(self, sequence: int) -> datetime | None:
-        """Return when this message of the mail stream was stored, None if it is not there."""
+        """Return when this message of the stream MAIL was stored; None if it is not there."""
 
     async def forget_stream(self, state: StreamState) -> None:
-        """Delete the mail stream if it is still this one; the next connection makes it anew.
+        """Delete the stream MAIL if it is still this one; the next connection makes it anew.
 
-        What is unread of it comes again: from outboxes, and from where outsiders published it.
+        What is unread of it comes again: from outboxes, and from where external clients published it.
         """
 
     async def waiting(self) -> Sequence[AgentId]:
-        """Return the agents that have messages in the mail stream."""
+        """Return the agents that have messages in the stream MAIL."""
 
     async def purge(self, below: int) -> int:
-        """Remove all mail with a smaller sequence; return how many messages went."""
+        """Remove all messages with a smaller sequence; return how many messages went."""
 
     async def nudge(self, owner: HostIncarnation, nudge: Nudge) -> None:
         """Hint another host that something changed; may be lost."""
@@ -204,7 +204,7 @@ class Transport(Protocol):
         Args:
             deployment: Id of the database that belongs to these streams.
             on_nudge: Called on the event loop for hints of other hosts.
-            on_suspect: Called there when another server of the cluster is lost: mail may stand until leaders
+            on_suspect: Called there when another server of the cluster is lost: messages may wait until leaders
                 are chosen.
 
         Raises:
@@ -215,10 +215,10 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StreamRecord:
-    """The store's record of the mail stream.
+    """The store's record of the stream MAIL.
 
     Attributes:
-        epoch: Counts its lives.
+        epoch: The number of its incarnation.
         created: When the broker says it was made.
         highest: The furthest cursor of this epoch; None when nothing was read yet.
         purged: Below this sequence messages may be gone from the stream. Who finds one gone that is
@@ -239,7 +239,7 @@ class Ingested:
     Attributes:
         arrived: Messages that were not known, in order.
         signalled: Runs that have a new signal, with their agents.
-        posted: Shards of this host that have followers of a new post; other owners are told by the
+        posted: Shards of this host that have followers of a new post; other owners are notified by the
             store.
     """
 
@@ -250,14 +250,14 @@ class Ingested:
 
 @dataclass(frozen=True, slots=True)
 class StaleStream:
-    """The stream began another life since it was read, or the store is behind it: guard it again."""
+    """The stream began another incarnation since it was read, or the store is behind it: guard it again."""
 
 
 IngestOutcome: TypeAlias = "Ingested | LeaseLost | StaleStream"
 
 
 class MailStore(Protocol):
-    """The rows of mail that a broker brings; a role of stores that work behind one."""
+    """The rows of messages that a broker delivers; a role of stores that work behind one."""
 
     async def deployment(self) -> str:
         """Return this database's id: it never changes."""
@@ -266,13 +266,13 @@ class MailStore(Protocol):
         """Return what is known of the stream; the first call for a name makes its record."""
 
     async def next_stream_epoch(self, known: StreamRecord, created: datetime) -> StreamRecord:
-        """Begin another life of the stream, unless somebody did since `known` was read.
+        """Begin another incarnation of the stream, unless another host did since `known` was read.
 
         Cursors of older epochs count as 0 from then on, and ingests under them are refused.
         """
 
     async def cursors(self, leases: Sequence[ShardLease], stream: StreamRecord) -> list[Cursor]:
-        """Return each shard's cursor in this life of the stream, sequence 0 where it has none."""
+        """Return each shard's cursor in this incarnation of the stream, sequence 0 where it has none."""
 
     async def ingest(self, batch: MailBatch) -> IngestOutcome:
         """Write a batch to rows and move the cursor, in one commit; concurrent calls are grouped.
@@ -282,7 +282,7 @@ class MailStore(Protocol):
         the sender's outbox tells. Its outbox row goes in the same commit; without one nobody has sent
         it: it is known, or of a commit that the store has forgotten. Safe to call again.
 
-        Nothing is written of a batch that begins behind a later place than the shard's cursor: the
+        Nothing is written of a batch that begins behind a later position than the shard's cursor: the
         store has forgotten what was read before, and that is to be read again. It is `StaleStream`.
 
         Raises:
@@ -290,13 +290,13 @@ class MailStore(Protocol):
         """
 
     async def account_for(self, agents: Sequence[AgentId]) -> int:
-        """Give mail that no shard reads a shard; return how many shards were made."""
+        """Give a shard to messages that no shard reads; return how many shards were made."""
 
     async def allow_purge(self, stream: StreamRecord, below: int) -> None:
         """Note that messages below may be gone from the stream; durable before the first one goes."""
 
     async def low_water(self, stream: StreamRecord) -> int:
-        """Return the lowest cursor of all shards in this life of the stream; 0 when unknown.
+        """Return the lowest cursor of all shards in this incarnation of the stream; 0 when unknown.
 
         What is below it needs no reading by anybody.
         """
@@ -308,23 +308,23 @@ class OutboxStore(Protocol):
     async def page(
         self, leases: Sequence[ShardLease], *, after: int = -1, limit: int = 1000
     ) -> list[OutboxRow]:
-        """Return what agents of these shards sent and nobody has yet, by `n`, after `after`."""
+        """Return what agents of these shards sent and no receiver has yet, by `n`, after `after`."""
 
     async def forget(self, rows: Sequence[OutboxRow]) -> None:
-        """Delete rows that nobody in here receives: the broker has them."""
+        """Delete rows without a receiver in this database: the broker has them."""
 
     async def bury(self, row: OutboxRow, problem: str) -> None:
-        """Make mail that can never be published a dead letter of its target, once.
+        """Make a message that can never be published a dead letter of its target, once.
 
         Its row goes in the same commit: what its sender sent to that agent after it goes
-        on. A row that is gone already was taken by somebody else, and nothing is done.
+        on. A row that is gone already was taken by another host, and nothing is done.
         """
 
     async def hand_over(self, row: OutboxRow) -> bool:
-        """Make mail a row of its receiver's inbox, as `MailStore.ingest` does, without the broker.
+        """Make a message a row of its receiver's inbox, as `MailStore.ingest` does, without the broker.
 
-        The receiver's owner is told. False: it is not its turn in its pair, so it stays. A row that is gone
-        already was taken by somebody else, and nothing is done. Concurrent calls are grouped.
+        The receiver's owner is notified. False: it is not its turn in its pair, so it stays. A row that is gone
+        already was taken by another host, and nothing is done. Concurrent calls are grouped.
         """
 
     def set_hook(self, hook: Callable[[Sequence[OutboxRow]], None] | None) -> None:

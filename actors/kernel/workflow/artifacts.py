@@ -1,4 +1,4 @@
-"""Large values of runs, by reference: ``{"$artifact": id}`` stands in their place."""
+"""Large values of runs, by reference: ``{"$artifact": id}`` stands for them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ArtifactMetadata:
         tags: Small texts to look for them.
         sha256: Of the bytes, in hexadecimal.
         blob_id: The name of the bytes, the same for equal ones of all runs: their SHA-256.
-        metadata: JSON data of whoever stored them.
+        metadata: JSON data of the program that stored them.
         descriptor: What they are, and where they came from.
         access: How often they were looked at.
     """

@@ -65,7 +65,7 @@ class GraphBranch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphFork:
-    """A place at which a run has branches.
+    """A point at which a run has branches.
 
     Attributes:
         seq: The step that made them.
@@ -113,12 +113,12 @@ class GraphFork:
         return f"{self.seq}.{branch.name}"
 
     def place(self, key: str) -> int | None:
-        """Return the place of the branch of this key; None: it is of another fork."""
+        """Return the position of the branch of this key; None: it is of another fork."""
         seq, _, name = key.partition(".")
         if seq != str(self.seq):
             return None
         return next((at for at, one in enumerate(self.branches) if one.name == name), None)
 
     def with_branch(self, place: int, branch: GraphBranch) -> GraphFork:
-        """Return the fork with another branch at a place."""
+        """Return the fork with another branch at a position."""
         return replace(self, branches=(*self.branches[:place], branch, *self.branches[place + 1 :]))

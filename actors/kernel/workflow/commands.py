@@ -16,7 +16,7 @@ class CommandRecord:
         type: For example ``pause`` or ``cancel``.
         payload: JSON data.
         ts: When it was given.
-        seq: Its place in the store, from 1; given by the store.
+        seq: Its position in the store, from 1; given by the store.
         client_id: Who gave it.
     """
 
@@ -35,7 +35,7 @@ class CommandRecord:
 
 @dataclass(frozen=True, slots=True)
 class CommandAppendResult:
-    """The end of an append: one of `accepted` and `duplicate`; `seq` is the place of the kept one."""
+    """The end of an append: one of `accepted` and `duplicate`; `seq` is the position of the kept one."""
 
     accepted: bool
     duplicate: bool
@@ -53,7 +53,7 @@ class CommandStore(Protocol):
         """Return at most `limit` commands behind `after`, and the cursor to go on from."""
 
     def get_last_seq(self) -> int:
-        """Return the place of the last command; 0: there is none."""
+        """Return the position of the last command; 0: there is none."""
 
 
 @runtime_checkable
@@ -63,13 +63,13 @@ class DeletableCommandStore(CommandStore, Protocol):
     def delete(self, run_id: str) -> int:
         """Remove the commands to a run; return how many.
 
-        Their ids and places stay taken: none of them is accepted again, and no reader misses a later one.
+        Their ids and positions stay taken: none of them is accepted again, and no reader misses a later one.
         """
 
 
 @runtime_checkable
 class CommandCursorStore(Protocol):
-    """The place up to which a reader has carried out commands."""
+    """The position up to which a reader has carried out commands."""
 
     def load(self) -> int:
         """Return it; 0 at first."""

@@ -180,7 +180,7 @@ class ArtifactDescriptor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactAccessStats:
-    """Counts of the looks at an artifact, as its viewers told by `record_access`.
+    """Counts of accesses to an artifact, as its viewers reported by `record_access`.
 
     Attributes:
         access_count: In all.

@@ -1,4 +1,4 @@
-"""Ids and instants that are drawn where nobody handed them in, and the one form of instants."""
+"""Ids and instants that are drawn where the caller gave none, and the one form of instants."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def new_id() -> str:
-    """Return 32 hexadecimal digits that nobody else will draw."""
+    """Return 32 random hexadecimal digits."""
     return uuid.uuid4().hex
 
 

@@ -136,11 +136,11 @@ class WaitState:
         wait_key: The name by which the answer comes.
         until: The instant of an UNTIL wait, or the deadline of another one.
         resume_to_node: The node to go on with; None: the answer ends the run.
-        result_key: The place of the answer in the run's vars; dots nest.
+        result_key: The path of the answer in the run's vars; dots nest.
         prompt: The question for a person.
         choices: The answers to choose from.
         allow_free_text: Whether a person may answer something else.
-        details: JSON data of whoever made the wait.
+        details: JSON data of the program that made the wait.
     """
 
     reason: WaitReason

@@ -29,7 +29,7 @@ class LedgerStore(Protocol):
 
 @runtime_checkable
 class PagedLedgerStore(LedgerStore, Protocol):
-    """A ledger that can be read from a place on, and written in groups."""
+    """A ledger that can be read from a position on, and written in groups."""
 
     def append_many(self, records: Sequence[StepRecord]) -> None:
         """Keep records of one run in order: a beginning of them if the process dies, all if this returns."""
@@ -61,7 +61,7 @@ class DeletableLedgerStore(Protocol):
 
 @runtime_checkable
 class ObservableLedgerStoreProtocol(Protocol):
-    """A ledger that tells of each record in this process."""
+    """A ledger that notifies subscribers in this process of each record."""
 
     def subscribe(self, callback: Subscriber, *, run_id: str | None = None) -> Callable[[], None]:
         """Call `callback` with each record (of one run, or of all) behind its append; return the end of it."""

@@ -1,4 +1,4 @@
-"""Stores of runs: what a driver of graphs needs of a place that keeps checkpoints."""
+"""Stores of runs: what a driver of graphs needs of a store of checkpoints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Fault: TypeAlias = Callable[[str], None]
 
 
 def no_fault(point: str) -> None:
-    """Return: nobody dies here."""
+    """Return. The default: no fault is injected."""
 
 
 @runtime_checkable
@@ -22,7 +22,7 @@ class RunStore(Protocol):
     """Checkpoints by run id. What it returns and what it takes are copies."""
 
     def save(self, run: RunState) -> None:
-        """Keep the run, in place of an earlier checkpoint; whole or not at all.
+        """Keep the run. It replaces an earlier checkpoint; whole or not at all.
 
         Raises:
             NotSerializableError: The path of what is not JSON data. Nothing is kept.

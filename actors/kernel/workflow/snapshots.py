@@ -74,7 +74,7 @@ class SnapshotStore(Protocol):
     """Snapshots by id."""
 
     def save(self, snapshot: Snapshot) -> None:
-        """Keep the snapshot, in place of one of its id."""
+        """Keep the snapshot. It replaces one of its id."""
 
     def load(self, snapshot_id: str) -> Snapshot | None:
         """Return it; None: there is none."""

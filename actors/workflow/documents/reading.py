@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pydantic import ValidationError
 
@@ -19,6 +20,17 @@ LARGEST: Final = 8 * 2**20
 DEEPEST: Final = 100
 """Levels of a document."""
 _YAML: Final = (".yaml", ".yml")
+_SCALARS: Final = (
+    ("null", re.compile(r"(?:null|~|)$"), ["n", "~", ""]),
+    ("bool", re.compile(r"(?:true|false)$"), list("tf")),
+    ("int", re.compile(r"-?(?:0|[1-9][0-9]*)$"), list("-0123456789")),
+    (
+        "float",
+        re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?$"),
+        list("-0123456789"),
+    ),
+)
+"""The texts of YAML that are not texts: those of JSON."""
 
 
 def load_document(
@@ -126,22 +138,32 @@ def _parsed_yaml(raw: bytes, name: str) -> Any:
         raise _refused(name, problem, "Install callboard[flows], or write JSON") from None
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        """Refuses aliases, which make a small text a huge document, and names that are there twice."""
+        """Reads YAML as JSON is read: names are texts, ``no`` is a text, a date is a text.
+
+        It refuses aliases, which make a small text a huge document, and names that are there twice.
+        """
+
+        yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
-                raise yaml.YAMLError(
-                    f"aliases are not read (line {self.peek_event().start_mark.line + 1})"
-                )
+                line = self.peek_event().start_mark.line + 1
+                raise yaml.YAMLError(f"aliases are not read (line {line})")
             return super().compose_node(parent, index)
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             keys = [key.value for key, _ in node.value]
-            if twice := [key for key in keys if keys.count(key) > 1]:
-                line = node.start_mark.line + 1
-                raise yaml.YAMLError(f"{twice[0]!r} is there twice in one object (line {line})")
-            return super().construct_mapping(node, deep=deep)
+            line = node.start_mark.line + 1
+            if not all(isinstance(key, str) for key in keys):
+                raise yaml.YAMLError(f"a name is no text (line {line})")
+            if len({*keys}) < len(keys):
+                twice = next(key for key in keys if keys.count(key) > 1)
+                raise yaml.YAMLError(f"{twice!r} is there twice in one object (line {line})")
+            values = (self.construct_object(value, deep=deep) for _, value in node.value)
+            return dict(zip(keys, values, strict=True))
 
+    for tag, pattern, first in _SCALARS:
+        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", pattern, first)
     try:
         return yaml.load(raw, Loader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError) as exc:

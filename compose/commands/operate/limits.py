@@ -53,7 +53,7 @@ async def set_limit(
     Parameters
     ----------
     scope
-        deployment, tenant:NAME, type:NAME or agent:TYPE/KEY.
+        deployment, tenant:NAME, type:NAME, flow:APP/FLOW or agent:TYPE/KEY.
     max_concurrent
         Most runs in memory at once, over all hosts; 0: none.
     rate

@@ -228,6 +228,7 @@ def test_what_is_no_document_is_said_by_place() -> None:
         (b" " * (LARGEST + 1), "f", "more than 8 MiB"),
         (b"a: &x [1]\nb: *x", "f.yaml", "aliases are not read (line 2)"),
         (b"a: 1\na: 2", "f.yaml", "'a' is there twice"),
+        (b"? [a]\n: 1", "f.yaml", "a name is no text (line 1)"),
         (b"a: !!python/object/apply:os.system [ls]", "f.yaml", "it is no YAML"),
         (b"[]", "f", "should be"),
     ],
@@ -244,8 +245,22 @@ def test_yaml_is_the_same_document(tmp_path: Path) -> None:
     (tmp_path / "f.yaml").write_text(
         "flow: 1\nid: f\nstart: e\nnodes:\n  e: {end: '${vars.x}'}\n", encoding="utf-8"
     )
+    (tmp_path / "g.yaml").write_text(
+        "flow: 1\nid: no\nstart: no\nnodes:\n  no: {end: {a: [no, 2026-11-27, 1:30, 010, ~, true], 1: 1.5}}\n",
+        encoding="utf-8",
+    )
+    texts = {"a": ["no", "2026-11-27", "1:30", "010", None, True], "1": 1.5}
+    assert read_flow(tmp_path / "g.yaml").to_dict()["nodes"] == {"no": {"end": texts}}
     same = {"flow": 1, "id": "f", "start": "e", "nodes": {"e": {"end": "${vars.x}"}}}
     assert load_flow(tmp_path / "f.yaml").hash == load_flow(same).hash
+
+
+def test_the_flow_of_the_readme_is_right() -> None:
+    """It is compiled, and ends as the person says."""
+    (shown,) = blocks("README.md", "yaml")
+    spec = load_flow(shown.encode(), file="leave.yaml")
+    assert spec.workflow_id == "leave"
+    assert check_flow(shown.encode(), file="leave.yaml") == []
 
 
 def test_the_hash_is_of_what_the_graph_does() -> None:

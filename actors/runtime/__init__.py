@@ -4,10 +4,10 @@ From the top down; a room may see those below it. `client`, `delivery`, `shardin
 by side; only `parts` uses `memory`.
 
 - `runtime`: `Runtime` itself. `host_parts` holds what runs on a host, and starts and stops it in order.
-- `parts`: parts that a program may pass in place of a store (event log, inbox, journal, …), and the one
+- `parts`: parts that a program may pass instead of a store (event log, inbox, journal, …), and the one
   store made of them.
 - `client`: the API for programs and external clients.
-- `delivery`: mail from and to the broker, posts to followers. Mail is acknowledged to
+- `delivery`: messages from and to the broker, posts to followers. Messages are acknowledged to
   the broker in `delivery/inbound.py`, behind its commit.
 - `sharding`: the shards that this host owns, and the reads when it takes one over.
 - `schedules`: messages that are sent at an instant or by cron.

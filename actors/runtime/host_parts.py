@@ -41,7 +41,7 @@ class HostParts:
         notifications: How the parts hear of hints.
         worker: The run loop.
         ownership: Which shards are this host's.
-        mail: How mail travels between hosts; None without a broker.
+        mail: The transport of messages between hosts; None without a broker.
         limiting: Keeps the limits of the deployment.
         serves: It executes agents; False: it is of a client.
     """
@@ -146,7 +146,7 @@ class HostParts:
         self.worker.abandon()
 
     async def claim(self) -> None:
-        """Look at once for shards that nobody owns any more; for those who saw a host die."""
+        """Look at once for shards without an owner; for callers that saw a host die."""
         if self._is_started and not self._is_putting_off:
             await self.ownership.claim()
 

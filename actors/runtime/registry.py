@@ -196,7 +196,7 @@ def _kept(agent: Agent, name: str) -> object:
 
 
 def _problem_of(run: object) -> str | None:
-    """Return what `run` is in place of a coroutine function; None: it is one, or cannot be looked at."""
+    """Return what `run` is instead of a coroutine function; None: it is one, or cannot be looked at."""
     function = run.__func__ if isinstance(run, MethodType) else None
     return _known_problem_of(function) if isinstance(function, FunctionType) else _inspect(run)
 
@@ -233,7 +233,7 @@ def retry_of(agent: Agent) -> RetryPolicy | None:
 
 
 def terms_of_mail(agent: Agent | None, run_id: RunId) -> Supervision | None:
-    """Return the terms of a run that waiting mail starts: the agent's `retention`; None: the defaults."""
+    """Return the terms of a run that waiting messages start: the agent's `retention`; None: the defaults."""
     kept = getattr(agent, "retention", None)
     if not isinstance(kept, HistoryRetention):
         return None

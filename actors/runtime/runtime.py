@@ -72,7 +72,7 @@ class Runtime(Client):
         heartbeat_s: Seconds between heartbeats, where the store's leases expire.
         serve: False makes a client: it submits and asks, and executes nothing.
         may_act: Asked before every effect; False near the end of a lease that was not renewed.
-        broker: How mail travels between hosts; without it the sender's commit writes the
+        broker: The transport of messages between hosts; without it the sender's commit writes the
             receiver's row.
         results: Where results of model calls and at-most-once effects outlive a crash that keeps
             them from the log; a hint, never needed.

@@ -32,13 +32,13 @@ from actors.runtime.worker.forking import fork_run
 from actors.runtime.worker.worker import Worker
 
 FIRST_POLL_S: Final = 0.5
-"""How long a wait relies on being told of an end elsewhere before it looks; each time twice as long."""
+"""Seconds for which a wait relies on a notification before it polls; twice as long each time."""
 MAX_POLL_S: Final = 8.0
-"""The longest pause between two looks, while another host would tell of the end."""
+"""The longest pause between two polls, while another host would notify of the end."""
 
 
 class Client:
-    """The calls of a runtime that concern runs of all hosts, whoever executes them.
+    """The calls of a runtime that concern runs of all hosts.
 
     Args:
         store: The rows.
@@ -123,7 +123,7 @@ class Client:
     async def send(
         self, agent_id: AgentId, msg: Message | Any, *, sender: str | None = None
     ) -> bool:
-        """Deliver plain mail: it wakes `ctx.receive`, or starts the agent's next run.
+        """Deliver a plain message: it wakes `ctx.receive`, or starts the agent's next run.
 
         Returns False when the message id is known from this sender.
         """
@@ -167,7 +167,7 @@ class Client:
     ) -> FanoutReport:
         """Bring a message to every follower of this moment, once each; durable when this returns.
 
-        The same message id of the same sender again reaches nobody twice. No follower is no error.
+        The same message id of the same sender again reaches no receiver twice. No follower is no error.
         `sender` is this client by default; followers find it in the message's metadata.
         """
         topic = TopicId(topic_type, topic_source, tenant)

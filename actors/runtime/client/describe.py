@@ -36,7 +36,7 @@ def describe(registry: Registry, *, tenant: str | None = None) -> JsonValue:
     ``type``, ``key`` (None: any), ``tenant`` (None: any), ``description`` (the docstring), ``version``,
     ``input`` and ``output`` (JSON Schemas), ``follows`` and ``tools``. An agent declares its payload
     and result with attributes `input` and `output`, types that pydantic knows; without `output` the
-    return annotation of its code counts. `follows` is a list of topics, told here and nowhere used.
+    return annotation of its code counts. `follows` is a list of topics, shown here and used nowhere.
 
     With `tenant`, single agents of others are left out. A factory is called with the key ``KEY``.
     What cannot be described is left open.

@@ -51,7 +51,7 @@ class GatewayListener(Protocol):
         """Take nothing new from now on, so that other hosts get it; go on with what is held."""
 
     async def shut(self) -> None:
-        """Tell whoever still waits to ask another host, and close the line; within seconds."""
+        """Tell the callers that still wait to ask another host, and close the connection; within seconds."""
 
 
 class RuntimeFront:
@@ -147,7 +147,7 @@ class RuntimeFront:
 
         Raises:
             UnknownRunError: It does not, or there is no such run.
-            RunSweptError: Nothing is left that would tell whose it was.
+            RunSweptError: Nothing is left that names its owner.
         """
         if _RUN_ID.fullmatch(run_id) is None:
             raise UnknownRunError(run_id)

@@ -22,7 +22,7 @@ from actors.runtime.loop.tasks import TaskScope
 MAX_DELTAS: Final = 10_000
 """Pieces that a slow reader may be behind; older ones are dropped, the run is never slowed."""
 MAX_ENTRIES: Final = 256
-"""Entries that are read ahead of a slow reader; the rest stays in the log."""
+"""Entries that are read ahead of a slow reader; further ones stay in the log."""
 
 
 class LiveEvents:
@@ -229,7 +229,7 @@ class Feed:
         self._came.set()
 
     async def add_entry(self, entry: RunLogEntry) -> None:
-        """Add an entry of the log once there is room."""
+        """Add an entry of the log once the queue has a free slot."""
         while len(self._items) - self._deltas >= MAX_ENTRIES:
             self._room.clear()
             await self._room.wait()

@@ -47,7 +47,7 @@ class Writer:
         store: The rows.
         worker: Told at once of what concerns agents of this host.
         clock: From when deadlines count.
-        entropy: Names signals that nobody has named.
+        entropy: Draws the ids of signals without one.
     """
 
     def __init__(self, store: RunStore, worker: Worker, clock: Clock, entropy: Entropy) -> None:
@@ -117,7 +117,7 @@ class Writer:
         )
 
     async def offer(self, run_id: RunId) -> None:
-        """Offer a run that is there already: whoever wrote it first may have died without doing so."""
+        """Offer a run that exists already: its first writer may have died before it did so."""
         reading = self._worker.held.readings
         for found in await self._store.reads.load([run_id]):
             if found.row.status is RunStatus.PENDING and found.row.last_seq < 0:

@@ -66,7 +66,7 @@ class Buffer(Generic[F]):
         self.on_found: Callable[[Iterable[F]], None] = _ignore
 
     def detach(self) -> None:
-        """Tell nobody any more of what is found."""
+        """Stop the notifications of what is found."""
         self.on_found = _ignore
 
     def invalidate(self) -> None:
@@ -85,14 +85,14 @@ class Buffer(Generic[F]):
                     raise
 
     async def _read(self) -> Iterable[F]:
-        """Read all from the store, and return what `on_found` is told of it."""
+        """Read all from the store, and return what `on_found` is called with."""
         raise NotImplementedError
 
 
 class SignalBuffer(Buffer[tuple[str, int]]):
     """The signals of a run. Nothing is read before it is first asked for.
 
-    `on_found` is told the names of all that are there, and how many have each.
+    `on_found` is called with the names of all that are there, and the count of each.
     """
 
     is_current = False
@@ -148,7 +148,7 @@ class SignalBuffer(Buffer[tuple[str, int]]):
 class AnswerBuffer(Buffer[str]):
     """The answers to the asks, joins and approvals of a run.
 
-    `on_found` is told the keys of all that are there.
+    `on_found` is called with the keys of all that are there.
     """
 
     def __init__(self, store: RunStore, run_id: RunId, log: RunLog) -> None:

@@ -88,7 +88,7 @@ class RunState:
     senders: dict[str, set[str]] = field(default_factory=dict)
     """Who has sent the messages that the code was given, by the messages' ids."""
     spans: ExecutionSpans | None = None
-    """Tells what is done live; None: nobody listens."""
+    """Called with live progress; None: there is no listener."""
     counters: Counters = field(default_factory=Counters)
     """Counts it."""
 
@@ -211,7 +211,7 @@ def artifact_store() -> ArtifactStore:
     """Return the artifacts of the agent whose step or tool executes now: large bytes, by their SHA-256.
 
     For use inside a function given to `ctx.step` or a tool, which records the reference and not the bytes.
-    An artifact that nobody pins is there for a day after it was stored or lost a pin last. All of them go
+    An artifact without a pin is kept for a day after it was stored or lost a pin last. All of them go
     when the agent is forgotten; no other agent has them.
 
     Raises:
@@ -226,7 +226,7 @@ class Call:
 
     A verb makes one first: the call takes its position whatever becomes of its arguments. Then it checks
     these, and asks `meet` what is recorded. The branch goes on with that, after `in_order` if the entry's
-    place among others matters; what is not recorded is done, after `begin` if that takes time, and recorded.
+    position among others matters; what is not recorded is done, after `begin` if that takes time, and recorded.
 
     Attributes:
         digest: Hash of the arguments; set by `meet`, like `place`.

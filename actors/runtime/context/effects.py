@@ -73,7 +73,7 @@ def idempotency_key(message: Message | None = None) -> str:
     """Return the key of the effect that executes now: the same on every repetition of it.
 
     For use inside a function given to `ctx.step` or a tool, to hand to the service it calls. It is that
-    of `ctx.step(…, key=…)`, else made of the run, the place of the call in it, and the arguments.
+    of `ctx.step(…, key=…)`, else made of the run, the position of the call in it, and the arguments.
 
     Args:
         message: Return the key that `key=message` would give: made of agent, sender, message id and the
@@ -145,7 +145,7 @@ class Effects:
             beside: A position that belongs to another call (`PAID`); None: it takes the next one.
 
         Raises:
-            EffectInDoubtError: It was begun before a crash, at most once, and nobody knows.
+            EffectInDoubtError: It was begun before a crash, at most once, and its outcome is unknown.
             NonDeterminismError: The log has something else here.
             Exception: What the effect raised, as rebuilt from its record.
         """
@@ -180,7 +180,7 @@ class Effects:
     async def _unsettled(
         self, branch: Branch, call: EffectCall, place: Place
     ) -> RunLogEntry | None:
-        """Return what an operator decided in place of the result; None: the effect goes on, or begins anew."""
+        """Return what an operator decided instead of the result; None: the effect goes on, or begins anew."""
         resolved, abandoned = place.resolved, place.abandoned
         if resolved is not None and resolved.payload.get("action") != "retry":
             return resolved
@@ -241,7 +241,7 @@ class Effects:
         )
 
     async def _begin_counted(self, branch: Branch, call: EffectCall) -> Payload | None:
-        """Begin a call that the tree's budget has a place for, durably; return the refusal if not."""
+        """Begin a call durably if the tree's budget allows it; else return the refusal."""
         run = self._run
 
         def refused(limit: str) -> Payload:
@@ -304,7 +304,7 @@ class Effects:
     def _is_late(self, branch: Branch) -> bool:
         """Return True if a result came after its execution was interrupted, and is dropped.
 
-        It may tell no more than how the author's function takes being cancelled.
+        It may say no more than how the author's function reacts to its cancellation.
         """
         return branch.closed or self._run.scheduler.live.unwinding is not None
 
@@ -327,7 +327,7 @@ class Effects:
         return _outcome(seq, payload, call.mode)
 
     async def _in_doubt(self, branch: Branch, call: EffectCall) -> tuple[int, Payload] | None:
-        """Return the decision as recorded now, None to execute; raise when nobody can tell."""
+        """Return the decision as recorded now, None to execute; raise when it is unknown."""
         run = self._run
         signal = await run.signals.decision(call.position, call.intent)
         if signal is not None:
@@ -385,7 +385,7 @@ def _outcome(seq: int, payload: Payload, mode: EffectMode) -> JsonValue:
 
 
 def spent_on(value: object) -> BudgetDelta:
-    """Return what a model's answer cost, as its usage tells it."""
+    """Return what a model's answer cost, by its usage."""
     usage = value.get("usage") if isinstance(value, dict) else None
     if not isinstance(usage, dict):
         return BudgetDelta()

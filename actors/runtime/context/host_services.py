@@ -42,7 +42,7 @@ class HostServices:
 
     Attributes:
         agents: What is served here, in all versions.
-        suspend_after: Seconds a run waits hot before it leaves memory, if there is room.
+        suspend_after: Seconds a run waits hot before it leaves memory, if memory allows.
         may_act: Whether the lease is good enough to touch the outside world.
         mail_of: Returns the waiting messages of an agent that executes here. Set by the worker, with
             the next three.
@@ -54,7 +54,7 @@ class HostServices:
         results: Where results of model calls and at-most-once effects outlive a crash before the
             commit; None: the log alone holds them.
         on_nudges: Told what a commit changed for other agents of this host.
-        on_end: Told of runs that nobody spawned and that have ended here.
+        on_end: Called with runs without a parent that have ended here.
         foreign_topics: A follow graph and a fan-out that were handed in.
         tracing: Makes spans; None: there are none.
         counters: Counts what executions do.
@@ -91,11 +91,11 @@ class ExecutionResult:
     Attributes:
         then: What was written; None: nothing was, as the lease was lost (`lost`), or the run must be
             loaded again.
-        lost: The shard belongs to somebody else.
+        lost: The shard belongs to another host.
         again: Another execution is wanted at once.
         refusals: What that execution has to refuse.
         setback: Why it was broken off, unless it is wanted for what it has to refuse.
-        early: The run has its place in the agent's queue again: something older waits there.
+        early: The run is in the agent's queue again: something older waits there.
         answered: Sessions in which a model has answered, if the run has ended or suspended.
     """
 

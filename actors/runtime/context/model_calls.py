@@ -112,7 +112,7 @@ class Live:
     def call(
         self, model: LLMClient, words: list[JsonValue], execute: Callable[[OnPiece], Awaitable[Any]]
     ) -> EffectCall:
-        """Return the effect that asks a model; the pieces that `execute` tells are shown, numbered."""
+        """Return the effect that asks a model; the pieces that `execute` yields are shown, numbered."""
 
         def on_piece(piece: TextDelta | ReasoningDelta, n: int) -> None:
             is_reasoning = isinstance(piece, ReasoningDelta)
@@ -319,7 +319,7 @@ class ToolCalls:
     async def call(
         self, name: str, arguments: dict[str, Any], call_id: str = ""
     ) -> InvocationResult:
-        """See `RunContext.tool`. `call_id`: by which a model knows the call; spans tell it."""
+        """See `RunContext.tool`. `call_id`: by which a model knows the call; it is in spans."""
         request, call = self._toolkit.use(self._secrets, name, arguments)
         if request is not None:
             limit_s = self._toolkit.policy.timeout_s
@@ -332,7 +332,7 @@ class ToolCalls:
 
 
 def denied(name: str, decision: Approval) -> InvocationResult:
-    """Return the result of a call that nobody agreed to."""
+    """Return the result of a call that was not approved."""
     comment = f": {decision.comment}" if decision.comment else ""
     said = f"{decision.by} denied it" if decision.by else "nobody decided in time"
     return InvocationResult(status="denied", text=f"tool {name!r} was not called: {said}{comment}")

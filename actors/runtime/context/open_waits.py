@@ -60,7 +60,7 @@ class PendingWait:
         row: What an answer ends, as others see it; set by `OpenWaits.show`.
         keep: Whether the answer stays for others who wait for it.
         n: Grows with each wait that paused for the first time.
-        place: Of `row` among the others.
+        place: The position of `row` among the others.
     """
 
     branch: Branch
@@ -149,7 +149,7 @@ class PausedWaits:
                 del self._by_source[kind][name]
 
     def first(self, kind: Source) -> PendingWait | None:
-        """Return one that pauses for this: for mail the first, else any."""
+        """Return one that pauses for this: for messages the first, else any."""
         found = self._by_source[kind]
         return next(iter(found.values()))[0] if found else None
 

@@ -217,7 +217,7 @@ class RunContext(ConversationVerbs, RareVerbs):
         """Ask a person whether something may be done, and wait for the decision: days, as rows only.
 
         People see it with `callboard approvals list` or `Runtime.approvals`. A decision counts once, and
-        for these arguments only: with others, or at another place in the code, it is another request.
+        for these arguments only: with others, or at another position in the code, it is another request.
 
         Args:
             what: Name of what is to be done.
@@ -320,7 +320,7 @@ class RunContext(ConversationVerbs, RareVerbs):
         await self._following.emit(topic, msg)
 
     async def emit_delta(self, data: Any) -> None:
-        """Show something to whoever watches this run now: progress, or pieces of a text.
+        """Show something to the present watchers of this run: progress, or pieces of a text.
 
         A ``custom.delta`` beside those of models: `Runtime.tail` with ``live=True``, `ActorClient.events`,
         ``run.v1…`` and `callboard runs events --follow` have it. It returns at once, nothing keeps it, a
@@ -359,7 +359,7 @@ class RunContext(ConversationVerbs, RareVerbs):
             task: Id of the card of a task board that the run is for: its log is that of a task.
 
         Raises:
-            SpawnDenied: The tree's budget has no place left.
+            SpawnDenied: The tree's budget is used up.
             OtherTenantError: The agent is another tenant's.
             ContractError: The child would be a run of this run's own agent.
         """

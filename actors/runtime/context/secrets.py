@@ -65,7 +65,7 @@ class Secrets:
         return SealedCall(self, arguments, used) if used else None
 
     def sealed_args(self, args: tuple[Any, ...]) -> SealedCall | None:
-        """See `sealed`; the arguments are named by their places."""
+        """See `sealed`; the arguments are named by their positions."""
         if Secret not in map(type, args):
             return None  # nearly always, and on the path of every step
         return self.sealed(dict(enumerate(args)))

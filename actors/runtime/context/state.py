@@ -33,7 +33,7 @@ def patched(run: RunState, known: dict[str, bool], patch_id: str) -> bool:
 class AgentState:
     """Values that outlive the run. Writes ride with the next flush; reads are recorded.
 
-    Between two runs of a serial agent nobody else writes them.
+    Between two runs of a serial agent there is no other writer.
     """
 
     def __init__(self, run: RunState, store: RunStore) -> None:

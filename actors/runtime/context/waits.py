@@ -1,4 +1,4 @@
-"""Waiting verbs: sleep, signals, mail, answers. Hot for a while, then the run is suspended and replayed."""
+"""Waiting verbs: sleep, signals, messages, answers. Hot for a while, then the run is suspended and replayed."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ class Waits:
         self._wake(self.open_waits.at(position))
 
     def notify_mail(self) -> None:
-        """The agent has new mail."""
+        """The agent has new messages."""
         self._wake(self.paused.first("mail"))
 
     def notify_signals(self) -> None:
@@ -220,7 +220,7 @@ class Waits:
             self._wake(wait)
 
     def detach(self) -> None:
-        """Be told of nothing any more: the execution is over, and would be kept in memory by this."""
+        """End all notifications: the execution is over, and would be kept in memory by them."""
         self._run.signals.detach()
         self._run.answers.detach()
 
@@ -229,7 +229,7 @@ class Waits:
             self._run.scheduler.woken(wait.branch)
 
     def _leave(self, wait: PendingWait) -> None:
-        """Forget a wait; if its branch was interrupted, let another one look or take in its place."""
+        """Forget a wait; if its branch was interrupted, let another one poll or take instead."""
         run = self._run
         self.open_waits.close(wait)
         if wait.ended is not None or run.scheduler.live.unwinding is not None:
@@ -251,7 +251,7 @@ class Waits:
     def rows(self, idle: bool) -> tuple[Wait, ...]:
         """Return the waits that others can see, by position.
 
-        Only those of a run at rest can close a cycle, and only if nothing else can go on in it.
+        Only those of a run that waits can close a cycle, and only if nothing else can go on in it.
         """
         return self.open_waits.rows(must=idle and not self._run.scheduler.groups.is_selecting)
 
@@ -338,7 +338,7 @@ class Waits:
             wait.ended = None
 
     async def _pause(self, wait: PendingWait) -> None:
-        """Wait until somebody says that there may be something, or the time has come."""
+        """Wait until a notification that there may be something, or the time has come."""
         scheduler, alarm = self._run.scheduler, None
         if wait.at is not None:
             alarm = Alarm(self._run.clock, wait.at, partial(scheduler.woken, wait.branch))

@@ -19,9 +19,9 @@ from actors.runtime.worker.held_shards import HeldShards
 _log = logging.getLogger("callboard.delivery")
 
 AFTER_S: Final = 1.0
-"""So long the broker may be of no use before mail goes round it."""
+"""So long the broker may be unusable before messages go round it."""
 POLL_S: Final = 5.0
-"""How often the outbox is looked at again meanwhile, for what no commit of this host told of."""
+"""How often the outbox is polled meanwhile, for rows that no commit of this host announced."""
 AGAIN_S: Final = 1.0
 
 
@@ -41,7 +41,7 @@ class Suspicion:
             self.since = now
 
     def end(self) -> None:
-        """Trust the broker again: it did all that mail needs."""
+        """Trust the broker again: it did all that messages need."""
         self.since = None
 
     def left_s(self, now: float) -> float | None:
@@ -58,7 +58,7 @@ class Bypass:
         held: Our shards.
 
     Attributes:
-        is_open: Whether mail goes this way.
+        is_open: Whether messages go this way.
     """
 
     def __init__(self, relay: OutboxRelay, outbox: OutboxStore, held: HeldShards) -> None:

@@ -28,7 +28,7 @@ PAGE: Final = 1000
 CHUNK: Final = 500
 """Followers in a commit."""
 BACKLOG_LIMIT: Final = 250
-"""If more agents than this are ready and not executing, the next chunk waits, so that other mail need not."""
+"""If more agents than this are ready, the next chunk waits, so that other messages do not."""
 MAX_BACKLOG: Final = 10_000
 """While more agents than this are ready, no post is delivered, however long it has waited."""
 MAX_PAUSE_S: Final = 1.0
@@ -52,7 +52,7 @@ class PostDelivery:
         self._may_be_more = False
         """True if there may be posts without a notification."""
         self._known: set[tuple[ShardId, int]] = set()
-        """Shards, with their epochs, whose agents with lazy mail are known."""
+        """Shards, with their epochs, whose agents with lazy messages are known."""
         self._news = asyncio.Event()
         notifications.subscribe(self.follow, "fanout", "held", "life")
 
@@ -92,7 +92,7 @@ class PostDelivery:
                 self._request_scan()
 
     async def _learn_lazy(self) -> None:
-        """Read which agents of our shards have lazy mail. Only this task makes more of it."""
+        """Read which agents of our shards have lazy messages. Only this task makes more of them."""
         leases = {(lease.shard, lease.epoch): lease for lease in self._worker.held.loaded}
         self._known &= leases.keys()
         new = leases.keys() - self._known

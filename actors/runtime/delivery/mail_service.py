@@ -39,7 +39,7 @@ from actors.runtime.worker.worker import Worker
 _log = logging.getLogger("callboard.delivery")
 
 UPKEEP_S: Final = 5.0
-"""How often the outbox is looked at again, and mail that everybody has is purged."""
+"""How often the outbox is polled, and messages that every shard has read are purged."""
 GUARD_S: Final = 30.0
 PURGE_AT_LEAST: Final = 256
 LONGEST_PAUSE_S: Final = 1.0
@@ -47,7 +47,7 @@ LONGEST_PAUSE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """The parts that a runtime needs to send and receive mail by a broker."""
+    """The parts that a runtime needs to send and receive messages by a broker."""
 
     transport: Transport
     mail: MailStore
@@ -58,7 +58,7 @@ class MailService:
     """Keeps one host's shards reading and its outbox moving, for ever.
 
     Args:
-        broker: The transport, and the rows of mail.
+        broker: The transport, and the rows of messages.
         worker: Says which shards are ours, and gets what is new.
         notifications: Hints of other hosts go there; others say what there is to read and to send.
     """
@@ -82,7 +82,7 @@ class MailService:
         )
         self._bypass = Bypass(self._relay, broker.outbox, worker.held)
         self._is_unsent = False
-        """Whether the connection in use was told of no row of the outbox."""
+        """Whether the connection in use was notified of no row of the outbox."""
         self._outage = _Outage()
         self._problem = ""
         """Why the connection is given up, if a reader knows."""
@@ -93,7 +93,7 @@ class MailService:
         notifications.subscribe(self._follow, "fanout", "held", "life")
 
     async def ready(self) -> None:
-        """Return when mail moves for the first time.
+        """Return when messages move for the first time.
 
         Raises:
             ContractError: The broker cannot be used as it is configured; waiting does not help.
@@ -104,7 +104,7 @@ class MailService:
 
     @property
     def trouble(self) -> ActorsError | None:
-        """The reason why mail is not moved or not sent; None if no reason is known."""
+        """The reason why messages are not moved or not sent; None if no reason is known."""
         return self._outage.trouble or self._relay.trouble
 
     def _follow(self, nudge: Nudge) -> None:
@@ -191,7 +191,7 @@ class MailService:
             await readers.close()
 
     async def _prove(self, connection: MailConnection, tasks: TaskScope) -> None:
-        """Whenever the broker is in doubt, let mail go round it until all leaders answer."""
+        """Whenever the broker is in doubt, let messages go round it until all leaders answer."""
         while True:
             await self._suspected.wait()
             self._suspected.clear()
@@ -270,7 +270,7 @@ class MailService:
                 _log.warning("mail upkeep is tried again", extra={"problem": str(exc)})
 
     async def _purge(self, connection: MailConnection, stream: StreamRecord, low: int) -> int:
-        """Remove mail that every shard has read; return the sequence below which all was read.
+        """Remove messages that every shard has read; return the sequence below which all was read.
 
         A type may have been declared meanwhile, whose shards have read nothing yet, so the lowest
         cursor is asked again; what arrived in between is above the first answer.
@@ -282,7 +282,7 @@ class MailService:
 
 
 async def _until_led(connection: MailConnection) -> None:
-    """Return when the mail stream and the cluster answer. If the connection is lost, never return."""
+    """Return when the stream MAIL and the cluster answer. If the connection is lost, never return."""
     while True:
         try:
             await connection.stream_state(read_only=True)

@@ -28,7 +28,7 @@ AGAIN_S: Final = 0.25
 FORGET_AT: Final = 100
 """Dead letters and posts that are deleted together while their pair has more of them to publish."""
 TROUBLE_AFTER: Final = 3
-"""Repeats of one row after which `OutboxRelay.trouble` tells why."""
+"""Repeats of one row after which `OutboxRelay.trouble` says why."""
 WARN_AFTER: Final = 10
 """Repeats of one row after which a warning is logged, once."""
 SLOW_S: Final = 1.0
@@ -211,7 +211,7 @@ class OutboxRelay:
             slow.cancel()
 
     def _repeat(self, row: OutboxRow, why: BrokerError) -> None:
-        """Count that a row goes out again over the same connection; of one that often does, tell."""
+        """Count that a row goes out again over the same connection; report one that often does."""
         count = 1 + (self._repeats[row.n][0] if row.n in self._repeats else 0)
         self._repeats[row.n] = (count, why)
         if count == WARN_AFTER:
@@ -223,7 +223,7 @@ class OutboxRelay:
     async def _give_up(self, row: OutboxRow, problem: str) -> bool:
         """Take a row out of its pair that the broker will never take; False when that has to wait.
 
-        Of a dead letter and a post only those who look on at the broker miss something.
+        Of a dead letter and a post only observers at the broker miss something.
         """
         if not _is_for_onlookers(row):
             try:

@@ -1,4 +1,4 @@
-"""The stream guard: whether the mail stream is the one that was read, and what to do when it is not."""
+"""The stream guard: checks that the stream MAIL is the one that was read, and acts when it is not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _log = logging.getLogger("callboard.delivery")
 
 
 class StreamRolledBackError(BrokerError):
-    """The mail stream, or the database, was rolled back: the stream has to be made anew.
+    """The stream MAIL, or the database, was rolled back: the stream has to be made anew.
 
     Attributes:
         stream: Its name.
@@ -36,16 +36,16 @@ class StreamRolledBackError(BrokerError):
 
 
 async def guard_stream(connection: MailConnection, rows: MailStore) -> StreamRecord:
-    """Return the stream's record; another life of it begins if it is not the one that was read.
+    """Return the stream's record; another incarnation of it begins if it is not the one that was read.
 
     A broker may lose what it acknowledged last, or all of it, and number what comes then from
     there on. One that was rolled back is made anew: it would not get again what it had got from
-    outsiders and lost. So is one of which more was purged than the store has allowed: the store
+    external clients and lost. So is one of which more was purged than the store has allowed: the store
     is behind, and does not have what went.
 
     Raises:
         StreamRolledBackError: The stream cannot be read on. It is deleted now, so connect again; or
-            this login may not delete it, and somebody else has to.
+            this login may not delete it, and another login has to.
         BrokerError: The broker did not answer.
     """
     state = await connection.stream_state()

@@ -73,7 +73,7 @@ class Ending:
     Attributes:
         run: What its verbs share.
         loaded: The run as it was loaded.
-        mail: The messages that start it, if waiting mail does.
+        mail: The messages that start it, if waiting messages do.
         agents: What is served here, in all versions.
         token: Whether the run was asked to stop.
         deadline: Whether its time is over.

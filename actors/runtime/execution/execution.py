@@ -50,12 +50,12 @@ MAX_BLOCKED: Final = 2
 """A run that so many hosts in a row gave up because it blocked their event loop is parked."""
 
 UNWIND_LIMIT_S: Final = 10.0
-"""How long an agent's code may go on after it was told to stop."""
+"""How long an agent's code may go on after its cancellation."""
 
 
 @dataclass(slots=True)
 class Execution:
-    """Executes one run once. `create` and `mail` are set when waiting mail starts the run."""
+    """Executes one run once. `create` and `mail` are set when waiting messages start the run."""
 
     env: HostServices
     agent: Agent
@@ -141,7 +141,7 @@ class Execution:
         log.waits_of = waits.rows
 
     def notify_mail(self) -> bool:
-        """The agent has new mail; False when the run is leaving memory and did not see it."""
+        """The agent has new messages; False when the run is leaving memory and did not see them."""
         self._waits.notify_mail()
         return self._ending.wake is None
 

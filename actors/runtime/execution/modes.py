@@ -71,7 +71,7 @@ def with_heard(
     """Return the verdict on a run of a session that ends without success, and the turns its end writes.
 
     These are its messages, as the model would have been shown them, if none of its turns is in the log yet: a
-    user's message is a node of the session also when nobody came to answer it. The end names their ids.
+    user's message is a node of the session also when no run answered it. The end names their ids.
     """
     is_success = not isinstance(verdict.then, Finish) or verdict.then.status is RunStatus.COMPLETED
     if is_success or any(map(_has_turns, loaded.entries)):

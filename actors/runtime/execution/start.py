@@ -59,8 +59,8 @@ def inbox_of(
         run: Where it is recorded.
         loaded: The run; its messages, if it was queued.
         agent: Who runs.
-        mail: The mail that starts it.
-        create: The run, when waiting mail does.
+        mail: The messages that start it.
+        create: The run, when waiting messages start it.
         was_running: Whether an execution before this one was broken off.
     """
     log, history = run.log, run.history
@@ -96,7 +96,7 @@ def inbox_of(
 def session_named_in(inbox: Sequence[Message]) -> str | None:
     """Return the conversation that a run's first message names, None if it names none.
 
-    One from outside names a conversation of its publisher: nobody writes into another's.
+    One of an external client names a conversation of its publisher: no publisher writes into another's.
     """
     marks = inbox[0].metadata if inbox else {}
     name, publisher = marks.get("session"), marks.get("publisher")
@@ -110,8 +110,8 @@ def begin_session(run: RunState, sessions: Sessions, inbox: Sequence[Message]) -
 
     All are in its log, so that replay finds the same.
 
-    The sender of a run's first message tells who spawned it. If there is none, or the log of that message is
-    history, the first entry of the generation does.
+    The sender of a run's first message names the agent that spawned it. If there is none, or the log of
+    that message is history, the first entry of the generation does.
     """
     run.client_tools = tuple(tool for one in inbox for tool in client_tools_in(one.payload))
     run.parent_agent = run.history.parent_agent
@@ -146,7 +146,7 @@ def pinned(agent: Agent, run: RunRow) -> dict[str, JsonValue]:
 
 
 def recorded_inbox(history: History, loaded: LoadedRun) -> list[Message]:
-    """Return the messages that the run's generation was given, as its log tells them."""
+    """Return the messages that the run's generation was given, by its log."""
     continued = history.continued
     if continued is not None:
         row, session = loaded.row, continued.payload.get("session")
@@ -165,7 +165,7 @@ def recorded_inbox(history: History, loaded: LoadedRun) -> list[Message]:
 
 
 def key_of_input(entry: RunLogEntry, agent_id: AgentId) -> MessageKey:
-    """Return the key of a message that a run was given, as its log tells it."""
+    """Return the key of a message that a run was given, by its log."""
     message = message_of(entry.payload)
     assert message is not None, "written by `message_payload`"
     return MessageKey(agent_id, message.sender or "", message.id)

@@ -21,7 +21,7 @@ class Amendments:
     """Calls of one execution that go on when their part of a commit is refused.
 
     Attributes:
-        refusable: Calls that the tree's budget may have no place for, by position; each returns the
+        refusable: Calls that the tree's budget may refuse, by position; each returns the
             payload that says so.
         refused: Those payloads, of calls that were refused.
         received: Messages that a call takes, with its position; what is called when it may not yet:
@@ -50,7 +50,7 @@ class Amendments:
 
 
 def with_answers(commit: Commit, ends: Iterable[LateEnd], answers: Iterable[Answer]) -> Commit:
-    """Return the commit with answers in place of ends that were too late.
+    """Return the commit with answers instead of ends that were too late.
 
     Who waits for the commit reads the payload that it has recorded: that becomes the answer's.
     """

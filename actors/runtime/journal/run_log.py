@@ -262,7 +262,7 @@ class RunLog:
     def forget_calls(self, beginning: int, release: Sequence[MessageKey]) -> None:
         """Leave of what is not written how the run began, up to seq `beginning`, without some messages.
 
-        Nothing of the rest has left this process.
+        Nothing of the other entries has left this process.
         """
         writes, gone = self.writes, set(release)
         entries = writes.entries[: max(beginning - self.durable_seq, 0)]

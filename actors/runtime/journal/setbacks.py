@@ -83,7 +83,7 @@ class Setbacks:
         )
 
     def forget(self, run_id: RunId) -> None:
-        """The run came to a rest, or is somebody else's."""
+        """The run was suspended or ended, or is another host's."""
         self._counts.pop(run_id, None)
 
 

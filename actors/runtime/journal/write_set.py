@@ -33,7 +33,7 @@ class LateEnd:
     Attributes:
         key: Of the answer.
         payload: Of the entry that records the end.
-        entry_of: Returns the entry that records an answer in its place.
+        entry_of: Returns the entry that records an answer instead.
         keep: Whether the answer stays for others who wait for it.
     """
 

@@ -14,7 +14,7 @@ class Notifications:
     """Passes hints on, by their kind. Made before all who publish or subscribe.
 
     Attributes:
-        is_open: Whether the host executes: nobody is told before.
+        is_open: Whether the host executes: there are no notifications before.
     """
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ def start_task(
     done: Callable[[asyncio.Task[Any]], None],
     context: Context | None = None,
 ) -> asyncio.Task[Any]:
-    """Start a task whose owner keeps it and is told of its end by `done`. For branches and runs.
+    """Start a task whose owner keeps it and is notified of its end by `done`. For branches and runs.
 
     It sees the caller's context variables, or those of `context`.
     """

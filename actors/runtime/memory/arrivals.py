@@ -44,7 +44,7 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
     ) -> Submitted:
         """``join`` gives the message to a run that has not started.
 
-        Else it waits as mail, for `ctx.receive` or the agent's next run.
+        Else it waits as a message, for `ctx.receive` or the agent's next run.
         """
         rows, agent, sender = self._rows, new_run.agent_id, sender_of_message(message)
         known = self._known_submit(new_run, message, sender)

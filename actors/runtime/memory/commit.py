@@ -260,7 +260,7 @@ def early(rows: MemoryRows, commit: Commit) -> tuple[MessageKey, ...]:
 
 
 def _queued_before(rows: MemoryRows, agent_id: AgentId, upto: int) -> dict[str, int]:
-    """Return each sender's first of the runs that wait to begin before a place in an agent's queue."""
+    """Return each sender's first of the runs that wait to begin before a position in an agent's queue."""
     first: dict[str, int] = {}
     for run in rows.open_by_agent.get(agent_id, {}).values():
         if not run.log and run.arrival < upto and run.cancel_requested is None:

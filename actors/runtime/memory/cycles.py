@@ -95,7 +95,7 @@ def _blockers(rows: MemoryRows, record: RunRecord) -> Iterator[tuple[WaitRow, Ru
 
 
 def _is_stuck(record: RunRecord) -> bool:
-    """Return whether the run rests and nothing else than its waits lets it go on."""
+    """Return True if the run waits and nothing else than its waits lets it go on."""
     if record.status not in (RunStatus.RUNNING, RunStatus.SUSPENDED) or record.parked is not None:
         return False
     if record.wake is not None and record.wake.message:

@@ -107,7 +107,7 @@ class FollowRows:
         return True, True
 
     def forget(self, before: datetime, limit: int) -> int:
-        """Take away ended follows and old posts that nobody needs."""
+        """Remove ended follows and old posts that no follower needs."""
         old = [key for key, at in islice(self.posts.items(), limit) if at < before]
         for key in old:
             del self.posts[key]

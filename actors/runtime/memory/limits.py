@@ -83,7 +83,7 @@ class LimitRows:
     def exchange(
         self, owner: HostIncarnation, claims: Sequence[Claim]
     ) -> tuple[Sequence[Grant], bool]:
-        """See `LimitStore.exchange`; also return whether others have to be told."""
+        """See `LimitStore.exchange`; also return whether others have to be notified."""
         now, is_news = self._clock.now(), False
         grants = []
         for claim in claims:

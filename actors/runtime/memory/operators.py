@@ -42,7 +42,7 @@ from actors.runtime.memory.tree import ask_to_stop, begun_anew, redrive_dead
 
 FORGOTTEN: Final = "its agent is forgotten"
 LEAST_S: Final = 8 * 86_400.0
-"""So long a tombstone and a dead letter stay at least."""
+"""A tombstone and a dead letter stay at least so long."""
 
 _Removal: TypeAlias = tuple[str, Callable[[], object]]
 """The kind of a row, and a call that removes it."""
@@ -180,7 +180,7 @@ class MemoryErasure(ErasureStore):
     """The parts of an erase in memory. Each batch is done without an await in the middle.
 
     Args:
-        rows: Runs, mail, conversations and artifacts.
+        rows: Runs, messages, conversations and artifacts.
         schedules: Those of the same store.
     """
 
@@ -265,7 +265,7 @@ class MemoryErasure(ErasureStore):
             yield from self._rows.sessions.removals(what.covers, whole=whole)
 
     def _agents(self, what: EraseRequest) -> Iterator[_Removal]:
-        """Yield waiting mail, follows and state."""
+        """Yield waiting messages, follows and state."""
         if what.scope not in _OF_AGENTS:
             return
         rows = self._rows
@@ -349,6 +349,6 @@ def _may_go(run: RunRecord, before: datetime | None) -> bool:
 
 
 def _is_over(rows: MemoryRows, run_id: RunId | None) -> bool:
-    """Return True if nobody can redrive this run any more."""
+    """Return True if this run cannot be redriven any more."""
     run = None if run_id is None else rows.runs.get(run_id)
     return run is None or run.swept

@@ -1,6 +1,6 @@
 """Records of the in-memory store: run, message, signal, answer, wait and account, as stored.
 
-Author data is kept as JSON text: nobody can mutate history.
+Author data is kept as JSON text, so that history cannot be mutated.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class LogLine:
 
 @dataclass(slots=True)
 class InboxRow:
-    """A message of an agent; `body` is None once nobody can need it any more."""
+    """A message of an agent; `body` is None once it cannot be needed any more."""
 
     key: MessageKey
     arrival: int
@@ -245,7 +245,7 @@ class RunRecord:
         )
 
     def sweep(self) -> None:
-        """Keep the run's place and status only."""
+        """Keep the run's position and status only."""
         self.cause = replace(self.cause, supervision=None, trace=None)
         self.result = self.error = _NULL
         self.log, self.signals, self.answers = [], [], {}

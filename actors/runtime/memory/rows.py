@@ -238,7 +238,7 @@ class MemoryRows:
         record.bound.append(row)
 
     def release(self, keys: Iterable[MessageKey], record: RunRecord) -> None:
-        """Let messages of a run, or pending ones, wait at their places, each for a run of its own."""
+        """Let messages of a run, or pending ones, wait at their positions, each for a run of its own."""
         for row in map(self.inbox.__getitem__, keys):
             if row.state == "bound" and row.run_id == record.cause.run_id:
                 record.bound.remove(row)
@@ -249,7 +249,7 @@ class MemoryRows:
                 row.is_alone, row.is_lazy = True, False
 
     def withdraw(self, key: MessageKey) -> None:
-        """Let nobody begin a message that nobody has begun; its id stays known."""
+        """Withdraw a message that has not begun; its id stays known."""
         row = self.inbox.get(key)
         if row is not None and row.state == "pending":
             self._unqueue(row)
@@ -298,7 +298,7 @@ class MemoryRows:
 
 
 class MemoryRole:
-    """A part of a store in memory: it changes the rows and tells the siblings.
+    """A part of a store in memory: it changes the rows and notifies the siblings.
 
     Args:
         rows: Shared by all siblings.

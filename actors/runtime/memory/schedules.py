@@ -159,7 +159,7 @@ class InMemorySchedules(ScheduleStore):
         return True, None if row is None else row.arrived()
 
     def _still_waiting(self, message: Message, agent_id: AgentId) -> Arrived | None:
-        """Return what an earlier try of the same call wrote, if nobody has taken it yet."""
+        """Return what an earlier try of the same call wrote, if it was not taken yet."""
         row = self._rows.known(agent_id, message.sender or "", message.id)
         return row.arrived() if row is not None and row.state == "pending" else None
 

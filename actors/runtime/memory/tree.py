@@ -21,7 +21,7 @@ from actors.runtime.memory.rows import MemoryRows
 
 
 def over_budget(rows: MemoryRows, commit: Commit) -> OverBudget | None:
-    """Return what of the commit the tree has no place for, None when all of it fits."""
+    """Return the parts of the commit that the tree's budget does not allow; None when all of it fits."""
     new = [child for child in commit.spawned if child.run.run_id not in rows.runs]
     if not new and commit.budget is None:
         return None
@@ -55,7 +55,7 @@ def account_of(rows: MemoryRows, record: RunRecord) -> TreeAccount:
 
 
 def release_slot(rows: MemoryRows, record: RunRecord) -> None:
-    """Let the tree spawn another run in place of one that has ended."""
+    """Let the tree spawn another run instead of one that has ended."""
     root = record.cause.root or record.cause.run_id
     account = rows.accounts.get(root)
     if account is not None and record.cause.parent is not None:
@@ -164,7 +164,7 @@ def redrive_dead(rows: MemoryRows, run_id: RunId) -> Submitted:
 
 
 def first_messages(record: RunRecord) -> Sequence[Message]:
-    """Return the messages that a run began with, and has not given back, as its log tells them."""
+    """Return the messages that a run began with, and has not given back, by its log."""
     found: list[Message] = []
     for line in record.log:
         if line.kind == EntryKind.RUN_CONTINUED:

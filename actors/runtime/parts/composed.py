@@ -35,7 +35,7 @@ from actors.runtime.parts.mirror import SchedulerMirror
 
 
 class _OfParts(MemoryRole):
-    """A role that tells the parts."""
+    """A role that notifies the parts."""
 
     def __init__(self, rows: MemoryRows, source: object, parts: GivenParts) -> None:
         super().__init__(rows, source)
@@ -43,7 +43,7 @@ class _OfParts(MemoryRole):
 
 
 class ComposedCommits(_OfParts, MemoryCommits):
-    """Writes commits, and tells the parts; see `ComposedStore` about crashes."""
+    """Writes commits, and notifies the parts; see `ComposedStore` about crashes."""
 
     @override
     async def append(self, lease: Lease, entries: Sequence[NewEntry], *, expected_seq: int) -> int:
@@ -235,8 +235,8 @@ class ComposedStore(MemoryStore):
         event_log: Where logs are; None: in memory.
         inbox: Where messages are; None: in memory.
         journal: Told every result; None: the log is enough.
-        scheduler: Told every change of status; None: nobody is.
-        signal_bus: Told every signal and timer; None: nobody is.
+        scheduler: Notified of every change of status; None: there is none.
+        signal_bus: Notified of every signal and timer; None: there is none.
     """
 
     def __init__(

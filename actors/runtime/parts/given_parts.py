@@ -1,4 +1,4 @@
-"""The parts that a composed store was given, and what they are told of its rows."""
+"""The parts that a composed store was given, and the notifications that they get of its rows."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _ALL: Final = 100_000
 
 @dataclass(slots=True)
 class GivenParts:
-    """Foreign parts beside rows in memory; None: nobody gave one.
+    """Foreign parts beside rows in memory; None: none was given.
 
     Attributes:
         rows: What no part keeps.
-        arrivals: Writes rows of messages, and tells no part.
+        arrivals: Writes rows of messages, and notifies no part.
         backlog: Reads them.
     """
 
@@ -47,7 +47,7 @@ class GivenParts:
     _bound: dict[RunId, list[MessageKey]] = field(default_factory=dict)
 
     async def pending(self, agent: AgentId, *, after: int = -1, limit: int = _ALL) -> list[Arrived]:
-        """Return the agent's mail, with the bodies that the inbox gives.
+        """Return the agent's messages, with the bodies that the inbox gives.
 
         Messages that others put into the inbox are taken up first.
         """

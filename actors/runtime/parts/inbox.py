@@ -46,7 +46,7 @@ class InboxView(StoreView):
     """See `Inbox`. Durable when the store is.
 
     Where a worker runs, it starts a run for what is delivered; draining, acknowledging and giving
-    back are for those who handle mail themselves. They write, so they need the agent's shard.
+    back are for callers that handle messages themselves. They write, so they need the agent's shard.
 
     Args:
         store: Whose rows these are.

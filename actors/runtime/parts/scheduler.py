@@ -39,7 +39,7 @@ class _Run:
 
 
 class InMemoryScheduler:
-    """See `Scheduler`. Nothing survives the process; time is the clock's, nobody has to sleep.
+    """See `Scheduler`. Nothing survives the process; time is the clock's, so tests need not sleep.
 
     It is no view: here each run's lease ends by itself, and a run that failed for good may be queued
     once more under its id; a store's leases end with their shard's, and its ended runs stay ended.
@@ -177,7 +177,7 @@ class InMemoryScheduler:
         return run.status if run else None
 
     def request_cancel(self, run_id: RunId) -> None:
-        """Let the holder's next heartbeat say so; a run nobody executes is cancelled at once.
+        """Let the holder's next heartbeat say so; a run that is not executed is cancelled at once.
 
         Raises:
             UnknownRunError: The run was not registered.

@@ -37,7 +37,7 @@ class InMemorySignalBus:
 
     Args:
         clock: Decides when timers are due. On a clock that is moved by hand call `fire_due`.
-        wake: Called for each signal nobody waits for in memory, so that a suspended run goes on.
+        wake: Called for each signal without a waiter in memory, so that a suspended run goes on.
     """
 
     def __init__(self, *, clock: Clock, wake: Callable[[RunId], None] | None = None) -> None:

@@ -39,7 +39,7 @@ class SupervisorView(StoreView):
     Args:
         store: Whose rows these are.
         lease_of: This host's shard leases; a parent is written to under them.
-        follow: Told what changed for agents of this process; the store tells the others.
+        follow: Called with changes for agents of this process; the store notifies the others.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class SupervisorView(StoreView):
     ) -> RunHandle:
         """See `Supervisor.spawn`. The same `boot` for the same agent is the same child.
 
-        Without `boot` the child's id depends on how many children the parent has. The child's place
+        Without `boot` the child's id depends on how many children the parent has. The child's position
         in the tree is the parent's doing, whatever `supervision` says about it.
 
         Raises:
@@ -67,7 +67,7 @@ class SupervisorView(StoreView):
             OtherTenantError: The child would be of another tenant than its parent.
             LeaseLostError: The parent's agent is not this host's.
             ConcurrentAppendError: The parent writes all the time; ask again.
-            SpawnDenied: The tree's budget has no place left.
+            SpawnDenied: The tree's budget is used up.
         """
         agent = child_agent if isinstance(child_agent, AgentId) else child_agent.id
         tries = 0

@@ -51,10 +51,10 @@ class StoreView:
         """Write one commit that has to succeed.
 
         Raises:
-            LeaseLostError: The shard belongs to somebody else.
+            LeaseLostError: The shard belongs to another host.
             ConcurrentAppendError: The run went on meanwhile.
             IllegalTransitionError: The run has ended, or what the commit takes is gone.
-            SpawnDenied: The tree's budget has no place for its children.
+            SpawnDenied: The tree's budget does not allow its children.
         """
         commit = Commit(
             lease,
@@ -88,7 +88,7 @@ def run_resumed(reason: str) -> NewEntry:
 
 
 def failure(message: str) -> dict[str, JsonValue]:
-    """Return the error of an attempt that somebody outside the run gave up."""
+    """Return the error of an attempt that was given up from outside the run."""
     return {"type": "actors.errors:AgentCrashError", "message": message}
 
 

@@ -152,7 +152,7 @@ class BranchScheduler:
     def queue_resume(self, branch: Branch, seq: int, *, is_input: bool = False) -> None:
         """As `resume_at`, in two steps: the branch is in the queue while it flushes.
 
-        An input is what the run was given, and is given again, or something in its place, when a crash
+        An input is what the run was given, and is given again, or something instead of it, when a crash
         keeps the entry from the log: it has to be durable before anything outside is touched. A branch
         that is alone goes on with it at once.
         """
@@ -253,7 +253,7 @@ class BranchScheduler:
             pass  # a branch that had not begun has ended: nobody runs yet
 
     def _quiet(self) -> bool:
-        """Do the first thing that applies; see docs/replay.md, "Order". False when nobody goes on."""
+        """Do the first thing that applies; see docs/replay.md, "Order". False when no branch goes on."""
         live, queue = self.live, self._queue
         if live.unwinding is not None:
             return self._unwind_step(live.unwinding)

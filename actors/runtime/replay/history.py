@@ -75,14 +75,14 @@ class History:
         pool_keys: State keys that pool entries set, with the seq of the last one.
         strict_left: Positions with strict entries that the code has not asked for yet.
         children: Runs spawned in this generation, in order, with their agents.
-        joined: How runs ended that were joined in this generation, by id, as the log tells it.
+        joined: How runs ended that were joined in this generation, by id, by the log.
         failures: When the attempts of this generation failed, but for those that took the run's messages
             apart: they count for none of them.
         refused: How often a question was refused, by its idempotency key, in this generation and before.
         version: Of the agent that began this generation; None: it has none.
-        mode: In which its agent executes it, as the generation's first entry tells; None: its agent has none.
+        mode: In which its agent executes it, as the generation's first entry says; None: its agent has none.
         retry: That agent's policy, where who started the run gave none.
-        parent_agent: The agent that spawned the run, as far as the generation's first entry tells.
+        parent_agent: The agent that spawned the run, as far as the generation's first entry says.
     """
 
     places: dict[str, Place] = field(default_factory=dict)
@@ -252,7 +252,7 @@ class History:
 
     @property
     def left_behind(self) -> tuple[str, ...]:
-        """Children of this generation that nobody joined, in the order in which they were spawned."""
+        """Children of this generation that were not joined, in the order in which they were spawned."""
         return tuple(child for child in self.children if child not in self.joined)
 
     def sent_at(self, position: str) -> int:

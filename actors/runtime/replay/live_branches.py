@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class LiveBranches:
-    """Lets branches go on, one by one as it is told, and counts those that do something.
+    """Resumes branches one by one, and counts those that do something.
 
     Args:
         groups: Told of branches that end before they began.
@@ -119,7 +119,7 @@ class LiveBranches:
             self.pace.let(future, exc)
 
     async def hold(self, branch: Branch, writing: Awaitable[T]) -> T:
-        """Await a flush in agent code: nobody else runs any meanwhile."""
+        """Await a flush in agent code: no other branch runs any meanwhile."""
         branch.state = BranchState.WORK
         self.working += 1
         try:

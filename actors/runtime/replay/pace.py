@@ -17,7 +17,7 @@ class Pace:
         self._held: list[tuple[asyncio.Future[None], BaseException | None]] = []
 
     def let(self, future: asyncio.Future[None], exc: BaseException | None = None) -> None:
-        """Let whoever awaits `future` go on, with an error if one is given."""
+        """Resume the branch that awaits `future`, with an error if one is given."""
         if self.may_go():
             _settle(future, exc)
         else:

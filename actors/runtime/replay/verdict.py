@@ -97,7 +97,7 @@ def late(exc: DeadlineExceededError, number: int) -> Verdict:
 
 
 def with_orphans(verdict: Verdict, policy: HistoryRetention, children: tuple[str, ...]) -> Verdict:
-    """Return the verdict saying, if it ends the run, what becomes of children nobody joined."""
+    """Return the verdict saying, if it ends the run, what becomes of children that were not joined."""
     if not (children and isinstance(verdict.then, Finish)):
         return verdict
     payload: dict[str, JsonValue] = {"policy": policy.value, "children": list(children)}

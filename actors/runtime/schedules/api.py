@@ -82,7 +82,7 @@ class Schedules:
             delay_s: Seconds from now, for one message.
             catch_up: What becomes of ticks that passed while no host could fire them: one message
                 for all of them, or one for each.
-            replace: Take these values in place of those that are there.
+            replace: Take these values instead of those that are there.
 
         Raises:
             ScheduleExistsError: One of this name has other values, and `replace` is not set.

@@ -24,13 +24,13 @@ from actors.runtime.worker.worker import Worker
 _log = logging.getLogger("callboard.schedules")
 
 POLL_S: Final = 5.0
-"""How often the store is asked for schedules that no nudge told of."""
+"""How often the store is polled for schedules that no nudge announced."""
 
 PAGE: Final = 500
 """So many schedules are read, and fired in one commit, at most."""
 
 REFUSED_PAUSE_S: Final = 0.2
-"""Pause after a firing that moved nothing: the shard is another host's, or somebody was faster."""
+"""Pause after a firing that moved nothing: the shard is another host's, or another host was faster."""
 
 AWAY_PAUSE_S: Final = 1.0
 """Pause after the store could not do something."""
@@ -53,7 +53,7 @@ def tick_of(schedule: Schedule, now: datetime) -> Tick:
 class ScheduleService:
     """Fires the schedules of agents whose shards this worker holds.
 
-    The store's clock alone decides what is due: how far a tick is away is told by the store and
+    The store's clock alone decides what is due: how far a tick is away is said by the store and
     waited for by this machine's monotonic clock, so a step of the machine's clock moves nothing.
     """
 
@@ -171,7 +171,7 @@ class ScheduleService:
         return Tick(schedule, schedule.base_at, at, is_sent=False)
 
     def _complain(self, schedule: Schedule, exc: ContractError) -> None:
-        """Say once that this host cannot tell when a schedule is due; another one may."""
+        """Log once that this host cannot compute when a schedule is due; another one may."""
         key = (schedule.tenant, schedule.name, schedule.revision)
         if key not in self._complained:
             self._complained.add(key)

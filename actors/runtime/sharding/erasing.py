@@ -27,7 +27,7 @@ NAMED: Final = 10
 AT_ONCE: Final = 100
 """So many open runs are cancelled at once."""
 AGAIN_S: Final = 0.1
-"""Before runs that were told to stop are looked at again."""
+"""The pause before runs that were cancelled are polled again."""
 EDGE_DAYS: Final = 7
 LETTER_DAYS: Final = 90
 MESSAGE_ID_DAYS: Final = 8
@@ -83,7 +83,7 @@ _ANY_PLACES: Final = (
 
 
 def unreached(what: EraseRequest, now: datetime) -> tuple[Unreached, ...]:
-    """Return the places that an erase does not reach, those with a date first."""
+    """Return the locations that an erase does not reach, those with a date first."""
     scope = what.scope
     dated = () if scope is EraseScope.SUBJECT else _BROKER_PLACES
     special = {

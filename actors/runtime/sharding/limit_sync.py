@@ -18,7 +18,7 @@ from actors.runtime.worker.dispatcher import Dispatcher
 _log = logging.getLogger("callboard.sharding")
 
 READ_S: Final = 5.0
-"""How often limits are read that no nudge told of."""
+"""How often limits are polled that no nudge announced."""
 PAUSE_S: Final = 0.005
 """Pause after each exchange: what comes meanwhile goes with the next."""
 AGAIN_S: Final = 1.0
@@ -147,7 +147,7 @@ class Limits:
 
     Args:
         store: Where they are.
-        on_change: Lets this host know, which no nudge tells.
+        on_change: Notifies this host, which gets no nudge.
     """
 
     def __init__(self, store: LimitStore, *, on_change: Callable[[], Awaitable[None]]) -> None:

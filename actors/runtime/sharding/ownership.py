@@ -24,7 +24,7 @@ from actors.runtime.worker.worker import Worker
 _log = logging.getLogger("callboard.sharding")
 
 SCAN_S: Final = 5.0
-"""How often the store is asked for timers, shards and mail that no nudge told of."""
+"""How often the store is polled for timers, shards and messages that no nudge announced."""
 
 LEAVE_LIMIT_S: Final = 1.0
 CLAIM_LIMIT_S: Final = 5.0
@@ -37,7 +37,7 @@ class Ownership:
 
     Args:
         heartbeat_s: Seconds between heartbeats from the event loop; None when leases do not
-            expire or somebody else (a thread) sends them and calls `on_report`.
+            expire or another thread sends them and calls `on_report`.
         also_serves: Types whose shards hold no agents; claimed by a host that serves any agent.
         drain_s: How long executions of a shard that is given back may take to end by themselves.
     """
@@ -88,7 +88,7 @@ class Ownership:
     async def claim_no_more(self, *, limit_s: float = CLAIM_LIMIT_S) -> None:
         """Claim nothing from now on, and let a claim under way come to its end.
 
-        Cut off, it could still be executed, behind `stop`: the shards would be nobody's for a lease.
+        Cut off, it could still be executed, behind `stop`: the shards would have no owner for a lease.
         """
         self._is_leaving = True
         await until_free(self._claiming, limit_s=limit_s)
@@ -171,7 +171,7 @@ class Ownership:
             self._rebalancer.follow(report.surplus, self._tasks)
 
     def _follow(self, nudge: Nudge) -> None:
-        """Look for shards; also said when hints are heard again: some were lost while nobody listened."""
+        """Look for shards; also said when hints are heard again: some were lost while there was no listener."""
         if nudge.kind == "life":  # nothing that is remembered of rows is trusted
             self._declared = None
             self._recovery.begin_anew()

@@ -24,7 +24,7 @@ POLL_S: Final = 0.1
 """How often a shard that is to be given back is looked at."""
 
 LEAVE_S: Final = UNWIND_LIMIT_S + 5.0
-"""How long executions may take to leave memory once they were told to."""
+"""How long executions may take to leave memory once they were asked to."""
 
 
 class Rebalancer:

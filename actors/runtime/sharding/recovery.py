@@ -1,4 +1,4 @@
-"""Reads of this host's shards: all of new ones, then what no hint may have told of."""
+"""Reads of this host's shards: all of new ones, then rows that no hint may have announced."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ UNNOTICED_S: Final = 20.0
 
 PAGE: Final = 500
 READ_AGAIN_S: Final = 1.0
-"""Pause before mail is looked through again that the store could not give."""
+"""Pause before messages are read again that the store could not give."""
 _SIGNALS_LIMIT_S: Final = 120.0
 """Longer than a store waits for its server before it gives up."""
 
 
 class Recovery:
-    """Reads rows and tells the worker of them.
+    """Reads rows and notifies the worker of them.
 
     Args:
-        worker: Is told.
+        worker: Is notified.
         notifications: Hints say what to read; those that may have been lost are published again.
         tasks: Where it reads beside what starts.
     """
@@ -56,7 +56,7 @@ class Recovery:
         self._may_have_cycles: set[ShardId] = set()
         self._incarnations = 0
         self._left: list[Callable[[], Awaitable[None]]] = []
-        """What could not be read when a hint told of it."""
+        """Reads that failed when a hint asked for them."""
         notifications.subscribe(self._follow, "run", "cancel")
 
     def begin_anew(self) -> None:
@@ -81,7 +81,7 @@ class Recovery:
             self._publish(Nudge("held"))
 
     def scan_in_background(self) -> None:
-        """Look, beside what starts in new shards, for mail that waits there and for cycles."""
+        """Look, beside what starts in new shards, for messages that wait there and for cycles."""
         if not self._is_scanning_mail and self._worker.held.unscanned:
             self._is_scanning_mail = True
             self._tasks.start(self._scan_mail(), name="scan for messages")
@@ -90,13 +90,13 @@ class Recovery:
             self._tasks.start(self._scan_old_cycles(), name="scan for wait cycles")
 
     async def read_again(self) -> None:
-        """Read what hints told of that nobody heard."""
+        """Read what hints announced while there was no listener."""
         held = [lease.shard for lease in self._worker.held.loaded]
         await self._read_runs(held, is_new=False)
         await self._read_mail(held, self._before)
 
     async def scan(self, shards: Sequence[ShardId]) -> None:
-        """Read of these shards what no hint may have told of: the backstop of the nudges.
+        """Read of these shards what no hint may have announced: the backstop of the nudges.
 
         Mail is read again from where the scan before the last one ended: numbers are drawn before
         they commit, and no transaction lives as long as two scans.
@@ -146,7 +146,7 @@ class Recovery:
                 self._intake.cancel(run_id, agent_id, row.cancel_requested)
 
     async def _read_runs(self, shards: Sequence[ShardId], *, is_new: bool = True) -> None:
-        """Read open runs but those that sleep: all of new shards, else those no hint may have told of."""
+        """Read open runs that do not sleep: all of new shards, else those that no hint may have announced."""
         after: RunId | None = None
         while True:
             reading = self._worker.held.readings
@@ -173,7 +173,7 @@ class Recovery:
         return is_queued and self._registry.is_served(run.agent_id)
 
     async def _read_signals(self, runs: Sequence[RunRow]) -> None:
-        """Wake runs whose signal or answer came while nobody owned them."""
+        """Wake runs whose signal or answer came while no host owned them."""
         async with TaskScope() as scope:
             for run in runs:
                 wake = run.wake
@@ -233,7 +233,7 @@ class Recovery:
             self._is_scanning_mail = False
 
     async def _read_mail(self, shards: Sequence[ShardId], after: int = -1) -> None:
-        """Tell the worker which agents have mail; the messages stay where they are.
+        """Notify the worker which agents have messages; the messages stay where they are.
 
         A page of several shards is sorted from a page of each: where much waits, shards are read one
         by one.

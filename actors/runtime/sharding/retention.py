@@ -19,7 +19,7 @@ PAUSE_S: Final = 0.2
 """Between two batches, so that the store has time for others."""
 EVERY_S: Final = 60.0
 AGAIN_S: Final = 0.1
-"""Before an agent whose runs were told to stop is looked at again."""
+"""The pause before an agent whose runs were cancelled is polled again."""
 
 
 async def sweep_all(store: RunStore, *, older_than_s: float | None, pause_s: float = 0.0) -> int:

@@ -1,6 +1,6 @@
 """Counters of one host, in its memory: read by the metrics page, never written to a store.
 
-Plain numbers: an increment is one addition, so they are kept whether or not somebody looks.
+Plain numbers: an increment is one addition, so they are kept with and without a reader.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Counters:
         parks: Runs that wait for an operator.
         completed: Runs that ended here with an output.
         failed: Runs that failed for good here.
-        cancelled: Runs that ended here because somebody asked.
+        cancelled: Runs that ended here on request.
         broken_off: Executions that could not be written: lease lost, or the store away.
         dead_letters: Runs that failed here and left their messages as dead letters.
         effects: Effects that executed, by verb and status (``ok``, ``error``); no replayed ones.

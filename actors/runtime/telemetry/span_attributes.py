@@ -128,7 +128,7 @@ def of_hits(call: EffectCall, value: object) -> Attributes:
 
 
 def of_embedding(row: RunRow, model: str, *, session: str | None) -> tuple[str, Attributes]:
-    """Return the name of the span of a request to an embedder, and what it says; "": nobody knows the model."""
+    """Return the name of the span of a request to an embedder, and what it says; "": the model is not known."""
     found: Attributes = {**_agent(row, session), "gen_ai.operation.name": "embeddings"}
     provider, name = provider_and_model(model)
     if name:
@@ -139,7 +139,7 @@ def of_embedding(row: RunRow, model: str, *, session: str | None) -> tuple[str, 
 
 
 def of_window(receipt: Mapping[str, JsonValue]) -> Attributes:
-    """Return what the receipt of a window tells: numbers and names, nothing of what was said."""
+    """Return the facts of a window's receipt: numbers and names, no content."""
     found: Attributes = {}
     for name in ("head", "cut", "turns", "tokens"):
         if isinstance(value := receipt.get(name), int):
@@ -211,7 +211,7 @@ def started_at(
 
 
 def execution_before(entries: Sequence[RunLogEntry], seq: int) -> int | None:
-    """Return behind which seq the execution before began, as far as the log tells it."""
+    """Return behind which seq the execution before began, as far as the log says it."""
     for entry in reversed(entries):
         if entry.kind in {K.RUN_STARTED, K.RUN_RESUMED} and entry.seq - 1 < seq:
             return entry.seq - 1

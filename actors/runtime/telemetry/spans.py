@@ -1,13 +1,13 @@
 """Spans of runs, over the OpenTelemetry API alone; docs/tracing.md shows what comes out.
 
-A run has one root span, told by the host that ends it, and one span per execution (from its begin
-to its suspension or end), told by whoever ends that. Their ids follow from the run
-(`actors.kernel.tracing`), so hosts can name spans that others tell. The API cannot say which id a
-span gets: `wanted_ids` tells it to an id generator that knows (`compose.assembly.telemetry`). With another one
-ids are random: still one trace, whose parents are named but never told.
+A run has one root span, exported by the host that ends it, and one span per execution (from its begin
+to its suspension or end), exported by the host that ends that. Their ids follow from the run
+(`actors.kernel.tracing`), so hosts can name spans that others export. The API cannot say which id a
+span gets: `wanted_ids` passes it to an id generator that knows (`compose.assembly.telemetry`). With another one
+ids are random: still one trace, whose parents are named but never exported.
 
-A crash loses what was not exported. Of an execution that was broken off the next one tells what the log
-shows; a root span whose host dies between the last commit and the export is not told.
+A crash loses what was not exported. Of an execution that was broken off the next one exports what the log
+shows; a root span whose host dies between the last commit and the export is not exported.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_LINKS: Final = 100
 """A run is given at most so many messages at its start; each may link to its sender."""
 
 MAX_INTERRUPTED: Final = 100
-"""Of the waits that were interrupted in one execution, so many are told, the last ones."""
+"""Of the waits that were interrupted in one execution, so many are exported, the last ones."""
 
 _WAITS: Final = {"receive": SpanKind.CONSUMER, "ask": SpanKind.CLIENT}
 
@@ -142,7 +142,7 @@ class Tracing:
             then: How it ended.
             at: When.
             begin: When the execution began that ended it.
-            session: Its conversation; None: the execution that knew has told nobody.
+            session: Its conversation; None: not known to this execution.
         """
         place = root_span(row, self.ratio)
         if not place.is_sampled:
@@ -245,7 +245,7 @@ class ExecutionSpans:
         Args:
             then: What became of the run; None: that could not be written.
             upto: Where the log ends for sure. One that wrote nothing was none.
-            is_left: Whoever goes on with the run tells this execution.
+            is_left: The host that goes on with the run exports this execution.
         """
         if not self._root.is_sampled:
             return

@@ -62,5 +62,5 @@ def link_to(traceparent: str | None) -> tuple[Link, ...]:
 
 
 def nanoseconds(at: datetime) -> int:
-    """Return an instant as spans tell it, to the microsecond."""
+    """Return an instant as spans have it, to the microsecond."""
     return round(at.timestamp() * 1_000_000) * 1000

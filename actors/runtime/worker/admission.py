@@ -187,7 +187,7 @@ class Admission(Generic[E]):
         return min((at for at in due if at is not None), default=None)
 
     def claims(self) -> list[Claim]:
-        """Return what to tell the store now. Each has to be answered by `apply` or `mark_unanswered`."""
+        """Return what to report to the store now. Each has to be answered by `apply` or `mark_unanswered`."""
         now = self._clock()
         return [self._claim(scope, now) for scope in self._limits if self._is_due(scope, now)]
 

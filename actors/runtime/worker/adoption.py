@@ -23,7 +23,7 @@ class ShardAdoption:
 
     Args:
         state: What the worker knows.
-        intake: Queued runs and cancels take the way of those that are told.
+        intake: Queued runs and cancels take the way of those from notifications.
         publish: Told when shards were lost or given up.
     """
 
@@ -34,12 +34,12 @@ class ShardAdoption:
         self._held, self._mailboxes = state.held, state.mailboxes
         self._dispatcher, self._executing = state.dispatcher, state.executing
         self.sleep = state.mailboxes.sleep
-        """See `MailboxTable.sleep`: told before the other runs of the shards."""
+        """See `MailboxTable.sleep`: called before the other runs of the shards."""
         self.mail_scanned = state.mailboxes.mail_scanned
         """See `MailboxTable.mail_scanned`."""
 
     def grant(self, lease: ShardLease) -> None:
-        """Hold a shard; nothing starts in it before its runs were told to `adopt` and `loaded` says so."""
+        """Hold a shard; nothing starts in it before its runs were passed to `adopt` and `loaded` says so."""
         if (older := self._held.get(lease.shard)) is not None:
             self.give_up([older])  # it was lost, and claimed again before a heartbeat could say so
         self._held.grant(lease)

@@ -14,7 +14,7 @@ class HeldShards:
 
     Attributes:
         loading: Shards whose open runs are not read yet. Nothing starts there.
-        unread: Shards whose waiting mail is not read yet. An unknown agent may have some.
+        unread: Shards whose waiting messages are not read yet. An unknown agent may have some.
         draining: Shards that are to be released. Nothing starts there.
         lazy: Agents with inbox rows of which no notification was sent. Such an agent reads its rows before
             it starts. None: any agent of the shard may have some.
@@ -47,7 +47,7 @@ class HeldShards:
 
     @property
     def unscanned(self) -> list[ShardLease]:
-        """The leases of loaded shards that may have mail without a notification."""
+        """The leases of loaded shards that may have messages without a notification."""
         return [self._leases[s] for s in self.unread - self.loading if s in self._leases]
 
     def get(self, shard: ShardId) -> ShardLease | None:

@@ -41,9 +41,9 @@ class Intake:
         notifications: Say what came to the store.
 
     Attributes:
-        env: What executions share; what they tell of others comes here.
-        loader: Reads mail that waits in the store.
-        held_back: What commits of this host wrote for shards while a batch of mail for them becomes rows.
+        env: What executions share; their notifications about others come here.
+        loader: Reads messages that wait in the store.
+        held_back: What commits of this host wrote for shards while a batch of messages for them becomes rows.
     """
 
     def __init__(self, env: HostServices, state: WorkerState, notifications: Notifications) -> None:
@@ -121,7 +121,7 @@ class Intake:
     def spawned(self, commit: Committed) -> None:
         """Queue the runs that a commit created, each at its agent.
 
-        Those asked to stop in the moment of their birth never execute: their rows tell.
+        Those cancelled as they were created never execute: their rows say so.
         """
         stopped = {nudge.run_id for nudge in commit.nudges if nudge.kind == "cancel"}
         is_stopping = commit.cancel_requested is not None
@@ -278,7 +278,7 @@ class Intake:
         return True
 
     async def _change_of(self, agent: Agent | None, agent_id: AgentId) -> SessionChange | None:
-        """Return what the end of a run means for its session; the rows tell if the agent is not served here."""
+        """Return the effect of a run's end on its session; the rows have it if the agent is not served here."""
         if agent is not None:
             return ENDED if is_session(agent) else None
         return None if await self._store.sessions.get(agent_id) is None else ENDED

@@ -25,8 +25,8 @@ class Launcher:
     Args:
         env: What executions share.
         state: What the worker knows.
-        intake: Ends runs that were cancelled, and reads mail that is not in memory.
-        adoption: Gives a run its place in the queue again.
+        intake: Ends runs that were cancelled, and reads messages that are not in memory.
+        adoption: Puts a run into its queue again.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from actors.runtime.worker.ready_queue import ReadyQueue
 POLL_S: Final = 0.5
 """Pause before slots are asked for again that there were not: a nudge says so earlier."""
 LINGER_S: Final = 0.25
-"""So long a slot is kept that nobody here needs, unless others want it."""
+"""So long a slot is kept that this host does not need, unless others want it."""
 SHARE_S: Final = 0.1
 """So often a host whose slots others want asks what its share is."""
 REFRESH_S: Final = 5.0
@@ -181,7 +181,7 @@ class TokenBucket(Generic[E]):
             self._next_at = 0.0
 
     def due_at(self, now: float) -> float | None:
-        """See `Slots.due_at`. What is not used is given back at once: nobody hoards."""
+        """See `Slots.due_at`. What is not used is given back at once."""
         if self._missing > 0:
             return max(self._next_at, now)
         return now if self._missing < 0 else None

@@ -37,7 +37,7 @@ class Holding(Enum):
     SUSPENDED = auto()
     """Rows only, until something of its wake set comes."""
     BACKOFF = auto()
-    """Rows only, until its next attempt is due; signals and mail do not hasten it."""
+    """Rows only, until its next attempt is due; signals and messages do not hasten it."""
     PARKED = auto()
     """Rows only, until an operator decides."""
 
@@ -85,7 +85,7 @@ class Mailbox:
     ready_at: float = 0.0
     """When it could go on, by the loop's clock; for a meter."""
     wants_mail: bool = False
-    """Whether plain mail wakes the waiting run."""
+    """Whether plain messages wake the waiting run."""
     presumed: bool = False
     """A hint named the run: that it holds the agent, and what it waits for, its row has to say."""
     nudged: bool = False
@@ -95,7 +95,7 @@ class Mailbox:
     queue: list[tuple[int, Arrived]] | None = None
     """Messages by arrival; one with a `run_id` is the boot message of a queued run."""
     plain: int = 0
-    """How many of them are plain mail."""
+    """How many of them are plain messages."""
     missed: bool = False
     """Mail waits in the store that is not here."""
     is_reading: bool = False
@@ -140,7 +140,7 @@ class Mailbox:
         """Return True if it belongs to the suspended run that holds the agent: a hint of its arrival came late.
 
         While that run is loaded its row may be missed, and this be the hint of one that was submitted
-        again. What is put in the queue in vain then goes when the run comes to a rest.
+        again. What is put in the queue in vain is removed when the run is suspended or ends.
         """
         is_loaded_later = self.holding is not Holding.EXECUTING and not self.presumed
         return self.run_id is not None and arrived.run_id == self.run_id and is_loaded_later
@@ -207,7 +207,7 @@ class Mailbox:
         self.spilled = self.missed = self.missed or not is_all
 
     def spill(self) -> None:
-        """Forget the plain mail: it is in the store, and read again when it is needed."""
+        """Forget the plain messages: they are in the store, and read again when they are needed."""
         if self.plain:
             self.queue = [item for item in self.queue or () if item[1].run_id is not None] or None
             self._count(-self.plain)
@@ -255,7 +255,7 @@ class Mailbox:
         self.taken.add(arrival)
 
     def put_back(self, arrival: int) -> None:
-        """The run in memory may not have this message yet: older mail is read first."""
+        """The run in memory may not have this message yet: older messages are read first."""
         if self.taken is not None:
             self.taken.discard(arrival)
         self.spill()
@@ -265,9 +265,9 @@ class Mailbox:
         self.taken = self.taken or set()
 
     def take_next(self, most: int = MAX_MESSAGES) -> Start | None:
-        """Remove and return what a free agent does next, or None: a queued run, or waiting mail.
+        """Remove and return what a free agent does next, or None: a queued run, or waiting messages.
 
-        Of waiting mail `most` messages at most, and none ahead of a queued run of its sender: the store
+        Of waiting messages `most` at most, and none ahead of a queued run of its sender: the store
         would refuse that, each time.
         """
         if not self.queue or self.holding is not Holding.NOTHING:

@@ -1,4 +1,4 @@
-"""Reads from the store what mailboxes do not hold: waiting mail, and which run holds an agent."""
+"""Reads from the store what mailboxes do not hold: waiting messages, and which run holds an agent."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from actors.runtime.worker.mailbox_table import MailboxTable
 _log = logging.getLogger("callboard.worker")
 
 READ_AGAIN_S: Final = 1.0
-"""Pause before mail is read again that the store could not give."""
+"""Pause before messages are read again that the store could not give."""
 
 
 class MailboxLoader:
-    """Reads mail for what starts next, and for runs that receive: the oldest rows first, a few at a time.
+    """Reads messages for what starts next, and for runs that receive: the oldest rows first, a few at a time.
 
     Args:
         store: Has the rows.
@@ -96,7 +96,7 @@ class Holders:
     def ask(self, mailbox: Mailbox) -> None:
         """Read it, for as long as that takes, beside whatever goes on.
 
-        Asked again, what was read before is out of date and told to nobody.
+        Asked again, what was read before is out of date and dropped.
         """
         number = self._latest[mailbox] = next(self._numbers)
         self._tasks.start(self._ask(mailbox, number), name=f"who holds {mailbox.agent_id}")

@@ -23,7 +23,7 @@ class MailboxTable:
         env: Has the store, which knows an agent's shard, and the agents served here.
         shards: Only their agents have mailboxes.
         capacity: Shared by all.
-        on_asked: Called with a mailbox that needs to be told which run holds its agent.
+        on_asked: Called with a mailbox that needs to know which run holds its agent.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class MailboxTable:
     def forget(self, mailbox: Mailbox, *, keeps_queue: bool = False) -> None:
         """Make another one when something comes: what is known in this one does not count.
 
-        With `keeps_queue` the runs count that wait in it: they were told since the store was doubted.
+        With `keeps_queue` the runs count that wait in it: they were notified since the store was doubted.
         """
         if not self.is_known(mailbox):
             return

@@ -1,6 +1,6 @@
 """The worker: it executes the next runs of agents, and settles executions that are over.
 
-A message enters at `Intake.offer`, or is read from the store when `Intake.mail_waits` told of it,
+A message enters at `Intake.offer`, or is read from the store when `Intake.mail_waits` announced it,
 waits in its agent's `Mailbox`, and starts a run through the ready queue. `Execution` calls the agent's
 code. Nothing here is durable: when a shard is claimed all of it is rebuilt from the store, by
 `ShardAdoption` and `Intake.mail_waits`.
@@ -40,7 +40,7 @@ class Worker:
     """Executes the runs of the shards it was given.
 
     Args:
-        env: What executions share; what they tell of other agents comes to this worker.
+        env: What executions share; their notifications about other agents come to this worker.
         notifications: Hints for agents here come by them.
         capacity: How many runs execute at once.
         mail_capacity: How many waiting messages are in memory at once.
@@ -191,7 +191,7 @@ class Worker:
         self._mailboxes.clear()
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
-        """Start nothing, let executions end or suspend for `drain_s` seconds, then hand over the rest."""
+        """Start nothing, let executions end or suspend for `drain_s` seconds, then hand over the others."""
         self.dispatcher.is_stopping = True
         await self._preparation.close()
         if drain_s > 0:

@@ -31,7 +31,7 @@ class WorkerState:
         mailboxes: The agents that are known of, and what waits for them.
         dispatcher: Who goes on next.
         executing: The runs in memory.
-        fresh: Runs submitted here that nobody has to load.
+        fresh: Runs submitted here that need not be loaded.
         refusals: What the next execution of a run has to refuse.
         setbacks: Which runs were broken off, and how often.
         blockings: Runs that blocked hosts which had their shards before; kept while this host lives.

@@ -324,7 +324,7 @@ def reserved_tokens(
         model: Its context size counts, if it is known.
         options: Of the call.
         new: Tokens of the new turns.
-        counter: Counts the rest.
+        counter: Counts the remaining tokens.
 
     Raises:
         WindowTooSmallError: The model's window is known, and too small for what cannot be left out.
@@ -350,7 +350,7 @@ def _is_too_long(exc: ModelError) -> bool:
 
 
 def ids_of(call: EffectCall, run_id: str, count: int) -> list[str]:
-    """Return the ids of the turns that a call adds: of its place, and of what it asks for."""
+    """Return the ids of the turns that a call adds: made of its position, and of its request."""
     return [turn_id(run_id, f"{call.position} {call.digest}", n) for n in range(count)]
 
 

@@ -166,7 +166,7 @@ class Sessions:
     async def clear(self) -> None:
         """Let the turns of a run that ends go where its agent keeps them no longer. Before its end is written.
 
-        Rows go in the commit of that end. A provider outside is told before it, and again after a crash.
+        Rows go in the commit of that end. An external provider is notified before it, and again after a crash.
         """
         memory, run = self.memory, self._run
         if memory.retention is not HistoryRetention.RUN:

@@ -181,7 +181,7 @@ class ConversationVerbs:
             options: For the model; compared on replay.
 
         Raises:
-            OutputError: The model was told twice that its output does not fit, and it still does not.
+            OutputError: The model was asked twice more because its output did not fit, and it still does not.
         """
         loop = self._conversations.loop(Output(output, self._conversations.model), session, options)
         return await loop.run(new, max_turns)

@@ -104,7 +104,7 @@ class WindowReport:
         agent: Whose.
         session: The conversation, within the agent.
         model: Name of the agent's model; None: it has none.
-        context_size: Tokens of that model's context; None: nobody knows.
+        context_size: Tokens of that model's context; None: not known.
         history: Class name of the provider that keeps the turns.
         turns: How many the session has.
         read: How many of them the window is made of: those behind the cut.

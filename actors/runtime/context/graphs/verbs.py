@@ -28,7 +28,7 @@ _DIGEST: Final = args_hash([_STEP])
 
 @dataclass(frozen=True, slots=True)
 class GraphStep:
-    """A place in the log for records of a graph.
+    """A position in the log for records of a graph.
 
     Attributes:
         known: The records that the log has here; None: it has none yet.
@@ -86,7 +86,7 @@ class GraphVerbs:
         return self._run.clock.now()
 
     def step(self) -> GraphStep:
-        """Return the next place for records, with those that it has."""
+        """Return the next position for records, with those that it has."""
         call = Call(self._run, _STEP)
         known = call.meet((K.GRAPH_STEP,), _STEP, None, digest=_DIGEST)
         found: Any = None if known is None else known.payload["records"]

@@ -41,7 +41,7 @@ class AgentMemory:
     ) -> str:
         """Keep a text and return the id of the memory that holds it. Durable when it returns, once.
 
-        An equal text changes nothing. Another text of a known key takes its place, and the earlier version
+        An equal text changes nothing. Another text of a known key replaces it, and the earlier version
         says until when it was valid. With the agent's `embedder` the text is found by meaning, too: by that of
         its first 16 KiB. A crash may embed again; it keeps nothing twice.
 
@@ -156,7 +156,7 @@ class AgentMemory:
     async def set_block(self, label: str, text: str, *, expected: int) -> MemoryBlock:
         """Write the agent's block of this label, if it still has the expected version, and return it.
 
-        Durable when it returns. No write of another run is lost: whoever was slower gets the present text.
+        Durable when it returns. No write of another run is lost: the slower writer gets the present text.
 
         Args:
             label: Name of the block, at most 1 KiB.

@@ -63,7 +63,7 @@ async def blockers_named(
 
     Args:
         waiting: The session.
-        connect: Makes the connection that looks; None: nobody looks.
+        connect: Makes the connection that polls; None: there is no polling.
         facts: More for the log line.
     """
     if connect is None:

@@ -74,7 +74,7 @@ class DatabaseUnreachableError(Facts, StoreUnreachableError):
 
 
 class DatabaseFullError(Facts, StoreUnreachableError):
-    """The server answers and has no room: disk, memory or places. Nothing was written."""
+    """The server answers and has no capacity: disk, memory or slots. Nothing was written."""
 
     text = (
         "PostgreSQL at {where} refuses to write for {waited_s:g} s now: {problem}; nothing was "
@@ -154,7 +154,7 @@ def without_password(url: str) -> str:
 
 
 def check_url(url: str) -> None:
-    """Refuse a URL that a special character of the password cuts in the wrong place.
+    """Refuse a URL that a special character of the password cuts at the wrong position.
 
     Raises:
         DatabaseUrlError: It is one; the words of the driver would quote pieces of the password.
@@ -183,7 +183,7 @@ def is_passing(exc: BaseException) -> bool:
 
 
 def is_full(exc: BaseException) -> TypeGuard[asyncpg.PostgresError]:
-    """Return True if the server has no room for a statement, which it takes later: class 53, I/O error."""
+    """Return True if the server has no capacity for a statement, which it takes later: class 53, I/O error."""
     code = str(exc.sqlstate) if isinstance(exc, asyncpg.PostgresError) else ""
     return code.startswith("53") or code in _FULL
 
@@ -216,7 +216,7 @@ def pooled(url: str, problem: str) -> DatabaseUrlError:
 
 
 def translate(exc: Exception, doing: str) -> RefusedError:
-    """Return what a driver's error is to our callers. The one place that knows driver errors."""
+    """Return a driver's error as one of ours. Only this module knows driver errors."""
     if isinstance(exc, asyncpg.PostgresError):
         return RefusedError(doing, str(exc), exc.sqlstate)
     return RefusedError(doing, f"{type(exc).__name__}: {exc}")

@@ -45,7 +45,7 @@ async def stale_functions(
 async def replace_functions(connection: Connection, functions: Sequence[Function]) -> None:
     """Make the functions what they are here, in the transaction that is open.
 
-    One whose parameters or columns changed takes the old one's place. Bodies are not looked at: they
+    One whose parameters or columns changed replaces the old one. Bodies are not looked at: they
     may be about tables that come later in the transaction.
     """
     await connection.execute("set local check_function_bodies = off")

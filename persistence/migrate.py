@@ -1,4 +1,4 @@
-"""Bringing a schema to what the files of this release say, once each, by whoever comes first.
+"""Bringing a schema to what the files of this release say, once each, by the first process that comes.
 
 See `persistence.schema_files` for the files.
 """
@@ -31,12 +31,12 @@ from persistence.schema_files import (
 _log = logging.getLogger("callboard.postgres")
 
 LOCK_WAIT_S: Final = 0.5
-"""So long a migration asks for a lock: whoever needs the same rows waits as long, and no longer."""
+"""So long a migration asks for a lock: sessions that need the same rows wait as long, and no longer."""
 
 TABLES: Final = "callboard migrations"
 REST: Final = "callboard indexes"
 """Names of advisory locks. Building waits for all older snapshots, of hosts that wait to migrate, too:
-so whoever builds holds no lock that they wait for."""
+so the builder holds no lock that they wait for."""
 SQL_LOCK: Final[LiteralString] = (
     "select pg_advisory_lock(hashtext($1), hashtext(current_setting('search_path')))"
 )
@@ -94,7 +94,7 @@ async def migrate(
         schema: Created when it is missing.
         migrations: In order; those of this release when left out.
         functions: By name; those of this release when left out.
-        connect: Makes another connection to see who blocks; without it nobody is named.
+        connect: Makes another connection to see blocking sessions; without it they are not named.
 
     Raises:
         MigrationError: An applied file differs from this release's, or is one of before `OLDEST`.

@@ -16,7 +16,7 @@ PAUSE_S: Final = 0.01
 
 
 class RunFileLocks:
-    """A lock of each run: a file in a folder, which is there while somebody holds it.
+    """A lock of each run: a file in a folder, which is there while it is held.
 
     Args:
         folder: Made if it is not there.

@@ -137,7 +137,7 @@ def known_functions() -> tuple[Function, ...]:
 
 
 def on_an_empty_schema(steps: Sequence[Migration]) -> list[Migration]:
-    """Return the steps with the baseline in the place of what it stands for."""
+    """Return the steps with the baseline instead of what it stands for."""
     baseline = "\n".join(sql for _, sql in _texts("baseline"))
     return [
         replace(step, sql="" if step.version > 1 else baseline) if step.recorded else step

@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     from actors.workflow.actor.runs import FlowRuns
     from actors.workflow.actor.starting import schedule_flow
     from actors.workflow.documents.findings import FlowError, FlowFinding
-    from actors.workflow.documents.reading import check_flow, load_flow
     from actors.workflow.embedded.fingerprint import ActorFingerprint
     from actors.workflow.embedded.histories.bundle import (
         RUN_HISTORY_BUNDLE_VERSION_V1,
@@ -117,6 +116,12 @@ if TYPE_CHECKING:
     )
     from actors.workflow.machine.spec import WorkflowSpec
     from actors.workflow.machine.variables import branch_of, ensure_namespaces
+    from actors.workflow.visual.loading import (
+        check_flow,
+        compile_visualflow,
+        compile_visualflow_tree,
+        load_flow,
+    )
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -127,6 +132,8 @@ else:
                 "ArtifactMetadata",
                 "ArtifactStore",
                 "artifact_ref",
+                "compile_visualflow",
+                "compile_visualflow_tree",
                 "compute_artifact_id",
                 "get_artifact_id",
                 "is_artifact_ref",
@@ -188,7 +195,6 @@ else:
                 "InMemoryCommandStore",
             ),
             "actors.workflow.documents.findings": ("FlowError", "FlowFinding"),
-            "actors.workflow.documents.reading": ("check_flow", "load_flow"),
             "actors.workflow.embedded.fingerprint": ("ActorFingerprint",),
             "actors.workflow.handlers": ("tool_calls",),
             "actors.workflow.embedded.histories.bundle": (
@@ -226,6 +232,12 @@ else:
             ),
             "actors.workflow.machine.spec": ("WorkflowSpec",),
             "actors.workflow.machine.variables": ("branch_of", "ensure_namespaces"),
+            "actors.workflow.visual.loading": (
+                "check_flow",
+                "compile_visualflow",
+                "compile_visualflow_tree",
+                "load_flow",
+            ),
         },
     )
 
@@ -299,6 +311,8 @@ __all__ = [
     "branch_of",
     "build_artifact_descriptor_payload",
     "check_flow",
+    "compile_visualflow",
+    "compile_visualflow_tree",
     "compute_artifact_id",
     "compute_idempotency_key",
     "create_scheduled_runtime",

@@ -76,6 +76,7 @@ _COMMANDS: Final = (
     (SERVE, "serve.dev", "dev"),
     (SERVE, "serve.host", "host"),
     (SERVE, "serve.serve", "serve"),
+    (SERVE, "serve.mcp_worker", "mcp-worker"),
     (TALK, "messages.send", "send ask"),
     (TALK, "sessions.chat", "chat"),
     (TALK, "messages.topics", "publish follow unfollow followers"),

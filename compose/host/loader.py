@@ -98,7 +98,7 @@ def flows_of_files(path: str) -> Flows:
     """Return the flows of a file or of a folder as the app ``flows``. See `find_served`."""
     from actors.workflow.actor.flows import Flows  # noqa: PLC0415 - few hosts serve flows
     from actors.workflow.bundles import open_workflow_bundle  # noqa: PLC0415
-    from actors.workflow.documents.reading import load_flow  # noqa: PLC0415
+    from actors.workflow.visual.loading import load_flow  # noqa: PLC0415
 
     folder = Path(path)
     files = sorted(folder.iterdir()) if folder.is_dir() else [folder]

@@ -27,8 +27,8 @@ _PREFLIGHT: Final = {
 _EXPOSED: Final = "Location, Preference-Applied, Retry-After, WWW-Authenticate"
 
 
-def checked_origins(given: Sequence[str]) -> frozenset[str]:
-    """Return origins such as ``https://shop.example``.
+def checked_origins(given: Sequence[str], option: str = "--cors-origin") -> frozenset[str]:
+    """Return origins such as ``https://shop.example``, which the option named.
 
     Raises:
         ContractError: One is none; a wildcard is none.
@@ -38,7 +38,7 @@ def checked_origins(given: Sequence[str]) -> frozenset[str]:
             remedy = (
                 "give scheme, host and port as a browser says them, such as https://shop.example"
             )
-            raise ContractError(f"--cors-origin {one}: it is no origin; {remedy}")
+            raise ContractError(f"{option} {one}: it is no origin; {remedy}")
     return frozenset(given)
 
 

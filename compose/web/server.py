@@ -21,7 +21,11 @@ STOP_LIMIT_S: Final = 5
 
 @asynccontextmanager
 async def serve_web(
-    address: str, application: ASGIApp, *, before_stop: Callable[[], None] = lambda: None
+    address: str,
+    application: ASGIApp,
+    *,
+    before_stop: Callable[[], None] = lambda: None,
+    option: str = "--listen",
 ) -> AsyncIterator[str]:
     """Serve an application there; yield the URL, with the port it got.
 
@@ -29,11 +33,12 @@ async def serve_web(
         address: ``HOST:PORT``; port 0 is a free one.
         application: The application.
         before_stop: Called when the server is to end, so that endless answers end by themselves.
+        option: The command's name of the address, for errors.
 
     Raises:
         AddressError: The address is none, or somebody else has it.
     """
-    listening = listen(address, "--listen")
+    listening = listen(address, option)
     url = url_of(listening)
     answering = run_server(
         listening,

@@ -39,7 +39,7 @@ def file_name(prefix: str, name: str, suffix: str) -> str:
 def write_whole(
     path: Path, content: bytes, *, fault: Fault = no_fault, create_only: bool = False
 ) -> bool:
-    """Write a file in place of the one that is there; on the disk when this returns.
+    """Replace a file; it is on the disk when this returns.
 
     Args:
         path: The file.
@@ -91,7 +91,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def appending(path: Path) -> Iterator[BinaryIO]:
-    """Open a file of lines for reading and appending, while no other process does; its place is the end.
+    """Open a file of lines for reading and appending, while no other process does; its position is the end.
 
     What a process left behind the last whole line when it died is removed.
     """
@@ -111,7 +111,7 @@ def appending(path: Path) -> Iterator[BinaryIO]:
 
 
 def _is_at(file: BinaryIO, path: Path) -> bool:
-    """Return whether a file that was opened is still the one of this name: nobody replaced or removed it."""
+    """Return True if a file that was opened is still the one of this name: it was not replaced or removed."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
@@ -156,7 +156,7 @@ def mend(file: BinaryIO) -> None:
 
 
 def read_lines(path: Path, offset: int = 0) -> tuple[list[Any], int, bool]:
-    """Return the values of the whole lines from a place on, the place behind them, whether some shared one.
+    """Return the values of whole lines from a position on, the position behind them, whether some shared one.
 
     What stands behind the last end of a line is left out, unless it is a whole value.
 

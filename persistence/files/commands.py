@@ -1,4 +1,4 @@
-"""Commands as JSON lines, and the place of their reader."""
+"""Commands as JSON lines, and the position of their reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests for the objects of one bucket, or of a folder in its place: with limits, and our errors."""
+"""Requests for the objects of one bucket, or of a folder instead: with limits, and our errors."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Bucket:
             await obstore.get_async(client, _PROBE)  # HEAD would not say that it is the bucket
 
     async def put(self, name: str, data: bytes, content_type: str) -> None:
-        """Keep an object in the place of an earlier one, which stays if this fails."""
+        """Keep an object. It replaces an earlier one, which stays if this fails."""
         with self._doing("uploading", name) as client:
             # A folder keeps no media types.
             types = {"Content-Type": content_type} if isinstance(client, S3Store) else None
@@ -201,7 +201,7 @@ def bucket_of(settings: S3Settings) -> Bucket:
 
 
 def folder_of(path: Path) -> Bucket:
-    """Return a folder in the place of a bucket. It is made, with its parents, when it is used."""
+    """Return a folder that is used as a bucket. It is made, with its parents, when it is used."""
 
     def make() -> LocalStore:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)  # tenants' files are nobody else's

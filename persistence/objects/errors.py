@@ -1,4 +1,4 @@
-"""Errors of a bucket, or of a folder in the place of one."""
+"""Errors of a bucket, or of a folder that is used as one."""
 
 from __future__ import annotations
 

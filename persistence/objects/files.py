@@ -80,7 +80,7 @@ class S3FileStore(_ObjectFiles):
     """A `FileStore` of one tenant and scope on S3, or on a server that speaks its protocol.
 
     A file is as durable as the bucket when `upload` returns. An upload that dies leaves the earlier file. The
-    parts of one over 8 MiB that died stay in the bucket, unseen, until a rule of its life cycle removes them.
+    parts of one over 8 MiB that died stay in the bucket, unseen, until a lifecycle rule removes them.
     Requests are sent again after errors of the server or of the network, as often as the settings say.
 
     Args:

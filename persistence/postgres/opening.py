@@ -57,7 +57,7 @@ async def open_postgres_store(
 
     Args:
         url: ``postgresql://user:password@host:port/database``.
-        owner: This life of this host.
+        owner: This incarnation of this host.
         schema: Made when it is missing.
         lease_s: How long ownership lasts after a heartbeat.
         heartbeat_s: Seconds between heartbeats.

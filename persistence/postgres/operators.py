@@ -100,10 +100,10 @@ class Operators(OperatorStore):
 
     @override
     async def redrive(self, ids: Sequence[int]) -> list[Arrived]:
-        """Two callers at once: each letter goes to one of them.
+        """Two callers at once: each dead letter goes to one of them.
 
         Raises:
-            ContractError: One of them is no mail: bytes that nobody could read, or a signal.
+            ContractError: One of them is no message: bytes that could not be read, or a signal.
         """
         doing = "redriving dead letters"
         letters = await self._links.fetch(doing, SQL_SELECT_LETTERS, list(ids))

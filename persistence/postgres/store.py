@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("callboard.postgres")
 
 TIME_EVERY_S: Final = 10.0
-"""How old the database's time may get where nobody sends heartbeats."""
+"""How old the database's time may get without heartbeats."""
 
 
 def _tokens_of(store: PostgresStore) -> TokenStore:

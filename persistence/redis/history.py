@@ -103,7 +103,7 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
         self._room = asyncio.Semaphore(CALLS_AT_ONCE)
 
     def keys_of(self, agent_id: AgentId, session_id: str) -> tuple[str, str]:
-        """Return the keys of a session: of its turns, and of its mark. A cluster keeps both in one place.
+        """Return the keys of a session: of its turns, and of its mark. A cluster keeps both in one slot.
 
         Raises:
             InvalidTextError: `session_id` cannot be a name.

@@ -41,7 +41,7 @@ class LineClosedError(Exception):
 
 @dataclass(slots=True, eq=False)
 class Command:
-    """A packed command, and who is told its reply, exactly once and soon after the line has it."""
+    """A packed command, and the callback for its reply, called exactly once and soon after the line has it."""
 
     packed: bytes
     done: Callable[[Reply], None]
@@ -81,7 +81,7 @@ class Line:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Connect and read replies while the block lasts; at its end the rest is given up."""
+        """Connect and read replies while the block lasts; at its end the others are given up."""
         self._is_stopping = False
         self._wanted.set()  # connects before the first command
 

@@ -1,4 +1,4 @@
-"""Commands as rows, and the places of their readers."""
+"""Commands as rows, and the positions of their readers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SqliteCommandStore:
 
 
 class SqliteCommandCursorStore:
-    """The place of one reader of a file; see `CommandCursorStore`."""
+    """The position of one reader of a file; see `CommandCursorStore`."""
 
     def __init__(self, database: SqliteDatabase, *, consumer_id: str = "default") -> None:
         self._database, self._consumer_id = database, consumer_id

@@ -1,4 +1,4 @@
-"""The one place that knows how SQLite says that something failed."""
+"""Errors of SQLite as ours. Only this module knows SQLite's errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from actors.kernel.workflow.errors import LedgerBrokenError, StoreBusyError
 
 
 class LedgerForkError(LedgerBrokenError, sqlite3.IntegrityError):
-    """A record would take the place of another one: somebody changed the table by hand."""
+    """A record would replace another one: the table was changed by hand."""
 
 
 @contextmanager

@@ -19,7 +19,8 @@ from actors.workflow.actor.runs import FlowRuns
 from tests.model.graphs import ATTEMPTS, Expected, expected
 from tests.properties.documents import Written
 from tests.properties.graphs import Compiled, ear_of, program_of
-from tests.properties.test_graph_programs import plain
+from tests.properties.test_graph_programs import plain, tell
+from tests.properties.visual import Drawn
 
 if TYPE_CHECKING:
     from actors.runtime import Runtime
@@ -51,7 +52,7 @@ class FlowPlay:
         rng = random.Random(self.seed)
         self.name = f"g{self.seed}"
         self.program = program_of(rng, 2, 4)
-        compiler = Written if self.seed % 2 else Compiled  # half of them are flow documents
+        compiler = (Compiled, Written, Drawn)[self.seed % 3]  # a third of them are drawn
         self.compiled = compiler(timeout_s=self.timeout_s)
         self.compiled.graph(self.name, self.program)
         for ear in self.compiled.ears:
@@ -148,8 +149,8 @@ class FlowPlay:
             if (one["effect"] or {}).get("type") in {"pause", "unpause", "steer"}:
                 continue
             keys = (one["delta"] or {}).get("branch") or ()
-            told = (one["node_id"], one["status"], one["attempt"])
-            records.setdefault(tuple(key.partition(".")[2] for key in keys), []).append(told)
+            branch = tuple(key.partition(".")[2] for key in keys)
+            tell(records, branch, one, self.compiled)
         found = (state.status.value, plain(state.output), records)
         wanted = (model.status, model.output, model.records)
         wrong = (

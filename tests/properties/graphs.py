@@ -41,14 +41,14 @@ class Weather:
         dies: At this point of those of the driver and the store; 0: never.
         pauses: Whether it is paused and let go on between ticks.
         cancels: Behind this tick; 0: never.
-        written: Whether the program is written as flow documents.
+        written: Whether the program is ``written`` as flow documents, ``drawn`` as VisualFlow, or neither.
     """
 
     steps: int
     dies: int = 0
     pauses: bool = False
     cancels: int = 0
-    written: bool = False
+    written: str = ""
 
 
 def program_of(
@@ -126,6 +126,7 @@ class Compiled:
         answers: Of persons and events, by node.
         timeout_s: Of timers and deadlines.
         once: The nodes whose effect happens at most once.
+        joins: The nodes that a program does not have: joins of branches that are drawn.
     """
 
     specs: dict[str, WorkflowSpec] = field(default_factory=dict)
@@ -133,12 +134,13 @@ class Compiled:
     answers: dict[str, Any] = field(default_factory=dict)
     timeout_s: float = 500
     once: set[str] = field(default_factory=set)
+    joins: set[str] = field(default_factory=set)
 
     def graph(self, name: str, program: list[Any]) -> WorkflowSpec:
         """Return the graph of a program; those of its sub-graphs are kept, too."""
         nodes: dict[str, Any] = {"end": _end}
         entry = self._block(nodes, program, name, "end")
-        self.specs[name] = WorkflowSpec(name, entry, nodes, {"a": _summed})
+        self.specs[name] = WorkflowSpec(name, entry, nodes, {"a": summed})
         return self.specs[name]
 
     def _block(self, nodes: dict[str, Any], block: list[Any], path: str, after: str) -> str:
@@ -196,7 +198,8 @@ def _end(run: RunState, _ctx: Any) -> StepPlan:
     return StepPlan(run.current_node, complete_output={one: run.vars[one] for one in names})
 
 
-def _summed(before: int, values: list[int]) -> int:
+def summed(before: int, values: list[int]) -> int:
+    """Return a number with what each branch added to it."""
     return before + sum(one - before for one in values)
 
 
@@ -290,18 +293,18 @@ class World:
     def __init__(self, stores: Stores, compiled: Compiled, weather: Weather) -> None:
         self.executions: list[tuple[str, str, int]] = []
         self.died_at = ""
-        self._stores, self._compiled, self._weather = stores, compiled, weather
+        self._stores, self.compiled, self._weather = stores, compiled, weather
         self._left, self._ticks = weather.dies, 0
         self._runtime = self._opened(self._fault if weather.dies else no_fault)
 
     def run(self, name: str, run_id: str = "main") -> None:
         """Start the graph of this name as this run, and drive all runs to their ends."""
-        for ear in self._compiled.ears:
+        for ear in self.compiled.ears:
             spec = ear_of(ear)
-            self._compiled.specs[f"ear {ear}"] = spec
+            self.compiled.specs[f"ear {ear}"] = spec
         self._surviving(self._ears)
         variables = {"a": 0, "b": 1, "r": {}}
-        spec = self._compiled.specs[name]
+        spec = self.compiled.specs[name]
         self._surviving(lambda: self._runtime.start(spec, run_id=run_id, vars=variables))
         while (run := self._next()) is not None:
             self._ticks += 1
@@ -316,8 +319,8 @@ class World:
             assert self._ticks < 3000, "it does not end"
 
     def _ears(self) -> None:
-        for ear in self._compiled.ears:
-            spec, run_id = self._compiled.specs[f"ear {ear}"], f"ear-{ear.replace('.', '-')}"
+        for ear in self.compiled.ears:
+            spec, run_id = self.compiled.specs[f"ear {ear}"], f"ear-{ear.replace('.', '-')}"
             self._runtime.start(spec, run_id=run_id)
             self._runtime.tick(spec, run_id)
 
@@ -330,7 +333,7 @@ class World:
         return max(able, key=lambda one: (len(one.workflow_id), one.run_id), default=None)
 
     def _drive(self, run: RunState) -> None:
-        spec = self._compiled.specs[run.workflow_id]
+        spec = self.compiled.specs[run.workflow_id]
         found = open_waits(run) if run.status == "waiting" else []
         wait = found[self._ticks % len(found)] if found else None
         if wait is None or wait.reason is WaitReason.SUBWORKFLOW:
@@ -339,7 +342,7 @@ class World:
             self._stores.clock.advance(501)
             self._runtime.tick(spec, run.run_id, self._weather.steps)
         else:
-            answer = self._compiled.answers[str(wait.wait_key)]
+            answer = self.compiled.answers[str(wait.wait_key)]
             try:
                 self._runtime.resume(spec, run.run_id, wait.wait_key, answer, self._weather.steps)
             except StaleResumeError:
@@ -369,7 +372,7 @@ class World:
 
     def _opened(self, fault: Callable[[str], None]) -> WorkflowRuntime:
         return self._stores.runtime(
-            *self._compiled.specs.values(),
+            *self.compiled.specs.values(),
             effect_handlers={EffectType.LLM_CALL: self._handle},
             effect_policy=RetryPolicy(llm_max_attempts=ATTEMPTS),
             fault=fault,

@@ -17,8 +17,10 @@ from actors.workflow.bundles.manifest import (
 )
 from actors.workflow.documents.compiling import compile_document
 from actors.workflow.documents.document import FlowDocument, FlowNode
-from actors.workflow.documents.reading import read_flow
+from actors.workflow.documents.reading import read_data, read_flow
 from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.visual.compiling import compile_drawing
+from actors.workflow.visual.reading import is_visualflow
 
 MANIFEST: Final = "manifest.json"
 
@@ -50,16 +52,17 @@ class WorkflowBundle:
             WorkflowBundleError: The bundle has none of this id.
             FlowError: It is no JSON.
         """
-        return self._document(flow_id).to_dict()
+        data = self._data(flow_id)
+        return data if is_visualflow(data) else self._document(flow_id).to_dict()
 
     def check(self) -> None:
-        """Check all flows that are flow documents. Others, such as VisualFlow, are kept as they are.
+        """Check all flows. A VisualFlow without a node is kept: nobody has drawn anything in it yet.
 
         Raises:
             FlowError: All mistakes of the first flow that has some.
         """
         for flow_id, path in self.manifest.flows.items():
-            if _is_document(self.files[path]):
+            if not _is_empty(self.files[path]):
                 self.spec(flow_id)
 
     def specs(self) -> list[WorkflowSpec]:
@@ -80,38 +83,47 @@ class WorkflowBundle:
             WorkflowBundleError: The bundle has none of this id.
             FlowError: All mistakes of the flow.
         """
-        document = self._document(flow_id)
         names = {one: self._name(one) for one in self.manifest.flows}
+        if is_visualflow(data := self._data(flow_id)):
+            spec, _ = compile_drawing(data, self._file(flow_id), names)
+            return WorkflowSpec(names[flow_id], spec.entry_node, spec.nodes, spec.reducers)
+        document = self._document(flow_id)
         nodes = {
             name: node.model_copy(update={"flow": names[node.flow]})
             if isinstance(node, FlowNode) and node.flow in names
             else node
             for name, node in document.nodes.items()
         }
-        file = f"{self.manifest.ref}/{self.manifest.flows[flow_id]}"
-        spec, _ = compile_document(document.model_copy(update={"nodes": nodes}), file)
+        document = document.model_copy(update={"nodes": nodes})
+        spec, _ = compile_document(document, self._file(flow_id))
         return WorkflowSpec(names[flow_id], spec.entry_node, spec.nodes, spec.reducers)
 
     def _name(self, flow_id: str) -> str:
         ref = self.manifest.ref
         return ref if flow_id == self.manifest.entry.flow_id else f"{ref}.{flow_id}"
 
+    def _file(self, flow_id: str) -> str:
+        return f"{self.manifest.ref}/{self.manifest.flows[flow_id]}"
+
     def _document(self, flow_id: str) -> FlowDocument:
+        return read_flow(self._data(flow_id), file=self._file(flow_id))
+
+    def _data(self, flow_id: str) -> Any:
         path = self.manifest.flows.get(flow_id)
         if path is None:
             ids = ", ".join(self.manifest.flows)
             raise WorkflowBundleError(
                 self.manifest.ref, f"it has no flow {flow_id!r}", f"It has {ids}"
             )
-        return read_flow(self.files[path], file=f"{self.manifest.ref}/{path}")
+        return read_data(self.files[path], self._file(flow_id))
 
 
-def _is_document(raw: bytes) -> bool:
+def _is_empty(raw: bytes) -> bool:
     try:
         data = json.loads(raw)
     except (ValueError, RecursionError):
-        return True  # it is said what is wrong with it
-    return isinstance(data, dict) and "flow" in data
+        return False  # it is said what is wrong with it
+    return is_visualflow(data) and not data["nodes"]
 
 
 def manifest_of(path: Path) -> WorkflowBundleManifest:

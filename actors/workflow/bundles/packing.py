@@ -8,18 +8,24 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from actors.workflow.bundles.bundle import MANIFEST, WorkflowBundle, open_workflow_bundle
 from actors.workflow.bundles.manifest import WorkflowBundleEntrypoint, WorkflowBundleError
 from actors.workflow.documents.compiling import compile_document
-from actors.workflow.documents.document import FlowDocument, FlowNode
-from actors.workflow.documents.reading import read_flow
+from actors.workflow.documents.document import FlowNode
+from actors.workflow.documents.reading import read_data, read_flow
+from actors.workflow.visual.compiling import compile_drawing
+from actors.workflow.visual.loading import subflows_of
+from actors.workflow.visual.reading import is_visualflow
 
 _WHEN: Final = (1980, 1, 1, 0, 0, 0)
 """The time of each file in a zip file, so that equal contents are equal bytes."""
 _ENDINGS: Final = (".json", ".yaml", ".yml")
+_SHOWN: Final = ("name", "version")
+"""Of a VisualFlow."""
 
 
 def pack_workflow_bundle(
@@ -53,15 +59,15 @@ def pack_workflow_bundle(
         WorkflowBundleError: A flow is not there, or the bundle has no version.
         OSError: A file cannot be read or written.
     """
-    root = read_flow(root_flow_json)
+    root = _read(Path(root_flow_json))
     folder = Path(root_flow_json).parent if flows_dir is None else Path(flows_dir)
-    flows = _with_references(root, str(root_flow_json), folder)
+    flows = _with_references(root, folder)
     version = bundle_version or root.version
     if version is None:
         remedy = "Give a bundle_version, or the flow a version"
         raise WorkflowBundleError(str(out_path), "it has no version", remedy)
     entry = WorkflowBundleEntrypoint(
-        flow_id=root.id, name=root.title or root.id, interfaces=interfaces
+        flow_id=root.id, name=root.title or root.id, interfaces=interfaces or root.interfaces
     )
     manifest = {
         "bundle_format_version": "1",
@@ -72,7 +78,7 @@ def pack_workflow_bundle(
         "flows": {flow_id: f"flows/{flow_id}.json" for flow_id in sorted(flows)},
         "metadata": dict(metadata or {}),
     }
-    files = {f"flows/{flow_id}.json": _json(one.to_dict()) for flow_id, one in flows.items()}
+    files = {f"flows/{flow_id}.json": _json(one.data) for flow_id, one in flows.items()}
     for name, path in (assets or {}).items():
         files[f"assets/{name}"] = Path(path).read_bytes()
     packed = _zipped({MANIFEST: _json(manifest)} | files)
@@ -81,28 +87,61 @@ def pack_workflow_bundle(
     return bundle
 
 
-def _with_references(root: FlowDocument, file: str, folder: Path) -> dict[str, FlowDocument]:
-    """Return a flow and all that it refers to, by id; each is checked whole."""
-    found, left = {root.id: root}, [(root, file)]
+@dataclass(frozen=True, slots=True)
+class _FlowFile:
+    """A flow that was read and checked: what a bundle needs of it, whatever kind it is."""
+
+    path: Path
+    id: str
+    title: str | None
+    version: str | None
+    interfaces: tuple[str, ...]
+    references: dict[str, str]
+    """The flows that it refers to, and a place where it does."""
+    data: Any
+
+
+def _read(path: Path) -> _FlowFile:
+    data = read_data(path, str(path))
+    if is_visualflow(data):
+        spec, _ = compile_drawing(data, str(path))
+        told = data.get("interfaces")
+        faces = tuple(
+            one for one in (told if isinstance(told, list) else ()) if isinstance(one, str)
+        )
+        title, version = (one if isinstance(one, str) else None for one in map(data.get, _SHOWN))
+        below = dict.fromkeys(subflows_of(data), "a subflow node")
+        return _FlowFile(path, spec.workflow_id, title, version, faces, below, data)
+    document = read_flow(data, file=str(path))
+    compile_document(document, str(path))
+    below = {
+        node.flow: f"node {name!r}"
+        for name, node in reversed(document.nodes.items())
+        if isinstance(node, FlowNode)
+    }
+    one = document.to_dict()
+    return _FlowFile(path, document.id, document.title, document.version, (), below, one)
+
+
+def _with_references(root: _FlowFile, folder: Path) -> dict[str, _FlowFile]:
+    """Return a flow and all that it refers to, by id."""
+    found, left = {root.id: root}, [root]
     while left:
-        document, name = left.pop()
-        compile_document(document, name)
-        for node_name, node in document.nodes.items():
-            if not isinstance(node, FlowNode) or node.flow in found:
+        flow = left.pop()
+        for name, place in flow.references.items():
+            if name in found:
                 continue
-            path = _file_of(node.flow, folder)
+            path = _file_of(name, folder)
             if path is None:
-                problem = (
-                    f"node {node_name!r} of {name} refers to flow {node.flow!r}, which is not there"
-                )
-                remedy = f"Put {node.flow}.json into {folder}, or name another folder"
+                problem = f"{place} of {flow.path} refers to flow {name!r}, which is not there"
+                remedy = f"Put {name}.json into {folder}, or name another folder"
                 raise WorkflowBundleError(root.id, problem, remedy)
-            below = read_flow(path)
-            if below.id != node.flow:
-                problem = f"{path} is flow {below.id!r}, not {node.flow!r}"
+            below = _read(path)
+            if below.id != name:
+                problem = f"{path} is flow {below.id!r}, not {name!r}"
                 raise WorkflowBundleError(root.id, problem, "Name the file like the flow in it")
-            found[below.id] = below
-            left.append((below, str(path)))
+            found[name] = below
+            left.append(below)
     return found
 
 

@@ -33,7 +33,7 @@ _SCALARS: Final = (
 """The texts of YAML that are not texts: those of JSON."""
 
 
-def load_flow(
+def load_document(
     source: str | Path | bytes | Mapping[str, Any], *, file: str | None = None
 ) -> WorkflowSpec:
     """Return the graph of a flow document.
@@ -47,21 +47,20 @@ def load_flow(
         OSError: The file cannot be read.
     """
     document = read_flow(source, file=file)
-    return compile_document(document, file or _name_of(source))[0]
+    return compile_document(document, file or name_of(source))[0]
 
 
 def read_flow(
     source: str | Path | bytes | Mapping[str, Any], *, file: str | None = None
 ) -> FlowDocument:
-    """Return a flow document. Its ways and expressions are looked at by `load_flow` and `check_flow`.
+    """Return a flow document. Its ways and expressions are looked at by `load_document` and `check_document`.
 
     Raises:
         FlowError: It is none.
         OSError: The file cannot be read.
     """
-    name = file or _name_of(source)
-    data = dict(source) if isinstance(source, Mapping) else _parsed(source, name)
-    _check_depth(data, name)
+    name = file or name_of(source)
+    data = read_data(source, name)
     try:
         return FlowDocument.model_validate(data)
     except ValidationError as exc:
@@ -69,7 +68,7 @@ def read_flow(
         raise FlowError(tuple(found[:MOST_FINDINGS])) from None
 
 
-def check_flow(
+def check_document(
     source: str | Path | bytes | Mapping[str, Any], *, file: str | None = None
 ) -> list[FlowFinding]:
     """Return all mistakes and warnings of a document.
@@ -78,12 +77,25 @@ def check_flow(
         OSError: The file cannot be read.
     """
     try:
-        return compile_document(read_flow(source, file=file), file or _name_of(source))[1]
+        return compile_document(read_flow(source, file=file), file or name_of(source))[1]
     except FlowError as exc:
         return [*exc.findings]
 
 
-def _name_of(source: object) -> str:
+def read_data(source: str | Path | bytes | Mapping[str, Any], name: str) -> Any:
+    """Return the JSON data of a file or of bytes, called `name` in findings.
+
+    Raises:
+        FlowError: They cannot be read, are too large or too deep.
+        OSError: The file cannot be read.
+    """
+    data = dict(source) if isinstance(source, Mapping) else _parsed(source, name)
+    _check_depth(data, name)
+    return data
+
+
+def name_of(source: object) -> str:
+    """Return the name in findings of what is read: its path, or ``flow``."""
     return str(source) if isinstance(source, str | Path) else "flow"
 
 

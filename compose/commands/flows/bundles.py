@@ -38,7 +38,7 @@ def pack(
     Parameters
     ----------
     root
-        The flow document that runs begin with.
+        The flow document or VisualFlow that runs begin with.
     output
         The file to write.
     id

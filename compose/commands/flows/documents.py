@@ -11,23 +11,23 @@ from cyclopts import Parameter
 from actors.workflow.bundles import open_workflow_bundle
 from actors.workflow.documents.document import FlowDocument
 from actors.workflow.documents.findings import FlowFinding
-from actors.workflow.documents.reading import check_flow, load_flow
 from actors.workflow.machine.policy import RetryPolicy
 from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.visual.loading import check_flow, load_flow
 from compose.commands.options import DebugFlag, Flag
 from compose.commands.output import Exit, NoDataError, print_json
 from compose.commands.terminal import say
 
 
 def check(*files: Path, json: Flag = False, debug: DebugFlag = False) -> int:
-    """Print all mistakes of flow documents. Exit code 1: there is one; warnings do not count.
+    """Print all mistakes of flow documents and of VisualFlow. Exit code 1: there is one; warnings do not count.
 
     Examples: `callboard flows check refund.json flows/*.yaml`; `callboard flows check refund.json --json`
 
     Parameters
     ----------
     files
-        Flow documents: JSON, or YAML if the name ends with .yaml or .yml.
+        Flow documents: JSON, or YAML if the name ends with .yaml or .yml; or VisualFlow JSON.
     json
         Print one JSON object: `findings`, each with file, pointer, problem, remedy and level.
     """

@@ -66,7 +66,7 @@ from persistence.postgres.connection.settings import StoreSettings
 FOR_EVER: Final = inf
 """A commit waits this long for its server: the result of an effect may be nowhere else."""
 EVERYBODY: Final = frozenset({"53100", "58030"})
-"""Of these wants the server has no room for anybody."""
+"""The server has no capacity for any caller of these wants."""
 
 SQL_FIND_TURNS: Final[LiteralString] = """
 select t.i::int, e.kind, e.position, e.payload::text as payload, r.cancel_requested,
@@ -174,10 +174,10 @@ class Committer(CommitStore):
         self._batcher.close()
 
     def refuse_beginnings(self) -> None:
-        """Write no commit that begins a run and was made by what another life of the server said.
+        """Write no commit that begins a run and was made from answers of another incarnation of the server.
 
         Other commits say where the log of their run ends, by which the server knows whether it is behind.
-        Those that rest for want of room are written first: were it behind them, their runs could get as
+        Those that wait for capacity are written first: were it behind them, their runs could get as
         far again meanwhile, another way.
         """
         self._incarnations += 1
@@ -222,7 +222,7 @@ class Committer(CommitStore):
                 return
 
     async def _put_off(self, units: list[Unit], exc: Exception) -> None:
-        """Nothing of the group was written for want of room: it comes again, as long as this process lives.
+        """Nothing of the group was written for lack of capacity: it is tried again while this process runs.
 
         What a commit holds may exist nowhere else. Where it may be a single commit that is too much, the
         others are tried without it.
@@ -321,7 +321,7 @@ class Committer(CommitStore):
         return arrivals
 
     def _post(self, units: list[Unit], rows: list[Row]) -> None:
-        """Hand outbox rows to whoever publishes them; nobody has to take them."""
+        """Pass outbox rows to the publisher, which may ignore them."""
         if self.on_posted is None:
             return
         sent = _sent_by(units)

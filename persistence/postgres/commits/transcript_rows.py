@@ -1,7 +1,7 @@
 """Turns and cuts of conversations as `write_transcripts` takes them.
 
 Each message goes as text: it is stored as it was written. A large one is kept apart, as an artifact that is
-stored before the row that names it: a crash in between leaves an artifact that nobody pins.
+stored before the row that names it: a crash in between leaves an artifact without a pin.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ def lookups(
     Args:
         fetch: Returns the rows of different questions.
         read: Makes an answer of a question's rows.
-        by: The column that holds the question; None: `i` holds its place among them, from 1 on.
+        by: The column that holds the question; None: `i` holds its position among them, from 1 on.
         limit: How many different questions are one group at most.
     """
 

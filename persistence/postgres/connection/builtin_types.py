@@ -32,7 +32,7 @@ class _NoStatement:
 
 
 class TypedConnection(_Base):
-    """A connection that knows the types that another connection of this process was told of."""
+    """A connection that knows the types that another connection of this process has learned."""
 
     __slots__ = ()
 

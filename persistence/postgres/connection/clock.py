@@ -47,7 +47,7 @@ class PostgresClock:
         self._shown = _Shown(first.now, first.answered)
 
     def now(self) -> datetime:
-        """See `Clock.now`. Steps when the database's clock does, or another server takes its place."""
+        """See `Clock.now`. Steps when the database's clock does, or another server replaces it."""
         return self._shown.at(time.monotonic())
 
     def monotonic(self) -> float:

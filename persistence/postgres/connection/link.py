@@ -31,7 +31,7 @@ from persistence.postgres.connection.settings import StoreSettings
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 Row: TypeAlias = asyncpg.Record
 Attempted: TypeAlias = tuple[list[Row] | asyncpg.PostgresError, bool]
-"""Rows, or that there is no room; and whether an earlier try may have been executed."""
+"""Rows, or that there is no capacity; and whether an earlier try may have been executed."""
 
 _log = logging.getLogger("callboard.postgres")
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -104,7 +104,7 @@ class Link:
         settings: Where to.
         outage: Of the store.
         extra: Settings of its sessions.
-        first: Its connection until it is lost, opened by somebody else.
+        first: Its connection until it is lost, opened by the caller.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Link:
     def lose(self, exc: BaseException) -> bool:
         """Give the connection up if `exc` means that it is gone; say whether it is.
 
-        Also where it is the driver that fails: nobody knows what state it left the connection in.
+        Also where it is the driver that fails: the state of the connection is unknown.
         """
         connection = self._connection
         is_gone = is_lost(exc) or (connection is not None and connection.is_closed())
@@ -186,7 +186,7 @@ class Link:
         """Return the rows of a statement that may be executed twice. Waits out an outage.
 
         Args:
-            doing: What it is for, as an error tells it.
+            doing: Its purpose, for errors.
             sql: The statement.
             args: Its arguments.
 
@@ -194,7 +194,7 @@ class Link:
             RefusedError: The server refused the statement: nothing of it was executed.
             DatabaseUnreachableError: The server was away too long, or refused it after an earlier try
                 whose answer was lost: that one may have been executed.
-            DatabaseFullError: It had no room for too long: nothing was executed.
+            DatabaseFullError: It had no capacity for too long: nothing was executed.
         """
         rows, _ = await self.fetch_once_or_again(doing, sql, *args)
         return rows
@@ -204,7 +204,7 @@ class Link:
     ) -> tuple[list[Row], bool]:
         """Like `fetch`; also return whether an earlier try may have been executed.
 
-        Between two tries of a server that has no room others have the connection.
+        Between two tries of a server that has no capacity others have the connection.
         """
         attempt = partial(self.attempt, doing, sql, *args)
         return await _until_room(self._settings, self._outage, attempt)
@@ -212,7 +212,7 @@ class Link:
     async def attempt(
         self, doing: str, sql: LiteralString, *args: object, deadline: float, again: bool
     ) -> Attempted:
-        """Return rows, or that there is no room; and whether an earlier try may have been executed."""
+        """Return rows, or that there is no capacity; and whether an earlier try may have been executed."""
         passing = 0
         async with self._lock:
             while True:
@@ -261,7 +261,7 @@ async def shut(connection: Connection) -> None:
 async def _until_room(
     settings: StoreSettings, outage: ServerOutage, attempt: Callable[..., Awaitable[Attempted]]
 ) -> tuple[list[Row], bool]:
-    """Return what `attempt` does, which is called again while the server has no room."""
+    """Return what `attempt` does, which is called again while the server has no capacity."""
     deadline = asyncio.get_running_loop().time() + settings.outage_s
     backoff, had_no_room, again = Backoff(), False, False
     while True:

@@ -102,7 +102,7 @@ class Listener:
             followed.add(channel)
 
     async def _forget(self, connection: Connection, followed: set[str]) -> None:
-        """Listen no more where nobody has wanted it for a while: readers come and go by the second."""
+        """Stop listening where there was no reader for a while: readers come and go by the second."""
         for channel in followed - self._wanted.keys():
             await connection.remove_listener(channel, self._on_payload)
             followed.discard(channel)
@@ -121,6 +121,6 @@ class Listener:
             _log.warning("a hint could not be read", extra={"problem": str(exc)})
 
     def publish(self, nudge: Nudge) -> None:
-        """Hand a hint to whoever wants it."""
+        """Pass a hint to its subscribers."""
         if self.hook is not None:
             self.hook(nudge)

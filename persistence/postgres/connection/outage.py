@@ -51,7 +51,7 @@ class ServerOutage:
         return self._full or self._refused
 
     def refuses(self, problem: BaseException) -> None:
-        """Note that the server had no room for a statement."""
+        """Note that the server had no capacity for a statement."""
         if self._full is None:
             self._full_since = asyncio.get_running_loop().time()
             _log.warning(
@@ -61,7 +61,7 @@ class ServerOutage:
         self._full = f"refuses to write: {want_of(problem)}"
 
     def writes(self) -> None:
-        """Note that the server took what it had no room for."""
+        """Note that the server took a statement for which it had no capacity before."""
         if self._full is not None:
             self._full = None
             away_s = asyncio.get_running_loop().time() - self._full_since

@@ -21,7 +21,7 @@ class StoreSettings:
     Attributes:
         url: ``postgresql://user:password@host:port/database``.
         schema: Where the tables are; 1 to 40 of ``a-z 0-9 _``.
-        owner: This life of this host.
+        owner: This incarnation of this host.
         lease_s: How long ownership lasts after a heartbeat.
         heartbeat_s: Seconds between heartbeats.
         blocked_s: How long a blocked event loop keeps the shard of the agent that blocks it.
@@ -72,7 +72,7 @@ class StoreSettings:
 
     @property
     def sessions_channel(self) -> str:
-        """The channel of hosts that follow sessions: new facts of those that somebody follows."""
+        """The channel of hosts that follow sessions: new facts of those that have readers."""
         return f"{self.schema}:sessions"
 
     @property

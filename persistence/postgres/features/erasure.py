@@ -187,7 +187,7 @@ async def _erase_sessions(
 ) -> EraseCount:
     """Remove facts, and sessions behind their last ones; those of a tenant go agent by agent.
 
-    One that is being deleted goes with its tenant only: whoever deletes it keeps its number.
+    One that is being deleted goes with its tenant only: the deletion keeps its number.
     """
     agent = _agent(what) or await _next_agent(links, what.tenant, cursor)
     if agent is None:

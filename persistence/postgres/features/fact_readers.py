@@ -20,7 +20,7 @@ _log = logging.getLogger("callboard.postgres")
 LOOK_S: Final = 0.5
 """Seconds between two looks at the sessions that are followed here, whatever was heard of them."""
 SAY_EVERY: Final = 20
-"""So many looks after each other, the other processes are told again what is followed here."""
+"""Every so many polls the other processes are notified again of what is followed here."""
 
 WATCHED_S: Final = 20.0
 """It is not written again for so long that a session is followed: it holds for 30 s at least."""
@@ -99,7 +99,7 @@ class FactReaders:
                 self._listener.leave(self._channel)
 
     async def watch(self, agent: AgentId, *, is_there: bool = False) -> bool:
-        """Have all processes tell of new facts of a session, as long as it has readers here.
+        """Have all processes notify of new facts of a session, as long as it has readers here.
 
         Of one that is known to be there this is written once for a while, however many readers it has in turn.
         Return True if it was: facts that were written before may have come without a hint.
@@ -116,7 +116,7 @@ class FactReaders:
         return True
 
     async def run(self) -> None:
-        """Look for facts that nobody told of, in one statement for all sessions, until cancelled."""
+        """Poll for facts without a notification, in one statement for all sessions, until cancelled."""
         looks = 0
         while True:
             await self._any.wait()
@@ -130,7 +130,7 @@ class FactReaders:
                     self.wake(agent)
 
     async def look(self, *, say: bool) -> None:
-        """Wake who has facts to read; first tell the other processes what is followed, if `say`."""
+        """Wake readers that have facts to read; with `say` notify the other processes first."""
         agents = [str(agent) for agent in self._waiting]
         if say:
             await self._link.fetch("following sessions", SQL_WATCH_SESSIONS, agents)

@@ -119,7 +119,7 @@ class PostgresSessions(SessionStore):
         links: For one statement at a time.
         keyed: For what many ask for at the same time: it becomes one statement.
         transcripts: Of the same schema.
-        readers: Told by whoever writes facts in this process.
+        readers: Notified by the writers of facts in this process.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class PostgresSessions(SessionStore):
     async def tail(self, agent: AgentId, *, after: int = NO_FACT) -> AsyncIterator[SessionFact]:
         """Facts are seen at once; those that another process writes in half a second if its hint is lost.
 
-        Other processes tell of a session that somebody follows, and of no other.
+        Other processes notify of a session that has readers, and of no other.
         """
         was_there = False
         with self._readers.waiting(agent, after) as reader:

@@ -163,7 +163,7 @@ class Transcripts(TranscriptStore):
     async def page_of(
         self, agent: AgentId, read: ReadTurns, *, after: int, limit: int | None
     ) -> list[Turn]:
-        """Return turns behind an ordinal; it is read on in place of those that are left out."""
+        """Return turns behind an ordinal; further ones are read instead of those that are left out."""
         found = list[Turn]()
         while True:
             missing = None if limit is None else limit - len(found)

@@ -1,4 +1,4 @@
-"""Writes that need no lease: submits, mail and signals, each kind grouped, each safe to send again."""
+"""Writes that need no lease: submits, messages and signals, each kind grouped, each safe to send again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of arrived mail as the arguments and answers of one `ingest_mail` statement."""
+"""Batches of arrived messages as the arguments and answers of one `ingest_mail` statement."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ IngestCall: TypeAlias = "Batched[IngestBatch, IngestOutcome]"
 
 
 def encoded(batch: MailBatch) -> IngestBatch:
-    """Return the batch as the rows of its messages, signals, posts and letters."""
+    """Return the batch as the rows of its messages, signals, posts and dead letters."""
     mail: dict[Key, tuple[object, ...]] = {}
     messages: dict[Key, Message] = {}
     signals: dict[tuple[str, ...], tuple[object, ...]] = {}
@@ -95,10 +95,10 @@ def _letter(item: Received, data: bytes) -> str:
 
 
 def group_of(calls: list[IngestCall]) -> tuple[list[IngestCall], list[IngestCall]]:
-    """Split the calls into those of one statement, in order, and the rest. A shard is in a statement once.
+    """Split the calls into those of one statement, in order, and the others. A shard is in a statement once.
 
     A small batch behind large ones goes with the next statement, if it fits: of a shard in which
-    somebody sends thousands of messages no other one waits for more than the statement under way.
+    one client sends thousands of messages no other one waits for more than the statement under way.
     """
     group: list[IngestCall] = []
     later: list[IngestCall] = []

@@ -1,4 +1,4 @@
-"""MailStore on PostgreSQL: mail that a broker brings, as rows.
+"""MailStore on PostgreSQL: messages that a broker delivers, as rows.
 
 `ingest` is grouped: batches of different shards that come together are one statement.
 """

@@ -78,7 +78,7 @@ class Outbox(OutboxStore):
 
 
 def _key(row: OutboxRow) -> tuple[str | None, str, int]:
-    """Return sender, target and `n` as the table has them; the target tells letters, posts and mail apart."""
+    """Return sender, target and `n` as the table has them. The target says if it is a dead letter or a post."""
     target = str(row.message.target)
     if row.dead_letter is not None:
         target = f"dead:{target}"

@@ -1,4 +1,4 @@
-"""Lists: runs, waits and dead letters, as people look for them."""
+"""Lists of runs, waits and dead letters."""
 
 from __future__ import annotations
 

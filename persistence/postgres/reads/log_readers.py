@@ -98,12 +98,12 @@ class NotifiedLogs:
 
 @dataclass(slots=True)
 class _Log:
-    """A log that somebody reads here.
+    """A log that has readers here.
 
     Attributes:
         news: Wake the readers.
-        hints: By which other processes were told of that, and tell of growth; None: they were not yet.
-        told_at: When they were told last.
+        hints: By which other processes were notified of that, and notify of growth; None: not yet.
+        told_at: When they were notified last.
     """
 
     news: set[asyncio.Event] = field(default_factory=set)

@@ -29,7 +29,7 @@ NEW_ENTRIES: Final = 50
 """So many entries of a log that is followed are read together with others'."""
 TAIL_POLL_S: Final = 0.5
 FIRST_POLL_S: Final = 0.05
-"""What was written while others were being told that the log is followed came without a hint."""
+"""What was written while others were being notified that the log is followed came without a hint."""
 
 SQL_LOAD_RUNS: Final[LiteralString] = (
     "select"  # noqa: S608 - constants only
@@ -156,7 +156,7 @@ class Reads(ReadStore):
         return await self._keyed.fetch("reading", SQL_STATE_AT, *columns(places, 2), *sizes)
 
     async def _fetch_new(self, places: list[tuple[RunId, int]]) -> list[Row]:
-        """Return the rows of the first entries from these places on."""
+        """Return the rows of the first entries from these positions on."""
         return await self._keyed.fetch("reading", SQL_NEW_ENTRIES, *columns(places, 2), NEW_ENTRIES)
 
     async def _rows(self, sql: LiteralString, *args: object) -> list[Row]:

@@ -1,7 +1,7 @@
 """The heartbeat: a thread that keeps this host's shards while the main event loop is busy.
 
 It has its own event loop and connection, so that a slow main loop does not cost the lease. It names
-what blocks the main loop, and acts in its place when it stays blocked: other hosts get the shards,
+what blocks the main loop, and acts for it when it stays blocked: other hosts get the shards,
 first those whose agents only wait for the loop, then that of the agent that blocks it.
 """
 
@@ -38,7 +38,7 @@ from persistence.postgres.sharding.ownership import (
 _log = logging.getLogger("callboard.postgres")
 
 Unable: TypeAlias = Literal["blocked", "broker", "returning", "unsure"]
-"""Why a host that lives does not serve as others do; `schema/baseline/hosts.sql` says what follows."""
+"""The reason why a live host does not serve as others do; `schema/baseline/hosts.sql` says what follows."""
 
 BLOCKED_S: Final = 1.0
 HAND_OVER_S: Final = 3.0
@@ -105,7 +105,7 @@ class Heartbeat:
 
     @property
     def remaining_s(self) -> float:
-        """For how many seconds nobody else can own our shards; below 2 start nothing outside."""
+        """The seconds for which no other host can own our shards; below 2 start nothing outside."""
         return self._confirmed_at + self._settings.lease_s - time.monotonic()
 
     async def __aenter__(self) -> Self:

@@ -27,7 +27,7 @@ CHUNK_BYTES: Final = 256 * 1024
 """Of one chunk, which is one row and one statement. Both sides hold a few of them at a time, no statement
 keeps a connection long, and a part that a model reads is in one or two."""
 OBJECT: Final = "object:"
-"""Head of the upload of an artifact whose bytes are an object elsewhere; the rest is the object's name."""
+"""Head of the upload of an artifact whose bytes are an object elsewhere; behind it is the object's name."""
 _STORING: Final = "storing an artifact"
 
 SQL_TOUCH: Final[LiteralString] = """
@@ -102,7 +102,7 @@ class PostgresArtifacts(ArtifactStores):
     async def remove_objects(self, limit: int, *, grace_s: float = ARTIFACT_GRACE_S) -> int:
         """Remove objects of artifacts that are gone, and of uploads that began so long ago; return how many.
 
-        A crash on the way leaves them to the next call. Without a place for objects nothing is done.
+        A crash on the way leaves them to the next call. Without a store of objects nothing is done.
         """
         if self._elsewhere is None:
             return 0
@@ -119,7 +119,7 @@ class PostgresArtifacts(ArtifactStores):
 class PostgresArtifactStore(ArtifactStore):
     """An `ArtifactStore` of one tenant and scope. Made by `PostgresArtifacts.of`.
 
-    What a process that dies has written of an artifact is seen by nobody, and is collected.
+    What a process that dies has written of an artifact is not visible, and is collected.
     """
 
     def __init__(

@@ -67,9 +67,9 @@ class StoreTables:
     the right to create tables may use those that are there; what a newer version adds is left to another user.
     If the store's statements need it, calls are refused until then.
 
-    A lock that another session has, a back-up for example, is asked for for half a second, so that nobody waits
-    behind that. Meanwhile tables of an older version are used; where statements need more, calls wait, and a
-    log line names the session.
+    A lock that another session has, a back-up for example, is requested for half a second, so that no
+    session waits behind that. Meanwhile tables of an older version are used; where statements need more,
+    calls wait, and a log line names the session.
 
     Args:
         links: For one statement at a time. Their schema has been migrated.

@@ -99,7 +99,7 @@ class SearchScope:
         rows: Documents, or present memories with an embedding of so many numbers.
         state: ``broken``: a crash left it half built, or an earlier release built it without the part for
             filters.
-        percent: Of a build, as far as the server tells.
+        percent: Of a build, as far as the server reports it.
         size_bytes: Of the index.
     """
 

@@ -23,10 +23,10 @@ HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[2]
 FILES: Final = (HERE / "files.txt").read_text(encoding="utf-8").split()
 """Those of its files that ours is made for so far."""
-PASSED: Final = 223
+PASSED: Final = 233
 """Cases that pass in all, so that none gets lost."""
 ON_ACTORS: Final = tomllib.loads((HERE / "actors.toml").read_text(encoding="utf-8"))
-PASSED_ON_ACTORS: Final = 58
+PASSED_ON_ACTORS: Final = 61
 """Cases that start a run and pass on the actor driver."""
 OPTIONS: Final = (
     "-q --noconftest -c /dev/null -W ignore -p no:randomly -p no:cacheprovider -p no:schemathesis"

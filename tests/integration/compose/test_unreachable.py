@@ -112,6 +112,7 @@ WITHOUT_DATABASE = {
         f"flows {one}"
         for one in ("check", "draw", "schema", "pack", "install", "list", "show", "remove")
     ),
+    "mcp-worker",
     "nats-config",
     "serve",
     "tap",

@@ -1,4 +1,4 @@
-"""The real client of AG-UI under Node: installed into a folder of the machine's, outside of the repository."""
+"""Programs for Node, installed into a folder of the machine's, outside of the repository; AG-UI's client."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-PACKAGE: Final = "@ag-ui/client"
-VERSION: Final = "1.0.0"
-FOLDER: Final = Path(tempfile.gettempdir()) / f"callboard-agui-{VERSION}-{getpass.getuser()}"
 SCRIPT: Final = Path(__file__).with_name("agui.mjs")
 LIMIT_S: Final = 60
 
 
-def client_library() -> Path:
-    """The module of the client, installed once; without Node or the package the test is skipped."""
-    library = FOLDER / "node_modules" / PACKAGE / "dist" / "index.mjs"
+def node_module(package: str, version: str, entry: str) -> Path:
+    """A file of a package of npm's, installed once; without Node or the package the test is skipped."""
+    name = package.strip("@").replace("/", "-")
+    folder = Path(tempfile.gettempdir()) / f"callboard-{name}-{version}-{getpass.getuser()}"
+    library = folder / "node_modules" / package / entry
     if shutil.which("node") is None:
         pytest.skip("needs Node 18 or newer: install nodejs")
     if library.exists():
@@ -35,27 +34,27 @@ def client_library() -> Path:
     if npm is None:
         pytest.skip("needs npm: install it")
     # Into a folder of its own first: several test processes may come here at once.
-    with tempfile.TemporaryDirectory(dir=FOLDER.parent) as made:
+    with tempfile.TemporaryDirectory(dir=folder.parent) as made:
         wanted = (
             npm,
             "install",
             "--no-audit",
             "--no-fund",
             "--ignore-scripts",
-            f"{PACKAGE}@{VERSION}",
+            f"{package}@{version}",
         )
         try:
             done = subprocess.run(
                 [*wanted, "--prefix", made], capture_output=True, text=True, timeout=90, check=False
             )
         except subprocess.TimeoutExpired:
-            pytest.skip(f"npm did not give {PACKAGE}@{VERSION} in 90 s: npm install it in {FOLDER}")
+            pytest.skip(f"npm did not give {package}@{version} in 90 s: npm install it in {folder}")
         if done.returncode:
             pytest.skip(
-                f"npm cannot give {PACKAGE}@{VERSION}: point it at a registry\n{done.stderr[-500:]}"
+                f"npm cannot give {package}@{version}: point it at a registry\n{done.stderr[-500:]}"
             )
         try:
-            Path(made).rename(FOLDER)
+            Path(made).rename(folder)
         except OSError:
             assert library.exists(), "another process was faster"
         Path(made).mkdir(exist_ok=True)
@@ -97,7 +96,7 @@ class NodeThread:
 @asynccontextmanager
 async def thread_of(url: str, thread: str, token: str = "") -> AsyncIterator[NodeThread]:
     """Yield a thread of the client there."""
-    library = client_library()
+    library = node_module("@ag-ui/client", "1.0.0", "dist/index.mjs")
     process = await asyncio.create_subprocess_exec(
         *("node", str(SCRIPT), str(library), url, token),
         stdin=asyncio.subprocess.PIPE,

@@ -1,0 +1,174 @@
+"""The rules that a drawing has to follow before it is compiled."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Final
+
+from actors.workflow.visual.drawing import (
+    OUT_OF_CONTROL,
+    Drawing,
+    DrawnNode,
+    DrawnWire,
+    FindingList,
+)
+from actors.workflow.visual.nodes import code
+from actors.workflow.visual.nodes.control import CONTROL
+from actors.workflow.visual.nodes.effects import EFFECTS, subflow_name
+from actors.workflow.visual.nodes.values import VALUES
+from actors.workflow.visual.nodes.variables import VARIABLES
+
+STEPS: Final = frozenset({*CONTROL, *VARIABLES, *EFFECTS})
+"""Types that are executed; others are, if execution leads through them."""
+TYPES: Final = STEPS | {*VALUES, code.CODE}
+LOOPS: Final = frozenset({"loop", "for", "while"})
+_OUTS: Final = {
+    "if": "true|false",
+    "switch": "case:.*|default",
+    "loop_limit": "again|limit_reached",
+    **dict.fromkeys(LOOPS, "loop|done"),
+    "sequence": r"then:\d+",
+    "parallel": r"then:\d+|completed",
+    "on_flow_end": "(?!)",
+}
+"""By type: the pins that execution leaves by; others have one."""
+
+
+def check(drawing: Drawing, findings: FindingList) -> None:
+    """Note all that is wrong with nodes and wires."""
+    at: dict[str, list[DrawnWire]] = defaultdict(list)
+    for wire in drawing.wires:
+        at[wire.source].append(wire)
+        at[wire.target].append(wire)
+    for node in drawing.nodes.values():
+        if node.id in at or node.id == drawing.entry:  # else it is decoration
+            _check_node(node, at[node.id], findings)
+    _check_wires(drawing, findings)
+    _check_circles(drawing, findings)
+
+
+def _check_node(node: DrawnNode, wires: list[DrawnWire], findings: FindingList) -> None:
+    if node.type not in TYPES:
+        near = get_close_matches(node.type, TYPES, n=1)
+        remedy = f"Is it {near[0]!r}?" if near else "Remove it, or use nodes that are supported"
+        problem = f"nothing here executes the type {node.type!r}"
+        findings.at_node(node, problem, remedy, "type")
+        return
+    if node.part("pinExpressions"):
+        remedy = "Use a code node, and connect it to the pin"
+        findings.at_node(node, "it has pinExpressions", remedy, "data", "pinExpressions")
+    unread = code.problem_of(node) if node.type == code.CODE else None
+    if unread is not None:
+        place = "codeBody" if "codeBody" in node.data else "code"
+        findings.at_node(node, *unread, "data", place)
+    if node.type == "subflow" and subflow_name(node) is None:
+        findings.at_node(node, "it names no flow", "Give its data a subflowId", "data")
+    if node.type in {"on_event", "emit_event"} and not _has_name(node, wires):
+        problem = "it has no name of an event"
+        findings.at_node(node, problem, "Give its eventConfig a name", "data", "eventConfig")
+
+
+def _has_name(node: DrawnNode, wires: list[DrawnWire]) -> bool:
+    config = node.part("effectConfig") | node.part("eventConfig") | node.part("pinDefaults")
+    is_wired = any(one.target == node.id and one.into == "name" for one in wires)
+    return is_wired or bool(config.get("name") or config.get("event_name"))
+
+
+def _check_wires(drawing: Drawing, findings: FindingList) -> None:
+    into: Counter[tuple[str, str]] = Counter()
+    out: Counter[tuple[str, str]] = Counter()
+    for wire in drawing.wires:
+        node = drawing.nodes[wire.source]
+        if not wire.is_control:
+            into[wire.target, wire.into] += 1
+            if into[wire.target, wire.into] == 2:  # noqa: PLR2004 - it is said once
+                remedy = "Remove one, or give the pin values by route (inputRouteOverrides)"
+                findings.at_wire(wire, "another edge leads to this pin, too", remedy)
+            continue
+        out[wire.source, wire.out] += 1
+        if out[wire.source, wire.out] == 2:  # noqa: PLR2004
+            remedy = "Remove one, or put a sequence or a parallel node in between"
+            findings.at_wire(wire, "another edge of execution comes from this pin, too", remedy)
+        wanted = _OUTS.get(node.type, OUT_OF_CONTROL)
+        if node.type in TYPES and not re.fullmatch(wanted, wire.out):
+            problem = f"execution never leaves a node {node.type!r} by {wire.out!r}"
+            findings.at_wire(wire, problem, "Connect another pin")
+
+
+def is_step(node: DrawnNode, controlled: set[str]) -> bool:
+    """Return True if a node is executed; `controlled` are those that wires of execution touch."""
+    return node.type in STEPS or node.id in controlled
+
+
+def controlled_in(drawing: Drawing) -> set[str]:
+    """Return the nodes that wires of execution touch."""
+    return {end for one in drawing.wires if one.is_control for end in (one.source, one.target)}
+
+
+def _check_circles(drawing: Drawing, findings: FindingList) -> None:
+    """Note nodes that are computed of themselves."""
+    controlled = controlled_in(drawing)
+    reads: dict[str, set[str]] = {
+        name: set() for name, node in drawing.nodes.items() if not is_step(node, controlled)
+    }
+    for wire in drawing.wires:
+        if not wire.is_control and wire.source in reads and wire.target in reads:
+            reads[wire.target].add(wire.source)
+    readers: dict[str, list[str]] = defaultdict(list)
+    for name, sources in reads.items():
+        for source in sources:
+            readers[source].append(name)
+    free = [name for name, sources in reads.items() if not sources]
+    while free:
+        done = free.pop()
+        del reads[done]
+        for name in readers[done]:
+            reads[name].discard(done)
+            if not reads[name] and name not in free:
+                free.append(name)
+    for name in reads:
+        problem = "its value depends on itself"
+        findings.at_node(drawing.nodes[name], problem, "Remove an edge of the circle")
+
+
+def check_bodies(drawing: Drawing, findings: FindingList) -> None:
+    """Note wires of execution out of the body of a loop, back to the loop or before it.
+
+    The end of the body leads to the loop by itself; such a wire would begin it anew for ever.
+    """
+    ways: dict[str, list[DrawnWire]] = defaultdict(list)
+    for wire in drawing.wires:
+        if wire.is_control:
+            ways[wire.source].append(wire)
+    done: set[str] = set()
+    for name in filter(None, [drawing.entry, *drawing.nodes]):
+        if name in drawing.nodes and name not in done:
+            for wire in _out_of_bodies(name, ways, drawing.nodes, done):
+                remedy = "Remove it: the end of the body leads to the loop by itself"
+                findings.at_wire(wire, "it leads back out of the body of a loop", remedy)
+
+
+def _out_of_bodies(
+    root: str, ways: Mapping[str, list[DrawnWire]], nodes: Mapping[str, DrawnNode], done: set[str]
+) -> Iterator[DrawnWire]:
+    """Go all ways from a node; `path` are the nodes up to where it is, and the pins that it left them by."""
+    path: dict[str, str] = {root: ""}
+    left = [iter(ways.get(root, ()))]
+    while left:
+        wire = next(left[-1], None)
+        if wire is None:
+            left.pop()
+            done.add(path.popitem()[0])
+            continue
+        path[wire.source] = wire.out
+        if wire.target in path:
+            names = list(path)
+            round_ = names[names.index(wire.target) :]
+            if any(nodes[one].type in LOOPS and path[one] == "loop" for one in round_):
+                yield wire
+        elif wire.target not in done:
+            path[wire.target] = ""
+            left.append(iter(ways.get(wire.target, ())))

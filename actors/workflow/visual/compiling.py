@@ -1,0 +1,239 @@
+"""The compiler of drawings: a VisualFlow becomes a graph, or a list of all that is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from actors.kernel.workflow.effects import StepPlan
+from actors.kernel.workflow.run_state import RunState
+from actors.workflow.documents.expressions import NodeScope
+from actors.workflow.documents.findings import MOST_FINDINGS, FlowError, FlowFinding
+from actors.workflow.documents.nodes import DocumentNode, Step
+from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.visual.checks import TYPES, check, check_bodies, controlled_in, is_step
+from actors.workflow.visual.drawing import Drawing, DrawnNode, DrawnWire, FindingList
+from actors.workflow.visual.entries import with_routes
+from actors.workflow.visual.flow_state import PLACE, FlowState, in_turn
+from actors.workflow.visual.lowering import Pin, without_limited_wires, without_reroutes
+from actors.workflow.visual.nodes import code
+from actors.workflow.visual.nodes.control import CONTROL
+from actors.workflow.visual.nodes.effects import EFFECTS, SUBFLOW_NAMES, ask, listen, subflow_name
+from actors.workflow.visual.nodes.results import RESULTS
+from actors.workflow.visual.nodes.values import VALUES
+from actors.workflow.visual.nodes.variables import VARIABLES
+from actors.workflow.visual.reading import RETURN_MARK, read_drawing
+from actors.workflow.visual.visits import WHOLE, Visit, WiredNode
+
+_OWN_PINS: Final = frozenset(
+    {"set_vars", "add_to_list", "loop_limit", "string_template", "make_object"}
+)
+"""Types that read their pins only, and nothing of what the node before computed."""
+_SHOWN: Final = frozenset({"label", "description", "icon", "headerColor", "nodeType"})
+"""Of a node's data: what is for people."""
+
+Decide = Callable[[Visit], StepPlan]
+
+
+def compile_drawing(
+    flow: Any, file: str, names: Mapping[str, str] | None = None
+) -> tuple[WorkflowSpec, list[FlowFinding]]:
+    """Return the graph of a VisualFlow, and the warnings about it.
+
+    Args:
+        flow: Its JSON data.
+        file: Its name in findings.
+        names: The names of graphs by the ids of flows, of this one and of its sub-flows; None: the ids.
+
+    Raises:
+        FlowError: All that is wrong.
+    """
+    findings = FindingList(file)
+    drawing = lowered(read_drawing(flow, findings), findings)
+    check(drawing, findings)
+    if isinstance(flow, Mapping) and flow.get("functions"):
+        remedy = "Put what they compute into code nodes"
+        findings.add("functions of a flow are not executed", remedy, "functions")
+    compiler = _DrawingCompiler(drawing, findings, names or {})
+    entry = compiler.entry()
+    found = sorted(findings.found, key=lambda one: (one.level, one.pointer))[:MOST_FINDINGS]
+    if any(one.level == "error" for one in found):
+        raise FlowError(tuple(found))
+    return compiler.spec(entry), findings.found
+
+
+def lowered(drawing: Drawing, findings: FindingList) -> Drawing:
+    """Return a drawing with all passes applied, in their order."""
+    drawing = without_reroutes(drawing, findings)
+    check_bodies(drawing, findings)
+    return with_routes(without_limited_wires(drawing, findings), findings)
+
+
+@dataclass(slots=True)
+class _DrawingCompiler:
+    drawing: Drawing
+    findings: FindingList
+    names: Mapping[str, str]
+    nodes: dict[str, WiredNode] = field(default_factory=dict)
+
+    def entry(self) -> str:
+        """Return the node to begin with: the one that the flow names, else the first one without a way in."""
+        drawing, controlled = self.drawing, controlled_in(self.drawing)
+        if drawing.entry is not None and drawing.entry not in drawing.nodes:
+            problem = f"there is no node {drawing.entry!r} to begin with"
+            self.findings.add(problem, "Name another one", "entryNode")
+            return ""
+        steps = [one.id for one in drawing.nodes.values() if is_step(one, controlled)]
+        if drawing.entry in steps:
+            return drawing.entry or ""
+        reached = {one.target for one in drawing.wires if one.is_control}
+        free = [one for one in steps if one not in reached] or steps
+        if not free:
+            problem = "it has no node that execution could begin with"
+            self.findings.add(problem, "Add on_flow_start, and name it as entryNode", "nodes")
+        return free[0] if free else ""
+
+    def spec(self, entry: str) -> WorkflowSpec:
+        """Return the graph that begins with a node."""
+        self._wire()
+        nodes: dict[str, DocumentNode] = {}
+        for name in self._reached(entry):
+            nodes |= self._steps_of(self.nodes[name])
+        for name, wired in self.nodes.items():
+            if wired.is_step and name not in nodes and wired.drawn.type in TYPES:
+                place = wired.drawn.place
+                where = () if place is None else ("nodes", place)
+                self.findings.warn(f"no way leads to node {name!r}", "Remove it", *where)
+        has_branches = any(one.drawn.type == "parallel" for one in self.nodes.values())
+        reducers = {PLACE: in_turn} if has_branches else {}
+        flow_id = self.drawing.id
+        return WorkflowSpec(self.names.get(flow_id, flow_id), entry, nodes, reducers)
+
+    def _wire(self) -> None:
+        """Connect all nodes."""
+        inputs: dict[str, dict[str, Pin]] = defaultdict(dict)
+        ways: dict[str, dict[str, DrawnWire]] = defaultdict(dict)
+        for wire in self.drawing.wires:
+            if wire.is_control:
+                ways[wire.source][wire.out] = wire
+            else:
+                inputs[wire.target][wire.into] = (wire.source, wire.out)
+        read = {source for pins in inputs.values() for source, _ in pins.values()}
+        controlled = controlled_in(self.drawing)
+        for name, node in self.drawing.nodes.items():
+            self.nodes[name] = WiredNode(
+                self._renamed(node),
+                inputs[name],
+                ways[name],
+                is_step=is_step(node, controlled),
+                is_read=name in read,
+                takes_last=node.type not in _OWN_PINS,
+                compute=code.compute if node.type == code.CODE else VALUES.get(node.type),
+                outputs_of=RESULTS.get(node.type),
+            )
+        for name, wired in self.nodes.items():
+            if wired.is_step:
+                self.nodes[name] = replace(wired, needs=tuple(self._needs(wired)))
+
+    def _renamed(self, node: DrawnNode) -> DrawnNode:
+        target = subflow_name(node) if node.type == "subflow" else None
+        if target is None or target not in self.names:
+            return node
+        return replace(node, data={**node.data, SUBFLOW_NAMES[0]: self.names[target]})
+
+    def _needs(self, node: WiredNode) -> list[str]:
+        """Return the nodes that are computed for a step, each behind those that it reads."""
+        found: dict[str, None] = {}
+        path: list[tuple[str, Iterator[str]]] = [("", self._computed_for(node))]
+        seen: set[str] = set()
+        while path:
+            name, sources = path[-1]
+            source = next((one for one in sources if one not in seen), None)
+            if source is None:
+                path.pop()
+                found[name] = None
+            else:
+                seen.add(source)
+                path.append((source, self._computed_for(self.nodes[source])))
+        return [one for one in found if one]
+
+    def _computed_for(self, node: WiredNode) -> Iterator[str]:
+        sources = (source for source, _ in node.inputs.values())
+        return (one for one in sources if not self.nodes[one].is_step)
+
+    def _reached(self, entry: str) -> list[str]:
+        found = {entry: None}
+        left = [entry]
+        while left:
+            for wire in self.nodes[left.pop()].ways.values():
+                if wire.target not in found:
+                    found[wire.target] = None
+                    left.append(wire.target)
+        return list(found)
+
+    def _steps_of(self, node: WiredNode) -> dict[str, DocumentNode]:
+        """Return the nodes of the graph for a node of the drawing."""
+        name, kind = node.drawn.id, node.drawn.type
+        begin, back = _decisions_of(node)
+        ways = [(out, wire.target) for out, wire in node.ways.items()]
+        if kind == "parallel":
+            first = (*[one for one in ways if one[0] != "completed"], ("join", name + RETURN_MARK))
+            behind = tuple(one for one in ways if one[0] == "completed")
+        else:
+            first, behind = tuple(ways), tuple(ways)
+        found = {name: self._step(node, begin, first)}
+        if back is not None:
+            found[name + RETURN_MARK] = self._step(node, back, behind, RETURN_MARK)
+        return found
+
+    def _step(
+        self, node: WiredNode, decide: Decide, ways: tuple[tuple[str, str], ...], mark: str = ""
+    ) -> DocumentNode:
+        told = [_told(one) for one in (node, *(self.nodes[need] for need in node.needs))]
+        source = json.dumps({"drawn": told, "ways": ways}, sort_keys=True, ensure_ascii=False)
+        name, kind, title = node.drawn.id + mark, node.drawn.type, node.drawn.data.get("label")
+        effect = EFFECTS[kind][0] if kind in EFFECTS else None
+        step = _stepping(node, self.nodes, decide)
+        shown = title if isinstance(title, str) else None
+        return DocumentNode(name, kind, source, ways, step, shown, effect)
+
+
+def _told(node: WiredNode) -> Any:
+    """Return what a node computes as JSON data: what the graph's hash is made of."""
+    data = {name: one for name, one in node.drawn.data.items() if name not in _SHOWN}
+    return [node.drawn.id, node.drawn.type, data, sorted(node.inputs.items())]
+
+
+def _stepping(node: WiredNode, nodes: Mapping[str, WiredNode], decide: Decide) -> Step:
+    def step(run: RunState, scope: NodeScope) -> StepPlan:
+        return decide(Visit(run, scope.now, nodes, node, FlowState(run.vars)))
+
+    return step
+
+
+def _decisions_of(node: WiredNode) -> tuple[Decide, Decide | None]:
+    kind = node.drawn.type
+    if kind in CONTROL:
+        return CONTROL[kind]
+    if kind in VARIABLES:
+        return VARIABLES[kind], None
+    if kind == "on_event":
+        return listen, listen
+    return (ask if kind in EFFECTS else _compute), None
+
+
+def _compute(visit: Visit) -> StepPlan:
+    """Compute the outputs of a node that execution leads through."""
+    node, given = visit.node, visit.inputs()
+    if node.drawn.type == code.CODE:
+        result = code.result_of(node.drawn, given)
+        outputs = code.outputs_of(result)
+    else:
+        assert node.compute is not None
+        outputs = node.compute(visit, node.drawn, given)
+        result = outputs.get(WHOLE, outputs)
+    visit.keep(outputs)
+    return visit.plan(result=result)

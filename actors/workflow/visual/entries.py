@@ -1,0 +1,126 @@
+"""The pass for nodes with several ways in: the way that was taken chooses the values of pins."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any, Final
+
+from actors.workflow.visual.drawing import (
+    OUT_OF_CONTROL,
+    Drawing,
+    DrawnNode,
+    DrawnWire,
+    FindingList,
+)
+from actors.workflow.visual.lowering import Pin, override_references
+
+MUX: Final = "path_mux"
+_AGAIN: Final = "Connect the edges anew, or save the flow again"
+
+
+def with_routes(drawing: Drawing, findings: FindingList) -> Drawing:
+    """Return the drawing with the values by route of pins as nodes ``path_mux``.
+
+    The wires into a node that has such pins get the numbers of their routes. Whoever goes along one keeps its
+    number in the run's vars; the ``path_mux`` of a pin has an input for each route, and one for all others.
+    """
+    ways: dict[str, list[DrawnWire]] = defaultdict(list)
+    for wire in drawing.wires:
+        if wire.is_control:
+            ways[wire.target].append(wire)
+    nodes, numbers = dict(drawing.nodes), dict[tuple[str, str, str], int]()
+    wires: list[DrawnWire] = list(drawing.wires)
+    for target, into in ways.items():
+        if len(into) < 2:  # noqa: PLR2004 - one way in has no alternative
+            continue
+        keys = _keys_of(drawing.nodes[target], into, findings)
+        overrides = _overrides_of(drawing, target, keys, findings)
+        if not overrides:
+            continue
+        for number, (source, out) in enumerate(keys.values()):
+            numbers[source, out, target] = number
+        for pin, by_route in overrides.items():
+            numbered = {number: by_route[key] for number, key in enumerate(keys) if key in by_route}
+            wires = _through_mux(nodes, wires, (target, pin), numbered)
+    routed = [
+        replace(one, route=numbers.get((one.source, one.out, one.target)))
+        if one.is_control
+        else one
+        for one in wires
+    ]
+    return replace(drawing, nodes=nodes, wires=tuple(routed))
+
+
+def _keys_of(node: DrawnNode, into: list[DrawnWire], findings: FindingList) -> dict[str, Pin]:
+    """Return where the ways into a node come from by their keys, in the order of its data.
+
+    What the data say has to be what is drawn: data of another drawing would choose wrong values.
+    """
+    drawn = [(one.source, one.out) for one in into]
+    told = node.data.get("entryRoutes")
+    keys: dict[str, Pin] = {}
+    for place, one in enumerate(told if isinstance(told, list) else ()):
+        source = one.get("sourceNodeId") or one.get("source") if isinstance(one, dict) else None
+        if not isinstance(source, str):
+            continue
+        out = one.get("sourceHandle") or OUT_OF_CONTROL
+        key = str(one.get("key") or f"{source}::{out}")
+        if key in keys:
+            problem = f"entryRoutes have the key {key!r} twice"
+            findings.at_node(node, problem, "Give each a key of its own", "data", "entryRoutes")
+        elif (source, out) not in drawn:
+            problem = f"entryRoutes mismatch: no edge comes from {source}.{out}"
+            findings.at_node(node, problem, _AGAIN, "data", "entryRoutes", place)
+        keys[key] = (source, str(out))
+    if not keys:
+        keys = {f"{source}::{out}": (source, out) for source, out in drawn}
+    for source, out in sorted({*drawn} - {*keys.values()}):
+        problem = f"entryRoutes mismatch: they lack the edge from {source}.{out}"
+        findings.at_node(node, problem, _AGAIN, "data", "entryRoutes")
+    if len({*drawn}) < len(drawn):
+        problem = "two edges of execution come from one pin"
+        findings.at_node(node, problem, "Remove one")
+    return keys
+
+
+def _overrides_of(
+    drawing: Drawing, target: str, keys: dict[str, Pin], findings: FindingList
+) -> dict[str, dict[str, Pin]]:
+    node = drawing.nodes[target]
+    found: dict[str, dict[str, Pin]] = {}
+    for pin, route, source in override_references(node):
+        place = ("data", "inputRouteOverrides", pin, route)
+        if route not in keys:
+            problem = f"the value of {pin!r} is for route {route!r}, which it does not have"
+            findings.at_node(node, problem, _AGAIN, *place)
+        elif source[0] not in drawing.nodes:
+            problem = f"the value of {pin!r} comes from {source[0]!r}, which is no node"
+            findings.at_node(node, problem, _AGAIN, *place)
+        else:
+            found.setdefault(pin, {})[route] = source
+    return found
+
+
+def _through_mux(
+    nodes: dict[str, DrawnNode], wires: list[DrawnWire], pin: Pin, by_route: dict[int, Pin]
+) -> list[DrawnWire]:
+    """Return the wires with the values of a pin led through a new node, with an input for each route."""
+    target, name = pin
+    mux = f"path_mux:{target}.{name}"
+    defaults = nodes[target].part("pinDefaults")
+    data: dict[str, Any] = {"target": target}
+    if name in defaults:
+        data["pinDefaults"] = {"fallback": defaults[name]}
+    nodes[mux] = DrawnNode(mux, MUX, data)
+    kept = [
+        replace(one, target=mux, into="fallback")
+        if not one.is_control and (one.target, one.into) == pin
+        else one
+        for one in wires
+    ]
+    inner = [
+        DrawnWire(source, out, mux, f"in{number}", is_control=False)
+        for number, (source, out) in by_route.items()
+    ]
+    return [*kept, *inner, DrawnWire(mux, "out", target, name, is_control=False)]

@@ -1,0 +1,117 @@
+"""The state of a run of a drawn flow between its steps, in ``vars["_temp"]["flow"]``: JSON data only."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from actors.workflow.machine.variables import TEMP
+from actors.workflow.visual.frames import FrameStack
+
+FLOW: Final = "flow"
+PLACE: Final = f"{TEMP}.{FLOW}"
+_BY_NODE: Final = frozenset({"outputs", "results", "routes", "limits", "frames"})
+
+
+def result_key_of(node: str) -> str:
+    """Return the place of the result of an effect; dots in the node's name do not nest."""
+    return f"{PLACE}.results.{_escaped(node)}"
+
+
+def _escaped(name: str) -> str:
+    return name.replace("%", "%25").replace(".", "%2E")
+
+
+def in_turn(before: Any, values: list[Any]) -> Any:
+    """Return the state behind a join: what each branch changed, one after the other, node by node.
+
+    Of several branches that reached an end of the flow, the first one counts.
+    """
+    start: dict[str, Any] = before or {}
+    found = dict(start)
+    for value in values:
+        for part in {**start, **value}:
+            if part in _BY_NODE:
+                old, new = start.get(part, {}), value.get(part, {})
+                found[part] = _changed(old, new, found.get(part, {}))
+            elif part != "ended" or "ended" not in found:
+                old, new = ({part: one[part]} if part in one else {} for one in (start, value))
+                found = _changed(old, new, found)
+    return found
+
+
+def _changed(
+    before: dict[str, Any], after: dict[str, Any], found: dict[str, Any]
+) -> dict[str, Any]:
+    """Return `found` with the names that differ between `before` and `after`."""
+    left = {name: one for name, one in found.items() if name in after or name not in before}
+    new = {
+        name: one
+        for name, one in after.items()
+        if name not in before or (type(before[name]), before[name]) != (type(one), one)
+    }
+    return left | new
+
+
+class FlowState:
+    """The state of a run, as a node sees it; `variables` are a copy of its vars, which is changed."""
+
+    def __init__(self, variables: dict[str, Any]) -> None:
+        self._vars = variables
+        self._kept: dict[str, Any] = variables.setdefault(TEMP, {}).setdefault(FLOW, {})
+
+    def _part(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._kept.setdefault(name, {})
+        return found
+
+    @property
+    def frames(self) -> FrameStack:
+        """The loops, sequences and branches that the run is within."""
+        return FrameStack(self._kept)
+
+    @property
+    def last(self) -> Any:
+        """The value that the last node computed; before that the vars of the run that are not the runtime's."""
+        if "last" in self._kept:
+            return self._kept["last"]
+        empty = {"context", "scratchpad"}
+        return {
+            name: value
+            for name, value in self._vars.items()
+            if not name.startswith("_") and not (name in empty and not value)
+        }
+
+    @last.setter
+    def last(self, value: Any) -> None:
+        self._kept["last"] = value
+
+    @property
+    def ended(self) -> Any:
+        """The output of an end that a branch reached; None: none did."""
+        return self._kept.get("ended")
+
+    def end(self, output: Any) -> None:
+        """Keep the output of an end that is reached in a branch, and leave what is within the branch."""
+        self._kept["ended"] = output
+        self.frames.leave_branch()
+
+    def outputs(self, node: str) -> dict[str, Any] | None:
+        """Return the outputs of a node that was executed; None: it was not, or nobody reads them."""
+        found = self._kept.get("outputs", {}).get(node)
+        return found if isinstance(found, dict) else None
+
+    def keep(self, node: str, outputs: dict[str, Any]) -> None:
+        """Keep the outputs of a node."""
+        self._part("outputs")[node] = outputs
+
+    def result(self, node: str) -> Any:
+        """Return the result of the effect of a node; `...`: it has none."""
+        return self._kept.get("results", {}).get(_escaped(node), ...)
+
+    def route(self, node: str) -> int | None:
+        """Return the number of the way by which a node was reached."""
+        found = self._kept.get("routes", {}).get(node)
+        return found if isinstance(found, int) else None
+
+    def take_route(self, node: str, number: int) -> None:
+        """Keep the way by which a node is reached next."""
+        self._part("routes")[node] = number

@@ -1,0 +1,87 @@
+"""Code nodes: the body of a function in Python, interpreted in the sandbox of flow documents."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import textwrap
+from typing import Any, Final
+
+from actors.workflow.documents import sandbox
+from actors.workflow.visual.drawing import DrawnNode
+from actors.workflow.visual.visits import Outputs, Visit, VisualNodeError
+
+CODE: Final = "code"
+_LIMITS: Final = sandbox.SandboxLimits()
+_LINE: Final = re.compile(r"\(line (\d+)\)")
+_NAME: Final = "_input"
+
+
+def source_of(node: DrawnNode) -> tuple[str, int]:
+    """Return the code for the sandbox, and how many of its lines are before the author's."""
+    data = node.data
+    name = data.get("functionName")
+    function = name if isinstance(name, str) and name.isidentifier() else "transform"
+    if not isinstance(data.get("codeBody"), str):
+        whole = str(data.get("code") or f"def {function}({_NAME}):\n    return {_NAME}")
+        return f"{whole}\n{function}({_NAME})", 0
+    head = [f"def {function}({_NAME}):"]
+    pins = [one for one in node.pins("inputs") if one != "permissions"]
+    head += [f"    {_identifier(pin)} = {_NAME}.get({pin!r})" for pin in pins]
+    body = textwrap.dedent(data["codeBody"].replace("\r\n", "\n")).strip("\n")
+    if not body.strip():
+        body = f"return {_NAME}"
+    lines = [*head, textwrap.indent(body, "    "), f"{function}({_NAME})"]
+    return "\n".join(lines), len(head)
+
+
+def _identifier(pin: str) -> str:
+    name = re.sub(r"\W", "_", pin, flags=re.ASCII)
+    if not name.isidentifier():
+        name = f"p_{name}"
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
+def problem_of(node: DrawnNode) -> tuple[str, str] | None:
+    """Return what hinders the code, and the way out; None: the sandbox can read it."""
+    wanted = node.part("pinDefaults").get("permissions")
+    if wanted not in {None, "", "sandbox"}:
+        problem = f"it asks for the permissions {wanted!r}; code is interpreted in the sandbox only"
+        return problem, "Use a tool for what the sandbox does not reach"
+    if not sandbox.is_available():
+        missing = "code is interpreted by pydantic-monty, which is not there"
+        return missing, "Install callboard[flows]"
+    code, before = source_of(node)
+    found = sandbox.unreadable(code)
+    remedy = "Correct it, or write it without what the sandbox lacks"
+    return None if found is None else (_moved(found, before), remedy)
+
+
+def _moved(problem: str, before: int) -> str:
+    """Return a sentence with the numbers of the author's lines."""
+    return _LINE.sub(lambda found: f"(line {max(1, int(found[1]) - before)})", problem)
+
+
+def result_of(node: DrawnNode, given: dict[str, Any]) -> Any:
+    """Return what the code returns.
+
+    Raises:
+        VisualNodeError: It raised, or it exceeded a limit.
+    """
+    code, before = source_of(node)
+    told = {name: value for name, value in given.items() if name != "permissions"}
+    try:
+        return sandbox.evaluate(code, {_NAME: told}, _LIMITS)
+    except sandbox.SandboxError as exc:
+        raise VisualNodeError(_moved(str(exc), before)) from None
+
+
+def outputs_of(result: Any) -> Outputs:
+    """Return the outputs of code that returned a result."""
+    own = result if isinstance(result, dict) else {}
+    return {**own, "success": True, "output": result, "result": result}
+
+
+def compute(_visit: Visit, node: DrawnNode, given: dict[str, Any]) -> Outputs:
+    """Return the outputs of code that is no step of its own."""
+    return outputs_of(result_of(node, given))

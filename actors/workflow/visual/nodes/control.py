@@ -1,0 +1,230 @@
+"""Nodes that say where execution goes: begin and end, choices, loops, sequences and branches.
+
+A loop, a sequence and branches are two nodes of the graph: the first one begins it, and the one with
+`RETURN_MARK` behind its name goes on with it. What is drawn inside comes to the second one where no wire is.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from actors.kernel.workflow.effects import StepPlan
+from actors.workflow.machine.variables import branch_of
+from actors.workflow.visual.frames import FORK, Frame
+from actors.workflow.visual.nodes.texts import text_of
+from actors.workflow.visual.reading import RETURN_MARK
+from actors.workflow.visual.visits import Visit, VisualNodeError, ending_in
+
+MOST_PASSES: Final = 10_000
+"""Of a loop that is told no list."""
+_THEN: Final = re.compile(r"then:(\d+)")
+
+Decide = Callable[[Visit], StepPlan]
+
+
+def begin(visit: Visit) -> StepPlan:
+    """Give the vars of the run as outputs; those that are not there get their defaults."""
+    node, given = visit.node.drawn, visit.state.last
+    defaults = node.part("pinDefaults")
+    names = node.pins("outputs") or [*given, *(one for one in defaults if one not in given)]
+    for name in names:
+        if name in defaults and name not in given and not name.startswith("_"):
+            visit.run.vars[name] = defaults[name]
+    found = {name: given.get(name, defaults.get(name)) for name in names}
+    visit.keep(found)
+    return visit.plan(result=found)
+
+
+def end(visit: Visit) -> StepPlan:
+    """End the run with the values of the pins; without pins with what the node before computed."""
+    given, node = visit.inputs(), visit.node
+    pins = node.drawn.pins("inputs") or [*node.inputs]
+    found = {name: given.get(name) for name in pins} if pins else visit.state.last
+    output = ending_in(found)
+    if branch_of(visit.run.vars):  # the others go on; the run ends where they meet
+        visit.state.end(output)
+    return StepPlan(visit.run.current_node, complete_output=output)
+
+
+def choose(visit: Visit) -> StepPlan:
+    """Go one of two ways."""
+    condition = visit.inputs().get("condition")
+    out = "true" if condition else "false"
+    found = {"branch": out, "condition": condition}
+    visit.keep(found)
+    return visit.plan(out, result=found)
+
+
+def switch(visit: Visit) -> StepPlan:
+    """Go the way of the first case that has the value, as text."""
+    value = visit.inputs().get("value")
+    cases = visit.node.drawn.part("switchConfig").get("cases")
+    for case in cases if isinstance(cases, list) else ():
+        told = case.get("value") if isinstance(case, dict) else None
+        if told is not None and str(told) == text_of(value):
+            out, more = f"case:{case.get('id')}", {"matched": str(told)}
+            break
+    else:
+        out, more = "default", {}
+    found = {"branch": out, "value": value, **more}
+    visit.keep(found)
+    return visit.plan(out, result=found)
+
+
+def limit(visit: Visit) -> StepPlan:
+    """Go on so many times as the limit says, then once the other way."""
+    most = visit.inputs().get("max", 3)
+    if isinstance(most, bool) or not isinstance(most, int | float):
+        raise VisualNodeError(f"max needs a whole number, not {most!r}")
+    most = max(0, int(most))
+    count = visit.state.frames.count(visit.node.drawn.id, most)
+    out = "limit_reached" if count is None else "again"
+    found = {"branch": out, "count": most if count is None else count}
+    visit.keep(found)
+    return visit.plan(out, result=found)
+
+
+def begin_each(visit: Visit) -> StepPlan:
+    """Begin a loop over a list, which is kept."""
+    items = visit.inputs().get("items")
+    listed = items if isinstance(items, list) else [] if items is None else [items]
+    visit.state.frames.push(visit.node.drawn.id, "loop", items=listed, index=0)
+    return next_each(visit)
+
+
+def next_each(visit: Visit) -> StepPlan:
+    """Go on with the next item of a list."""
+    frame = _frame_of(visit)
+    items, index = frame["items"], frame["index"]
+    if index >= len(items):
+        return _done(visit)
+    return _pass(visit, frame, {"item": items[index], "index": index, "total": len(items)})
+
+
+def begin_range(visit: Visit) -> StepPlan:
+    """Begin a loop over numbers; the end is not among them."""
+    given = visit.inputs()
+    try:
+        first, last, step = (
+            float(text_of(given.get(name, default)))
+            for name, default in (("start", None), ("end", None), ("step", 1))
+        )
+    except ValueError:
+        raise VisualNodeError("start, end and step need numbers") from None
+    if step == 0 or not all(map(math.isfinite, (first, last, step))):
+        raise VisualNodeError("start, end and step need finite numbers, and a step other than 0")
+    total = max(0, math.ceil((last - first) / step))
+    if total > MOST_PASSES:
+        raise VisualNodeError(f"it has {total} passes, more than {MOST_PASSES}")
+    visit.state.frames.push(
+        visit.node.drawn.id, "for", start=first, step=step, total=total, index=0
+    )
+    return next_number(visit)
+
+
+def next_number(visit: Visit) -> StepPlan:
+    """Go on with the next number."""
+    frame = _frame_of(visit)
+    index, total = frame["index"], frame["total"]
+    if index >= total:
+        return _done(visit)
+    number = frame["start"] + index * frame["step"]
+    return _pass(visit, frame, {"i": number, "index": index, "total": total})
+
+
+def begin_while(visit: Visit) -> StepPlan:
+    """Begin a loop for as long as a condition holds."""
+    visit.state.frames.push(visit.node.drawn.id, "while", index=0)
+    return next_while(visit)
+
+
+def next_while(visit: Visit) -> StepPlan:
+    """Go on, if the condition holds still."""
+    frame = _frame_of(visit)
+    if not visit.inputs().get("condition"):
+        return _done(visit)
+    if frame["index"] >= MOST_PASSES:
+        raise VisualNodeError(f"it has more than {MOST_PASSES} passes")
+    last = visit.state.last
+    item = last.get("item", last) if isinstance(last, dict) else last
+    return _pass(visit, frame, {"item": item, "index": frame["index"]})
+
+
+def _frame_of(visit: Visit) -> Frame:
+    frame = visit.state.frames.top()
+    assert frame is not None
+    return frame
+
+
+def _pass(visit: Visit, frame: Frame, told: dict[str, Any]) -> StepPlan:
+    if "loop" not in visit.node.ways:
+        return _done(visit)
+    frame["index"] += 1  # before the pass: a crash repeats none
+    last = visit.state.last
+    found = (last if isinstance(last, dict) else {"input": last}) | told
+    visit.keep(told)
+    return visit.plan("loop", result=found)
+
+
+def _done(visit: Visit) -> StepPlan:
+    visit.state.frames.pop()
+    return visit.plan("done")
+
+
+def thens_of(visit: Visit) -> list[str]:
+    """Return the pins ``then:0``, ``then:1``, … that lead somewhere, by their numbers."""
+    found = [one for one in visit.node.ways if _THEN.fullmatch(one)]
+    return sorted(found, key=lambda one: int(one.partition(":")[2]))
+
+
+def begin_sequence(visit: Visit) -> StepPlan:
+    """Begin with the first of several ways; each is gone to its end."""
+    visit.state.frames.push(visit.node.drawn.id, "sequence", done=0)
+    return next_of_sequence(visit)
+
+
+def next_of_sequence(visit: Visit) -> StepPlan:
+    """Go the next way."""
+    frame, ways = _frame_of(visit), thens_of(visit)
+    if frame["done"] >= len(ways):
+        return _done(visit)
+    frame["done"] += 1
+    return visit.plan(ways[frame["done"] - 1])
+
+
+def fork(visit: Visit) -> StepPlan:
+    """Begin a branch for each way; they meet at the other node of this one."""
+    node, join = visit.run.current_node, visit.node.drawn.id + RETURN_MARK
+    visit.state.frames.push(visit.node.drawn.id, FORK)
+    branches = {one: visit.go(one) or join for one in thens_of(visit)}
+    return StepPlan(node, parallel=branches, next_node=join)
+
+
+def join(visit: Visit) -> StepPlan:
+    """Go on behind all branches; the run ends if one of them reached an end of the flow."""
+    output = visit.state.ended
+    if output is None:
+        visit.state.frames.pop()
+        return visit.plan("completed")
+    visit.state.frames.pop()
+    if branch_of(visit.run.vars):
+        visit.state.end(output)
+    return StepPlan(visit.run.current_node, complete_output=output)
+
+
+CONTROL: Final[dict[str, tuple[Decide, Decide | None]]] = {
+    "on_flow_start": (begin, None),
+    "on_flow_end": (end, None),
+    "if": (choose, None),
+    "switch": (switch, None),
+    "loop_limit": (limit, None),
+    "loop": (begin_each, next_each),
+    "for": (begin_range, next_number),
+    "while": (begin_while, next_while),
+    "sequence": (begin_sequence, next_of_sequence),
+    "parallel": (fork, join),
+}
+"""By type: the decision of a node, and of the one that goes on with it."""

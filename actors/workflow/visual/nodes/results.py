@@ -1,0 +1,155 @@
+"""The outputs of nodes that asked the host for something, from the results of their effects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from actors.workflow.visual.drawing import DrawnNode
+from actors.workflow.visual.visits import Outputs
+
+OutputsOf = Callable[[DrawnNode, Any], Outputs]
+
+
+def _own(pin: str) -> OutputsOf:
+    """Return outputs that are the names of the result; what is no object is at `pin`."""
+
+    def outputs(_node: DrawnNode, raw: Any) -> Outputs:
+        own = raw if isinstance(raw, dict) else {pin: raw}
+        return {"result": raw, "raw": raw, **own}
+
+    return outputs
+
+
+def _ask_user(_node: DrawnNode, raw: Any) -> Outputs:
+    return {**raw, "raw": raw} if isinstance(raw, dict) else {"response": raw, "raw": raw}
+
+
+def _wait_event(_node: DrawnNode, raw: Any) -> Outputs:
+    return {"event_data": raw, "raw": raw, "timed_out": _part(raw, "timed_out") is True}
+
+
+def _on_event(_node: DrawnNode, raw: Any) -> Outputs:
+    names = ("payload", "event_id", "name")
+    return {"event": raw, **{name: _part(raw, name) for name in names}}
+
+
+def _part(raw: Any, name: str) -> Any:
+    return raw.get(name) if isinstance(raw, dict) else None
+
+
+def _llm_call(_node: DrawnNode, raw: Any) -> Outputs:
+    data, calls = _part(raw, "data"), _part(raw, "tool_calls")
+    content = _part(raw, "content") if isinstance(raw, dict) else raw
+    response = content
+    if isinstance(data, dict | list):
+        response = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    told = ("provider", "model", "finish_reason", "usage", "gen_time")
+    return {
+        "response": "" if response is None else str(response),
+        "data": data,
+        "tool_calls": calls if isinstance(calls, list) else [],
+        "success": True,
+        "meta": {name: raw[name] for name in told if _part(raw, name) is not None},
+        "result": raw,
+        "raw": raw,
+    }
+
+
+def _results(raw: Any) -> list[Any]:
+    found = _part(raw, "results")
+    return found if isinstance(found, list) else []
+
+
+def _was_executed(raw: Any) -> bool:
+    return _part(raw, "mode") in {None, "", "executed"}
+
+
+def _tool_calls(_node: DrawnNode, raw: Any) -> Outputs:
+    results = _results(raw)
+    is_right = all(_part(one, "success") is True for one in results)
+    return {"results": results, "success": is_right and _was_executed(raw), "raw": raw}
+
+
+def _call_tool(_node: DrawnNode, raw: Any) -> Outputs:
+    first = next(iter(_results(raw)), None)
+    if not _was_executed(raw):
+        result: Any = f"the tool was not executed ({_part(raw, 'mode')})"
+    elif _part(first, "success") is True:
+        return {"result": _part(first, "output"), "success": True, "raw": raw}
+    else:
+        result = _part(first, "error") or "the tool gave no result"
+    return {"result": result, "success": False, "raw": raw}
+
+
+def _subflow(node: DrawnNode, raw: Any) -> Outputs:
+    child = _part(raw, "output") if isinstance(raw, dict) else raw
+    output = child["result"] if isinstance(child, dict) and "result" in child else child
+    pins = [one for one in node.pins("outputs") if one not in {"output", "child_output"}]
+    if isinstance(output, dict):
+        named = {one: output.get(one) for one in pins}
+    else:
+        named = {pins[0]: output} if len(pins) == 1 else {}
+    return {
+        **named,
+        "sub_run_id": _part(raw, "sub_run_id"),
+        "output": output,
+        "child_output": child,
+    }
+
+
+def _memory(pin: str) -> OutputsOf:
+    """Return outputs of a note of memory: its id at `pin`, and what the handler's first result says."""
+
+    def outputs(_node: DrawnNode, raw: Any) -> Outputs:
+        first = next(iter(_results(raw)), None)
+        meta = _part(first, "meta")
+        ids = ("span_id", "note_id", "artifact_id")
+        found = next(
+            (_part(one, name) for one in (raw, meta) for name in ids if _part(one, name)), None
+        )
+        return {pin: found, "rendered": _part(first, "output") or "", "raw": raw}
+
+    return outputs
+
+
+def _query(_node: DrawnNode, raw: Any) -> Outputs:
+    first = next(iter(_results(raw)), None)
+    meta = _part(first, "meta")
+    return {
+        "rendered": _part(first, "output") or "",
+        "results": _part(meta, "matches") or [],
+        "span_ids": _part(meta, "span_ids") or [],
+        "raw": raw,
+    }
+
+
+def _tag(_node: DrawnNode, raw: Any) -> Outputs:
+    first = next(iter(_results(raw)), None)
+    told = {"rendered": _part(first, "output") or "", "success": _part(first, "success") is True}
+    return {**told, "results": _results(raw), "raw": raw}
+
+
+RESULTS: Final[dict[str, OutputsOf]] = {
+    "ask_user": _ask_user,
+    "answer_user": _own("message"),
+    "wait_until": _own("result"),
+    "delay": _own("result"),
+    "wait_event": _wait_event,
+    "on_event": _on_event,
+    "emit_event": _own("result"),
+    "subflow": _subflow,
+    "llm_call": _llm_call,
+    "tool_calls": _tool_calls,
+    "call_tool": _call_tool,
+    "memory_note": _memory("note_id"),
+    "memory_query": _query,
+    "memory_tag": _tag,
+    "memory_compact": _memory("span_id"),
+    "memory_rehydrate": _own("result"),
+    "memory_kg_assert": _own("assertion_ids"),
+    "memory_kg_query": _own("items"),
+    "memory_kg_resolve": _own("candidates"),
+}
+"""By type: the outputs of a node, of the result of its effect."""

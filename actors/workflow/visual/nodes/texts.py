@@ -1,0 +1,126 @@
+"""Texts: what nodes compute of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from actors.workflow.visual.nodes.paths import look_up
+
+_HOLE: Final = re.compile(r"\{\{\s*(.*?)\s*\}\}")
+_JOIN: Final = re.compile(r"join(?:\((.*)\))?")
+_CONTROLS: Final = (("\\n", "\n"), ("\\t", "\t"), ("\\r", "\r"))
+
+Given = dict[str, Any]
+
+
+def text_of(value: Any) -> str:
+    """Return a value as text; that of nothing is empty."""
+    return "" if value is None else str(value)
+
+
+def decoded(text: str) -> str:
+    r"""Return a separator with the characters that ``\n``, ``\t`` and ``\r`` stand for."""
+    for told, meant in _CONTROLS:
+        text = text.replace(told, meant)
+    return text
+
+
+def split(given: Given) -> list[str]:
+    """Return the parts of a text; by default without spaces around them, and without empty ones."""
+    text, separator = text_of(given.get("text")), decoded(text_of(given.get("delimiter", ",")))
+    most = given.get("maxsplit")
+    many = most if isinstance(most, int) and most >= 0 else -1
+    parts = text.split(separator, many) if separator else [text]
+    if given.get("trim", True):
+        parts = [one.strip() for one in parts]
+    return [one for one in parts if one] if given.get("drop_empty", True) else parts
+
+
+def join(given: Given) -> str:
+    """Return the items of a list as one text."""
+    items = given.get("items")
+    listed = items if isinstance(items, list) else [] if items is None else [items]
+    return decoded(text_of(given.get("delimiter", ","))).join(map(text_of, listed))
+
+
+def substring(given: Given) -> str:
+    """Return a part of a text."""
+    end = given.get("end")
+    return text_of(given.get("text"))[
+        int(given.get("start") or 0) : None if end is None else int(end)
+    ]
+
+
+def contains(given: Given) -> bool:
+    """Return whether a text has another one in it; the empty one is in none."""
+    pattern = text_of(given.get("pattern"))
+    return bool(pattern) and pattern in text_of(given.get("text"))
+
+
+def replace(given: Given) -> str:
+    """Return a text with a part replaced: each one, the first, or so many as ``mode`` says."""
+    text, pattern = text_of(given.get("text")), text_of(given.get("pattern"))
+    if not pattern:
+        return text
+    mode = text_of(given.get("mode")).strip().lower()
+    many = 1 if mode in {"first", "once"} else int(mode) if mode.isdigit() else -1
+    return text.replace(pattern, text_of(given.get("replacement")), many)
+
+
+def rendered(given: Given, variables: dict[str, Any]) -> str:
+    """Return a template with values for ``{{path | filter}}``.
+
+    A path is looked up in the pins, in the object at pin ``vars``, and in the run's vars, in this order.
+    """
+    own = {name: value for name, value in variables.items() if not name.startswith("_")}
+    inner = given.get("vars")
+    pins = {name: value for name, value in given.items() if name not in {"template", "vars"}}
+    scope = own | (inner if isinstance(inner, dict) else {}) | pins
+    return _HOLE.sub(lambda hole: _filled(hole[1], scope), text_of(given.get("template")))
+
+
+def _filled(inner: str, scope: Given) -> str:
+    path, *filters = (one.strip() for one in inner.split("|"))
+    value = look_up(scope, path)
+    if value is None:
+        return ""
+    if not filters and isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False)
+    for one in filters:
+        value = _filtered(value, one)
+    return text_of(value)
+
+
+def _filtered(value: Any, word: str) -> Any:
+    if word == "json":
+        return json.dumps(value, ensure_ascii=False, sort_keys=True)
+    if word in _PLAIN:
+        return _PLAIN[word](text_of(value))
+    if (found := _JOIN.fullmatch(word)) is not None:
+        separator = ", " if found[1] is None else found[1].strip().strip("\"'")
+        return separator.join(map(text_of, value)) if isinstance(value, list) else text_of(value)
+    return value
+
+
+_PLAIN: Final[dict[str, Callable[[str], str]]] = {
+    "trim": str.strip,
+    "lower": str.lower,
+    "upper": str.upper,
+}
+
+TEXTS: Final[dict[str, Callable[[Given], Any]]] = {
+    "split": split,
+    "join": join,
+    "uppercase": lambda given: text_of(given.get("text")).upper(),
+    "lowercase": lambda given: text_of(given.get("text")).lower(),
+    "trim": lambda given: text_of(given.get("text")).strip(),
+    "substring": substring,
+    "length": lambda given: len(text_of(given.get("text"))),
+    "is_empty_string": lambda given: not text_of(given.get("text")),
+    "contains": contains,
+    "replace": replace,
+}
+"""By type of node: the value of its output."""

@@ -1,0 +1,138 @@
+"""Access over HTTP: tokens of a file, and the hosts and origins that requests may name."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend, RequireAuthMiddleware
+from mcp.server.auth.provider import AccessToken
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from actors.errors import ContractError
+from compose.web.origins import authority_of, is_own_address
+
+_log = logging.getLogger("callboard.mcp")
+
+PATH: Final = "/mcp"
+MIN_TOKEN: Final = 16
+"""Characters."""
+_MAX_FILE_BYTES: Final = 64 * 1024
+_HEADERS: Final = (
+    *("authorization", "content-type", "last-event-id"),
+    *("mcp-method", "mcp-name", "mcp-protocol-version", "mcp-session-id"),
+)
+_EXPOSED: Final = ("mcp-session-id", "www-authenticate")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFile:
+    """The tokens that a file has, one a line. It is read for each request: a line that is gone is refused.
+
+    Attributes:
+        path: The file; lines that begin with # are none.
+    """
+
+    path: Path
+
+    def check(self) -> None:
+        """Return if there is a token in it.
+
+        Raises:
+            ContractError: It cannot be read, has no token, or a short one.
+        """
+        try:
+            tokens = self._tokens()
+        except (OSError, ValueError) as exc:
+            raise ContractError(f"--token-file {self.path}: {exc}") from exc
+        if not tokens or min(map(len, tokens)) < MIN_TOKEN:
+            problem = f"it needs a token of {MIN_TOKEN} characters or more on each line"
+            raise ContractError(
+                f"--token-file {self.path}: {problem}; make one: openssl rand -hex 32"
+            )
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        """Return who that is, for the SDK; None: nobody. It takes as long whichever line is the one."""
+        try:
+            tokens = self._tokens()
+        except (OSError, ValueError):
+            _log.exception("mcp.tokens", extra={"file": str(self.path)})
+            return None
+        given = hashlib.sha256(token.encode()).digest()
+        known = [hashlib.sha256(one.encode()).digest() for one in tokens]
+        if not sum([hmac.compare_digest(given, one) for one in known]):
+            return None
+        return AccessToken(token=token, client_id=given.hex()[:16], scopes=[])
+
+    def _tokens(self) -> list[str]:
+        with self.path.open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+        if len(data) > _MAX_FILE_BYTES:
+            raise ValueError(f"it has more than {_MAX_FILE_BYTES} bytes")
+        lines = [line.strip() for line in data.decode().splitlines()]
+        return [line for line in lines if line and not line.startswith("#")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllowedSites:
+    """The names by which the worker may be asked, and the pages that may ask.
+
+    Attributes:
+        hosts: Allowed values of `Host`, beside this machine's own addresses.
+        origins: Allowed values of `Origin`, beside that of the worker itself.
+    """
+
+    hosts: frozenset[str] = frozenset()
+    origins: frozenset[str] = frozenset()
+
+    def problem(self, request: Request) -> str | None:
+        """Return why a request is refused; None: it is not."""
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        if host not in self.hosts and not is_own_address(host):
+            return f"the request's host is {host[:100]!r}; --allow-host allows it"
+        if origin is not None and origin not in self.origins and authority_of(origin) != host:
+            return f"a page of {origin[:100]!r} may not ask; --allow-origin allows it"
+        return None
+
+
+class GuardedEndpoint:
+    """An ASGI application that refuses a request of a foreign host or page, and one without a token.
+
+    Args:
+        inner: Has the requests that are left.
+        tokens: See `TokenFile`.
+        sites: See `AllowedSites`.
+    """
+
+    def __init__(self, inner: ASGIApp, *, tokens: TokenFile, sites: AllowedSites) -> None:
+        self._sites = sites
+        known = AuthenticationMiddleware(
+            RequireAuthMiddleware(inner, []), backend=BearerAuthBackend(tokens)
+        )
+        self._inner = CORSMiddleware(
+            known,
+            allow_origins=sorted(sites.origins),
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=_HEADERS,
+            expose_headers=_EXPOSED,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            return
+        problem, status = self._sites.problem(Request(scope)), 403
+        if problem is None and scope["path"] != PATH:
+            problem, status = f"there is nothing but {PATH}", 404
+        if problem is None:
+            await self._inner(scope, receive, send)
+        else:
+            await JSONResponse({"error": problem}, status_code=status)(scope, receive, send)

@@ -1,0 +1,76 @@
+"""The worker over HTTP: where it listens, who may ask there, and the SDK's streamable transport."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from mcp.server import Server
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
+
+from actors.errors import ContractError
+from compose.host.http import AddressError, parse_address
+from compose.host.process import Stop
+from compose.mcp.access import PATH, AllowedSites, GuardedEndpoint, TokenFile
+from compose.web.limits import MAX_BODY_BYTES
+from compose.web.origins import checked_origins, is_own_address
+from compose.web.server import serve_web
+
+_log = logging.getLogger("callboard.mcp")
+
+MAX_SESSIONS: Final = 1_000
+"""Of clients that shake hands; those of newer versions of the protocol have none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions:
+    """The options of `callboard mcp-worker` that are about clients over HTTP.
+
+    Attributes:
+        address: ``HOST:PORT``.
+        token_file: See `TokenFile`.
+        hosts: See `AllowedSites`.
+        origins: See `AllowedSites`.
+
+    Raises:
+        ContractError: There are no tokens, or an origin is none.
+        AddressError: The address is none, or no name is allowed by which others ask there.
+    """
+
+    address: str
+    token_file: Path | None
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        checked_origins(self.origins, "--allow-origin")
+        if self.token_file is None:
+            problem = "--http needs --token-file: without it any program could call the tools"
+            raise ContractError(f"{problem}; make one: openssl rand -hex 32 > mcp.token")
+        host, _ = parse_address(self.address)
+        if not self.hosts and not is_own_address(f"[{host}]" if ":" in host else host):
+            problem = "no name is allowed by which others ask there"
+            raise AddressError(self.address, problem, "say --allow-host NAME:PORT")
+        TokenFile(self.token_file).check()
+
+    async def serve(self, server: Server[Any], stop: Stop) -> None:
+        """Serve until the stop; sessions and calls are cancelled then.
+
+        Raises:
+            AddressError: Somebody else has the address.
+        """
+        assert self.token_file is not None
+        manager = StreamableHTTPSessionManager(
+            server, max_request_body_size=MAX_BODY_BYTES, max_sessions=MAX_SESSIONS
+        )
+        application = GuardedEndpoint(
+            StreamableHTTPASGIApp(manager),
+            tokens=TokenFile(self.token_file),
+            sites=AllowedSites(hosts=frozenset(self.hosts), origins=frozenset(self.origins)),
+        )
+        # Sessions end before the server, which would wait for the answers that they have under way.
+        async with serve_web(self.address, application, option="--http") as url, manager.run():
+            _log.info("mcp.listening", extra={"url": f"{url}{PATH}"})
+            await stop.requested.wait()

@@ -1,0 +1,158 @@
+"""The process of `callboard mcp-worker`: tools that its options name, until its client or a signal ends it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from mcp.server import Server
+from mcp.server.stdio import stdio_server
+
+from actors.errors import ContractError
+from actors.kernel.agent.tools import Tool
+from actors.runtime import Runtime
+from actors.runtime.loop.tasks import TaskScope
+from compose.host.loader import ServeError, are_flows, check_spec, find_served, serve_all
+from compose.host.process import Stop
+from compose.mcp.server import ToolServer
+from compose.mcp.toolsets.files import file_tools
+from compose.mcp.toolsets.folder import ConfinedFolder
+from compose.mcp.toolsets.shell import shell_tools
+from compose.mcp.toolsets.web import web_tools
+from compose.mcp.wire import InputLines, messages
+
+if TYPE_CHECKING:
+    from compose.mcp.http import HttpOptions
+
+_log = logging.getLogger("callboard.mcp")
+
+TOOLSETS: Final = ("files", "web", "shell")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """The options of `callboard mcp-worker` that are about tools and clients.
+
+    Attributes:
+        toolsets: Of `TOOLSETS`.
+        root: The folder of `files`, and where commands of `shell` begin.
+        allow_private: Let `web` reach addresses that are not public.
+        http: Where clients over HTTP ask; None: the client is the parent process.
+        max_calls: Calls of one client at once.
+        flows: ``MODULE:APP`` or a file with flows, which become tools.
+        agents: ``MODULE:APP`` of agents, which become tools.
+        wait_s: See `RunTools`.
+
+    Raises:
+        ContractError: There is no such toolset.
+        ServeError: `flows` or `agents` is not of that form.
+    """
+
+    toolsets: tuple[str, ...] = ()
+    root: Path = Path()
+    allow_private: bool = False
+    http: HttpOptions | None = None
+    max_calls: int = 8
+    flows: str | None = None
+    agents: str | None = None
+    wait_s: float = 50.0
+
+    def __post_init__(self) -> None:
+        for one in self.toolsets:
+            if one not in TOOLSETS:
+                raise ContractError(f"--toolsets {one}: there are {', '.join(TOOLSETS)}")
+        for spec in (self.flows, self.agents):
+            if spec is not None:
+                check_spec(spec)
+
+
+async def run_worker(
+    options: WorkerOptions, client: AbstractAsyncContextManager[Runtime] | None = None
+) -> None:
+    """Serve tools until the client closes the input, or until SIGTERM or SIGINT; calls under way are cancelled.
+
+    Args:
+        options: See `WorkerOptions`.
+        client: Of the hosts that execute runs; None: this process does, in memory.
+
+    Raises:
+        ContractError: There is nothing to serve, two tools have one name, or the root is no folder.
+        AddressError: Somebody else has the address.
+        ServeError: `options.flows` or `options.agents` leads to none.
+    """
+    stop = Stop()
+    stop.listen()
+    async with AsyncExitStack() as stack:
+        # First, as tools and what they load may print.
+        streams = await stack.enter_async_context(messages()) if options.http is None else None
+        tools = [*_tools_of(options, stack), *await _run_tools(options, stack, client)]
+        if not tools:
+            remedy = "say --toolsets files,web, --flows or --agents"
+            raise ContractError(f"there is nothing to serve: {remedy}")
+        server = ToolServer(tools, max_calls=options.max_calls).server
+        _log.info("mcp.serving", extra={"pid": os.getpid(), "tools": len(tools)})
+        if streams is not None:
+            await _over_streams(server, streams, stop)
+        elif options.http is not None:
+            await options.http.serve(server, stop)
+    _log.info("mcp.stopped", extra={"pid": os.getpid(), "signal": stop.signal_name})
+
+
+def _tools_of(options: WorkerOptions, stack: AsyncExitStack) -> list[Tool]:
+    tools: list[Tool] = []
+    if "files" in options.toolsets:
+        folder = ConfinedFolder(options.root)
+        stack.callback(folder.close)
+        tools += file_tools(folder)
+    if "web" in options.toolsets:
+        tools += web_tools(allow_private=options.allow_private)
+    if "shell" in options.toolsets:
+        tools += shell_tools(options.root)
+    return tools
+
+
+async def _run_tools(
+    options: WorkerOptions,
+    stack: AsyncExitStack,
+    client: AbstractAsyncContextManager[Runtime] | None,
+) -> list[Tool]:
+    specs = [one for one in (options.flows, options.agents) if one is not None]
+    if not specs:
+        return []
+    from compose.mcp.runs import RunTools, agents_of  # noqa: PLC0415 - most workers start no runs
+
+    found = {spec: find_served(spec) for spec in specs}
+    runtime = await stack.enter_async_context(client or Runtime())
+    if client is None:
+        await serve_all(runtime, found)
+    runs, types, tools = RunTools(runtime, options.wait_s), set[str](), list[Tool]()
+    if options.flows is not None:
+        flows = found[options.flows]
+        if not are_flows(flows):
+            raise ServeError(options.flows, "there are no flows in it", "Name Flows, or a file")
+        types.add(flows.app)
+        tools += runs.of_flows(flows)
+    if options.agents is not None:
+        agents = agents_of(options.agents, found[options.agents])
+        types.update(agents)
+        tools += runs.of_agents(agents)
+    return [*tools, runs.result(types)]
+
+
+async def _over_streams(
+    server: Server[Any], streams: tuple[InputLines | None, Any, Any], stop: Stop
+) -> None:
+    lines, taken, out = streams
+
+    async def end_when_told() -> None:
+        await stop.requested.wait()
+        if lines is not None:
+            lines.end()
+
+    async with stdio_server(taken, out) as (incoming, outgoing), TaskScope() as tasks:
+        tasks.start(end_when_told(), name="mcp stop")
+        await server.run(incoming, outgoing, server.create_initialization_options())

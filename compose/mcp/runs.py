@@ -1,0 +1,152 @@
+"""Tools that start runs: of each flow of an app, and of each agent."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from actors.errors import ContractError, UnknownRunError
+from actors.kernel.agent.message import Message
+from actors.kernel.agent.modes import ModalAgent
+from actors.kernel.agent.tools import Risk, Tool
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.runtime import Runtime
+from actors.workflow.actor.flows import Flows
+from actors.workflow.actor.runs import FlowRuns
+from compose.host.loader import ServeError, agent_of, are_flows, instance_of
+from compose.mcp.server import ID_KEY, call_id
+
+_SENDER: Final = "submit:mcp"
+"""One for all workers, so that an id is one run whichever of them is asked."""
+_ODD: Final = re.compile(r"[^A-Za-z0-9_.-]")
+"""Characters that names of tools do not have."""
+_VARS: Final = {"type": "object", "properties": {}, "additionalProperties": True}
+_Start: TypeAlias = "Callable[[dict[str, Any], str | None], Awaitable[RunId]]"
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """Tools whose calls are runs. The runtime may be a client: hosts execute them then.
+
+    A call with an id of the client's is one run, however often it is made and whatever becomes of the client.
+    Without one the run is cancelled with its call.
+
+    Attributes:
+        runtime: Where runs are rows.
+        wait_s: So long a call waits for the end of its run. Then it returns the run's id, for `run_result`.
+    """
+
+    runtime: Runtime
+    wait_s: float
+
+    def of_flows(self, flows: Flows) -> list[Tool]:
+        """Return a tool for each flow; its arguments are the vars that a run begins with."""
+        runs = FlowRuns(self.runtime, flows)
+
+        def starting(flow: str) -> _Start:
+            async def start(given: dict[str, Any], key: str | None) -> RunId:
+                return await runs.start(flow, vars=given, id=key)
+
+            return start
+
+        return [
+            self._tool(
+                name, f"Run the flow {name}; the arguments are its vars.", _VARS, starting(name)
+            )
+            for name in flows.specs
+        ]
+
+    def of_agents(self, agents: Mapping[str, Sequence[AgentId]]) -> list[Tool]:
+        """Return a tool for each agent, and for each type of agents with any key. See `agents_of`."""
+        return [
+            self._of_agent(type_, agent)
+            for type_, known in agents.items()
+            for agent in known or (None,)
+        ]
+
+    def result(self, types: Iterable[str]) -> Tool:
+        """Return the tool that waits on for a run of these types of agents."""
+        known = frozenset(types)
+
+        async def run_result(run: str) -> dict[str, Any]:
+            row = await self.runtime.store.reads.run(RunId(run))
+            if row is None or row.agent_id.type not in known:
+                raise UnknownRunError(RunId(run))
+            return await self._outcome(row.run_id)
+
+        description = "Wait for the result of a run that had not ended when its call returned."
+        return Tool("run_result", description, run_result, idempotent=True)
+
+    def _of_agent(self, type_: str, fixed: AgentId | None) -> Tool:
+        properties: dict[str, Any] = {"message": {"description": "JSON data, such as a text."}}
+        required = ["message"]
+        if fixed is None:
+            properties["key"] = {"type": "string", "description": "Which one of the agents."}
+            required.append("key")
+
+        async def start(given: dict[str, Any], key: str | None) -> RunId:
+            if missing := [name for name in required if name not in given]:
+                raise ContractError(f"{' and '.join(missing)}: give it")
+            agent = fixed or AgentId(type_, str(given["key"]))
+            message = Message.of(agent, given["message"], id=key)
+            return await self.runtime.submit(agent, message, sender=_SENDER)
+
+        schema = {"type": "object", "properties": properties, "required": required}
+        name = type_ if fixed is None else f"{type_}_{fixed.key}"
+        return self._tool(
+            name, f"Send a message to {fixed or f'agents of type {type_}'}.", schema, start
+        )
+
+    def _tool(self, name: str, description: str, schema: dict[str, Any], start: _Start) -> Tool:
+        async def run(**given: Any) -> dict[str, Any]:
+            key = call_id.get()
+            run_id = await start(given, key)
+            try:
+                return await self._outcome(run_id)
+            except asyncio.CancelledError:
+                if key is None:
+                    await asyncio.shield(
+                        self.runtime.cancel(run_id, reason="its call was cancelled")
+                    )
+                raise
+
+        note = f"With an id in _meta[{ID_KEY!r}] it may be repeated."
+        return Tool(_ODD.sub("_", name), f"{description} {note}", run, schema, risk=Risk.HIGH)
+
+    async def _outcome(self, run_id: RunId) -> dict[str, Any]:
+        """Return the run's id, its status, and once it has ended its output.
+
+        Raises:
+            RunFailedError: It failed or was cancelled.
+        """
+        try:
+            async with asyncio.timeout(self.wait_s):
+                output = await self.runtime.result(run_id)
+        except TimeoutError:
+            return {"run": run_id, "status": "open", "next": "ask run_result for its end"}
+        return {"run": run_id, "status": "completed", "output": output}
+
+
+def agents_of(spec: str, found: object) -> dict[str, list[AgentId]]:
+    """Return the agents that ``MODULE:ATTR`` led to, by type; none: each key is an agent.
+
+    Raises:
+        ServeError: There are no such agents in it, or they are those of sessions or flows.
+    """
+    if isinstance(found, dict):
+        return {str(name): [] for name in found}
+    if are_flows(found) or (callable(found) and not isinstance(found, type)):
+        remedy = "Name an agent, a list of agents, or a mapping {type: factory}"
+        raise ServeError(spec, "it does not say which agents there are", remedy)
+    one = instance_of(spec, found) if isinstance(found, type) else found
+    agents: dict[str, list[AgentId]] = {}
+    for agent in one if isinstance(one, list | tuple) else [one]:
+        if isinstance(agent, ModalAgent):
+            remedy = "Serve sessions by callboard serve"
+            raise ServeError(spec, f"{agent.id} is the agent of sessions", remedy)
+        id_ = agent_of(spec, agent).id
+        agents.setdefault(id_.type, []).append(id_)
+    return agents

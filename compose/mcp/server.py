@@ -1,0 +1,151 @@
+"""The MCP server of the SDK for a list of tools: lists them, calls them, and limits calls at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib.metadata import version
+from typing import Any, Final
+
+from mcp.server import Server, ServerRequestContext
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.shared.exceptions import MCPError
+from mcp.types import (
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+    ToolAnnotations,
+)
+from mcp.types import Tool as ListedTool
+
+from actors.errors import ActorsError
+from actors.kernel.agent.tools import InvocationResult, Risk, Tool, ToolCall, check_tools
+from actors.runtime.context.model_calls import DirectToolInvoker
+
+ID_KEY: Final = "callboard/id"
+"""In `_meta` of a call: the client's own id of it. The same one again is the same run."""
+call_id: Final[ContextVar[str | None]] = ContextVar("call_id", default=None)
+"""The client's id of the call that executes, for tools."""
+_MAX_ID: Final = 200
+_OVER_STREAMS: Final = "the parent process"
+
+
+class ToolServer:
+    """Tools as an MCP server.
+
+    A call beyond the limit, one of an unknown tool and one with a bad id are refused before anything
+    executes. A tool that fails is a result with ``isError``, which a model reads.
+
+    Args:
+        tools: The tools; each has a name of its own.
+        max_calls: Calls of one client at once. Over HTTP a client is a token.
+
+    Raises:
+        ContractError: Two tools have one name.
+    """
+
+    def __init__(self, tools: Sequence[Tool], *, max_calls: int) -> None:
+        check_tools(tools, "mcp-worker")
+        self._tools = {tool.name: tool for tool in tools}
+        self._max_calls = max_calls
+        self._calls: Counter[str] = Counter()
+        self.server: Server[Any] = Server(
+            "callboard",
+            version=version("callboard"),
+            get_tool_input_schema=self._schema_of,
+            on_list_tools=self._list,
+            on_call_tool=self._call,
+        )
+
+    def _schema_of(self, name: str) -> dict[str, Any] | None:
+        tool = self._tools.get(name)
+        return None if tool is None else tool.parameters
+
+    async def _list(
+        self, _: ServerRequestContext[Any], __: PaginatedRequestParams | None
+    ) -> ListToolsResult:
+        return ListToolsResult(tools=[_listed(tool) for tool in self._tools.values()])
+
+    async def _call(
+        self, ctx: ServerRequestContext[Any], params: CallToolRequestParams
+    ) -> CallToolResult:
+        tool = self._tools.get(params.name)
+        if tool is None:
+            known = ", ".join(sorted(self._tools))
+            raise MCPError(INVALID_PARAMS, f"unknown tool {params.name!r}; there are: {known}")
+        key = _key_of(ctx)
+        with self._place(_client_of(ctx)) as is_free:
+            if not is_free:
+                problem = f"{self._max_calls} calls of this client are under way"
+                return _told(_failed(f"{problem}: try again when one of them has ended"))
+            return _told(await _invoked(tool, params.arguments or {}, key))
+
+    @contextmanager
+    def _place(self, client: str) -> Iterator[bool]:
+        """Hold one of the client's places, if one is free; yield whether there was."""
+        if self._calls[client] >= self._max_calls:
+            yield False
+            return
+        self._calls[client] += 1
+        try:
+            yield True
+        finally:
+            self._calls[client] -= 1
+            self._calls += Counter()  # forgets clients without calls
+
+
+def _listed(tool: Tool) -> ListedTool:
+    is_safe = tool.risk is Risk.SAFE
+    hints = ToolAnnotations(
+        read_only_hint=is_safe, destructive_hint=not is_safe, idempotent_hint=tool.idempotent
+    )
+    return ListedTool(
+        name=tool.name,
+        description=tool.description,
+        input_schema=tool.parameters,
+        annotations=hints,
+    )
+
+
+def _client_of(ctx: ServerRequestContext[Any]) -> str:
+    user = None if ctx.request is None else ctx.request.scope.get("user")
+    return user.access_token.client_id if isinstance(user, AuthenticatedUser) else _OVER_STREAMS
+
+
+def _key_of(ctx: ServerRequestContext[Any]) -> str | None:
+    meta: dict[str, Any] = {**(ctx.meta or {})}
+    key = meta.get(ID_KEY)
+    if key is None or (isinstance(key, str) and 0 < len(key) <= _MAX_ID and key.isprintable()):
+        return key
+    problem = f"_meta[{ID_KEY!r}] is no id: give a text of 1 to {_MAX_ID} printable characters"
+    raise MCPError(INVALID_PARAMS, problem)
+
+
+async def _invoked(tool: Tool, arguments: dict[str, Any], key: str | None) -> InvocationResult:
+    token = call_id.set(key)
+    call = ToolCall(id=key or "call", name=tool.name, arguments=arguments)
+    try:
+        return await DirectToolInvoker().invoke(call, tools=[tool], idempotency_key=call.id)
+    except ActorsError as exc:
+        return _failed(f"{type(exc).__name__}: {exc}")
+    finally:
+        call_id.reset(token)
+
+
+def _failed(text: str) -> InvocationResult:
+    return InvocationResult(status="error", text=text)
+
+
+def _told(found: InvocationResult) -> CallToolResult:
+    text = found.result(ToolCall(id="call", name="call")).text
+    value = found.structured if isinstance(found.structured, dict) else None
+    return CallToolResult(
+        content=[TextContent(type="text", text=text)],
+        structured_content=value,
+        is_error=found.status != "ok",
+    )

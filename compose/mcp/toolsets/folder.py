@@ -1,0 +1,179 @@
+"""A folder whose files can be opened, and nothing outside of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from secrets import token_hex
+from typing import Final
+
+from actors.errors import ActorsError, ContractError, Facts
+
+MAX_DEPTH: Final = 32
+"""Folders in a path."""
+_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+_FOLDER: Final = _FLAGS | getattr(os, "O_DIRECTORY", 0)
+_FILE: Final = _FLAGS | getattr(os, "O_NONBLOCK", 0)
+"""Not blocking: opening a pipe would wait for its other end."""
+_LINKS: Final = frozenset({errno.ELOOP, errno.ENOTDIR})
+"""Of a part that is a link: as a file, and as a folder."""
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+
+
+class PathRefusedError(Facts, ActorsError):
+    """A path does not lead to a file or a folder below the root.
+
+    Attributes:
+        path: As it was given.
+        problem: What is wrong with it.
+    """
+
+    text = "path {path!r}: {problem}"
+    path: str
+    problem: str
+
+
+class ConfinedFolder:
+    """A root, and the files below it.
+
+    Each part of a path is opened relative to the descriptor of the folder before it, and never through a
+    symbolic link. So no link, no ``..`` and no swap of a part between a check and its use leads out: there is
+    no check apart from the use. The root is the folder that had the name when this was made.
+
+    Args:
+        root: The folder.
+
+    Raises:
+        ContractError: It is no folder, or the system cannot open relative to a descriptor.
+    """
+
+    def __init__(self, root: Path) -> None:
+        if os.open not in os.supports_dir_fd or not hasattr(os, "O_NOFOLLOW"):
+            raise ContractError("files of a folder cannot be served safely on this system")
+        try:
+            self._root = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
+        except OSError as exc:
+            problem = f"--root {root}: {exc.strerror or exc}"
+            raise ContractError(f"{problem}; name a folder that there is") from exc
+        self.path = root.resolve()
+
+    def close(self) -> None:
+        """Close the root."""
+        os.close(self._root)
+
+    @contextmanager
+    def opened(self, path: str) -> Iterator[int]:
+        """Yield the descriptor of a folder.
+
+        Raises:
+            PathRefusedError: See `ConfinedFolder`.
+        """
+        with self._folder(path, _parts(path)) as found:
+            yield found
+
+    def read(self, path: str, offset: int, size: int) -> tuple[bytes, int]:
+        """Return bytes of a regular file, at most `size`, and its size.
+
+        Raises:
+            PathRefusedError: See `ConfinedFolder`; it is no regular file.
+        """
+        *above, name = _parts(path) or ["."]
+        with self._folder(path, above) as folder, _refusing(path):
+            return read_file_of(folder, name, offset, size)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Replace a file, or make it and the folders above it.
+
+        Whoever reads it meanwhile, and whoever finds it after a crash, has either the old content or the new
+        one. A link or a pipe of that name is replaced, not written through.
+
+        Raises:
+            PathRefusedError: See `ConfinedFolder`; a folder has that name.
+        """
+        parts = _parts(path)
+        if not parts:
+            raise PathRefusedError(path, "it is the root: name a file")
+        with self._folder(path, parts[:-1], make=True) as folder, _refusing(path):
+            beside = f".{token_hex(8)}.part"
+            descriptor = os.open(beside, _NEW, 0o666, dir_fd=folder)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(beside, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(beside, dir_fd=folder)
+                raise
+
+    @contextmanager
+    def _folder(self, path: str, parts: list[str], *, make: bool = False) -> Iterator[int]:
+        with ExitStack() as stack:
+            found = self._root
+            for part in parts:
+                with _refusing(path):
+                    if make:
+                        with suppress(FileExistsError):
+                            os.mkdir(part, dir_fd=found)
+                    found = os.open(part, _FOLDER, dir_fd=found)
+                stack.callback(os.close, found)
+            yield found
+
+
+def read_file_of(folder: int, name: str, offset: int = 0, size: int = -1) -> tuple[bytes, int]:
+    """Return bytes of a regular file of a folder, and its size.
+
+    Raises:
+        OSError: There is none, it is a link, or it is none such.
+    """
+    with os.fdopen(os.open(name, _FILE, dir_fd=folder), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(0, "it is no regular file")
+        file.seek(offset)
+        return file.read(size), found.st_size
+
+
+def walk(folder: int, *, depth: int = MAX_DEPTH, above: str = "") -> Iterator[tuple[str, int, str]]:
+    """Yield each regular file below a folder: its path, the descriptor of its folder, its name; sorted."""
+    with os.scandir(folder) as found:
+        entries = sorted(found, key=lambda one: one.name)
+    for one in entries:
+        if one.is_file(follow_symlinks=False):
+            yield f"{above}{one.name}", folder, one.name
+        elif one.is_dir(follow_symlinks=False) and depth > 0:
+            try:
+                inner = os.open(one.name, _FOLDER, dir_fd=folder)
+            except OSError:
+                continue  # it is gone, or may not be read
+            try:
+                yield from walk(inner, depth=depth - 1, above=f"{above}{one.name}/")
+            finally:
+                os.close(inner)
+
+
+def _parts(path: str) -> list[str]:
+    if path.startswith("/") or "\x00" in path or "\\" in path:
+        raise PathRefusedError(path, "give it relative to the root, with / between its parts")
+    parts = [part for part in path.split("/") if part not in {"", "."}]
+    if ".." in parts:
+        raise PathRefusedError(path, "it has .. in it: give it relative to the root")
+    if len(parts) > MAX_DEPTH:
+        raise PathRefusedError(path, f"it has more than {MAX_DEPTH} parts")
+    return parts
+
+
+@contextmanager
+def _refusing(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, UnicodeError) as exc:
+        problem = getattr(exc, "strerror", None) or str(exc)
+        is_link = isinstance(exc, OSError) and exc.errno in _LINKS
+        problem = "it is, or leads through, a symbolic link or no folder" if is_link else problem
+        raise PathRefusedError(path, problem) from exc

@@ -1,0 +1,137 @@
+"""Flows and agents as tools: a call is a run, and one with the client's id is the same run ever after."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors import AgentId, Runtime
+from actors.errors import ContractError
+from actors.kernel.runtime.scheduler import RunStatus
+from compose.assembly.runtime import build_postgres_runtime
+from compose.assembly.settings import Settings
+from compose.cli import run
+from compose.commands.output import Exit
+from compose.host.loader import ServeError
+from compose.mcp.process import WorkerOptions
+from compose.mcp.runs import RunTools, agents_of
+from tests.integration.mcp_worker import served
+from tests.integration.mcp_worker.served import Echo
+from tests.integration.mcp_worker.test_worker_http import client_at, worker
+from tests.integration.mcp_worker.test_worker_toolsets import client_of, text_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from actors.kernel.agent.tools import Tool
+    from tests.harness.servers import TestPostgres
+
+ID: Any = {"callboard/id": "order-7"}
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    """An agent that has had no run."""
+    Echo.begun, Echo.is_free = [], asyncio.Event()
+
+
+def tools_of(runtime: Runtime, wait_s: float = 20) -> list[Tool]:
+    """All that is served here, as tools."""
+    runs = RunTools(runtime, wait_s)
+    agents = agents_of("served:agents", served.agents)
+    return [*runs.of_flows(served.flows), *runs.of_agents(agents), runs.result(["echo", "shop"])]
+
+
+@pytest.mark.item(471)
+@pytest.mark.postgres
+async def test_a_client_that_comes_back_has_the_result_of_its_run(
+    postgres_server: TestPostgres, schema: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It disconnects within a call, its worker ends, and it asks another worker with the same id."""
+    tokens = tmp_path / "mcp.token"
+    tokens.write_text("a-token-of-sixteen")
+    url, chosen = postgres_server.url, Settings(postgres_url=postgres_server.url, db_schema=schema)
+    asked: Any = {"key": "a", "message": "wait"}
+    async with (
+        build_postgres_runtime(url, settings=chosen) as host,
+        build_postgres_runtime(url, settings=chosen, client="mcp", serve=False) as client,
+    ):
+        await host.register_type("echo", Echo)
+        async with (
+            worker(tools_of(client), tokens, caplog) as at,
+            client_at(at, "a-token-of-sixteen") as one,
+            asyncio.TaskGroup() as group,
+        ):
+            call = group.create_task(one.call_tool("echo", asked, meta=ID))
+            async with asyncio.timeout(20):
+                while not Echo.begun:  # noqa: ASYNC110 - in another runtime
+                    await asyncio.sleep(0)
+            call.cancel()
+        Echo.is_free.set()
+        async with (
+            worker(tools_of(client), tokens, caplog) as at,
+            client_at(at, "a-token-of-sixteen") as one,
+        ):
+            first = await one.call_tool("echo", asked, meta=ID)
+            again = await one.call_tool("echo", asked, meta=ID)
+
+    assert (first.structured_content or {})["output"] == {"said": "wait", "to": "a"}
+    assert again.structured_content == first.structured_content
+    assert len(Echo.begun) == 1
+
+
+@pytest.mark.item(471)
+async def test_a_call_without_an_id_is_a_run_of_its_own() -> None:
+    """It is cancelled with its call; one that takes long is waited for by another tool."""
+    async with Runtime() as runtime:
+        await runtime.register_type("echo", Echo)
+        await served.flows.register(runtime)
+        async with client_of(tools_of(runtime, wait_s=0.05)) as client:
+            wrong = await client.call_tool("echo", {"key": "a"})
+            open_ = await client.call_tool("echo", {"key": "a", "message": "wait"})
+            told: Any = open_.structured_content
+            foreign = await client.call_tool("run_result", {"run": "nothing"})
+            Echo.is_free.set()
+            ended = await client.call_tool("run_result", {"run": told["run"]})
+            flow = [await client.call_tool("double", {"number": 1}, meta=ID) for _ in "ab"]
+            Echo.is_free.clear()
+            before = len(Echo.begun)
+        async with client_of(tools_of(runtime)) as client, asyncio.TaskGroup() as group:
+            call = group.create_task(client.call_tool("echo", {"key": "b", "message": "wait"}))
+            while len(Echo.begun) == before:  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0)
+            call.cancel()
+        cancelled = await runtime.wait(Echo.begun[-1])
+
+    assert "message: give it" in text_of(wrong)
+    assert told["status"] == "open"
+    assert "no run 'nothing'" in text_of(foreign)
+    assert (ended.structured_content or {})["output"] == {"said": "wait", "to": "a"}
+    assert flow[0].structured_content == flow[1].structured_content
+    assert cancelled.status is RunStatus.CANCELLED
+
+
+@pytest.mark.item(471)
+def test_what_cannot_be_served_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is served, in one line."""
+    with pytest.raises(ContractError, match="there are files, web, shell"):
+        WorkerOptions(toolsets=("nonsense",))
+    with pytest.raises(ServeError, match="does not say which agents"):
+        agents_of("m:app", lambda runtime: runtime)
+    with pytest.raises(ServeError, match="is not an agent"):
+        agents_of("m:app", [7])
+    assert agents_of("m:app", [Echo(AgentId("echo", "1"))]) == {"echo": [AgentId("echo", "1")]}
+    for options, said in {
+        (): "there is nothing to serve",
+        ("--token-file", "x"): "say --http HOST:PORT, too",
+        ("--http", "127.0.0.1:0"): "--http needs --token-file",
+        ("--toolsets", "files", "--root", "nowhere"): "name a folder that there is",
+        ("--flows", f"{served.__name__}:agents"): "there are no flows in it",
+    }.items():
+        capsys.readouterr()
+        assert run(["mcp-worker", *options]) == Exit.USAGE
+        out, err = capsys.readouterr()
+        assert said in err
+        assert out == ""

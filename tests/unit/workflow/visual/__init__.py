@@ -1,0 +1,1 @@
+"""VisualFlow: its passes, its nodes, and whole flows."""

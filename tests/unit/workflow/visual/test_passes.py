@@ -1,0 +1,184 @@
+"""The passes of the compiler: what each makes of a drawing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors.workflow.visual.drawing import Drawing, FindingList
+from actors.workflow.visual.entries import with_routes
+from actors.workflow.visual.lowering import without_limited_wires, without_reroutes
+from actors.workflow.visual.reading import read_drawing
+from tests.unit.workflow.visual.drawn import edges, flow, literal, node
+
+ROUTES = [
+    {"key": "true", "sourceNodeId": "i", "sourceHandle": "true"},
+    {"key": "false", "sourceNodeId": "i", "sourceHandle": "false"},
+]
+OTHER = {"prompt": {"false": {"sourceNodeId": "b", "sourceHandle": "value"}}}
+
+
+def drawing_of(drawn: dict[str, Any]) -> Drawing:
+    """Return a flow that can be read."""
+    findings = FindingList("f")
+    found = read_drawing(drawn, findings)
+    assert findings.found == []
+    return found
+
+
+def told(drawing: Drawing) -> list[str]:
+    """Return the wires of a drawing in words."""
+    return [
+        f"{one.source}.{one.out} > {one.target}.{one.into}"
+        + ("" if one.route is None else f" [{one.route}]")
+        for one in drawing.wires
+    ]
+
+
+def choosing(**ask: Any) -> dict[str, Any]:
+    """Return a flow with two ways into a question."""
+    return flow(
+        node("i", "if"),
+        literal("a", "A"),
+        literal("b", "B"),
+        node("q", "ask_user", "prompt", **ask),
+        wires=edges("s > i", "i.true > q", "i.false > q", "a.value > q.prompt"),
+    )
+
+
+@pytest.mark.item(464)
+def test_reroutes_become_wires() -> None:
+    """Chains of them, also where a value by route comes from one; one without a source leads nowhere."""
+    override = {"x": {"k": {"sourceNodeId": "r2", "sourceHandle": "out"}}}
+    drawn = flow(
+        literal("a", 1),
+        node("r1", "reroute"),
+        node("r2", "reroute"),
+        node("r3", "reroute"),
+        node("q", "ask_user", inputRouteOverrides=override),
+        wires=edges("a.value > r1.in", "r1.out > r2.in", "r2.out > q.prompt", "r3.out > q.choices"),
+    )
+    findings = FindingList("f")
+    found = without_reroutes(drawing_of(drawn), findings)
+
+    assert told(found) == ["a.value > q.prompt"]
+    assert [*found.nodes] == ["s", "a", "q"]
+    source = {"sourceNodeId": "a", "sourceHandle": "value"}
+    assert found.nodes["q"].data["inputRouteOverrides"] == {"x": {"k": source}}
+    assert findings.found == []
+
+
+@pytest.mark.parametrize(
+    ("wires", "words"),
+    [
+        (["s > r", "a.value > q.prompt"], "execution goes through a reroute"),
+        (["a.value > r.in", "s.x > r.in"], "the reroute has another source, too"),
+        (["r.out > t.in", "t.out > r.in"], "lead round in a circle"),
+    ],
+)
+def test_reroutes_that_are_wrong(wires: list[str], words: str) -> None:
+    """Each is named."""
+    nodes = [literal("a", 1), node("r", "reroute"), node("t", "reroute"), node("q", "ask_user")]
+    findings = FindingList("f")
+    without_reroutes(drawing_of(flow(*nodes, wires=edges(*wires))), findings)
+    assert any(words in one.problem for one in findings.found)
+
+
+@pytest.mark.item(465)
+def test_the_value_of_a_pin_by_route_is_a_node() -> None:
+    """It has an input for each route with a value of its own, and the wire of the pin for all others."""
+    findings = FindingList("f")
+    drawn = choosing(entryRoutes=ROUTES, inputRouteOverrides=OTHER)
+    found = with_routes(drawing_of(drawn), findings)
+
+    assert findings.found == []
+    assert told(found) == [
+        "s.exec-out > i.exec-in",
+        "i.true > q.exec-in [0]",
+        "i.false > q.exec-in [1]",
+        "a.value > path_mux:q.prompt.fallback",
+        "b.value > path_mux:q.prompt.in1",
+        "path_mux:q.prompt.out > q.prompt",
+    ]
+    assert found.nodes["path_mux:q.prompt"].data == {"target": "q"}
+
+
+def test_several_ways_in_without_values_of_their_own_are_left_as_they_are() -> None:
+    """Nothing depends on the way."""
+    drawing = drawing_of(choosing())
+    assert with_routes(drawing, FindingList("f")) == drawing
+
+
+@pytest.mark.item(465)
+@pytest.mark.parametrize(
+    ("routes", "overrides", "words"),
+    [
+        ([ROUTES[0], {**ROUTES[1], "sourceHandle": "maybe"}], {}, "no edge comes from i.maybe"),
+        ([ROUTES[0]], {}, "they lack the edge from i.false"),
+        ([ROUTES[0], {**ROUTES[1], "key": "true"}], {}, "the key 'true' twice"),
+        (
+            ROUTES,
+            {"prompt": {"no": OTHER["prompt"]["false"]}},
+            "route 'no', which it does not have",
+        ),
+        (
+            ROUTES,
+            {"prompt": {"true": {"sourceNodeId": "z", "sourceHandle": "v"}}},
+            "comes from 'z', which is no node",
+        ),
+    ],
+)
+def test_stale_routes_are_refused(routes: Any, overrides: Any, words: str) -> None:
+    """They are those of another drawing, and would choose wrong values."""
+    findings = FindingList("f")
+    drawn = choosing(entryRoutes=routes, inputRouteOverrides=overrides)
+    with_routes(drawing_of(drawn), findings)
+    assert any(words in one.problem for one in findings.found)
+    assert {one.pointer.rpartition("/data")[0] for one in findings.found} == {"/nodes/4"}
+
+
+@pytest.mark.item(464)
+def test_a_limit_of_a_wire_is_a_node() -> None:
+    """At the limit the other way of an if is gone; routes into the targets keep their keys in step."""
+    drawn = choosing(entryRoutes=ROUTES, inputRouteOverrides=OTHER)
+    drawn["edges"][2]["data"] = {"loopLimit": {"max": 2}}
+    findings = FindingList("f")
+    found = without_limited_wires(drawing_of(drawn), findings)
+
+    limit = "loop-limit:i.false->q"
+    assert told(found) == [
+        "s.exec-out > i.exec-in",
+        "i.true > q.exec-in",
+        "a.value > q.prompt",
+        f"i.false > {limit}.exec-in",
+        f"{limit}.again > q.exec-in",
+        f"{limit}.limit_reached > q.exec-in",
+    ]
+    assert found.nodes[limit].data == {"pinDefaults": {"max": 2}}
+    routed = with_routes(found, findings)
+    assert findings.found == []
+    assert f"{limit}.again > q.exec-in [1]" in told(routed)
+    assert "b.value > path_mux:q.prompt.in1" in told(routed)
+
+
+def test_values_for_a_limited_edge_without_a_list_of_routes() -> None:
+    """Their key is that of the edge, and becomes that of the node in it."""
+    by_edge = {"prompt": {"i::false": OTHER["prompt"]["false"]}}
+    drawn = choosing(inputRouteOverrides=by_edge)
+    drawn["edges"][2]["data"] = {"loopLimit": {"max": 2}}
+    findings = FindingList("f")
+    found = with_routes(without_limited_wires(drawing_of(drawn), findings), findings)
+    assert findings.found == []
+    assert "b.value > path_mux:q.prompt.in1" in told(found)
+
+
+@pytest.mark.parametrize(("place", "limit"), [(3, {"max": 2}), (2, {"max": "x"}), (2, 3)])
+def test_a_limit_that_cannot_be_used(place: int, limit: Any) -> None:
+    """One of a wire of data, or one that is no number."""
+    drawn = choosing()
+    drawn["edges"][place]["data"] = {"loopLimit": limit}
+    findings = FindingList("f")
+    without_limited_wires(drawing_of(drawn), findings)
+    (found,) = findings.found
+    assert found.pointer == f"/edges/{place}"

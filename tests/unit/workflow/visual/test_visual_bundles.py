@@ -1,0 +1,118 @@
+"""VisualFlow in bundles, at the command line and on hosts' folders."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.runtime import Runtime
+from actors.workflow import FlowError, FlowRuns
+from actors.workflow.bundles import (
+    WorkflowBundleError,
+    WorkflowBundleRegistry,
+    open_workflow_bundle,
+    pack_workflow_bundle,
+)
+from compose.commands.output import Exit
+from compose.host.loader import find_served, serve_all
+from tests.unit.workflow.test_bundles import files_of, zipped
+from tests.unit.workflow.test_flows_commands import told
+from tests.unit.workflow.visual.drawn import edges, flow, node, reading, runtime
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CHILD: dict[str, Any] = {
+    **flow(
+        reading("n", "n"),
+        node("two", "multiply", pinDefaults={"b": 2}),
+        node("e", "on_flow_end", "double"),
+        wires=edges("s > e", "n.value > two.a", "two.result > e.double"),
+    ),
+    "id": "child",
+}
+ROOT: dict[str, Any] = {
+    **flow(
+        reading("n", "n"),
+        node("c", "subflow", "n", subflowId="child"),
+        node("e", "on_flow_end", "x"),
+        wires=edges("s > c", "c > e", "n.value > c.n", "c.double > e.x"),
+    ),
+    "id": "root",
+    "name": "The root",
+    "interfaces": ["chat"],
+}
+ROOT["nodes"][2]["data"]["outputs"] = [{"id": "double"}]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with two flows."""
+    for one in (ROOT, CHILD):
+        (tmp_path / f"{one['id']}.json").write_text(json.dumps(one), encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.item(464, 467, 468)
+def test_a_flow_is_packed_with_its_sub_flows_and_runs(folder: Path) -> None:
+    """The same bytes each time; a sub-flow is that of the same bundle."""
+    out = folder / "root.flow"
+    pack_workflow_bundle(folder / "root.json", out, bundle_version="2")
+    raw = out.read_bytes()
+    bundle = pack_workflow_bundle(folder / "root.json", out, bundle_version="2")
+    assert out.read_bytes() == raw
+    assert bundle.manifest.entry.name == "The root"
+    assert bundle.manifest.entry.interfaces == ("chat",)
+    assert bundle.flow_json("child") == CHILD
+    specs = {one.workflow_id: one for one in bundle.specs()}
+    assert sorted(specs) == ["root@2", "root@2.child"]
+    driver = runtime(*specs.values())
+    run_id = driver.start(specs["root@2"], vars={"n": 4})
+    assert driver.tick(specs["root@2"], run_id).output == {"success": True, "x": 8}
+
+
+@pytest.mark.item(468)
+def test_a_sub_flow_that_is_not_there_is_named(folder: Path) -> None:
+    """And one with mistakes; nothing is written."""
+    out = folder / "root.flow"
+    (folder / "child.json").write_text(json.dumps({**CHILD, "entryNode": "x"}), encoding="utf-8")
+    with pytest.raises(FlowError, match=r"child\.json#/entryNode: there is no node 'x'"):
+        pack_workflow_bundle(folder / "root.json", out, bundle_version="2")
+    (folder / "child.json").unlink()
+    with pytest.raises(WorkflowBundleError, match="refers to flow 'child'"):
+        pack_workflow_bundle(folder / "root.json", out, bundle_version="2")
+    assert not out.exists()
+
+
+@pytest.mark.item(469)
+def test_a_bundle_with_a_wrong_drawing_is_not_installed(tmp_path: Path) -> None:
+    """One in which nothing is drawn yet is kept."""
+    registry = WorkflowBundleRegistry(tmp_path)
+    unknown = {**CHILD, "nodes": [*CHILD["nodes"][:1], {"id": "n", "type": "agent"}]}
+    unknown["edges"] = edges("s > n")
+    with pytest.raises(FlowError, match="nothing here executes the type 'agent'"):
+        registry.install_bytes(zipped(files_of({"flows/child.json": json.dumps(unknown).encode()})))
+    empty = json.dumps({"id": "child", "nodes": [], "edges": []}).encode()
+    registry.install_bytes(zipped(files_of({"flows/child.json": empty})))
+    with pytest.raises(FlowError, match="no node that execution could begin with"):
+        open_workflow_bundle(zipped(files_of({"flows/child.json": empty}))).specs()
+
+
+@pytest.mark.item(464)
+async def test_commands_and_hosts_take_drawings(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are checked and drawn; a host serves those of a folder."""
+    assert told(capsys, "check", folder / "root.json")[0] == Exit.OK
+    (folder / "wrong.json").write_text(json.dumps({**ROOT, "entryNode": "x"}), encoding="utf-8")
+    code, text = told(capsys, "check", folder / "wrong.json")
+    assert (code, "wrong.json#/entryNode: there is no node 'x'" in text) == (Exit.FAILED, True)
+    (folder / "wrong.json").unlink()
+    code, text = told(capsys, "draw", folder / "root.json")
+    assert (code, "<svg" in text) == (Exit.OK, True)
+    async with Runtime() as host:
+        await serve_all(host, {"f": find_served(str(folder))})
+        run_id = await FlowRuns(host, "flows").start("root", vars={"n": 5})
+        assert await host.result(run_id) == {"success": True, "x": 10}

@@ -19,10 +19,10 @@ from actors.workflow import (
     StepPlan,
     WorkflowSpec,
     get_artifact_id,
+    load_flow,
     tool_calls,
 )
 from actors.workflow.actor import graph_run
-from actors.workflow.documents.reading import load_flow
 from actors.workflow.memory.evidence import evidence_in, evidence_of
 from actors.workflow.memory.spans import spans_of
 from persistence.files import FileArtifactStore

@@ -82,3 +82,17 @@ async def test_the_commands_of_the_readme_do_what_it_says(tmp_path: Path) -> Non
 
     assert len(wanted) >= 4
     assert [(want, one) for want, one in zip(wanted, said, strict=True) if want not in one] == []
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl: install it")
+async def test_the_flow_of_the_readme_is_served(fleet: Hosts, tmp_path: Path) -> None:
+    """The file that it shows is all that a server needs; the command starts a run of it."""
+    (flow,) = blocks("README.md", "yaml")
+    (tmp_path / "leave.yaml").write_text(flow, encoding="utf-8")
+    ((serve, *commands),) = [block.splitlines() for block in blocks("README.md", "bash")]
+    _, url = await fleet.web(str(tmp_path / "leave.yaml"))
+    script = "\n".join(commands).replace(ADDRESS, url.removeprefix("http://"))
+    (said,) = await typed(f"{script}\nprintf '\\0'", tmp_path)
+
+    assert serve.startswith("callboard serve leave.yaml ")
+    assert '"status":"running"' in said

@@ -167,9 +167,8 @@ def host_report(rows: Sequence[Row], known: Sequence[ShardLease]) -> HostReport:
     """Compare what the database says this host owns with what the host thinks."""
     now: datetime = rows[0]["now"]
     owned = {ShardId(row["shard"]): row["epoch"] for row in rows if row["shard"] is not None}
-    thought = {lease.shard for lease in known}
     return HostReport(
-        unknown=tuple(sorted(shard for shard in owned if shard not in thought)),
+        unknown=tuple(sorted(ShardId(row["shard"]) for row in _unread(rows, known))),
         lost=tuple(lease for lease in known if owned.get(lease.shard) != lease.epoch),
         now=now,
         surplus=_surplus(rows),
@@ -180,12 +179,16 @@ def unread_leases(
     rows: Sequence[Row], known: Sequence[ShardLease], owner: HostIncarnation, lease: timedelta
 ) -> list[ShardLease]:
     """Return the leases of shards that the database gave to this host, and the host does not know yet."""
-    thought = {lease.shard for lease in known}
     return [
         ShardLease(ShardId(row["shard"]), owner, row["epoch"], row["now"] + lease)
-        for row in rows
-        if row["shard"] is not None and row["shard"] not in thought
+        for row in _unread(rows, known)
     ]
+
+
+def _unread(rows: Sequence[Row], known: Sequence[ShardLease]) -> list[Row]:
+    """Return the rows of shards that the host does not know."""
+    thought = {None, *(lease.shard for lease in known)}
+    return [row for row in rows if row["shard"] not in thought]
 
 
 def _surplus(rows: Sequence[Row]) -> tuple[Surplus, ...]:

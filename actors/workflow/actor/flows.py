@@ -17,23 +17,13 @@ from actors.workflow.actor.terms import FlowTerms
 from actors.workflow.handlers import EffectHandlers, Handler, fitted
 from actors.workflow.machine.limits import RuntimeConfig
 from actors.workflow.machine.policy import EffectPolicy, RetryPolicy
+from actors.workflow.machine.requests import ANSWERED
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.memory.compaction import summarizing
 from actors.workflow.memory.effects import MEMORY_EFFECTS, MemoryEffects
 from actors.workflow.memory.owners import OwnMemoryOnly
 
-BUILT_IN: Final = frozenset(
-    {
-        EffectType.WAIT_EVENT,
-        EffectType.WAIT_UNTIL,
-        EffectType.ASK_USER,
-        EffectType.ANSWER_USER,
-        EffectType.EMIT_EVENT,
-        EffectType.START_SUBWORKFLOW,
-        EffectType.VARS_QUERY,
-        *MEMORY_EFFECTS,
-    }
-)
+BUILT_IN: Final = ANSWERED | MEMORY_EFFECTS | {EffectType.EMIT_EVENT, EffectType.START_SUBWORKFLOW}
 """Effects that need no handler of the host."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from actors.workflow.bundles.manifest import (
 )
 from actors.workflow.documents.compiling import compile_document
 from actors.workflow.documents.document import FlowDocument, FlowNode
-from actors.workflow.documents.reading import read_data, read_flow
+from actors.workflow.documents.reading import document_of, read_data
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.visual.compiling import compile_drawing
 from actors.workflow.visual.reading import is_visualflow
@@ -53,7 +53,7 @@ class WorkflowBundle:
             FlowError: It is no JSON.
         """
         data = self._data(flow_id)
-        return data if is_visualflow(data) else self._document(flow_id).to_dict()
+        return data if is_visualflow(data) else document_of(data, self._file(flow_id)).to_dict()
 
     def check(self) -> None:
         """Check all flows. A VisualFlow without a node is kept: nobody has drawn anything in it yet.
@@ -61,9 +61,10 @@ class WorkflowBundle:
         Raises:
             FlowError: All mistakes of the first flow that has some.
         """
-        for flow_id, path in self.manifest.flows.items():
-            if not _is_empty(self.files[path]):
-                self.spec(flow_id)
+        for flow_id in self.manifest.flows:
+            data = self._data(flow_id)
+            if not is_visualflow(data) or data["nodes"]:
+                self._compiled(flow_id, data)
 
     def specs(self) -> list[WorkflowSpec]:
         """Return all flows as graphs.
@@ -83,20 +84,15 @@ class WorkflowBundle:
             WorkflowBundleError: The bundle has none of this id.
             FlowError: All mistakes of the flow.
         """
-        names = {one: self._name(one) for one in self.manifest.flows}
-        if is_visualflow(data := self._data(flow_id)):
-            spec, _ = compile_drawing(data, self._file(flow_id), names)
-            return WorkflowSpec(names[flow_id], spec.entry_node, spec.nodes, spec.reducers)
-        document = self._document(flow_id)
-        nodes = {
-            name: node.model_copy(update={"flow": names[node.flow]})
-            if isinstance(node, FlowNode) and node.flow in names
-            else node
-            for name, node in document.nodes.items()
-        }
-        document = document.model_copy(update={"nodes": nodes})
-        spec, _ = compile_document(document, self._file(flow_id))
-        return WorkflowSpec(names[flow_id], spec.entry_node, spec.nodes, spec.reducers)
+        return self._compiled(flow_id, self._data(flow_id))
+
+    def _compiled(self, flow_id: str, data: Any) -> WorkflowSpec:
+        names, file = {one: self._name(one) for one in self.manifest.flows}, self._file(flow_id)
+        if is_visualflow(data):
+            spec, _ = compile_drawing(data, file, names)
+        else:
+            spec, _ = compile_document(_renamed(document_of(data, file), names), file)
+        return replace(spec, workflow_id=names[flow_id])
 
     def _name(self, flow_id: str) -> str:
         ref = self.manifest.ref
@@ -104,9 +100,6 @@ class WorkflowBundle:
 
     def _file(self, flow_id: str) -> str:
         return f"{self.manifest.ref}/{self.manifest.flows[flow_id]}"
-
-    def _document(self, flow_id: str) -> FlowDocument:
-        return read_flow(self._data(flow_id), file=self._file(flow_id))
 
     def _data(self, flow_id: str) -> Any:
         path = self.manifest.flows.get(flow_id)
@@ -118,12 +111,15 @@ class WorkflowBundle:
         return read_data(self.files[path], self._file(flow_id))
 
 
-def _is_empty(raw: bytes) -> bool:
-    try:
-        data = json.loads(raw)
-    except (ValueError, RecursionError):
-        return False  # it is said what is wrong with it
-    return is_visualflow(data) and not data["nodes"]
+def _renamed(document: FlowDocument, names: Mapping[str, str]) -> FlowDocument:
+    """Return a document whose references have these names, where there is one."""
+    nodes = {
+        name: node.model_copy(update={"flow": names[node.flow]})
+        if isinstance(node, FlowNode) and node.flow in names
+        else node
+        for name, node in document.nodes.items()
+    }
+    return document.model_copy(update={"nodes": nodes})
 
 
 def manifest_of(path: Path) -> WorkflowBundleManifest:

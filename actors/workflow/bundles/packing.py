@@ -16,14 +16,13 @@ from actors.workflow.bundles.bundle import MANIFEST, WorkflowBundle, open_workfl
 from actors.workflow.bundles.manifest import WorkflowBundleEntrypoint, WorkflowBundleError
 from actors.workflow.documents.compiling import compile_document
 from actors.workflow.documents.document import FlowNode
-from actors.workflow.documents.reading import read_data, read_flow
+from actors.workflow.documents.reading import ENDINGS, document_of, read_data
 from actors.workflow.visual.compiling import compile_drawing
 from actors.workflow.visual.loading import subflows_of
 from actors.workflow.visual.reading import is_visualflow
 
 _WHEN: Final = (1980, 1, 1, 0, 0, 0)
 """The time of each file in a zip file, so that equal contents are equal bytes."""
-_ENDINGS: Final = (".json", ".yaml", ".yml")
 _SHOWN: Final = ("name", "version")
 """Of a VisualFlow."""
 
@@ -112,7 +111,7 @@ def _read(path: Path) -> _FlowFile:
         title, version = (one if isinstance(one, str) else None for one in map(data.get, _SHOWN))
         below = dict.fromkeys(subflows_of(data), "a subflow node")
         return _FlowFile(path, spec.workflow_id, title, version, faces, below, data)
-    document = read_flow(data, file=str(path))
+    document = document_of(data, str(path))
     compile_document(document, str(path))
     below = {
         node.flow: f"node {name!r}"
@@ -148,7 +147,7 @@ def _with_references(root: _FlowFile, folder: Path) -> dict[str, _FlowFile]:
 def _file_of(flow_id: str, folder: Path) -> Path | None:
     if "/" in flow_id or "\\" in flow_id:
         return None
-    paths = (folder / f"{flow_id}{ending}" for ending in _ENDINGS)
+    paths = (folder / f"{flow_id}{ending}" for ending in ENDINGS)
     return next((path for path in paths if path.is_file()), None)
 
 

@@ -71,16 +71,16 @@ class DocumentNode:
 
 def effect_step(name: str, node: EffectNode, given: Template) -> Step:
     """Return the step of an effect."""
-    kind = EffectType(node.effect)
+    kind, mode, key = EffectType(node.effect), EffectMode(node.mode), result_key_of(name, node)
     behind = name + TIMEOUT_MARK if node.on_timeout else node.next
+    more: dict[str, Any] = {}
+    if node.deadline is not None:
+        more["timeout_s"] = node.deadline
+    if node.retry is not None:
+        more["retry"] = {"max_attempts": node.retry}
 
     def step(run: RunState, scope: NodeScope) -> StepPlan:
-        payload = given.value(scope)
-        if node.deadline is not None:
-            payload = payload | {"timeout_s": node.deadline}
-        if node.retry is not None:
-            payload = payload | {"retry": {"max_attempts": node.retry}}
-        effect = Effect(kind, payload, result_key_of(name, node), EffectMode(node.mode))
+        effect = Effect(kind, given.value(scope) | more, key, mode)
         return StepPlan(run.current_node, effect=effect, next_node=behind)
 
     return step

@@ -10,16 +10,16 @@ from typing import Any, ClassVar, Final
 
 from pydantic import ValidationError
 
-from actors.workflow.documents.compiling import compile_document
 from actors.workflow.documents.document import KINDS, MEANINGS, FlowDocument
 from actors.workflow.documents.findings import MOST_FINDINGS, FlowError, FlowFinding, pointer
-from actors.workflow.machine.spec import WorkflowSpec
 
 LARGEST: Final = 8 * 2**20
 """Bytes of a document."""
 DEEPEST: Final = 100
 """Levels of a document."""
 _YAML: Final = (".yaml", ".yml")
+ENDINGS: Final = (".json", *_YAML)
+"""Of the names of documents."""
 _SCALARS: Final = (
     ("null", re.compile(r"(?:null|~|)$"), ["n", "~", ""]),
     ("bool", re.compile(r"(?:true|false)$"), list("tf")),
@@ -33,53 +33,30 @@ _SCALARS: Final = (
 """The texts of YAML that are not texts: those of JSON."""
 
 
-def load_document(
-    source: str | Path | bytes | Mapping[str, Any], *, file: str | None = None
-) -> WorkflowSpec:
-    """Return the graph of a flow document.
-
-    Args:
-        source: The path of a file, or the document: bytes (JSON), or JSON data.
-        file: Its name in findings; None: the path, or ``flow``.
-
-    Raises:
-        FlowError: All mistakes of the document.
-        OSError: The file cannot be read.
-    """
-    document = read_flow(source, file=file)
-    return compile_document(document, file or name_of(source))[0]
-
-
 def read_flow(
     source: str | Path | bytes | Mapping[str, Any], *, file: str | None = None
 ) -> FlowDocument:
-    """Return a flow document. Its ways and expressions are looked at by `load_document` and `check_document`.
+    """Return a flow document. The compiler looks at its ways and expressions.
 
     Raises:
         FlowError: It is none.
         OSError: The file cannot be read.
     """
     name = file or name_of(source)
-    data = read_data(source, name)
+    return document_of(read_data(source, name), name)
+
+
+def document_of(data: Any, name: str) -> FlowDocument:
+    """Return JSON data, called `name` in findings, as a flow document.
+
+    Raises:
+        FlowError: It is none.
+    """
     try:
         return FlowDocument.model_validate(data)
     except ValidationError as exc:
         found = [_finding(name, error, data) for error in exc.errors(include_url=False)]
         raise FlowError(tuple(found[:MOST_FINDINGS])) from None
-
-
-def check_document(
-    source: str | Path | bytes | Mapping[str, Any], *, file: str | None = None
-) -> list[FlowFinding]:
-    """Return all mistakes and warnings of a document.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
-    try:
-        return compile_document(read_flow(source, file=file), file or name_of(source))[1]
-    except FlowError as exc:
-        return [*exc.findings]
 
 
 def read_data(source: str | Path | bytes | Mapping[str, Any], name: str) -> Any:

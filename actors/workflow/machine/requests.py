@@ -135,3 +135,5 @@ _ANSWERS: Final[dict[EffectType, Callable[[RunState, OpenStep, str], EffectOutco
     EffectType.ANSWER_USER: _answer_user,
     EffectType.VARS_QUERY: _vars_query,
 }
+ANSWERED: Final = frozenset(_ANSWERS)
+"""The effects that `outcome_of` answers."""

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from actors.workflow.documents.compiling import compile_document
 from actors.workflow.documents.findings import FlowError, FlowFinding
-from actors.workflow.documents.reading import check_document, load_document, name_of, read_data
+from actors.workflow.documents.reading import document_of, name_of, read_data
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.visual.compiling import compile_drawing
 from actors.workflow.visual.drawing import FindingList
@@ -78,11 +79,7 @@ def load_flow(source: FlowSource, *, file: str | None = None) -> WorkflowSpec:
         FlowError: All mistakes of the flow.
         OSError: The file cannot be read.
     """
-    name = file or name_of(source)
-    data = read_data(source, name)
-    if is_visualflow(data):
-        return compile_drawing(data, name)[0]
-    return load_document(data if isinstance(data, Mapping) else source, file=name)
+    return _compiled(source, file)[0]
 
 
 def check_flow(source: FlowSource, *, file: str | None = None) -> list[FlowFinding]:
@@ -91,11 +88,15 @@ def check_flow(source: FlowSource, *, file: str | None = None) -> list[FlowFindi
     Raises:
         OSError: The file cannot be read.
     """
-    name = file or name_of(source)
     try:
-        data = read_data(source, name)
-        if is_visualflow(data):
-            return compile_drawing(data, name)[1]
+        return _compiled(source, file)[1]
     except FlowError as exc:
         return [*exc.findings]
-    return check_document(data if isinstance(data, Mapping) else source, file=name)
+
+
+def _compiled(source: FlowSource, file: str | None) -> tuple[WorkflowSpec, list[FlowFinding]]:
+    name = file or name_of(source)
+    data = read_data(source, name)
+    if is_visualflow(data):
+        return compile_drawing(data, name)
+    return compile_document(document_of(data, name), name)

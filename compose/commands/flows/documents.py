@@ -111,18 +111,15 @@ def _spec_in(file: Path, flow: str | None) -> WorkflowSpec:
 
 
 def _drawn(spec: WorkflowSpec, file: Path) -> str:
-    from compose.web.pages.graphs.drawing import GraphMarks, layout_of, standalone, svg_of  # noqa: PLC0415 - of an extra
-    from compose.web.pages.graphs.node_facts import facts_of  # noqa: PLC0415
+    from compose.web.pages.graphs.drawing import GraphMarks, standalone, svg_of  # noqa: PLC0415 - of an extra
+    from compose.web.pages.graphs.flow_shelf import shown_flow  # noqa: PLC0415
 
-    facts = facts_of(spec, RetryPolicy())
-    nodes = sorted(facts, key=lambda one: one.name != spec.entry_node)
-    edges = [(one.name, target) for one in nodes for target in one.goes_to]
-    layout = layout_of([one.name for one in nodes], edges)
-    if layout is None:
+    shown = shown_flow(spec, RetryPolicy())
+    if shown.layout is None:
         problem = f"{file}: it is too large to be drawn, or the package graphlay is not installed"
         raise NoDataError(f"{problem}. Install callboard[web]")
-    notes = {one.name: one.kind for one in nodes}
-    return standalone(svg_of(layout, GraphMarks(notes=notes), title=spec.workflow_id))
+    notes = {one.name: one.kind for one in shown.nodes}
+    return standalone(svg_of(shown.layout, GraphMarks(notes=notes), title=spec.workflow_id))
 
 
 def _checked(file: Path) -> list[FlowFinding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from actors.workflow.actor.flows import Flows
+from actors.workflow.machine.policy import EffectPolicy
 from actors.workflow.machine.spec import WorkflowSpec
 from compose.web.pages.graphs.drawing import Edge, GraphLayout, layout_of
 from compose.web.pages.graphs.node_facts import NodeFacts, facts_of
@@ -42,12 +43,13 @@ class FlowShelf:
             return None
         known = self._kept.get((app.app, flow))
         if known is None or known.spec is not spec:
-            known = self._kept[app.app, flow] = _made(app, spec)
+            known = self._kept[app.app, flow] = shown_flow(spec, app.effect_policy)
         return known
 
 
-def _made(app: Flows, spec: WorkflowSpec) -> ShownFlow:
-    nodes = sorted(facts_of(spec, app.effect_policy), key=lambda one: one.name != spec.entry_node)
+def shown_flow(spec: WorkflowSpec, policy: EffectPolicy) -> ShownFlow:
+    """Return a flow with its layout; `policy` says how often effects are tried."""
+    nodes = sorted(facts_of(spec, policy), key=lambda one: one.name != spec.entry_node)
     edges = [(one.name, target) for one in nodes for target in one.goes_to]
     layout = layout_of([one.name for one in nodes], edges)
     return ShownFlow(

@@ -127,6 +127,7 @@ class PostgresStore(RunStore):
         self._batchers = (
             *self.reads.batchers,
             *self.sessions.batchers,
+            *readers.batchers,
             *self.arrivals.batchers,
             *self.mail.batchers,
             *self.outbox.batchers,

@@ -12,7 +12,8 @@ from typing import Final, LiteralString
 
 from actors.errors import ActorsError
 from actors.kernel.runtime.ids import AgentId
-from persistence.postgres.connection.link import Link
+from persistence.postgres.connection.batch import lookups
+from persistence.postgres.connection.link import Link, Row
 from persistence.postgres.connection.listener import Listener
 
 _log = logging.getLogger("callboard.postgres")
@@ -70,6 +71,13 @@ class FactReaders:
         self._waiting: dict[AgentId, set[FactReader]] = {}
         self._any = asyncio.Event()
         self._watched: dict[AgentId, float] = {}
+        self._watches = lookups(self._write_watched, lambda *_: None, limit=1)
+        self.batchers = (self._watches,)
+
+    async def _write_watched(self, agents: list[AgentId]) -> list[Row]:
+        """One session a statement: it waits for the lock of that row, and holds no other meanwhile."""
+        [agent] = agents
+        return await self._link.fetch("following a session", SQL_WATCH_SESSION, str(agent))
 
     def wake(self, agent: AgentId) -> None:
         """Let those of a session read on."""
@@ -107,7 +115,7 @@ class FactReaders:
         now = asyncio.get_running_loop().time()
         if now - self._watched.get(agent, -inf) < WATCHED_S:
             return False
-        await self._link.fetch("following a session", SQL_WATCH_SESSION, str(agent))
+        await self._watches.call(agent)
         if is_there:
             self._watched.pop(agent, None)
             self._watched[agent] = now

@@ -123,6 +123,7 @@ async def test_many_readers_of_a_session_read_its_facts_once(
 
     assert numbers == {1: READERS, 2: READERS, 3: READERS}
     assert counts[sessions.SQL_FACTS] < READERS
+    assert counts[fact_readers.SQL_WATCH_SESSION] < READERS
 
 
 async def test_one_look_is_for_all_sessions_that_are_followed(

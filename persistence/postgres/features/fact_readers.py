@@ -75,7 +75,7 @@ class FactReaders:
         self.batchers = (self._watches,)
 
     async def _write_watched(self, agents: list[AgentId]) -> list[Row]:
-        """One session a statement: it waits for the lock of that row, and holds no other meanwhile."""
+        """Write for one session: the statement waits for the lock of that row, and holds no other meanwhile."""
         [agent] = agents
         return await self._link.fetch("following a session", SQL_WATCH_SESSION, str(agent))
 

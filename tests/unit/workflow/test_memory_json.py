@@ -124,5 +124,6 @@ def test_what_memory_writes_is_json(
 
 
 def told(message: dict[str, Any]) -> str:
-    """What a message says."""
-    return json.dumps([message.get(name) for name in ("role", "content", "tool_calls")])
+    """What a message says; the stores of artifacts sort the names in an object."""
+    said = [message.get(name) for name in ("role", "content", "tool_calls")]
+    return json.dumps(said, sort_keys=True)

@@ -198,9 +198,9 @@ def everything_of(stores: Stores, run_id: str, folder: Any) -> str:
     "answer",
     [
         said("done"),
-        said(f"you sent {KEY}"),
-        (401, f'{{"error": "bad key {KEY}"}}'),
-        (200, f"<{KEY}>"),
+        said(f"you sent {KEY}-SERVER"),
+        (401, f"bad key {KEY}-ACME"),
+        (200, f"<{KEY}-ACME>"),
     ],
     ids=["done", "repeated", "refused", "no json"],
 )

@@ -53,7 +53,7 @@ class ChatServer:
     def take(self, method: str, path: str, headers: dict[str, str], body: Any) -> tuple[int, bytes]:
         """Note a request; return status and body of the response."""
         self.asked.append((method, path, headers, body))
-        left = self.answers.get(path)
+        left = self.answers.get(path.partition("?")[0])
         if not left:
             return 404, b'{"error": "there is no such path"}'
         status, answer = left.pop(0) if len(left) > 1 else left[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from actors.errors import ContractError
@@ -15,10 +16,12 @@ class CachingModel(Protocol):
     async def prompt_cache_capabilities(self, provider: str | None) -> dict[str, Any]:
         """Return ``supported``, and what the server says of itself."""
 
-    async def prompt_cache_set(self, key: str, options: dict[str, Any]) -> dict[str, Any]:
+    async def prompt_cache_set(
+        self, provider: str | None, key: str, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Make or choose the cache of a key; options are the server's, such as ``ttl_s``."""
 
-    async def prompt_cache_clear(self, key: str | None) -> dict[str, Any]:
+    async def prompt_cache_clear(self, provider: str | None, key: str | None) -> dict[str, Any]:
         """Remove the cache of a key; None: all of them."""
 
 
@@ -47,8 +50,7 @@ class PromptCache:
         """
         if not key:
             raise ContractError("prompt cache: give the key of the cache")
-        more = {} if self._provider is None else {"provider": self._provider}
-        return await self._able().prompt_cache_set(key, {**more, **options})
+        return await self._able().prompt_cache_set(self._provider, key, options)
 
     async def clear(self, key: str | None = None) -> dict[str, Any]:
         """Remove the cache of a key, or all caches; return what the model says.
@@ -56,7 +58,7 @@ class PromptCache:
         Raises:
             ContractError: The model has no such control.
         """
-        return await self._able().prompt_cache_clear(key)
+        return await self._able().prompt_cache_clear(self._provider, key)
 
     def _able(self) -> CachingModel:
         if isinstance(self._client, CachingModel):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from typing_extensions import override
 
@@ -69,7 +70,7 @@ class RemoteModel(LLMClient):
     def model(self) -> str:
         return self._model
 
-    def route_headers(self, provider: str | None) -> dict[str, Secret]:
+    def route_headers(self, provider: str | None) -> dict[str, str | Secret | HeaderSecret]:
         """Return the header with the key of a provider; none if there is no key for it."""
         key = self._keys.get(provider or "")
         return {} if key is None else {self._key_header: key}
@@ -98,44 +99,46 @@ class RemoteModel(LLMClient):
         body = _body(messages, options, model or self._model)
         if provider:
             body["provider"] = provider
-        headers: dict[str, str | Secret | HeaderSecret] = {**self.route_headers(provider)}
+        headers = self.route_headers(provider)
         if idempotency_key:
             headers["idempotency-key"] = idempotency_key
         told = await self.server.ask("POST", "/chat/completions", body, headers=headers)
         return _response(told)
 
     async def prompt_cache_capabilities(self, provider: str | None) -> dict[str, Any]:
-        """See `CachingModel`. A server without these paths supports nothing."""
+        """See `CachingModel`. A server without this path supports nothing."""
+        named = {"model": self._model} | ({"provider": provider} if provider else {})
+        path = f"/prompt_cache/capabilities?{urlencode(named)}"
         try:
-            told = await self._cache("GET", "capabilities", None, provider)
+            told = await self.server.ask("GET", path, headers=self.route_headers(provider))
         except RemoteModelError as exc:
             if exc.status in _NO_SUCH_PATH:
                 return {"supported": False}
             raise
-        return {"supported": True, **told}
+        return {"supported": True, **(told if isinstance(told, dict) else {"value": told})}
 
-    async def prompt_cache_set(self, key: str, options: dict[str, Any]) -> dict[str, Any]:
+    async def prompt_cache_set(
+        self, provider: str | None, key: str, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """See `CachingModel`."""
-        return await self._cache("POST", "set", {**options, "key": key}, options.get("provider"))
+        return await self._cache("set", provider, {**options, "key": key})
 
-    async def prompt_cache_clear(self, key: str | None) -> dict[str, Any]:
+    async def prompt_cache_clear(self, provider: str | None, key: str | None) -> dict[str, Any]:
         """See `CachingModel`."""
-        return await self._cache("POST", "clear", {} if key is None else {"key": key}, None)
+        return await self._cache("clear", provider, {} if key is None else {"key": key})
 
     async def _cache(
-        self, method: str, what: str, body: Any, provider: str | None
+        self, what: str, provider: str | None, more: Mapping[str, Any]
     ) -> dict[str, Any]:
-        if body is not None:
-            body = {"model": self._model, **body}
-        headers: dict[str, str | Secret | HeaderSecret] = {**self.route_headers(provider)}
-        path = f"/prompt_cache/{what}"
+        named = {"model": self._model} | ({"provider": provider} if provider else {})
+        path, headers = f"/prompt_cache/{what}", self.route_headers(provider)
         try:
-            told = await self.server.ask(method, path, body, headers=headers)
+            told = await self.server.ask("POST", path, {**more, **named}, headers=headers)
         except RemoteModelError as exc:
-            if exc.status in _NO_SUCH_PATH and method != "GET":
-                problem = f"model {self._model!r} has no control of its prompt cache: {exc}"
-                raise ContractError(problem) from None
-            raise
+            if exc.status not in _NO_SUCH_PATH:
+                raise
+            problem = f"model {self._model!r} has no control of its prompt cache: {exc}"
+            raise ContractError(problem) from None
         return told if isinstance(told, dict) else {"value": told}
 
     @override

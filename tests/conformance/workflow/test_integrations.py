@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors.errors import ContractError
 from actors.kernel.agent.tools import Risk, Tool
 from actors.kernel.secrets import Secret
 from actors.kernel.workflow.errors import GraphError, StaleResumeError
@@ -474,6 +475,47 @@ def test_a_client_executes_calls(stores: Stores) -> None:
     }
     with pytest.raises(StaleResumeError):
         rt.resume(spec, run_id, wait.wait_key, {"results": right})
+
+
+CACHE = ("capabilities", "set", "clear")
+
+
+@pytest.mark.item(432, 433)
+async def test_a_prompt_cache_is_controlled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked reaches the server, with the key of the provider in a header, and its answer comes back."""
+    monkeypatch.setenv("CALLBOARD_SECRET_ACME", KEY)
+    with chat_server() as server:
+        for what in CACHE:
+            server.answers[f"/prompt_cache/{what}"] = [(200, {"did": what})]
+        remote = RemoteModel(server.url, model="m", provider_keys={"acme": Secret("ACME")})
+        cache = remote_llm(remote).prompt_cache(provider="acme")
+        assert await cache.capabilities() == {"supported": True, "did": "capabilities"}
+        assert await cache.set("k", ttl_s=60) == {"did": "set"}
+        assert await cache.clear("k") == {"did": "clear"}
+    assert [(method, path) for method, path, _, _ in server.asked] == [
+        ("GET", "/prompt_cache/capabilities?model=m&provider=acme"),
+        ("POST", "/prompt_cache/set"),
+        ("POST", "/prompt_cache/clear"),
+    ]
+    same = {"model": "m", "provider": "acme", "key": "k"}
+    assert [body for _, _, _, body in server.asked] == [None, same | {"ttl_s": 60}, same]
+    assert [one[2]["x-provider-api-key"] for one in server.asked] == [KEY] * 3
+
+
+@pytest.mark.item(432)
+async def test_a_model_without_such_control_refuses(stores: Stores) -> None:
+    """By name; a call of it goes on all the same."""
+    with chat_server(said()) as server:
+        for one in (local_llm(ScriptedModel("4")), remote_llm(RemoteModel(server.url))):
+            cache = one.prompt_cache()
+            assert await cache.capabilities() == {"supported": False}
+            for refused in (cache.set("k"), cache.clear()):
+                with pytest.raises(ContractError, match="has no control of its prompt cache"):
+                    await refused
+            with pytest.raises(ContractError, match="give the key"):
+                await cache.set("")
+            state = played(stores, one, T.LLM_CALL, {"prompt": "?"})
+            assert state.status is RunStatus.COMPLETED
 
 
 FACTS = [

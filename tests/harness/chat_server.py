@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -85,6 +87,7 @@ def chat_server(*answers: Any) -> Iterator[ChatServer]:
 
         do_GET = do_POST = _respond  # noqa: N815 - names of the library
 
+        @override
         def log_message(self, *_args: Any) -> None:
             """Say nothing."""
 

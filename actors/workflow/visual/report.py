@@ -72,7 +72,7 @@ class FlowReport:
 
     @property
     def types(self) -> dict[str, int]:
-        """How many nodes there are of each type."""
+        """The numbers of nodes by type."""
         return dict(sorted(Counter(one.type for one in self.nodes).items()))
 
     def to_dict(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def report_flow(source: str | Path | bytes | Mapping[str, Any]) -> FlowReport:
     nodes = [NodeReport(id=one.id, type=one.type, needs=_needs(one)) for one in drawn]
     by_place = {one.place: node for one, node in zip(drawn, nodes, strict=True)}
     by_id = {one.id: one for one in nodes}
-    others = []
+    others: list[FlowFinding] = []
     for one in _findings(data, file):
         node = _node_at(one.pointer, data, by_place, by_id)
         (others if node is None else node.findings).append(one)

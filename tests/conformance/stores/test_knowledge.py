@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,7 +13,7 @@ from tests.conformance.stores.test_graphs import tenants as tenants  # noqa: PLC
 if TYPE_CHECKING:
     from tests.conformance.stores.test_graphs import Tenants
 
-FACTS = [
+FACTS: list[dict[str, Any]] = [
     {"subject": "Ann", "predicate": "works at", "object": "ACME", "confidence": 0.9},
     {"subject": "Bob", "predicate": "works at", "object": "acme"},
     {"subject": "Ann", "predicate": "likes", "object": "Tea"},

@@ -518,7 +518,7 @@ async def test_a_model_without_such_control_refuses(stores: Stores) -> None:
             assert state.status is RunStatus.COMPLETED
 
 
-FACTS = [
+FACTS: list[dict[str, Any]] = [
     {"subject": "Ann", "predicate": "works_at", "object": "ACME", "confidence": 0.9},
     {"subject": "Bob", "predicate": "works_at", "object": "ACME"},
     {"subject": "Ann", "predicate": "likes", "object": "Tea"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -82,7 +82,7 @@ def test_a_bundle_is_packed_installed_shown_and_removed(
 
 def test_a_foreign_flow_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Node by node: what it uses, what the host has to give, and what is not supported, with the way out."""
-    nodes = [
+    nodes: list[dict[str, Any]] = [
         {"id": "begin", "type": "on_flow_start"},
         {"id": "ask", "type": "llm_call", "data": {"inputs": [{"id": "prompt", "type": "string"}]}},
         {"id": "odd", "type": "teleport"},

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from actors.errors import ContractError
+
 T = TypeVar("T")
 
 
@@ -19,9 +21,20 @@ class BackgroundLoop:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what a coroutine returns or raise what it raises; the calling thread waits for it."""
+        """Return what a coroutine returns or raise what it raises; the calling thread waits for it.
+
+        Raises:
+            ContractError: The caller is itself executed by the loop, which would wait for ever.
+        """
+        if threading.current_thread() is self._thread:
+            work.close()
+            problem = (
+                "a tool drives a run of its own integration: give it thread=True, or another one"
+            )
+            raise ContractError(problem)
         return asyncio.run_coroutine_threadsafe(work, self._started()).result()
 
     def close(self) -> None:
@@ -35,9 +48,10 @@ class BackgroundLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(
+                self._thread = threading.Thread(
                     target=_served, args=(self._loop,), name="callboard models", daemon=True
-                ).start()
+                )
+                self._thread.start()
             return self._loop
 
 

@@ -230,10 +230,12 @@ def _response(told: Any) -> LLMResponse:
         blocks.append({"type": "reasoning", "text": reasoning})
     if message.get("content"):
         blocks.append({"type": "text", "text": _text(message["content"])})
-    for call in calls_in(message.get("tool_calls")):
+    found = message.get("tool_calls")
+    wanted = found if isinstance(found, list) else []
+    for call, raw in zip(calls_in(wanted), wanted, strict=True):
         block = {"type": "tool_call", "id": call["call_id"], "name": call["name"]}
         if "error" in call:
-            block["invalid_arguments"] = _raw_arguments(message, call["call_id"])
+            block["invalid_arguments"] = _written_arguments(raw)
         blocks.append({**block, "arguments": call["arguments"]})
     reason = first.get("finish_reason")
     return LLMResponse(
@@ -244,13 +246,10 @@ def _response(told: Any) -> LLMResponse:
     )
 
 
-def _raw_arguments(message: Mapping[str, Any], call_id: str) -> Any:
-    for place, one in enumerate(message["tool_calls"]):
-        function = one.get("function") if isinstance(one, dict) else None
-        is_it = isinstance(one, dict) and str(one.get("id") or place) == call_id
-        if is_it and isinstance(function, dict):
-            return function.get("arguments")
-    return "?"
+def _written_arguments(raw: dict[str, Any]) -> Any:
+    """Return the arguments of a call as the model wrote them."""
+    function = raw.get("function")
+    return (function if isinstance(function, dict) else raw).get("arguments")
 
 
 def _text(content: Any) -> str:

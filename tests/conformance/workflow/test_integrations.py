@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import ContractError
-from actors.kernel.agent.tools import Risk, Tool
+from actors.kernel.agent.tools import ApprovalPolicy, Risk, Tool
 from actors.kernel.secrets import Secret
 from actors.kernel.workflow.errors import GraphError, StaleResumeError
 from actors.storage.graphs import InMemoryGraphStore
@@ -378,6 +378,54 @@ def test_a_denied_call_has_an_error(stores: Stores) -> None:
     )
     assert looked["output"] == {"paid": 0}
     assert till.paid == []
+
+
+@pytest.mark.item(435)
+def test_nobody_who_decides_in_time_denies(stores: Stores) -> None:
+    """At the instant that the policy says, and not before."""
+    till = Till()
+    policy = ApprovalPolicy(timeout_s=60)
+    one = noted(local_llm(ScriptedModel(), till.tools(), approvals=policy))
+    rt = stores.runtime(effect_handlers=one.blocking_handlers)
+    spec = one_effect(T.TOOL_CALLS, {"tool_calls": CALLS})
+    run_id = rt.start(spec)
+    rt.tick(spec, run_id)
+    stores.clock.advance(59)
+    assert rt.tick(spec, run_id).status is RunStatus.WAITING
+    stores.clock.advance(1)
+
+    rows = rt.tick(spec, run_id).output["out"]["results"]
+
+    assert [one["error"] for one in rows] == ["denied: nobody decided in time"] * 2
+    assert till.paid == []
+
+
+@pytest.mark.item(431)
+def test_a_tool_that_drives_its_own_integration_is_refused(stores: Stores) -> None:
+    """Its thread would wait for itself; in a thread of its own it may."""
+    spec, inner = (
+        one_effect(T.TOOL_CALLS, {"tool_calls": [{"name": name}]}, name=name)
+        for name in ("outer", "inner")
+    )
+    rt: Any = None
+
+    def drive() -> Any:
+        return rt.tick(inner, rt.start(inner)).error
+
+    async def drive_here() -> Any:
+        return drive()
+
+    async def look() -> str:
+        return "seen"
+
+    told = []
+    for tool in (Tool("outer", "", drive_here), Tool("outer", "", drive, thread=True)):
+        one = noted(local_llm(ScriptedModel(), [tool, Tool("inner", "", look)]))
+        rt = stores.runtime(effect_handlers=one.blocking_handlers)
+        state = rt.tick(spec, rt.start(spec))
+        told.append(state.output["out"]["results"][0]["output"])
+    assert "drives a run of its own integration" in told[0]
+    assert told[1] is None
 
 
 @pytest.mark.item(435)

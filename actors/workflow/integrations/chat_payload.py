@@ -11,8 +11,9 @@ from pydantic import ValidationError
 from actors.kernel.agent.llm import GenerationOptions, LLMResponse
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import Tool, ToolSpec
+from actors.kernel.json_data import clean_text
 from actors.kernel.workflow.errors import GraphError
-from actors.workflow.integrations.calls import calls_in
+from actors.workflow.integrations.calls import calls_in, unfit
 
 _ROLES: Final = {"developer": "system", "function": "tool"}
 _KNOWN: Final = frozenset(
@@ -147,7 +148,7 @@ def result_of(response: LLMResponse, payload: Mapping[str, Any]) -> dict[str, An
     """Return an answer as the effect's result: JSON data, whatever the model said."""
     usage = response.usage
     told: dict[str, Any] = {
-        "content": response.text,
+        "content": _whole(response.text),
         "tool_calls": _tool_calls(response),
         "usage": {
             "input_tokens": usage.input,
@@ -155,18 +156,23 @@ def result_of(response: LLMResponse, payload: Mapping[str, Any]) -> dict[str, An
             "total_tokens": usage.total,
             "cached_tokens": usage.cached,
         },
-        "model": response.model or payload.get("model"),
+        "model": clean_text(response.model) or payload.get("model"),
         "provider": payload.get("provider"),
-        "finish_reason": response.stop_reason,
+        "finish_reason": response.stop_reason and clean_text(response.stop_reason),
     }
     if usage.cost_usd is not None:
         told["usage"]["cost_usd"] = usage.cost_usd
     reasoning = "".join(one.text or "" for one in response.content if one.type == "reasoning")
     if reasoning:
-        told["reasoning"] = reasoning
+        told["reasoning"] = _whole(reasoning)
     if payload.get("response_schema"):
         told |= _data(response.text)
     return told
+
+
+def _whole(text: str) -> str:
+    """Return a text that can be stored, not cut off: a character becomes six at most."""
+    return clean_text(text, limit=6 * len(text))
 
 
 def _tool_calls(response: LLMResponse) -> list[dict[str, Any]]:
@@ -189,6 +195,9 @@ def _data(text: str) -> dict[str, Any]:
     if body.startswith("```"):
         body = body.partition("\n")[2].rpartition("```")[0]
     try:
-        return {"data": json.loads(body)}
+        data = json.loads(body)
     except (ValueError, RecursionError) as exc:
-        return {"data": None, "data_error": f"the answer is no JSON: {exc}"[:300]}
+        return {"data": None, "data_error": clean_text(f"the answer is no JSON: {exc}")[:300]}
+    if (problem := unfit(data)) is not None:
+        return {"data": None, "data_error": f"the answer cannot be kept: {problem}"}
+    return {"data": data}

@@ -7,13 +7,14 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias
 
 from actors.kernel.agent.tools import ApprovalPolicy, InvocationResult, Tool, ToolCall, check_tools
+from actors.kernel.json_data import clean_text
 from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.effects import Effect, EffectOutcome, WaitReason, WaitState
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.tool_waits import APPROVAL, DECISIONS, EXECUTE, PASSTHROUGH
 from actors.runtime.context.model_calls import DirectToolInvoker
-from actors.workflow.integrations.calls import calls_in
+from actors.workflow.integrations.calls import calls_in, unfit
 from actors.workflow.machine.variables import place_of, seq_of
 
 ToolMode: TypeAlias = Literal["executed", "passthrough"]
@@ -112,8 +113,10 @@ class ToolRuns:
             return row | {"status": "denied", "error": error}
         found = await self._invoked(run, call)
         if found.status != "ok":
-            return row | {"error": found.text}
+            return row | {"error": clean_text(found.text)}
         output = found.text if found.structured is None and found.text else found.structured
+        if (problem := unfit(output)) is not None:
+            return row | {"error": f"the output cannot be kept: {problem}"}
         return row | {"success": True, "output": output, "error": None}
 
     async def _invoked(self, run: RunState, call: dict[str, Any]) -> InvocationResult:

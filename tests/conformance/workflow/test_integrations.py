@@ -269,18 +269,20 @@ def test_a_missing_secret_is_named(stores: Stores, monkeypatch: pytest.MonkeyPat
 def test_what_a_model_says_is_a_result(stores: Stores) -> None:
     """Unknown tools, 200 calls, equal ids, arguments and data that are no JSON: the run goes on."""
     many = [(f"c{n}", "look", "{}") for n in range(200)]
+    long = "no json\0at all\ud800" + "x" * 50_000
+    deep = '{"a":' * 120 + "1" + "}" * 120
     odd = [("x", "nothing", "{}"), ("x", "look", "{oops"), ("", "look", "[1]"), *many]
-    with chat_server(wanting(*odd), said("no json at all")) as server:
-        till = Till()
+    odd += [("n", "look", '{"a": NaN}'), ("d", "look", deep), ("z", "a\0b", '{"a": "\\ud800"}')]
+    with chat_server(wanting(*odd), said(long), said("NaN")) as server:
+        till, asked = Till(), {"prompt": "?", "response_schema": {"type": "object"}}
         one = hybrid_llm(RemoteModel(server.url), till.tools())
         nodes = {
             "work": effect_then(T.LLM_CALL, {"prompt": "?"}, key="asked", after="call"),
             "call": lambda run, ctx: effect_then(
                 T.TOOL_CALLS, {"tool_calls": run.vars["asked"]["tool_calls"]}, key="got", after="as"
             )(run, ctx),
-            "as": effect_then(
-                T.LLM_CALL, {"prompt": "?", "response_schema": {"type": "object"}}, key="data"
-            ),
+            "as": effect_then(T.LLM_CALL, asked, key="data", after="again"),
+            "again": effect_then(T.LLM_CALL, asked, key="nan"),
             "end": end_node,
         }
         spec = WorkflowSpec("graph", "work", nodes)
@@ -289,13 +291,16 @@ def test_what_a_model_says_is_a_result(stores: Stores) -> None:
 
     assert state.status is RunStatus.COMPLETED, state.error
     rows = state.output["got"]["results"]
-    assert len(rows) == len({one["call_id"] for one in rows}) == 203
-    assert [one["success"] for one in rows] == [False] * 3 + [True] * 200
+    assert len(rows) == len({one["call_id"] for one in rows}) == 206
+    assert [one["success"] for one in rows] == [False] * 3 + [True] * 200 + [False] * 3
     assert rows[0]["error"] == "there is no tool 'nothing'. There are: look, pay"
     assert "no JSON object" in rows[1]["error"]
     assert "list, not an object" in rows[2]["error"]
     assert state.output["data"]["data"] is None
+    assert state.output["data"]["content"] == "no json\\x00at all\\ud800" + "x" * 50_000
     assert "no JSON" in state.output["data"]["data_error"]
+    assert "cannot be kept" in state.output["nan"]["data_error"]
+    assert ["cannot be kept" in one["error"] for one in rows[-3:]] == [True] * 3
 
 
 @pytest.mark.item(431)

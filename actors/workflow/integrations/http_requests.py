@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from actors.errors import ContractError
 from actors.kernel.secrets import Secret, SecretProvider
-from actors.runtime.context.secrets import Secrets, redacted
+from actors.runtime.context.secrets import EnvSecrets, FileSecrets, Secrets, redacted
 from actors.runtime.loop.threads import in_thread
 
 MOST_BYTES: Final = 16 * 1024 * 1024
@@ -51,7 +53,8 @@ class JsonServer:
         url: Where paths begin, such as ``http://127.0.0.1:8080/v1``.
         headers: Of each request; those that log in are `Secret`.
         timeout_s: Seconds for connecting, and between two pieces of a response.
-        secrets: Where values come from; None: variables ``CALLBOARD_SECRET_<NAME>``.
+        secrets: Where values come from; None: the folder ``CALLBOARD_SECRETS_DIR``, as on hosts, or without
+            one variables ``CALLBOARD_SECRET_<NAME>``.
 
     Raises:
         ContractError: The address is none of HTTP or holds a login, or a header that logs in is a plain text.
@@ -73,7 +76,8 @@ class JsonServer:
         for name, value in headers.items():
             if isinstance(value, str) and any(one in name.lower() for one in _LOGINS):
                 raise ContractError(f"header {name!r} logs in: give Secret('NAME'), not its value")
-        self._headers, self._timeout_s, self._secrets = dict(headers), timeout_s, Secrets(secrets)
+        self._headers, self._timeout_s = dict(headers), timeout_s
+        self._secrets = Secrets(secrets or _secrets_of_host())
 
     async def ask(
         self,
@@ -136,6 +140,11 @@ class JsonServer:
             return response.status, response.read(MOST_BYTES + 1)
         finally:
             connection.close()
+
+
+def _secrets_of_host() -> SecretProvider:
+    folder = os.environ.get("CALLBOARD_SECRETS_DIR")
+    return FileSecrets(Path(folder)) if folder else EnvSecrets()
 
 
 def _sealed(value: Any) -> HeaderSecret:

@@ -23,6 +23,8 @@ from tests.conformance.workflow.stores import effect_then, end_node, one_effect
 from tests.harness.chat_server import chat_server, said, wanting
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.conformance.workflow.stores import Stores
 
 T = EffectType
@@ -181,6 +183,21 @@ def test_a_repeated_key_is_replaced_by_its_name(
         refused = played(stores, one, T.LLM_CALL, {"prompt": "?"})
     assert state.output["out"]["content"] == "you sent [secret SERVER]"
     assert "status 401: bad key [secret SERVER]" in (refused.error or "")
+
+
+@pytest.mark.item(433)
+def test_keys_come_from_the_folder_of_the_host(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anew for each request, so that they can be replaced."""
+    monkeypatch.setenv("CALLBOARD_SECRETS_DIR", str(tmp_path))
+    with chat_server(said()) as server:
+        one = remote_llm(RemoteModel(server.url, api_key=Secret("SERVER")))
+        for key in ("first", "second"):
+            (tmp_path / "SERVER").write_text(f"{key}\n", encoding="utf-8")
+            played(stores, one, T.LLM_CALL, {"prompt": "?"})
+    sent = [one[2]["authorization"] for one in server.asked]
+    assert sent == ["Bearer first", "Bearer second"]
 
 
 @pytest.mark.item(433)

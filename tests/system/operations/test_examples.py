@@ -278,3 +278,14 @@ async def test_the_drawn_flow_runs_on_hosts_too(
     ]
     assert output == {"success": True, "euro": 120, "days": 1, "by": "post", "sent": "sent"}
     assert [one["customer"] for one in names["letters"](tmp_path / "letters.jsonl")] == ["Bo"]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.item(471)
+def test_a_flow_that_calls_tools_of_mcp_is_a_tool_of_mcp() -> None:
+    """The SDK's client starts the worker; the README shows what the example prints."""
+    printed = run("mcp_tools")
+
+    assert printed.count("  proved  ") == 7
+    readme = (ROOT / "examples/mcp_tools/README.md").read_text(encoding="utf-8")
+    assert f"```\n{printed}```" in readme

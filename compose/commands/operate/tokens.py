@@ -36,7 +36,7 @@ async def create(
 ) -> int:
     """Make a token of the API, and print it: it is shown this once, and kept nowhere.
 
-    The token alone is the line on stdout; what it may is told on stderr.
+    The token alone is the line on stdout; its scopes are printed on stderr.
 
     Examples:
     `callboard tokens create ada --scope sessions:own --expires 90d`;

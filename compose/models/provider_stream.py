@@ -199,7 +199,7 @@ def _is_for(part: ModelResponsePart, message: ModelResponse, sdk: Model) -> bool
 def response(
     answer: ModelResponse, request: ModelCall, name: str, registry: ModelRegistry | None
 ) -> LLMResponse:
-    """Return the answer as the kernel's, with its cost; usage is estimated if the provider tells none."""
+    """Return the answer as the kernel's, with its cost; usage is estimated if the provider reports none."""
     content = blocks_of(answer)
     usage = _usage(answer)
     if usage.total == 0:

@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 from actors.kernel.storage.token import Scope
 
 Access: TypeAlias = Scope | Literal["public", "signed in"]
-"""A scope; or nobody is asked who they are; or whoever says who they are may, whatever their scopes."""
+"""A scope; ``public``: without a login; ``signed in``: every principal with a login, whatever its scopes."""
 OPENAPI: Final = "/v1/openapi.json"
 
 ACCESS: Final[Mapping[str, Access]] = {
@@ -75,7 +75,7 @@ def access_of(method: str, path: str) -> Access:
     """Return what an endpoint needs.
 
     Raises:
-        LookupError: It is not in the table: nobody decided who may.
+        LookupError: It is not in the table, so that nothing allows it.
     """
     name = f"{method} {path}"
     if name not in ACCESS:

@@ -32,11 +32,11 @@ from compose.web.pages.html import page
 from compose.web.resources.events import parse_log_place
 
 _AROUND: Final = 60
-"""So many records of the ledger are listed before and behind the one that is looked at."""
+"""So many records of the ledger are listed before and behind the one that is shown."""
 
 
 class StepQuery(StrictModel):
-    """The query of a run's page: the place in the log of the step that is looked at; by default the present."""
+    """The query of a run's page: the position in the log of the step that is shown; by default the present."""
 
     step: str | None = None
 

@@ -105,7 +105,7 @@ class WaitingData(TypedDict):
 
 
 class ResumedData(TypedDict):
-    """The reason why the run goes on: ``woken``, ``recovered`` (after a crash) or ``continued`` (anew)."""
+    """The reason why the run goes on: ``woken``, ``recovered`` (after a crash) or ``continued`` (as new)."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""An assistant whose booking waits for a person, that remembers over processes, and forgets when it is told.
+"""An assistant whose booking waits for a person, that remembers over processes, and forgets on demand.
 
 Usage:
     python examples/assistant/assistant.py                # in memory, with a model that needs no key

@@ -123,7 +123,7 @@ async def app(runtime: Runtime) -> None:
 
 
 async def agree(request: ApprovalRequest) -> bool:
-    """Decide in place of a person."""
+    """Decide instead of a person."""
     print(f"  asked: {request.what} {request.args}")
     return True
 

@@ -1,6 +1,6 @@
 """Agents that strangers write to: `callboard host examples.outside.agents:AGENTS`.
 
-A desk answers questions; it asks a librarian first, and thinks aloud. Readers follow topics.
+The agent `desk` answers questions; it asks a librarian first, and streams its thoughts. Readers follow topics.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Echo:
 
 
 class Desk:
-    """Answers `{"text": …}`; with `"wait": true` not before somebody signals `ok`."""
+    """Answers `{"text": …}`; with `"wait": true` not before the signal `ok`."""
 
     model = Echo()
 

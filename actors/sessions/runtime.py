@@ -325,7 +325,7 @@ class AgentRuntime:
             dry_run: Change nothing.
             include_all: Also artifacts of kind ``ordinary``, not only ``debug`` and ``raw``.
             older_than: Only those that were put longer ago.
-            max_bytes: Only so many, the oldest first, that the remaining ones of these kinds have at most so many bytes,
+            max_bytes: Only so many, the oldest first, that those that stay have at most so many bytes,
                 young ones included.
 
         Raises:

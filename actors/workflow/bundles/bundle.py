@@ -56,7 +56,7 @@ class WorkflowBundle:
         return data if is_visualflow(data) else document_of(data, self._file(flow_id)).to_dict()
 
     def check(self) -> None:
-        """Check all flows. A VisualFlow without a node is kept: nobody has drawn anything in it yet.
+        """Check all flows. A VisualFlow without a node is kept: it is not drawn yet.
 
         Raises:
             FlowError: All mistakes of the first flow that has some.
@@ -132,7 +132,7 @@ def manifest_of(path: Path) -> WorkflowBundleManifest:
 
 
 def open_workflow_bundle(source: str | Path | bytes) -> WorkflowBundle:
-    """Return a bundle, with its manifest checked. Its flows are looked at by `WorkflowBundle.specs`.
+    """Return a bundle, with its manifest checked. Its flows are checked by `WorkflowBundle.specs`.
 
     Args:
         source: The path of a zip file or of a folder, or the bytes of a zip file.

@@ -50,11 +50,11 @@ class WorkflowBundleManifest(_ManifestPart):
         bundle_format_version: ``1``.
         bundle_id: The name; letters, digits, ``.``, ``_`` and ``-``.
         bundle_version: The version.
-        created_at: ISO 8601; empty where nobody said it, so that equal contents are equal bytes.
+        created_at: ISO 8601; empty if not given, so that equal contents are equal bytes.
         entrypoints: The flows that a run may begin with.
         default_entrypoint: The one that is meant by the bundle's name.
         flows: The paths of all flows by id, below ``flows/``.
-        metadata: JSON data of whoever made it.
+        metadata: JSON data of its maker.
     """
 
     bundle_format_version: Literal["1"] = "1"

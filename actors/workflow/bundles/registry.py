@@ -224,7 +224,7 @@ def _installed(path: Path) -> InstalledBundle | None:
 
 
 def default_workflow_bundles_dir() -> Path:
-    """Return the folder of bundles where nobody names one.
+    """Return the folder of bundles if none is named.
 
     It is the one that ``ABSTRACTFRAMEWORK_WORKFLOWS_DIR`` names, or ``./flows/bundles`` if that is there, or
     ``~/.callboard/flows``.

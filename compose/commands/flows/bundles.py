@@ -171,7 +171,7 @@ def show(
 def remove(
     ref: str, /, *, directory: Path | None = None, json: Flag = False, debug: DebugFlag = False
 ) -> int:
-    """Remove a bundle from its folder. Hosts that have loaded it go on with it until they start anew.
+    """Remove a bundle from its folder. Hosts that have loaded it go on with it until they restart.
 
     Open runs of its flows are parked by name by hosts that do not have it, and go on when it is back.
 

@@ -30,7 +30,7 @@ from compose.web.problems import HttpProblem, ProblemError
 from compose.web.resources.runs import KEY
 
 RowPhase: TypeAlias = Literal["running", "completed", "failed", "cancelled"]
-"""The state of a run, as its row tells it: one that waits is running."""
+"""The state of a run, as its row has it: one that waits is running."""
 GraphPhase: TypeAlias = RowPhase | Literal["waiting"]
 """The state of a run; lists, which go by rows, do not say that one waits."""
 
@@ -125,7 +125,7 @@ def app_of(call: WebCall, flow: str, app: str | None) -> str:
 
 
 def phase_of(row: RunRow) -> RowPhase:
-    """Return the state of a run, as its row tells it."""
+    """Return the state of a run, as its row has it."""
     return _ENDED.get(row.status, "running")
 
 

@@ -1,4 +1,4 @@
-"""Runs of flows: listed, looked at, answered, cancelled."""
+"""Runs of flows: listed, shown, answered, cancelled."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ROWS: Final[dict[RowPhase, tuple[RowStatus, ...]]] = {
     "cancelled": (RowStatus.CANCELLED,),
 }
 _WITHIN: Final = (WaitReason.UNTIL, WaitReason.SUBWORKFLOW)
-"""Waits that nobody outside ends."""
+"""Kinds of waits that no client can answer."""
 
 
 class GraphWaitJson(ShownModel):
@@ -100,7 +100,7 @@ class GraphRunJson(ListedGraphRunJson):
         output: Of one that completed.
         error: Of one that failed or was cancelled.
         limits: See `limit_status`.
-        is_paused: Somebody has paused it.
+        is_paused: It is paused.
     """
 
     node: str

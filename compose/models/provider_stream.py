@@ -96,7 +96,7 @@ def _tool_choice(choice: str | None) -> str | list[str] | None:
 async def pieces(
     sdk: Model, request: ModelCall
 ) -> AsyncIterator[TextDelta | ReasoningDelta | ModelResponse]:
-    """Yield text and reasoning as they come, then the whole answer, once the connection is given back.
+    """Yield text and reasoning as they come, then the whole answer, once the connection is released.
 
     Raises:
         Exception: An error of pydantic-ai.

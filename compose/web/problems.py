@@ -172,7 +172,7 @@ _NAMES: Final = (
 
 
 def problem_of(exc: Exception) -> HttpProblem:
-    """Return what the client is told of an error. An internal error is logged."""
+    """Return the answer to the client for an error. An internal error is logged."""
     if isinstance(exc, ProblemError):
         return exc.problem
     if isinstance(exc, HTTPException):

@@ -58,7 +58,7 @@ def tools(*, mcp: bool) -> list[Tool]:
 
 
 def scripted(messages: Sequence[ChatMessage], options: GenerationOptions) -> str | ModelReply:
-    """Stand in for a model: look, then book; keep what it is told, and find it again."""
+    """Stand in for a model: look, then book; keep what the user says, and find it again."""
     del options
     last = messages[-1]
     if last.role != "user":

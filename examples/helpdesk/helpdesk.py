@@ -1,4 +1,4 @@
-"""A help desk in sessions: one agent that answers, and one that asks two specialists first. See README.md.
+"""A helpdesk in sessions: one agent that answers, and one that asks two specialists first. See README.md.
 
 Usage:
     callboard chat examples.helpdesk.helpdesk:app --data ./data      # talk to it

@@ -20,7 +20,7 @@ PACE_S = 0.02
 
 
 class Echo:
-    """Stands for a language model: says word by word what it was told, in capitals."""
+    """Stands for a language model: repeats its input word by word, in capitals."""
 
     model = "echo-1"
 

@@ -176,7 +176,7 @@ class Erasing:
                 if not is_session:
                     await self._withdraw_mail(agent)
             if asyncio.get_running_loop().time() > end:
-                problem = f"they were told to stop and are still open after {self.wait_s:g} s"
+                problem = f"they were cancelled and are still open after {self.wait_s:g} s"
                 raise _refusal(what, found, f"{problem}: does a host serve them? Erase again")
             await asyncio.sleep(AGAIN_S)
             found = await erasure.open_runs(what, limit=AT_ONCE)

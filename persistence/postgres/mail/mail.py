@@ -70,7 +70,7 @@ select distinct r.run_id, r.agent
   cross join lateral (select * from runs r where r.run_id = s.run_id offset 0) r
   where not s.consumed and r.agent = g.agent
 """
-# After an unknown outcome all shards are told that have followers to reach.
+# After an unknown outcome all shards are notified that have followers to reach.
 SQL_FIND_POSTED: Final[LiteralString] = """
 select distinct s.shard as agent, s.owner as sender
   from unnest($1::text[], $2::text[], $3::text[]) m(topic, sender, id)
@@ -97,7 +97,7 @@ class Mail(MailStore):
         settings: Of the store.
         links: For what is read.
         link: For what is written.
-        on_foreign: Told of owners of other hosts that have followers of a new post.
+        on_foreign: Called with owners of other hosts that have followers of a new post.
     """
 
     def __init__(

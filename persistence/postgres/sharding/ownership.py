@@ -97,7 +97,7 @@ class ShardLeases(ShardStore):
         """A shard whose answer was lost comes with the next call.
 
         Raises:
-            ContractError: Mail in this database goes another way than this host's.
+            ContractError: Messages in this database go another way than this host's.
         """
         known = self._known.setdefault(owner, {})
         try:

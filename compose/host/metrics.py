@@ -295,7 +295,7 @@ def _of_counters(counters: Counters) -> Iterator[prometheus.Metric]:
         ("turns", "Executions that began.", counters.executions),
         ("turns_recovered", "Those after an execution that was broken off.", counters.recovered),
         ("turns_broken_off", "Executions that could not be written.", counters.broken_off),
-        ("suspends", "Runs that left memory to wait.", counters.suspends),
+        ("suspends", "Runs that were evicted to wait.", counters.suspends),
         ("retries", "Attempts that failed and are tried again.", counters.retries),
         ("parks", "Runs that came to wait for an operator.", counters.parks),
         ("dead_lettered_runs", "Runs that failed with dead letters.", counters.dead_letters),

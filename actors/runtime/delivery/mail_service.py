@@ -122,7 +122,7 @@ class MailService:
         self._outbox.set_hook(self._relay.add)
         try:
             async with TaskScope() as tasks:
-                tasks.keep(self._bypass.run, name="mail past the broker")
+                tasks.keep(self._bypass.run, name="messages past the broker")
                 await self._connect_for_ever()
         except ContractError as exc:
             _log.error("the broker cannot be used", extra={"problem": str(exc)})
@@ -179,7 +179,7 @@ class MailService:
                 tasks.keep(partial(self._prove, connection, tasks), name="leaders of the broker")
                 tasks.start(self._watch(connection), name="broker connection")
                 tasks.keep(partial(self._follow_for_ever, readers), name="shards to read")
-                tasks.keep(partial(self._keep_up, connection, stream), name="mail upkeep")
+                tasks.keep(partial(self._keep_up, connection, stream), name="upkeep of MAIL")
                 tasks.keep(self._show_posts, name="posts for observers")
                 self._changed.set()
                 self.connected.set()
@@ -315,7 +315,7 @@ class ShardReaders:
         for lease, cursor in zip(new, cursors, strict=True):
             scope = self._open[lease.shard, lease.epoch] = TaskScope()
             reading = self._inbound.read(self._connection, lease, cursor)
-            scope.start(reading, name=f"mail of {lease.shard}")
+            scope.start(reading, name=f"messages of {lease.shard}")
         return new
 
     async def close(self) -> None:

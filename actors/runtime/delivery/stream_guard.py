@@ -31,7 +31,7 @@ class StreamRolledBackError(BrokerError):
             return f"{what}: the stream is made anew"
         return (
             f"{what}, and the stream cannot be deleted: {self.problem}. Run `callboard migrate --streams` "
-            "with the admin's login, which makes it anew; until then mail waits"
+            "with the admin's login, which makes it anew; until then messages wait"
         )
 
 

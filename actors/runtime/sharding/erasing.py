@@ -58,7 +58,7 @@ _SESSION_PLACES: Final = (
         "a run that left no turn in the session keeps its log: see `runs sweep`",
     ),
     (
-        "the agent's state, mail and artifacts",
+        "the agent's state, messages and artifacts",
         "they belong to all of its sessions: erase the agent",
     ),
 )

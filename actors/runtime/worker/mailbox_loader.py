@@ -61,7 +61,7 @@ class MailboxLoader:
         """Read while the run that holds the agent goes on, unless that is under way."""
         if not mailbox.is_reading:
             mailbox.is_reading = True
-            self._tasks.start(self._fill_beside(mailbox), name=f"mail of {mailbox.agent_id}")
+            self._tasks.start(self._fill_beside(mailbox), name=f"messages of {mailbox.agent_id}")
 
     async def _fill_beside(self, mailbox: Mailbox) -> None:
         try:

@@ -152,7 +152,7 @@ def _totals(now: Snapshot) -> Text:
     totals, parked = now.totals, sum(now.totals.parked.values())
     opened = ", ".join(f"{n} {status.lower()}" for status, n in sorted(totals.runs.items()) if n)
     facts = f"hosts {totals.hosts}", f"open runs: {opened or 'none'}"
-    rates = f"{now.per_second:.1f} runs/s", f"mail {sum(totals.pending.values())}"
+    rates = f"{now.per_second:.1f} runs/s", f"messages {sum(totals.pending.values())}"
     text = Text("  ·  ".join((*facts, *rates)), "bold")
     if parked:
         text += Text(f"  ·  {parked} parked: callboard runs list --parked", "yellow")

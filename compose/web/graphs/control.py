@@ -101,7 +101,7 @@ ENDPOINTS: Final = (
         method="POST",
         path=f"{RUN}/pause",
         call=pause,
-        says="Let a run rest between two of its steps.",
+        says="Pause a run between two of its steps.",
         body=PauseJson,
         answer=GraphRunNameJson,
     ),

@@ -155,7 +155,7 @@ async def _erase_mail(
     links: Links, what: EraseRequest, cursor: str | None, limit: int
 ) -> EraseCount:
     args = (what.tenant, _agent(what), int(cursor or 0), limit)
-    [row] = await links.fetch("erasing mail", SQL_ERASE_MAIL, *args)
+    [row] = await links.fetch("erasing messages", SQL_ERASE_MAIL, *args)
     after = row["after"]
     rows = _rows(row, "schedules posts messages letters")
     return EraseCount(rows, None if after is None else str(after))

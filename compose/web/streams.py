@@ -109,7 +109,7 @@ class Streams:
             self._tasks.start(self._beat(), name="beat of streams")
             if self._over is not None:
                 ends = partial(self._end_those_over, self._over)
-                self._tasks.keep(ends, name="streams of principals who are nobody any more")
+                self._tasks.keep(ends, name="streams of invalid principals")
         self._open[stream] = principal
         self._count[_key(principal)] += 1
 

@@ -70,7 +70,7 @@ async def import_run(
     tenant: OwnerOpt = DEFAULT_TENANT,
     target: Target = HERE,
 ) -> int:
-    """Begin a new run of an app with the state of a bundle, and print its id. Its open wait is opened anew.
+    """Begin a new run of an app with the state of a bundle, and print its id. Its open wait is opened again.
 
     Before, the whole file is checked: the chains of its ledgers, and that the records of each run lead to its
     state. The new run has a ledger of its own. A run that has ended cannot go on; `--check` verifies it.

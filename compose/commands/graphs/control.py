@@ -105,7 +105,7 @@ async def restore(
     tenant: OwnerOpt = DEFAULT_TENANT,
     target: Target = HERE,
 ) -> int:
-    """Begin a new run with the state of a snapshot, and print its id. Its open wait is opened anew.
+    """Begin a new run with the state of a snapshot, and print its id. Its open wait is opened again.
 
     Example: `callboard graphs restore billing @payment.json --id r-8`
 

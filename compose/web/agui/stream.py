@@ -123,7 +123,7 @@ class AguiReader:
         run_id: The run.
         given: The input.
         gate: The part of the run that the client has.
-        first: Lines in front of the run's events.
+        first: Lines before the run's events.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of one stream

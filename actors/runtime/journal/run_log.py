@@ -58,6 +58,8 @@ class RunLog:
         self.history = history
         self.last_seq = self.durable_seq = history.last_seq
         """The seq of the log's last entry, unwritten ones included; and of the last durable one."""
+        self.given_seq = history.last_seq
+        """The seq of the last entry that is no step of a graph: a step is decided from what is before it."""
         self.writes = WriteSet(first=True)
         """The rows of the next flush. They are replaced when that flush begins."""
         self.amendments = Amendments()
@@ -82,6 +84,8 @@ class RunLog:
         """Put an entry at the end of the log, in memory, and return its seq."""
         self.writes.entries.append(NewEntry(kind, position, payload))
         self.last_seq += 1
+        if kind is not EntryKind.GRAPH_STEP:
+            self.given_seq = self.last_seq
         return self.last_seq
 
     async def durable_unless_refused(
@@ -273,12 +277,15 @@ class RunLog:
         )
         self.amendments.received.clear()
 
-    def flush_behind(self) -> None:
-        """Make durable what was recorded, beside the run: every branch waits for something outside."""
-        is_new = bool(self.writes.entries) or self._new_waits(self.waits_of(True)) is not None
-        if is_new and not self._in_flight and self.broken is None:
+    def flush_behind(self, *, idle: bool = True) -> None:
+        """Make durable what was recorded, beside the run: every branch waits for something outside.
+
+        Without `idle` an effect of it takes its time.
+        """
+        is_new = bool(self.writes.entries) or self._new_waits(self.waits_of(idle)) is not None
+        if is_new and not (self._in_flight or self._is_ending) and self.broken is None:
             self._behind = start_task(
-                self._flush(idle=True), name=f"flush {self.lease.run_id}", done=_ignore_failure
+                self._flush(idle=idle), name=f"flush {self.lease.run_id}", done=_ignore_failure
             )
 
     def show_waits(self) -> None:

@@ -110,7 +110,10 @@ WITHOUT_DATABASE = {
     "env",
     *(
         f"flows {one}"
-        for one in ("check", "draw", "schema", "pack", "install", "list", "show", "remove")
+        for one in (
+            *("check", "draw", "schema", "import"),
+            *("pack", "install", "list", "show", "remove"),
+        )
     ),
     "mcp-worker",
     "nats-config",

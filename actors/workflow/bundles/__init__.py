@@ -15,9 +15,21 @@ from actors.workflow.bundles.registry import (
     WorkflowBundleRegistryError,
     default_workflow_bundles_dir,
 )
+from actors.workflow.bundles.stored import (
+    INSTALLED_APP,
+    BundleRecord,
+    BundleRegistry,
+    FolderBundles,
+    StoredBundles,
+)
 
 __all__ = [
+    "INSTALLED_APP",
+    "BundleRecord",
+    "BundleRegistry",
+    "FolderBundles",
     "InstalledBundle",
+    "StoredBundles",
     "WorkflowBundle",
     "WorkflowBundleEntrypoint",
     "WorkflowBundleError",

@@ -17,6 +17,7 @@ from actors.workflow.bundles.manifest import (
 )
 from actors.workflow.documents.compiling import compile_document
 from actors.workflow.documents.document import FlowDocument, FlowNode
+from actors.workflow.documents.findings import MOST_FINDINGS, FlowError, FlowFinding
 from actors.workflow.documents.reading import document_of, read_data
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.visual.compiling import compile_drawing
@@ -59,12 +60,18 @@ class WorkflowBundle:
         """Check all flows. A VisualFlow without a node is kept: nobody has drawn anything in it yet.
 
         Raises:
-            FlowError: All mistakes of the first flow that has some.
+            FlowError: All mistakes of all flows.
         """
+        findings: list[FlowFinding] = []
         for flow_id in self.manifest.flows:
-            data = self._data(flow_id)
-            if not is_visualflow(data) or data["nodes"]:
-                self._compiled(flow_id, data)
+            try:
+                data = self._data(flow_id)
+                if not is_visualflow(data) or data["nodes"]:
+                    self._compiled(flow_id, data)
+            except FlowError as exc:
+                findings += exc.findings
+        if findings:
+            raise FlowError(tuple(findings[:MOST_FINDINGS]))
 
     def specs(self) -> list[WorkflowSpec]:
         """Return all flows as graphs.
@@ -87,16 +94,12 @@ class WorkflowBundle:
         return self._compiled(flow_id, self._data(flow_id))
 
     def _compiled(self, flow_id: str, data: Any) -> WorkflowSpec:
-        names, file = {one: self._name(one) for one in self.manifest.flows}, self._file(flow_id)
+        names, file = self.manifest.graph_names, self._file(flow_id)
         if is_visualflow(data):
             spec, _ = compile_drawing(data, file, names)
         else:
             spec, _ = compile_document(_renamed(document_of(data, file), names), file)
         return replace(spec, workflow_id=names[flow_id])
-
-    def _name(self, flow_id: str) -> str:
-        ref = self.manifest.ref
-        return ref if flow_id == self.manifest.entry.flow_id else f"{ref}.{flow_id}"
 
     def _file(self, flow_id: str) -> str:
         return f"{self.manifest.ref}/{self.manifest.flows[flow_id]}"

@@ -87,6 +87,12 @@ class WorkflowBundleManifest(_ManifestPart):
         return f"{self.bundle_id}@{self.bundle_version}"
 
     @property
+    def graph_names(self) -> dict[str, str]:
+        """The graphs' names by flow: ``id@version`` of the default entry point, else ``id@version.flow``."""
+        first = self.entry.flow_id
+        return {one: self.ref if one == first else f"{self.ref}.{one}" for one in self.flows}
+
+    @property
     def entry(self) -> WorkflowBundleEntrypoint:
         """The default entry point, or the first one."""
         wanted = self.default_entrypoint

@@ -166,8 +166,12 @@ def _zipped(files: Mapping[str, bytes]) -> bytes:
     return out.getvalue()
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that a crash leaves the old one or the new one, and never a part."""
+def write_whole(path: Path, data: bytes, *, is_new: bool = False) -> None:
+    """Write a file so that a crash leaves the old one or the new one, and never a part.
+
+    Raises:
+        FileExistsError: There is one, and it `is_new`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".draft-")
     try:
@@ -175,7 +179,11 @@ def write_whole(path: Path, data: bytes) -> None:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        os.replace(draft, path)  # noqa: PTH105 - both are texts
+        if is_new:
+            os.link(draft, path)
+            Path(draft).unlink()
+        else:
+            os.replace(draft, path)  # noqa: PTH105 - both are texts
     except BaseException:
         Path(draft).unlink(missing_ok=True)
         raise

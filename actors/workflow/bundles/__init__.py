@@ -8,7 +8,7 @@ from actors.workflow.bundles.manifest import (
     WorkflowBundleError,
     WorkflowBundleManifest,
 )
-from actors.workflow.bundles.packing import pack_workflow_bundle
+from actors.workflow.bundles.packing import pack_workflow_bundle, packed_flow
 from actors.workflow.bundles.registry import (
     InstalledBundle,
     WorkflowBundleRegistry,
@@ -39,4 +39,5 @@ __all__ = [
     "default_workflow_bundles_dir",
     "open_workflow_bundle",
     "pack_workflow_bundle",
+    "packed_flow",
 ]

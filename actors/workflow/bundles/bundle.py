@@ -66,7 +66,7 @@ class WorkflowBundle:
         for flow_id in self.manifest.flows:
             try:
                 data = self._data(flow_id)
-                if not is_visualflow(data) or data["nodes"]:
+                if not _is_empty(data):
                     self._compiled(flow_id, data)
             except FlowError as exc:
                 findings += exc.findings
@@ -83,6 +83,11 @@ class WorkflowBundle:
             FlowError: All mistakes of the first flow that has some.
         """
         return [self.spec(flow_id) for flow_id in self.manifest.flows]
+
+    def drawn_specs(self) -> list[WorkflowSpec]:
+        """Return all flows as graphs but those in which nobody has drawn anything yet. See `specs`."""
+        data = {one: self._data(one) for one in self.manifest.flows}
+        return [self._compiled(one, flow) for one, flow in data.items() if not _is_empty(flow)]
 
     def spec(self, flow_id: str) -> WorkflowSpec:
         """Return a flow as a graph. See `specs`.
@@ -112,6 +117,10 @@ class WorkflowBundle:
                 self.manifest.ref, f"it has no flow {flow_id!r}", f"It has {ids}"
             )
         return read_data(self.files[path], self._file(flow_id))
+
+
+def _is_empty(data: Any) -> bool:
+    return is_visualflow(data) and not data["nodes"]
 
 
 def _renamed(document: FlowDocument, names: Mapping[str, str]) -> FlowDocument:

@@ -106,7 +106,8 @@ def read_manifest(data: Any, bundle: str) -> WorkflowBundleManifest:
         WorkflowBundleError: It is none.
     """
     try:
-        return WorkflowBundleManifest.model_validate(data)
+        manifest = WorkflowBundleManifest.model_validate(data)
+        manifest.model_dump_json()
     except ValidationError as exc:
         told = [
             f"{'/'.join(map(str, error['loc'])) or 'manifest'}: {error['msg'].removeprefix('Value error, ')}"
@@ -114,3 +115,7 @@ def read_manifest(data: Any, bundle: str) -> WorkflowBundleManifest:
         ]
         problem = f"its manifest.json is wrong: {'; '.join(told[:10])}"
         raise WorkflowBundleError(bundle, problem, "Pack it again") from None
+    except (ValueError, RecursionError) as exc:
+        problem = f"its manifest.json is too deep, or has a text that is no Unicode: {exc}"
+        raise WorkflowBundleError(bundle, problem, "Pack it again") from None
+    return manifest

@@ -18,7 +18,6 @@ from actors.kernel.storage.flow_bundles import (
     FlowBundleStore,
     NewFlowBundle,
 )
-from actors.runtime.loop.threads import in_thread
 from actors.workflow.bundles.bundle import WorkflowBundle, open_workflow_bundle
 from actors.workflow.bundles.manifest import WorkflowBundleManifest
 from actors.workflow.bundles.registry import (
@@ -26,6 +25,7 @@ from actors.workflow.bundles.registry import (
     WorkflowBundleRegistryError,
     order_of,
 )
+from actors.workflow.bundles.unpacking import unpacked
 
 INSTALLED_APP: Final = "installed"
 """The type of the agents that are runs of installed flows."""
@@ -101,9 +101,9 @@ class FolderBundles(BundleRegistry):
 
     @override
     async def install(self, data: bytes, *, by: str = "") -> tuple[BundleRecord, bool]:
-        bundle = await in_thread(open_workflow_bundle, data)
+        bundle = await unpacked(open_workflow_bundle, data)
         was_there = await self.find(bundle.manifest.ref) is not None
-        await in_thread(self._registry.install_bytes, data)
+        await unpacked(self._registry.install_bytes, data)
         record = await self.find(bundle.manifest.ref)
         assert record is not None
         return record, not was_there
@@ -154,7 +154,7 @@ class StoredBundles(BundleRegistry):
 
     @override
     async def install(self, data: bytes, *, by: str = "") -> tuple[BundleRecord, bool]:
-        bundle = await in_thread(_checked, data)
+        bundle = await unpacked(_checked, data)
         manifest, hash_ = bundle.manifest, bundle.hash
         place = (self._tenant, manifest.bundle_id, manifest.bundle_version)
         known = await self._rows.get(*place)
@@ -223,8 +223,7 @@ class StoredBundles(BundleRegistry):
         except KeyError:
             problem, remedy = "it was removed meanwhile", "Install it again"
             raise WorkflowBundleRegistryError(record.manifest.ref, problem, remedy) from None
-        bundle: WorkflowBundle = await in_thread(open_workflow_bundle, data)
-        return bundle
+        return await unpacked(open_workflow_bundle, data)
 
     @override
     async def remove(self, ref: str) -> int:

@@ -15,7 +15,6 @@ from actors.kernel.storage.flow_bundles import (
     FlowBundleRow,
     FlowBundleStore,
     NewFlowBundle,
-    pin_of,
 )
 
 
@@ -45,7 +44,7 @@ class InMemoryFlowBundles(FlowBundleStore):
             return None
         if place not in self._rows:
             self._rows[place] = FlowBundleRow(**asdict(new), installed_at=self._now())
-            await files.pin(ref, owner=pin_of(new.bundle, new.version))
+            await files.pin(ref, owner=new.ref)
         return self._rows[place]
 
     @override
@@ -70,7 +69,7 @@ class InMemoryFlowBundles(FlowBundleStore):
             files = self._files(tenant)
             ref = await files.stat(row.artifact)
             if ref is not None:
-                await files.unpin(ref, owner=pin_of(bundle, version))
+                await files.unpin(ref, owner=row.ref)
         return open_count
 
     def removals(self, tenant: str) -> Iterator[Callable[[], object]]:

@@ -21,7 +21,7 @@ MOST_KEPT: Final = 64
 
 
 class InstalledFlows:
-    """All installed flows of all tenants, as the app ``installed``.
+    """Installed flows of all tenants, as the app ``installed``.
 
     A run is looked up by its flow's name each time that it begins to execute here: one read. Its bundle is
     loaded by its hash, and kept for the next runs. A run whose flow is not installed, needs a handler that is

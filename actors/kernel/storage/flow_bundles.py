@@ -33,6 +33,11 @@ class NewFlowBundle:
     manifest: str
     installed_by: str
 
+    @property
+    def ref(self) -> str:
+        """``id@version``: also the owner of the pin on the artifact."""
+        return f"{self.bundle}@{self.version}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowBundleRow(NewFlowBundle):
@@ -69,8 +74,3 @@ class FlowBundleStore(Protocol):
             version: Its version.
             run_keys: Beginnings of the addresses of its runs' agents, each ends with a colon.
         """
-
-
-def pin_of(bundle: str, version: str) -> str:
-    """Return the owner of the pin on the artifact of an installed bundle."""
-    return f"{bundle}@{version}"

@@ -42,7 +42,7 @@ class InstalledFlowJson(ShownModel):
 
 @dataclass(slots=True)
 class InstalledGraphs:
-    """What a process keeps of installed flows.
+    """Graphs of installed flows that a process keeps.
 
     Attributes:
         installing: Held while a bundle is checked: one at a time is unpacked.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import JsonValue
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from actors.workflow.bundles import (
     BundleRecord,
@@ -17,9 +17,16 @@ from actors.workflow.bundles import (
 from actors.workflow.bundles.inputs import input_schema
 from actors.workflow.bundles.unpacking import unpacked
 from actors.workflow.documents.findings import FlowError
-from actors.workflow.machine.policy import RetryPolicy
 from actors.workflow.machine.spec import WorkflowSpec
-from compose.web.endpoint import Done, NoQuery, StrictModel, WebCall, WebEndpoint, json_response
+from compose.web.endpoint import (
+    Done,
+    NoQuery,
+    ShownModel,
+    StrictModel,
+    WebCall,
+    WebEndpoint,
+    json_response,
+)
 from compose.web.graphs.bundles import (
     InstalledFlowJson,
     bundles_of,
@@ -35,9 +42,14 @@ MAX_BUNDLE_BYTES: Final = 64 * 2**20
 """Of the body of an install."""
 _OCTETS: Final = "application/octet-stream"
 _CORRECT: Final = "correct the flow; `callboard flows check` finds the same mistakes"
-_SVG: Final = "image/svg+xml"
-_SCHEMA: Final = "application/schema+json"
-_NOT_KEPT: Final = {"cache-control": "no-store"}
+
+
+class InputSchemaJson(ShownModel):
+    """The JSON Schema of the vars that runs of a flow begin with."""
+
+    type: Literal["object"]
+    properties: dict[str, JsonValue]
+    additionalProperties: bool  # noqa: N815 - the name of JSON Schema
 
 
 class InstallQuery(StrictModel):
@@ -76,38 +88,17 @@ async def show(call: WebCall, _: NoQuery, __: None) -> Done:
     return shown_bundle(await _found(call))
 
 
-async def draw(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Return the drawing of a flow."""
-    try:
-        from compose.web.pages.graphs.drawing import GraphMarks, standalone, svg_of  # noqa: PLC0415 - an extra
-        from compose.web.pages.graphs.flow_shelf import shown_flow  # noqa: PLC0415
-    except ModuleNotFoundError as exc:
-        raise _not_drawn(501, f"there is no package {exc.name!r} here") from exc
-    spec = await _spec(call)
-    shown = shown_flow(spec, RetryPolicy())
-    if shown.layout is None:
-        raise _not_drawn(422, f"flow {spec.workflow_id} is too large to be drawn")
-    notes = {one.name: one.kind for one in shown.nodes}
-    svg = standalone(svg_of(shown.layout, GraphMarks(notes=notes), title=spec.workflow_id))
-    headers = {
-        **_NOT_KEPT,
-        "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
-    }
-    return Response(svg, media_type=_SVG, headers=headers)
-
-
 async def schema(call: WebCall, _: NoQuery, __: None) -> Done:
     """Return the JSON Schema of the vars that a run of a flow begins with."""
     found = await bundles_of(call).find_flow(call.names["flow"])
-    told: dict[str, JsonValue]
     if found is None:
-        await _spec(call)
+        await spec_named(call)
         told = input_schema({})
     else:
         record, flow_id = found
         bundle = await bundles_of(call).load(record)
         told = input_schema(bundle.flow_json(flow_id))
-    return JSONResponse(told, headers=_NOT_KEPT, media_type=_SCHEMA)
+    return InputSchemaJson.model_validate(told)
 
 
 async def remove(call: WebCall, _: NoQuery, __: None) -> Done:
@@ -127,7 +118,7 @@ async def _found(call: WebCall) -> BundleRecord:
     return found[0]
 
 
-async def _spec(call: WebCall) -> WorkflowSpec:
+async def spec_named(call: WebCall) -> WorkflowSpec:
     """Return the graph that the path names: of a flow that is served here, or installed."""
     flow = call.names["flow"]
     served = (one.specs[flow] for one in flows_of(call.runtime).values() if flow in one.specs)
@@ -140,10 +131,6 @@ async def _spec(call: WebCall) -> WorkflowSpec:
 def _conflict(code: str, exc: WorkflowBundleRegistryError) -> ProblemError:
     detail = f"bundle {exc.bundle}: {exc.problem}"
     return ProblemError(HttpProblem(409, code, detail, exc.remedy, exc.bundle))
-
-
-def _not_drawn(status: int, why: str) -> ProblemError:
-    return ProblemError(HttpProblem(status, "not_drawn", why, "pip install 'callboard[web]'"))
 
 
 _FLOWS: Final = "/v1/flows"
@@ -166,13 +153,12 @@ ENDPOINTS: Final = (
         says="Show an installed flow.",
         answer=InstalledFlowJson,
     ),
-    WebEndpoint(method="GET", path=f"{_FLOW}/svg", call=draw, says="Draw a flow.", media_type=_SVG),
     WebEndpoint(
         method="GET",
         path=f"{_FLOW}/schema",
         call=schema,
         says="Return the JSON Schema of the vars that runs of a flow begin with.",
-        media_type=_SCHEMA,
+        answer=InputSchemaJson,
     ),
     WebEndpoint(
         method="DELETE", path=_FLOW, call=remove, says="Remove an installed flow.", status=204

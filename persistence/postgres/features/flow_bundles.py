@@ -19,7 +19,6 @@ from actors.kernel.storage.flow_bundles import (
     FlowBundleRow,
     FlowBundleStore,
     NewFlowBundle,
-    pin_of,
 )
 from persistence.postgres.connection.link import Links, Row
 
@@ -94,7 +93,7 @@ class PostgresFlowBundles(FlowBundleStore, Erasable):
     async def put(self, tenant: str, new: NewFlowBundle) -> FlowBundleRow | None:
         args = (
             *(tenant, FLOWS_SCOPE, new.bundle, new.version, new.hash, new.artifact),
-            *(new.size_bytes, new.manifest, new.installed_by, pin_of(new.bundle, new.version)),
+            *(new.size_bytes, new.manifest, new.installed_by, new.ref),
         )
         [row] = await self._links.fetch("installing flows", SQL_PUT_FLOW, *args)
         return await self.get(tenant, new.bundle, new.version) if row["held"] else None
@@ -114,8 +113,7 @@ class PostgresFlowBundles(FlowBundleStore, Erasable):
     async def remove(
         self, tenant: str, bundle: str, version: str, *, run_keys: Sequence[str]
     ) -> int | None:
-        pin = pin_of(bundle, version)
-        args = (tenant, FLOWS_SCOPE, bundle, version, [*run_keys], pin)
+        args = (tenant, FLOWS_SCOPE, bundle, version, [*run_keys], f"{bundle}@{version}")
         [row] = await self._links.fetch("removing flows", SQL_REMOVE_FLOW, *args)
         open_count: int = row["n"]
         return open_count if row["was_there"] else None

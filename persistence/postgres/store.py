@@ -134,6 +134,7 @@ class PostgresStore(RunStore):
         outage.on_new_incarnation = self._on_new_incarnation
         self._batchers = (
             *self.reads.batchers,
+            *self.lists.batchers,
             *self.sessions.batchers,
             *readers.batchers,
             *self.arrivals.batchers,

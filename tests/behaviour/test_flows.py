@@ -32,6 +32,7 @@ from actors.workflow import (
 )
 from actors.workflow.actor import graph_run
 from actors.workflow.machine.limits import check_limits
+from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.flow_stage import asking, completing, ending, single, staged
 
 if TYPE_CHECKING:
@@ -184,6 +185,46 @@ async def test_a_node_that_asks_again_is_executed_again(bed: Bed) -> None:
     records = await stage.runs.ledger(run_id)
     asked = [one for one in records if (one["effect"] or {}).get("type") == "tool_calls"]
     assert len({one["idempotency_key"] for one in asked}) == 3
+
+
+async def test_steps_ride_with_the_idempotent_effect_behind_them(bed: Bed) -> None:
+    """They are durable before one that may happen once, and while one takes its time."""
+    seen: list[tuple[str, str, str]] = []
+
+    async def look(run: RunState) -> None:
+        last = (await stage.runs.ledger(RunId(run.run_id)))[-1]
+        seen.append((run.current_node, last["node_id"], last["status"]))
+
+    async def handle(run: RunState, effect: Effect) -> EffectOutcome:
+        await look(run)
+        async with asyncio.timeout(LIMIT_S):
+            while effect.payload["slow"] and seen[-1][1] != run.current_node:
+                await asyncio.sleep(0.01)
+                await look(run)
+        return EffectOutcome.completed()
+
+    def work(after: str, mode: EffectMode = EffectMode.IDEMPOTENT) -> Any:
+        return asking(T.TOOL_CALLS, {"slow": after == "once"}, after=after, mode=mode)
+
+    nodes = {
+        "a": work("b"),
+        "b": setting("c"),
+        "c": work("slow"),
+        "slow": work("once"),
+        "end": ending,
+    }
+    spec = WorkflowSpec("flow", "a", nodes | {"once": work("end", EffectMode.AT_MOST_ONCE)})
+    stage = await staged(bed, spec, effect_handlers={T.TOOL_CALLS: handle})
+
+    await stage.play("flow")
+
+    assert list(dict.fromkeys(seen)) == [
+        ("a", "a", "started"),
+        ("c", "a", "started"),
+        ("slow", "c", "started"),
+        ("slow", "slow", "started"),
+        ("once", "once", "started"),
+    ]
 
 
 @pytest.mark.item(441)

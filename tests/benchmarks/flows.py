@@ -201,23 +201,34 @@ async def _pure_steps(url: str, runs: int) -> None:
     )
 
 
+async def _rest(runtime: Runtime, flow: str, total: int) -> list[RunId]:
+    """Start so many runs; return their ids when all of them wait, and none is in memory."""
+    runs = FlowRuns(runtime, TYPE)
+    ids = [RunId("")] * total
+
+    async def one(index: int) -> None:
+        ids[index] = await runs.start(flow, vars={"n": 0}, id=str(index))
+
+    await many(one, total=total, at_once=200, warm_up=False)
+    async with asyncio.timeout(120):
+        while runtime._host.worker.dispatcher.load:  # noqa: ASYNC110 - no event says "all"
+            await asyncio.sleep(0.02)
+    return ids
+
+
 async def _waits(url: str, total: int) -> None:
     """Report how fast runs come to wait, and are answered and end, beside waits for a signal by hand."""
-    async with open_runtime(url, suspend_after=0.0, capacity=total) as runtime:
+    async with open_runtime(url, suspend_after=0.0) as runtime:
         await flows().register(runtime)
-        runs, ids = FlowRuns(runtime, TYPE), [RunId("")] * total
-
-        async def wait(index: int) -> None:
-            run_id = await runs.start("ask", vars={"n": 0}, id=str(index))
-            ids[index] = run_id
-            while not await runs.waits(run_id):  # noqa: ASYNC110 - rows
-                await asyncio.sleep(0.02)
-
-        made = await many(wait, total=total, at_once=200, warm_up=False)
+        runs = FlowRuns(runtime, TYPE)
+        began = time.perf_counter()
+        ids = await _rest(runtime, "ask", total)
+        made = time.perf_counter() - began
 
         async def answer(index: int) -> None:
+            ended = runtime._host.worker.completions.future_of(ids[index])
             await runs.resume(ids[index], "ok", {"response": "yes"})
-            await runtime.result(ids[index])
+            await ended
 
         woken = await many(answer, total=total, at_once=200, warm_up=False)
     made_least, woken_least = await suspended.floor(url, total)
@@ -235,23 +246,15 @@ async def _waits(url: str, total: int) -> None:
 
 async def _event(url: str, total: int) -> None:
     """Report one event to all runs that wait for it, until the last has ended."""
-    async with open_runtime(url, suspend_after=0.0, capacity=total) as runtime:
+    async with open_runtime(url, suspend_after=0.0) as runtime:
         await flows().register(runtime)
-        runs = FlowRuns(runtime, TYPE)
-
-        waiting: list[RunId] = []
-
-        async def wait(index: int) -> None:
-            run_id = await runs.start("hear", vars={"n": 0}, id=str(index))
-            while not await runs.waits(run_id):  # noqa: ASYNC110 - rows
-                await asyncio.sleep(0.05)
-            waiting.append(run_id)
-
-        await many(wait, total=total, at_once=200, warm_up=False)
+        ends = [
+            runtime._host.worker.completions.future_of(run_id)
+            for run_id in await _rest(runtime, "hear", total)
+        ]
         began = time.perf_counter()
-        await runs.emit("go")
-        for run_id in waiting:
-            await runtime.result(run_id)
+        await FlowRuns(runtime, TYPE).emit("go")
+        await asyncio.gather(*ends)
         took = time.perf_counter() - began
     report(benchmark="flows", what="one event", runs=total, resumed_per_s=round(total / took))
 

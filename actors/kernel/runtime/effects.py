@@ -152,6 +152,8 @@ class EffectCall:
         execute: Does it; what it returns is recorded.
         reconcile: Finds out whether an effect in doubt happened.
         counted: Whether it counts against the execution budget of the run's tree.
+        rides: Whether it may execute before the steps of its graph that led to it are durable: an idempotent
+            effect that no other run sees. A crash then has the steps decided again.
     """
 
     verb: str
@@ -163,6 +165,7 @@ class EffectCall:
     execute: Callable[[], Awaitable[Any]]
     reconcile: Callable[[str], Awaitable[Any]] | None = None
     counted: bool = False
+    rides: bool = False
     digest: str = field(init=False)
     position: str = field(init=False, default="")
     id: str = field(init=False, default="")

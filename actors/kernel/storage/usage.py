@@ -1,7 +1,8 @@
 """Totals of what model calls used and cost: by tenant, agent, model and day.
 
 A store adds to them in the commit that writes the log entry of an answer. So each recorded answer counts once,
-and the totals are the sums over the logs, also over those that were swept since.
+and the totals of a day are the sums over its logs, also over those that were swept since. Totals are kept for
+400 days, or for as long as runs if that is longer.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class UsageTotal:
 
 
 class UsageStore(Protocol):
-    """Totals that commits write. They are never removed."""
+    """Totals that commits write, and that retention removes after 400 days."""
 
     async def totals(
         self, wanted: UsageFilter, *, by: Sequence[UsageBy] = EACH

@@ -64,6 +64,8 @@ class StepOptions(TypedDict, total=False):
     key: Message | str | None
 
 
+SHOWN_S: Final = 0.1
+"""An effect of a graph that takes longer is in the log while it executes, with the steps that led to it."""
 STARTS: Final = {"step": H.STEP_START, "tool": H.TOOL_START, "llm": H.LLM_START}
 ENDS: Final = {"step": H.STEP_END, "tool": H.TOOL_END, "llm": H.LLM_END}
 """Which hooks see an effect that executes; one that is replayed is not seen."""
@@ -201,7 +203,7 @@ class Effects:
 
         def on_begin() -> None:
             nonlocal before, may_be_kept
-            before = run.log.last_seq
+            before = run.log.given_seq if call.rides else run.log.last_seq
             may_be_kept = run.recovering and call.mode is EffectMode.IDEMPOTENT
             if intent and not call.counted:
                 self._begin(branch, call)
@@ -261,6 +263,8 @@ class Effects:
             await hooks.dispatch(STARTS[call.verb], name=call.name, position=call.position)
         token = executing.set((call, self._run))
         payload = call.entry()
+        later = asyncio.get_running_loop().call_later
+        shown = later(SHOWN_S, self._run.log.flush_beside) if call.rides else None
         try:
             spans = self._run.spans
             value = await (call.execute() if spans is None else spans.effect(call))
@@ -274,6 +278,8 @@ class Effects:
             if call.receipt is not None or call.cap is not None:
                 payload |= call.described()
             executing.reset(token)
+            if shown is not None:
+                shown.cancel()
         self._run.counters.effect(call, payload, now_s=self._run.clock.monotonic())
         if not self._is_late(branch):
             self._keep(call, payload)

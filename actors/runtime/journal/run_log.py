@@ -58,6 +58,8 @@ class RunLog:
         self.history = history
         self.last_seq = self.durable_seq = history.last_seq
         """The seq of the log's last entry, unwritten ones included; and of the last durable one."""
+        self.given_seq = history.last_seq
+        """The seq of the last entry that is no step of a graph: a step is decided from what is before it."""
         self.writes = WriteSet(first=True)
         """The rows of the next flush. They are replaced when that flush begins."""
         self.amendments = Amendments()
@@ -82,6 +84,8 @@ class RunLog:
         """Put an entry at the end of the log, in memory, and return its seq."""
         self.writes.entries.append(NewEntry(kind, position, payload))
         self.last_seq += 1
+        if kind is not EntryKind.GRAPH_STEP:
+            self.given_seq = self.last_seq
         return self.last_seq
 
     async def durable_unless_refused(
@@ -279,6 +283,13 @@ class RunLog:
         if is_new and not self._in_flight and self.broken is None:
             self._behind = start_task(
                 self._flush(idle=True), name=f"flush {self.lease.run_id}", done=_ignore_failure
+            )
+
+    def flush_beside(self) -> None:
+        """Make durable what was recorded, beside an effect that executes: its steps are shown meanwhile."""
+        if self.writes.entries and not (self._in_flight or self._is_ending) and self.broken is None:
+            self._behind = start_task(
+                self._flush(), name=f"flush {self.lease.run_id}", done=_ignore_failure
             )
 
     def show_waits(self) -> None:

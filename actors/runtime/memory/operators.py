@@ -31,6 +31,7 @@ from actors.kernel.store.arrivals import Submitted
 from actors.kernel.store.forgotten import Forgotten
 from actors.kernel.store.operators import (
     ARTIFACT_GRACE_S,
+    USAGE_KEPT_S,
     OperatorStore,
     RetentionStore,
     agent_scope,
@@ -135,7 +136,11 @@ class MemoryRetention(MemoryRole, RetentionStore):
         ]
         for number in letters:
             del rows.dead[number]
-        return artifacts + len(runs) + len(letters)
+        first = (rows.clock.now() - timedelta(seconds=max(older_than_s, USAGE_KEPT_S))).date()
+        totals = [key for key, total in rows.usage.items() if total.day and total.day < first]
+        for key in totals[:limit]:
+            del rows.usage[key]
+        return artifacts + len(runs) + len(letters) + len(totals[:limit])
 
     @override
     async def forget_agent(

@@ -188,9 +188,13 @@ class GraphRun:
                 answer = self._terms.memory.evidenced(answer, shown, opened, self._decided.now())
             return told_of(attempts.sound(answer, opened))
 
-        kind, mode = opened.effect.type.value, opened.effect.mode
+        kind, mode = opened.effect.type, opened.effect.mode
+        # Other runs hear of an event: what led to it is durable first.
+        rides = kind is not EffectType.EMIT_EVENT
         try:
-            place, told = await self._verbs.effect(kind, opened.key, opened.attempt, mode, execute)
+            place, told = await self._verbs.effect(
+                kind.value, opened.key, opened.attempt, mode, execute, rides=rides
+            )
         except Exception as exc:
             if origin_of(exc) is None:
                 raise

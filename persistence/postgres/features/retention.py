@@ -20,6 +20,9 @@ SQL_FORGET_AGENT: Final[LiteralString] = (
 )
 SQL_FORGET_OLD: Final[LiteralString] = "select forget_old($1, $2) as n"
 SQL_FORGET_IDS: Final[LiteralString] = "select taken, last from forget_ids($1, $2)"
+SQL_FORGET_USAGE: Final[LiteralString] = "select taken, last from forget_usage($1, $2, $3)"
+FIRST_TOTAL: Final = ["", "", "", "-infinity"]
+"""No total of usage is before this place."""
 
 
 class Retention(RetentionStore):
@@ -37,6 +40,8 @@ class Retention(RetentionStore):
         self._me, self._links, self._remove_objects = owner, links, remove_objects
         self._id = b""
         """Behind which id of a message it looks next for ids that name no run: these go sooner than others."""
+        self._total: list[str] = FIRST_TOTAL
+        """Behind which total of usage it looks next for old ones."""
 
     @override
     async def sweep(self, *, older_than_s: float | None, limit: int = 200) -> int:
@@ -57,7 +62,14 @@ class Retention(RetentionStore):
         self._id = row["last"] or b""
         if taken < limit:
             await self._remove_objects(limit)
-        return taken + int(row["taken"])
+        taken += int(row["taken"])
+        return taken if older_than_s is None else taken + await self._forget_usage(*args)
+
+    async def _forget_usage(self, older: timedelta | None, limit: int) -> int:
+        args = (self._total, older, limit)
+        [row] = await self._links.fetch("forgetting usage", SQL_FORGET_USAGE, *args)
+        self._total = row["last"] or FIRST_TOTAL
+        return int(row["taken"])
 
     @override
     async def forget_agent(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, LiteralString, NamedTuple
+from typing import Final, LiteralString, NamedTuple, TypeAlias
 
 from typing_extensions import override
 
@@ -16,7 +16,7 @@ from actors.kernel.runtime.decisions import RESERVED
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.runtime.rows import Arrived, CancelReport, NewRun, SignalOutcome
-from actors.kernel.runtime.waits import Answer
+from actors.kernel.runtime.waits import Answer, AnswerStatus
 from actors.kernel.storage.errors import SessionDeletingError
 from actors.kernel.store.arrivals import (
     MOST_ANSWERED,
@@ -49,8 +49,8 @@ SQL_SEND_SIGNALS: Final[LiteralString] = (
 )
 SQL_NUDGE: Final[LiteralString] = "select nudge_owners($1,$2,$3,$4,$5)"
 
-SQL_GIVE_ANSWER: Final[LiteralString] = (
-    "select agent, fresh, same from give_answer($1,$2,$3,$4,$5,$6,$7,$8)"
+SQL_GIVE_ANSWERS: Final[LiteralString] = (
+    "select i, agent, fresh, same from give_answers($1,$2,$3,$4,$5,$6,$7,$8)"
 )
 SQL_EMIT_EVENT: Final[LiteralString] = "select run, agent from emit_event($1,$2,$3,$4,$5)"
 SQL_REQUEST_CANCEL: Final[LiteralString] = "select run_id, agent from request_cancel($1,$2,$3)"
@@ -74,6 +74,10 @@ class _Delivery(NamedTuple):
 class _Signal(NamedTuple):
     run_id: RunId
     row: tuple[object, ...]
+
+
+_Answer: TypeAlias = tuple[RunId, str, AnswerStatus, str | None, str | None, RunId | None, int]
+"""Run, key, status, result and error as text, who ended, and the last entry there."""
 
 
 class Arrivals(ArrivalStore):
@@ -100,9 +104,10 @@ class Arrivals(ArrivalStore):
         self._submits: Batcher[_Submit, Submitted] = Batcher(self._flush_submits, limit=limit)
         self._mails: Batcher[_Delivery, list[Arrived]] = Batcher(self._flush_mails, limit=limit)
         self._signals: Batcher[_Signal, SignalOutcome] = Batcher(self._flush_signals, limit=limit)
+        self._answers: Batcher[_Answer, SignalOutcome] = Batcher(self._flush_answers, limit=limit)
         self._nudges: Batcher[tuple[str, Nudge], None] = Batcher(self._flush_nudges, limit=limit)
         self._fault = armed("submit")
-        self.batchers = (self._submits, self._mails, self._signals, self._nudges)
+        self.batchers = (self._submits, self._mails, self._signals, self._answers, self._nudges)
 
     @override
     async def submit(
@@ -142,23 +147,9 @@ class Arrivals(ArrivalStore):
     @override
     async def answer(self, answer: Answer) -> SignalOutcome:
         """After an unknown outcome the same answer counts as this call's."""
-        rows, again = await self._keyed.fetch_once_or_again(
-            "answering",
-            SQL_GIVE_ANSWER,
-            self._me,
-            answer.run_id,
-            answer.key,
-            answer.status,
-            text_or_none(answer.result, "answer"),
-            text_or_none(answer.error, "answer"),
-            answer.by,
-            answer.last_seq,
-        )
-        if not rows:
-            raise UnknownRunError(answer.run_id)
-        row = rows[0]
-        accepted = row["fresh"] or (again and row["same"])
-        return SignalOutcome(accepted, AgentId.parse(row["agent"]))
+        result, error = text_or_none(answer.result, "answer"), text_or_none(answer.error, "answer")
+        row = (answer.run_id, answer.key, answer.status, result, error, answer.by, answer.last_seq)
+        return await self._answers.call(row)
 
     @override
     async def emit(
@@ -270,6 +261,23 @@ class Arrivals(ArrivalStore):
         for call in calls:
             if not call.future.done():
                 call.fail(UnknownRunError(call.args.run_id))
+
+    async def _flush_answers(self, calls: list[Batched[_Answer, SignalOutcome]]) -> None:
+        args = columns((call.args for call in calls), 7)
+        rows, again = await self._keyed.fetch_once_or_again(
+            "answering", SQL_GIVE_ANSWERS, self._me, *args
+        )
+        seen: set[tuple[object, ...]] = set()
+        for row in rows:
+            call = calls[row["i"] - 1]
+            place = call.args[:2]
+            accepted = (row["fresh"] or (again and row["same"])) and place not in seen
+            if accepted:
+                seen.add(place)
+            call.answer(SignalOutcome(accepted, AgentId.parse(row["agent"])))
+        for call in calls:
+            if not call.future.done():
+                call.fail(UnknownRunError(call.args[0]))
 
     async def _flush_nudges(self, calls: list[Batched[tuple[str, Nudge], None]]) -> None:
         wanted = {(owner, *nudge_row(nudge)) for owner, nudge in (call.args for call in calls)}

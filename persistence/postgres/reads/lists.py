@@ -20,7 +20,9 @@ from actors.kernel.store.lists import (
     RunFilter,
     TaskRun,
 )
+from persistence.postgres.commits.encode import columns
 from persistence.postgres.commits.rows import RUN_COLUMNS, dead_letter_of, run_of
+from persistence.postgres.connection.batch import lookups
 from persistence.postgres.connection.link import Link, Links, Row
 
 # A filter that is not given leaves its parameter, and no condition: every choice of filters is a statement
@@ -73,7 +75,14 @@ _CHOSEN: Final[LiteralString] = """
         cross join lateral (select * from sessions s where s.agent = t.agent offset 0) s
         where s.owner = $8 and s.tenant = r.tenant and s.created_at is not null and not s.is_deleting))
 """
-SQL_WAITS: Final[LiteralString] = _WAITS + " and w.run_id = $1" + _IN_ORDER + "$2"
+SQL_WAITS: Final[LiteralString] = (
+    "select g.i::int, w.* from unnest($1::text[], $2::int[]) with ordinality g(run, most, i)"  # noqa: S608 - constants only
+    " cross join lateral ("
+    + _WAITS
+    + " and w.run_id = g.run"
+    + _IN_ORDER
+    + "g.most) w order by g.i, w.since, w.position, w.key"
+)
 SQL_APPROVALS: Final[LiteralString] = _WAITS + "and $1::text is null" + _CHOSEN + _IN_ORDER + "$9"
 SQL_APPROVALS_OF_RUN: Final[LiteralString] = (
     _WAITS + "and w.run_id = $1" + _CHOSEN + _IN_ORDER + "$9"
@@ -115,6 +124,8 @@ class Lists(ListStore):
 
     def __init__(self, links: Links, keyed: Link) -> None:
         self._links, self._keyed = links, keyed
+        self._waits = lookups(self._fetch_waits, _open_waits)
+        self.batchers = (self._waits,)
 
     @override
     async def runs(
@@ -158,9 +169,10 @@ class Lists(ListStore):
 
     @override
     async def waits(self, run_id: RunId, *, limit: int = 100) -> list[OpenWait]:
-        return [
-            _open_wait(row) for row in await self._keyed.fetch("reading", SQL_WAITS, run_id, limit)
-        ]
+        return await self._waits.call((run_id, limit))
+
+    async def _fetch_waits(self, places: list[tuple[RunId, int]]) -> list[Row]:
+        return await self._keyed.fetch("reading", SQL_WAITS, *columns(places, 2))
 
     @override
     async def approvals(
@@ -170,7 +182,7 @@ class Lists(ListStore):
         args = (among.run_id, *place, among.key, among.tenant, among.owner, limit)
         statement = SQL_APPROVALS if among.run_id is None else SQL_APPROVALS_OF_RUN
         rows = await self._keyed.fetch("reading approvals", statement, *args)
-        return [_open_wait(row) for row in rows]
+        return _open_waits(among, rows)
 
     @override
     async def pending_count(self, agent_id: AgentId) -> int:
@@ -226,6 +238,10 @@ def list_statement(
     chosen = " and ".join(conditions)
     order = " order by r.created_at desc, r.run_id desc limit $10"
     return "select" + RUN_COLUMNS + "from runs r where " + chosen + order, values
+
+
+def _open_waits(_: object, rows: list[Row]) -> list[OpenWait]:
+    return [_open_wait(row) for row in rows]
 
 
 def _open_wait(row: Row) -> OpenWait:

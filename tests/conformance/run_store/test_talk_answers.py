@@ -393,6 +393,29 @@ async def test_a_person_answers_once(bed: Bed) -> None:
     assert await answers(bed, run) == [decision]
 
 
+async def test_answers_that_come_together_count_each_for_itself(bed: Bed) -> None:
+    """Of those for one wait the first; a decision that comes too early, and one for no run, harm no other."""
+    run, other = await bed.begin(), await bed.begin(agent=AgentId("desk", "2"))
+    await run.commit(run.turn(waits=(Wait("1", "approval", "appr-1", request={}),)))
+    given = [
+        Answer(run.run_id, "early", "approved"),
+        Answer(run.run_id, "early", "replied", 1),
+        Answer(run.run_id, "appr-1", "denied", "first"),
+        Answer(RunId("0" * 32), "k", "replied"),
+        Answer(run.run_id, "appr-1", "approved", "second"),
+        Answer(run.run_id, "appr-1", "denied", "first"),
+        Answer(other.run_id, "k", "failed", error={"message": "x"}),
+    ]
+
+    told = await asyncio.gather(*map(bed.store.arrivals.answer, given), return_exceptions=True)
+
+    assert isinstance(told.pop(3), UnknownRunError)
+    accepted = [one.accepted for one in told if not isinstance(one, BaseException)]
+    assert accepted == [False, True, True, False, False, True]
+    assert sorted(await answers(bed, run), key=lambda one: one.key) == [given[2], given[1]]
+    assert await answers(bed, other) == [given[-1]]
+
+
 async def test_an_answer_needs_a_run(bed: Bed) -> None:
     """An unknown run is an error."""
     with pytest.raises(UnknownRunError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,13 +27,16 @@ from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.waits import Answer, Wait
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.kernel.store.shards import Serves
 from persistence.postgres.commits.unit import Unit, Write
 from persistence.postgres.commits.unit_columns import commit_arguments
 from persistence.postgres.commits.writing import SQL_COMMIT_TURNS
 from persistence.postgres.connection.batch import Batched
-from persistence.postgres.connection.link import KEYED
+from persistence.postgres.connection.link import KEYED, Link
+from persistence.postgres.mail import arrivals
+from persistence.postgres.reads import lists
 from tests.conformance.bed import DESK, EPOCH, SENDER, completed, message, result, started
 from tests.integration.persistence.hosts import (
     connected,
@@ -75,6 +79,38 @@ async def test_calls_that_arrive_during_a_flush_share_the_next_one(bed: Bed) -> 
     await asyncio.gather(*(run.append(result("0")) for run in runs))
 
     assert store_of(bed).commits.groups - before <= 3
+
+
+async def test_waits_that_are_read_and_answered_at_once_are_few_statements(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two hundred runs; each has its own wait, and goes on by its own answer."""
+    store, asked = store_of(bed), Counter[str]()
+
+    async def counted(self: Link, doing: str, statement: Any, *args: Any) -> Any:
+        asked[statement] += 1
+        return await fetch(self, doing, statement, *args)
+
+    fetch = Link.fetch_once_or_again
+    monkeypatch.setattr(Link, "fetch_once_or_again", counted)
+    runs = await begin(bed, 200)
+    waits = [Wait("1", "approval", f"key {run.run_id}", request={}) for run in runs]
+    await asyncio.gather(
+        *(run.commit(run.turn(waits=(wait,))) for run, wait in zip(runs, waits, strict=True))
+    )
+
+    found = await asyncio.gather(*(store.lists.waits(run.run_id) for run in runs))
+    given = [
+        Answer(run.run_id, one.wait.key, "approved")
+        for run, (one,) in zip(runs, found, strict=True)
+    ]
+    told = await asyncio.gather(*map(store.arrivals.answer, given))
+
+    assert [one.wait for (one,) in found] == waits
+    assert all(one.accepted for one in told)
+    assert [await store.reads.answers(run.run_id) for run in runs] == [[one] for one in given]
+    assert asked[lists.SQL_WAITS] <= 2
+    assert asked[arrivals.SQL_GIVE_ANSWERS] <= 2
 
 
 @pytest.mark.item(59, 484)

@@ -207,6 +207,29 @@ async def test_nothing_of_a_run_is_kept_for_ever(bed: Bed, postgres_dsn: str, sc
     assert await bed.store.reads.run(still_open.run_id) is not None
 
 
+async def test_totals_of_usage_go_after_four_hundred_days(
+    bed: Bed, postgres_dsn: str, schema: str
+) -> None:
+    """A call looks at few of them, and the next one behind those; all that are old go, and no other."""
+    forget = partial(bed.store.retention.forget_old, limit=2)
+    await sql(
+        postgres_dsn,
+        schema,
+        "insert into usage_totals select 't' || n % 2, 'a', 'm', present()::date - d, 1, d, 0, 0, 0, 0, 0"
+        " from generate_series(1, 2) n, unnest(array[2, 399, 402, 700]) d",
+    )
+    for older_than_s in (None, 800 * 86_400.0):
+        for _ in range(6):
+            await forget(older_than_s=older_than_s)
+    kept = await rows_of(postgres_dsn, schema, "usage_totals")
+    taken = [await forget(older_than_s=0) for _ in range(6)]
+    left = await sql(postgres_dsn, schema, "select tenant, input from usage_totals order by 1, 2")
+
+    assert kept == [8]
+    assert sorted(taken) == [0, 0, 0, 0, 2, 2]
+    assert [tuple(row) for row in left] == [("t0", 2), ("t0", 399), ("t1", 2), ("t1", 399)]
+
+
 async def test_for_ever_is_for_ever(bed: Bed, postgres_dsn: str, schema: str) -> None:
     """Only ids move, and marks of blocked hosts go."""
     await give_up(await bed.begin(id="dead"))

@@ -14,6 +14,7 @@ from actors.kernel.agent.session import NewSession, SessionChange
 from actors.kernel.agent.transcript import NewTurn
 from actors.kernel.runtime.commit import Committed, Suspend
 from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.waits import Answer
 from actors.kernel.runtime.wakeup import WakeSet
 from persistence.errors import DatabaseUnreachableError
 from tests.conformance.bed import Turns, message, outgoing, result, started, suspended
@@ -111,21 +112,25 @@ async def test_a_turn_whose_answer_is_lost_is_written_once(
 async def test_what_comes_from_outside_is_accepted_once(
     postgres_dsn: str, schema: str, what: Lost
 ) -> None:
-    """Submit, mail and signal whose answers are lost say what they would have said."""
+    """Submit, mail, signal and answer whose outcomes are lost say what they would have said."""
     async with host_behind_a_proxy(postgres_dsn, schema) as (bed, proxy):
         run = await bed.begin()
-        losses = [lose(proxy, what, mark) for mark in ("needle-1", "needle-2", "needle-3")]
+        losses = [lose(proxy, what, f"needle-{n}") for n in range(1, 5)]
 
         submitted = await bed.submit("needle-1", agent=CLERK)
         arrived = await bed.store.arrivals.deliver([message("needle-2", id="m", to=CLERK)])
         signal = await bed.store.arrivals.signal(
             run.run_id, "go", "needle-3", message_id="s", sender="client:x"
         )
+        answer = Answer(run.run_id, "k", "replied", "needle-4")
+        answered = await bed.store.arrivals.answer(answer)
 
         assert all(loss.happened.is_set() for loss in losses)
         assert submitted.arrived is not None
         assert [m.message.id for m in arrived] == ["m"]
         assert signal.accepted
+        assert answered.accepted
+        assert not (await bed.store.arrivals.answer(answer)).accepted
         assert len(await bed.store.lists.runs(agent=CLERK)) == 1
         assert len(await bed.store.backlog.pending_mail(agent=CLERK)) == 1
         assert len(await bed.store.reads.signals(run.run_id)) == 1

@@ -105,6 +105,8 @@ class GraphVerbs:
         attempt: int,
         mode: EffectMode,
         execute: Callable[[], Awaitable[JsonValue]],
+        *,
+        rides: bool,
     ) -> tuple[str, JsonValue]:
         """Return the position of an attempt of an effect, and what it gave: durable now.
 
@@ -114,13 +116,14 @@ class GraphVerbs:
             attempt: From 1.
             mode: What may happen when a crash leaves it without a result.
             execute: Does it; returns JSON data and raises nothing.
+            rides: See `EffectCall`.
 
         Raises:
             EffectInDoubtError: See `RunContext.step`.
         """
         words = canonical_json([name, key, attempt])
         begin, end = K.EFFECT_INTENT, K.EFFECT_RESULT
-        call = EffectCall(EFFECT, begin, end, name, words, mode, execute, key=key)
+        call = EffectCall(EFFECT, begin, end, name, words, mode, execute, key=key, rides=rides)
         value = await self._effects.perform(call)
         return call.position, value
 

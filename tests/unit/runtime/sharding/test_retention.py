@@ -8,8 +8,9 @@ from actors.errors import ContractError
 from actors.kernel.runtime.commit import Finish
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.storage.usage import UsageFilter
 from actors.runtime.sharding.retention import forget_agent, sweep_all
-from tests.conformance.bed import DESK, message
+from tests.conformance.bed import DESK, answer, message
 from tests.conformance.clock import ManualClock
 from tests.conformance.conftest import memory_bed
 from tests.conformance.talk import CLERK
@@ -44,6 +45,24 @@ async def test_nothing_of_a_run_is_kept_for_ever() -> None:
         assert await bed.store.lists.dead_letters() == []
         assert (again.run_id, again.arrived) == (dead.run_id, None)
         assert (await child.start()).seq == 0
+
+
+async def test_totals_of_usage_go_after_four_hundred_days() -> None:
+    """Also with a shorter retention; not when all is kept."""
+    async with memory_bed() as bed:
+        assert isinstance(bed.clock, ManualClock)
+        await bed.claim()
+        run = await bed.begin()
+        await run.append(answer("0", input=1))
+        bed.clock.advance(DAY_S)
+        await run.append(answer("1", input=2))
+        kept = []
+        for days, older_than_s in ((399, 0), (1.5, None), (0, 600 * DAY_S), (0, 0)):
+            bed.clock.advance(days * DAY_S)
+            await sweep_all(bed.store, older_than_s=older_than_s)
+            kept.append([one.input for one in await bed.store.usage.totals(UsageFilter())])
+
+    assert kept == [[1, 2], [1, 2], [1, 2], [2]]
 
 
 async def test_an_agent_is_forgotten_but_for_the_ids_of_its_messages() -> None:

@@ -110,6 +110,7 @@ _PARTS: Final = (
     (graphs, "graphs.bundles", "export import=import_run"),
     (flows, "flows.documents", "check draw schema"),
     (flows, "flows.bundles", "pack install list=list_bundles show remove"),
+    (flows, "flows.importing", "import=import_flow"),
     (memory, "inspect.memory", "list=list_memories show forget"),
     (approvals, "messages.approvals", "list=list_approvals approve deny"),
     (schedules, "operate.schedules", "create list=list_schedules show pause resume trigger delete"),

@@ -263,8 +263,8 @@ class Effects:
             await hooks.dispatch(STARTS[call.verb], name=call.name, position=call.position)
         token = executing.set((call, self._run))
         payload = call.entry()
-        later = asyncio.get_running_loop().call_later
-        shown = later(SHOWN_S, self._run.log.flush_beside) if call.rides else None
+        show = partial(self._run.log.flush_behind, idle=False)
+        shown = asyncio.get_running_loop().call_later(SHOWN_S, show) if call.rides else None
         try:
             spans = self._run.spans
             value = await (call.execute() if spans is None else spans.effect(call))

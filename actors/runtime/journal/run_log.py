@@ -277,19 +277,15 @@ class RunLog:
         )
         self.amendments.received.clear()
 
-    def flush_behind(self) -> None:
-        """Make durable what was recorded, beside the run: every branch waits for something outside."""
-        is_new = bool(self.writes.entries) or self._new_waits(self.waits_of(True)) is not None
-        if is_new and not self._in_flight and self.broken is None:
-            self._behind = start_task(
-                self._flush(idle=True), name=f"flush {self.lease.run_id}", done=_ignore_failure
-            )
+    def flush_behind(self, *, idle: bool = True) -> None:
+        """Make durable what was recorded, beside the run: every branch waits for something outside.
 
-    def flush_beside(self) -> None:
-        """Make durable what was recorded, beside an effect that executes: its steps are shown meanwhile."""
-        if self.writes.entries and not (self._in_flight or self._is_ending) and self.broken is None:
+        Without `idle` an effect of it takes its time.
+        """
+        is_new = bool(self.writes.entries) or self._new_waits(self.waits_of(idle)) is not None
+        if is_new and not (self._in_flight or self._is_ending) and self.broken is None:
             self._behind = start_task(
-                self._flush(), name=f"flush {self.lease.run_id}", done=_ignore_failure
+                self._flush(idle=idle), name=f"flush {self.lease.run_id}", done=_ignore_failure
             )
 
     def show_waits(self) -> None:

@@ -19,6 +19,7 @@ from actors.kernel.workflow.effects import RunStatus, WaitState
 from actors.kernel.workflow.errors import GraphError, NoSuchRunError, StaleResumeError
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.snapshots import Snapshot
+from actors.kernel.workflow.tool_waits import check_answer
 from actors.runtime.runtime import Runtime
 from actors.workflow.actor.control import SIGNAL, wanted
 from actors.workflow.actor.emitting import report
@@ -165,6 +166,7 @@ class FlowRuns:
 
         Raises:
             StaleResumeError: It does not wait, waits for another key, or somebody was faster.
+            GraphError: It waits for calls of tools, and the answer is about others, or decides nothing.
             NotSerializableError: The path of what is not JSON data in `payload`.
             NoSuchRunError: See `state`.
         """
@@ -172,7 +174,10 @@ class FlowRuns:
         await self._row(run_id)
         found = await self._open(run_id)
         places = [place for place, one in found if one.get("wait_key") == wait_key]
-        for place in places:
+        for place, one in found:
+            if one.get("wait_key") != wait_key:
+                continue
+            check_answer(WaitState.from_dict({**one}), clean)
             if await self._runtime.approvals.answer(run_id, place, clean, early=False):
                 return
         keys = [one.get("wait_key") for _, one in found]

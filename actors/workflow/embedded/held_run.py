@@ -59,6 +59,11 @@ class HeldRun:
         self._buffer += decided.records
         self._is_saved = self._is_saved and decided.state is self.state
         self.state = decided.state
+        if decided.opened is not None and decided.records:  # behind an answer
+            path = tuple((decided.records[-1].delta or {}).get("branch") or ())
+            if path not in self.opened:
+                self._open_at[path] = self._count + len(self._buffer) - 1
+            self.opened[path] = decided.opened
         if self.state.status.is_terminal:
             self.opened.clear()
 

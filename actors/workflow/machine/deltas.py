@@ -2,9 +2,10 @@
 
 The `delta` of a record has a ``seq``, the number of the change, and of these what applies: ``set`` and
 ``unset`` (paths in the vars), ``put`` (objects in lists of the vars), ``key`` (the path of the record's result
-in the vars), ``node``, ``status``, ``fork`` (the branches that begin), ``joined`` (they have met). In a branch
-it has ``branch``, the way to it. A record that begins an effect has ``open`` instead, the change that its end
-will be; one that leaves it to another attempt has ``retry``, the instant of that.
+in the vars), ``node``, ``status``, ``fork`` (the branches that begin), ``joined`` (they have met), ``then``
+(the effect that is open behind it). In a branch it has ``branch``, the way to it. A record that begins an
+effect has ``open`` instead, the change that its end will be; one that leaves it to another attempt has
+``retry``, the instant of that.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from actors.kernel.workflow.effects import Effect, EffectType, StepPlan, StepSta
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
+from actors.kernel.workflow.tool_waits import DECISIONS
 from actors.workflow.machine.deltas import OpenStep, varied
 from actors.workflow.machine.policy import compute_idempotency_key
 from actors.workflow.machine.records import Transition, behind, completed, failed, recorded
@@ -136,6 +137,7 @@ def _opened(state: RunState, plan: StepPlan, changed: dict[str, Any], *, at: str
     assert plan.effect is not None
     seq, place = seq_of(state.vars), place_of(state.run_id, state.vars)
     payload = durable_copy(plan.effect.payload, "effect.payload")
+    payload.pop(DECISIONS, None)  # a person's, never a node's
     effect = replace(plan.effect, payload=payload)
     opened = OpenStep(
         seq=seq,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Final
 
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.effects import Effect, StepStatus
@@ -12,8 +12,11 @@ from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
 from actors.workflow.machine.branches import Path, put, seen_at
 from actors.workflow.machine.deltas import OpenStep, applied
+from actors.workflow.machine.policy import compute_idempotency_key
 from actors.workflow.machine.variables import place_of, seq_of
 
+THEN: Final = "then"
+"""In the delta of an answer's record: the effect that is open behind it, and its next node."""
 _FIELDS = frozenset(one.name for one in fields(StepRecord))
 
 
@@ -55,7 +58,10 @@ def behind_record(
         opened[path] = _next_attempt(begun, seen, str(delta["retry"]))
     elif delta.get("seq") == seq:
         opened.pop(path, None)
-        return put(state, path, applied(seen, record, begun))
+        seen = applied(seen, record, begun)
+        state = put(state, path, seen)
+    if THEN in delta and delta["seq"] + 1 == seq_of(seen.vars):
+        opened[path] = opened_behind(seen, record)
     return state
 
 
@@ -71,6 +77,26 @@ def _opened_by(record: StepRecord, delta: dict[str, Any]) -> OpenStep:
         key=record.idempotency_key or "",
         step_id=record.step_id,
         started_at=record.started_at or "",
+    )
+
+
+def opened_behind(seen: RunState, record: StepRecord) -> OpenStep:
+    """Return the effect that the record of an answer opens; its attempt has not begun."""
+    told = (record.delta or {})[THEN]
+    effect, seq = Effect.from_dict(told["effect"]), seq_of(seen.vars)
+    place, at = place_of(seen.run_id, seen.vars), record.ended_at or ""
+    key = compute_idempotency_key(run_id=place, node_id=record.node_id, effect=effect, seq=seq)
+    return OpenStep(
+        seq=seq,
+        node_id=record.node_id,
+        effect=effect,
+        next_node=told["next"],
+        changed={},
+        attempt=1,
+        key=key,
+        step_id=derive_id(place, seq, 1),
+        started_at=at,
+        due=at,
     )
 
 

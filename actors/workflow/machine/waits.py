@@ -17,8 +17,10 @@ from actors.kernel.workflow.effects import (
 )
 from actors.kernel.workflow.errors import GraphError, StaleResumeError
 from actors.kernel.workflow.run_state import RunState, open_wait
+from actors.kernel.workflow.tool_waits import check_answer, effect_behind, shaped
 from actors.workflow.machine.branches import Leaf, leaves, lifted, seen_at
 from actors.workflow.machine.records import Transition, behind, completed, failed, recorded
+from actors.workflow.machine.recovery import THEN, opened_behind
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.variables import RUNTIME, namespace, place_of, seq_of, split_key
 
@@ -32,6 +34,7 @@ def answered(state: RunState, wait_key: str | None, payload: Any, *, at: str) ->
 
     Raises:
         StaleResumeError: The run does not wait, or for another key.
+        GraphError: The answer does not fit the calls of tools that the run waits for.
         NotSerializableError: `payload` is not JSON data.
     """
     found = [one for one in leaves(state) if one.wait is not None]
@@ -56,6 +59,7 @@ def _answered_at(
     seen = seen_at(state, leaf.path)
     assert seen is not None
     assert leaf.wait is not None
+    check_answer(leaf.wait, payload)
     answer = durable_copy(payload, "payload", deepest=room_at(leaf.wait.result_key))
     return lifted(state, leaf.path, reply(seen, leaf.wait, answer, at=at, more=more))
 
@@ -116,11 +120,18 @@ def child_ended(state: RunState, child: RunState | None, *, at: str) -> Transiti
 def reply(
     state: RunState, wait: WaitState, payload: Any, *, at: str, more: dict[str, Any] | None = None
 ) -> Transition:
-    """Return the end of a wait by this answer, and of the run, if there is no node behind the wait."""
-    seq = seq_of(state.vars)
+    """Return the end of a wait by this answer, and of the run, if there is no node behind the wait.
+
+    Behind a decision on calls of tools, the effect that executes them is open.
+    """
+    seq, behind_it = seq_of(state.vars), effect_behind(wait, payload)
+    payload = shaped(wait, payload)
     told = {"wait_key": wait.wait_key, "reason": wait.reason.value}
     effect = {"type": "resume", "payload": told, "result_key": wait.result_key}
     delta = delta_behind(seq, wait.result_key, wait.resume_to_node) | (more or {})
+    if behind_it is not None:
+        then = {"effect": behind_it.to_dict(), "next": wait.resume_to_node}
+        effect["result_key"], delta = None, {"seq": seq, THEN: then} | (more or {})
     record = recorded(
         state,
         StepStatus.COMPLETED,
@@ -136,6 +147,8 @@ def reply(
         after = behind(state, record)
     except GraphError as exc:
         return failed(state, f"answer to {wait.wait_key!r}: {exc}", at=at)
+    if behind_it is not None:
+        return replace(after, opened=opened_behind(after.state, record))
     via = {"via": "resume", "wait_key": wait.wait_key}
     return after if wait.resume_to_node else ended_with(after, payload, at=at, via=via)
 

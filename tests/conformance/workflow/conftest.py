@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conformance.workflow.integrated import made
 from tests.conformance.workflow.stores import KINDS, Stores
 
 if TYPE_CHECKING:
@@ -27,3 +28,11 @@ def disk_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stor
     made = Stores(request.param, tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture(autouse=True)
+def closed_integrations() -> Iterator[None]:
+    """The event loops of integrations end with the test."""
+    yield
+    while made:
+        made.pop().close()

@@ -113,7 +113,7 @@ WITHOUT_DATABASE = {
     "replay",
     "completion",
     "env",
-    *(f"flows {one}" for one in ("check", "draw", "schema", "pack")),
+    *(f"flows {one}" for one in ("check", "draw", "schema", "import", "pack")),
     "mcp-worker",
     "nats-config",
     "serve",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -77,6 +78,44 @@ def test_a_bundle_is_packed_installed_shown_and_removed(
     assert told(capsys, "remove", "root@1.0", *place)[0] == Exit.NOT_FOUND
     code, text = told(capsys, "show", "root", *place)
     assert (code, "not installed" in text) == (Exit.NOT_FOUND, True)
+
+
+def test_a_foreign_flow_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Node by node: what it uses, what the host has to give, and what is not supported, with the way out."""
+    nodes: list[dict[str, Any]] = [
+        {"id": "begin", "type": "on_flow_start"},
+        {"id": "ask", "type": "llm_call", "data": {"inputs": [{"id": "prompt", "type": "string"}]}},
+        {"id": "odd", "type": "teleport"},
+        {"id": "tell", "type": "answer_user"},
+    ]
+    names = [one["id"] for one in nodes]
+    edges = [
+        {"source": a, "sourceHandle": "exec-out", "target": b, "targetHandle": "exec-in"}
+        for a, b in pairwise(names)
+    ]
+    edges += [edges[0] | {"target": "tell"}]
+    bad, good = tmp_path / "bad.json", tmp_path / "good.json"
+    bad.write_text(json.dumps({"id": "f", "nodes": nodes, "edges": edges}), encoding="utf-8")
+    good.write_text(json.dumps({"id": "f", "nodes": nodes[:2], "edges": edges[:1]}), "utf-8")
+
+    code, text = told(capsys, "import", "--report", bad, "--json")
+    report = json.loads(text)
+    assert (code, report["supported"]) == (Exit.FAILED, False)
+    assert report["types"] == {"answer_user": 1, "llm_call": 1, "on_flow_start": 1, "teleport": 1}
+    by_id = {one["id"]: one for one in report["nodes"]}
+    assert [one for one in names if not by_id[one]["supported"]] == ["begin", "odd"]
+    (found,) = by_id["odd"]["findings"]
+    assert (found["pointer"], bool(found["remedy"])) == ("/nodes/2/type", True)
+    assert by_id["begin"]["findings"][0]["pointer"] == "/edges/3"
+    assert by_id["ask"]["needs"] == "a handler of LLM_CALL"
+    code, text = told(capsys, "import", "--report", bad)
+    assert (code, "nothing here executes the type 'teleport'" in text) == (Exit.FAILED, True)
+    code, text = told(capsys, "import", "--report", good)
+    assert (code, "good.json: all of it is supported" in text) == (Exit.OK, True)
+    (tmp_path / "own.json").write_text(json.dumps(ROOT), encoding="utf-8")
+    code, text = told(capsys, "import", "--report", tmp_path / "own.json")
+    assert (code, "it is no VisualFlow" in text) == (Exit.USAGE, True)
+    assert told(capsys, "import", "--report", tmp_path / "no.json")[0] == Exit.NOT_FOUND
 
 
 def test_a_flow_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

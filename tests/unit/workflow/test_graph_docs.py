@@ -27,6 +27,7 @@ PAGES = {
     "pages": 0,
     "evidence": 1,
     "memory": 1,
+    "llm-and-tools": 3,
 }
 
 

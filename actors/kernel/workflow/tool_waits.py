@@ -1,0 +1,125 @@
+"""Waits of TOOL_CALLS: for decisions of a person, or for results of a client that executes the calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from actors.kernel.runtime.effects import EffectMode
+from actors.kernel.workflow.effects import Effect, EffectType, WaitState
+from actors.kernel.workflow.errors import GraphError
+
+APPROVAL: Final = "approval_required"
+PASSTHROUGH: Final = "passthrough"
+DECISIONS: Final = "_decisions"
+"""In the payload of TOOL_CALLS behind a decision: by call id ``approved``, ``reason`` and ``by``.
+
+Only the machine writes it; plans of nodes lose it.
+"""
+EXECUTE: Final = "execute"
+"""In the details of a wait for a decision: the mode in which the approved calls are executed."""
+_WORDS: Final = {
+    **dict.fromkeys(("approve", "approved", "yes"), True),
+    **dict.fromkeys(("deny", "denied", "no"), False),
+}
+_REMEDY: Final = (
+    'answer {"approved": true}, {"approved": false, "reason": …} or {"decisions": {call_id: true}}'
+)
+
+
+def check_answer(wait: WaitState, payload: Any) -> None:
+    """Return if an answer fits a wait of TOOL_CALLS; other waits take any.
+
+    Raises:
+        GraphError: It decides nothing, or it is about another call.
+    """
+    mode = (wait.details or {}).get("mode")
+    where = f"answer to {wait.wait_key!r}"
+    if mode == PASSTHROUGH:
+        rows = _rows(payload)
+        if rows is None:
+            raise GraphError(where, "give results, a list with an object for each call_id")
+        given = [str(one.get("call_id")) for one in rows]
+        _check_ids(where, wait, given)
+        missing = [one for one in _ids(wait) if one not in given]
+        if missing or len(given) != len({*given}):
+            raise GraphError(where, f"give one result for each of {', '.join(_ids(wait))}")
+    elif mode == APPROVAL:
+        told = payload if isinstance(payload, dict) else {}
+        decisions = told.get("decisions")
+        if isinstance(decisions, dict):
+            _check_ids(where, wait, map(str, decisions))
+            if {*decisions} != {*_ids(wait)}:
+                raise GraphError(where, f"decide on each of {', '.join(_ids(wait))}")
+        if any(one["approved"] is None for one in _decisions(wait, payload).values()):
+            raise GraphError(where, _REMEDY)
+
+
+def _check_ids(where: str, wait: WaitState, given: Any) -> None:
+    for one in given:
+        if one not in _ids(wait):
+            known = ", ".join(map(repr, _ids(wait)))
+            raise GraphError(where, f"it is about call {one!r}. The run waits for {known}")
+
+
+def shaped(wait: WaitState, payload: Any) -> Any:
+    """Return an answer as the result of the effect: that of a client has one row for each call."""
+    if (wait.details or {}).get("mode") != PASSTHROUGH:
+        return payload
+    given = {str(one.get("call_id")): one for one in _rows(payload) or []}
+    return {
+        "mode": "executed",
+        "results": [_row(call, given.get(call["call_id"])) for call in _calls(wait)],
+    }
+
+
+def effect_behind(wait: WaitState, payload: Any) -> Effect | None:
+    """Return the effect that executes what was decided; None: the answer is the result."""
+    mode = (wait.details or {}).get(EXECUTE)
+    if mode is None:
+        return None
+    told = {"tool_calls": _calls(wait), DECISIONS: _decisions(wait, payload)}
+    return Effect(EffectType.TOOL_CALLS, told, wait.result_key, EffectMode(mode))
+
+
+def _decisions(wait: WaitState, payload: Any) -> dict[str, dict[str, Any]]:
+    """Return the decisions by call id; ``approved`` is None where there is none."""
+    told: Mapping[str, Any] = payload if isinstance(payload, dict) else {"approved": payload}
+    whole, single = told.get("approved", told.get("response")), told.get("decisions")
+    reason = "nobody decided in time" if told.get("timed_out") else told.get("reason")
+    more = {"reason": str(reason or ""), "by": str(told.get("by") or "")}
+    if not isinstance(single, dict):
+        single = dict.fromkeys(_ids(wait), whole)
+    return {one: {"approved": _decided(single.get(one)), **more} for one in _ids(wait)}
+
+
+def _decided(value: Any) -> bool | None:
+    if isinstance(value, dict):
+        value = value.get("approved")
+    if isinstance(value, str):
+        return _WORDS.get(value.strip().lower())
+    return value if isinstance(value, bool) else None
+
+
+def _row(call: dict[str, Any], given: dict[str, Any] | None) -> dict[str, Any]:
+    row = {"call_id": call["call_id"], "name": call["name"]}
+    if given is None:
+        return row | {"success": False, "output": None, "error": "no result came for it"}
+    error = given.get("error")
+    is_right = bool(given.get("success", error is None))
+    error = None if is_right else str(error or "it failed")
+    return row | {"success": is_right, "output": given.get("output"), "error": error}
+
+
+def _rows(payload: Any) -> list[dict[str, Any]] | None:
+    rows = payload.get("results") if isinstance(payload, dict) else payload
+    is_list = isinstance(rows, list) and all(isinstance(one, dict) for one in rows)
+    return rows if is_list else None
+
+
+def _calls(wait: WaitState) -> list[dict[str, Any]]:
+    return list((wait.details or {}).get("tool_calls") or ())
+
+
+def _ids(wait: WaitState) -> list[str]:
+    return [one["call_id"] for one in _calls(wait)]

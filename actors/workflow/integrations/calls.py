@@ -1,0 +1,64 @@
+"""Calls of tools as models and nodes write them, in one shape."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from actors.errors import NotSerializableError
+from actors.kernel.json_data import clean_text
+from actors.kernel.workflow.durable import MAX_DEPTH, durable_copy
+
+_DEEPEST: Final = MAX_DEPTH - 16
+"""Around a value stand the result of its effect, and the path in the vars."""
+
+
+def calls_in(told: Any) -> list[dict[str, Any]]:
+    """Return calls as objects with ``call_id``, ``name`` and ``arguments``, whatever their shape.
+
+    Ids are unique among them. A call that cannot be read has ``error``.
+    """
+    seen: set[str] = set()
+    found = []
+    for place, one in enumerate(told if isinstance(told, list) else ()):
+        call = _call(one, place)
+        while call["call_id"] in seen:
+            call["call_id"] = f"{call['call_id']}~{place}"
+        seen.add(call["call_id"])
+        found.append(call)
+    return found
+
+
+def unfit(value: Any) -> str | None:
+    """Return why a value of a model or a tool cannot be kept in a run; None: it can."""
+    try:
+        durable_copy(value, "value", deepest=_DEEPEST)
+    except NotSerializableError as exc:
+        return clean_text(str(exc))[:500]
+    return None
+
+
+def _call(told: Any, place: int) -> dict[str, Any]:
+    given = told if isinstance(told, dict) else {}
+    function = given.get("function")
+    inner = function if isinstance(function, dict) else given
+    id_ = given.get("call_id") or given.get("id")
+    name = clean_text(str(inner.get("name") or ""))
+    call = {"call_id": clean_text(str(id_ or place)), "name": name, "arguments": {}}
+    arguments = inner.get("arguments")
+    if isinstance(arguments, str) and arguments.strip():
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return call | {
+                "error": clean_text(f"the arguments are no JSON object: {arguments[:200]}")
+            }
+    if arguments in (None, ""):
+        arguments = {}
+    if not isinstance(arguments, dict):
+        return call | {"error": f"the arguments are a {type(arguments).__name__}, not an object"}
+    if (problem := unfit(arguments)) is not None:
+        return call | {"error": f"the arguments cannot be kept: {problem}"}
+    if given.get("error"):
+        return call | {"error": clean_text(str(given["error"]))}
+    return call | {"arguments": arguments}

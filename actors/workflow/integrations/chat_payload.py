@@ -1,0 +1,203 @@
+"""The payload of LLM_CALL as messages and options of a model, and a model's answer as the effect's result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from actors.kernel.agent.llm import GenerationOptions, LLMResponse
+from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.tools import Tool, ToolSpec
+from actors.kernel.json_data import clean_text
+from actors.kernel.workflow.errors import GraphError
+from actors.workflow.integrations.calls import calls_in, unfit
+
+_ROLES: Final = {"developer": "system", "function": "tool"}
+_KNOWN: Final = frozenset(
+    {"temperature", "max_tokens", "max_output_tokens", "stop", "tool_choice", "trace_metadata"}
+)
+_LOGINS: Final = frozenset(
+    {"api_key", "apikey", "api_keys", "authorization", "headers", "provider_api_key"}
+)
+
+
+def check_no_login(payload: Mapping[str, Any]) -> None:
+    """Return if a payload holds no key of a provider: the ledger would keep it.
+
+    Raises:
+        GraphError: It does; the error names the field, not its value.
+    """
+    params = payload.get("params")
+    for part in (payload, params if isinstance(params, dict) else {}):
+        for name in part:
+            if name.lower() in _LOGINS and part[name]:
+                problem = "keys are no part of a payload. Give the integration a Secret('NAME')"
+                raise GraphError(f"llm_call: {name}", problem)
+
+
+def messages_of(payload: Mapping[str, Any]) -> list[ChatMessage]:
+    """Return the conversation: ``system_prompt``, ``messages``, then ``prompt`` as the user's.
+
+    Raises:
+        GraphError: There is none, or it cannot be read.
+    """
+    given = payload.get("messages")
+    if given is not None and not isinstance(given, list):
+        raise GraphError("llm_call: messages", "give a list of objects with role and content")
+    system = payload.get("system_prompt")
+    found = [ChatMessage.of("system", str(system))] if system else []
+    found += [_message(one, place) for place, one in enumerate(given or ())]
+    prompt = payload.get("prompt")
+    if prompt not in (None, "") or not given:
+        if prompt is None:
+            raise GraphError("llm_call", "it needs payload.prompt or payload.messages")
+        found.append(
+            ChatMessage.of("user", prompt if isinstance(prompt, str) else json.dumps(prompt))
+        )
+    return found
+
+
+def _message(told: Any, place: int) -> ChatMessage:
+    if not isinstance(told, dict):
+        raise GraphError(f"llm_call: messages[{place}]", "give an object with role and content")
+    role = _ROLES.get(str(told.get("role")), told.get("role"))
+    blocks = _blocks(told.get("content"))
+    if role == "tool":
+        text = "".join(one.text or "" for one in blocks)
+        name, id_ = str(told.get("name") or ""), str(told.get("tool_call_id") or "")
+        block = {"type": "tool_result", "id": id_, "name": name, "text": text}
+        blocks = [ContentBlock.model_validate(block)]
+    for call in calls_in(told.get("tool_calls")):
+        block = {"type": "tool_call", "id": call["call_id"], "name": call["name"]}
+        blocks.append(ContentBlock.model_validate(block | {"arguments": call["arguments"]}))
+    try:
+        return ChatMessage(role=role, content=blocks)
+    except ValidationError:
+        problem = f"role {told.get('role')!r} is none of system, user, assistant, tool"
+        raise GraphError(f"llm_call: messages[{place}]", problem) from None
+
+
+def _blocks(content: Any) -> list[ContentBlock]:
+    if content is None:
+        return []
+    if not isinstance(content, list):
+        text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+        return [ContentBlock(type="text", text=text)]
+    return [_block(one) for one in content]
+
+
+def _block(part: Any) -> ContentBlock:
+    if not isinstance(part, dict):
+        return ContentBlock(type="text", text=str(part))
+    image = part.get("image_url")
+    if isinstance(image, dict) and image.get("url"):
+        return ContentBlock.model_validate({"type": "image", "url": image["url"]})
+    try:
+        return ContentBlock.model_validate(part)
+    except ValidationError:
+        return ContentBlock(type="text", text=json.dumps(part, ensure_ascii=False))
+
+
+def options_of(payload: Mapping[str, Any], tools: Sequence[Tool]) -> GenerationOptions:
+    """Return the options of a call. ``tools`` are names of the host's tools, or descriptions of others.
+
+    Raises:
+        GraphError: A tool or an option cannot be read.
+    """
+    params = payload.get("params") or {}
+    if not isinstance(params, dict):
+        raise GraphError("llm_call: params", "give an object")
+    schema, stop = payload.get("response_schema"), params.get("stop") or ()
+    most = params.get("max_tokens", params.get("max_output_tokens"))
+    try:
+        return GenerationOptions(
+            tools=tuple(_spec(one, tools) for one in payload.get("tools") or ()),
+            tool_choice=params.get("tool_choice"),
+            temperature=params.get("temperature"),
+            max_tokens=most,
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            response_format=schema if isinstance(schema, dict) and schema else None,
+            extra={
+                name: one for name, one in params.items() if name not in _KNOWN and one is not None
+            },
+        )
+    except (ValidationError, TypeError) as exc:
+        first = str(exc).splitlines()
+        raise GraphError("llm_call: params", " ".join(first[1:3]) or first[0]) from None
+
+
+def _spec(told: Any, tools: Sequence[Tool]) -> ToolSpec:
+    if isinstance(told, str):
+        for one in tools:
+            if one.name == told:
+                return one.spec()
+        known = ", ".join(sorted(one.name for one in tools)) or "none"
+        raise GraphError("llm_call: tools", f"the host has no tool {told!r}. It has: {known}")
+    function = told.get("function") if isinstance(told, dict) else None
+    given = function if isinstance(function, dict) else told
+    if not isinstance(given, dict) or not isinstance(given.get("name"), str):
+        raise GraphError("llm_call: tools", "give names of tools, or objects with a name")
+    found = {name: given[name] for name in ("name", "description", "parameters") if given.get(name)}
+    return ToolSpec(**found)
+
+
+def result_of(response: LLMResponse, payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an answer as the effect's result: JSON data, whatever the model said."""
+    usage = response.usage
+    told: dict[str, Any] = {
+        "content": _whole(response.text),
+        "tool_calls": _tool_calls(response),
+        "usage": {
+            "input_tokens": usage.input,
+            "output_tokens": usage.output,
+            "total_tokens": usage.total,
+            "cached_tokens": usage.cached,
+        },
+        "model": clean_text(response.model) or payload.get("model"),
+        "provider": payload.get("provider"),
+        "finish_reason": response.stop_reason and clean_text(response.stop_reason),
+    }
+    if usage.cost_usd is not None:
+        told["usage"]["cost_usd"] = usage.cost_usd
+    reasoning = "".join(one.text or "" for one in response.content if one.type == "reasoning")
+    if reasoning:
+        told["reasoning"] = _whole(reasoning)
+    if payload.get("response_schema"):
+        told |= _data(response.text)
+    return told
+
+
+def _whole(text: str) -> str:
+    """Return a text that can be stored, not cut off: a character becomes six at most."""
+    return clean_text(text, limit=6 * len(text))
+
+
+def _tool_calls(response: LLMResponse) -> list[dict[str, Any]]:
+    blocks = [one.model_extra or {} for one in response.content if one.type == "tool_call"]
+    return calls_in(
+        [
+            {
+                "call_id": one.get("id"),
+                "name": one.get("name"),
+                "arguments": one.get("invalid_arguments") or one.get("arguments"),
+            }
+            for one in blocks
+        ]
+    )
+
+
+def _data(text: str) -> dict[str, Any]:
+    """Return the data in a text that was asked for as JSON; fences of Markdown are no part of it."""
+    body = text.strip()
+    if body.startswith("```"):
+        body = body.partition("\n")[2].rpartition("```")[0]
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError) as exc:
+        return {"data": None, "data_error": clean_text(f"the answer is no JSON: {exc}")[:300]}
+    if (problem := unfit(data)) is not None:
+        return {"data": None, "data_error": f"the answer cannot be kept: {problem}"}
+    return {"data": data}

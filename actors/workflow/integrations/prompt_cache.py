@@ -1,0 +1,67 @@
+"""Control of a model's prompt cache: what it can do, and keeping or forgetting a prompt by its key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from actors.errors import ContractError
+from actors.kernel.agent.llm import LLMClient
+
+
+@runtime_checkable
+class CachingModel(Protocol):
+    """A model whose prompt cache is controlled from outside."""
+
+    async def prompt_cache_capabilities(self, provider: str | None) -> dict[str, Any]:
+        """Return ``supported``, and what the server says of itself."""
+
+    async def prompt_cache_set(
+        self, provider: str | None, key: str, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Make or choose the cache of a key; options are the server's, such as ``ttl_s``."""
+
+    async def prompt_cache_clear(self, provider: str | None, key: str | None) -> dict[str, Any]:
+        """Remove the cache of a key; None: all of them."""
+
+
+class PromptCache:
+    """Control of the prompt cache of one model.
+
+    Args:
+        client: The model.
+        provider: Whose cache is meant, behind a server of several providers.
+    """
+
+    def __init__(self, client: LLMClient, provider: str | None = None) -> None:
+        self._client, self._provider = client, provider
+
+    async def capabilities(self) -> dict[str, Any]:
+        """Return ``supported``, and what the model says of its cache."""
+        if not isinstance(self._client, CachingModel):
+            return {"supported": False}
+        return await self._client.prompt_cache_capabilities(self._provider)
+
+    async def set(self, key: str, **options: Any) -> dict[str, Any]:
+        """Make or choose the cache of a key; return what the model says.
+
+        Raises:
+            ContractError: The model has no such control, or there is no key.
+        """
+        if not key:
+            raise ContractError("prompt cache: give the key of the cache")
+        return await self._able().prompt_cache_set(self._provider, key, options)
+
+    async def clear(self, key: str | None = None) -> dict[str, Any]:
+        """Remove the cache of a key, or all caches; return what the model says.
+
+        Raises:
+            ContractError: The model has no such control.
+        """
+        return await self._able().prompt_cache_clear(self._provider, key)
+
+    def _able(self) -> CachingModel:
+        if isinstance(self._client, CachingModel):
+            return self._client
+        problem = f"model {self._client.model!r} has no control of its prompt cache"
+        raise ContractError(f"{problem}. Ask capabilities() first")

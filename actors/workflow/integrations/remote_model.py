@@ -1,0 +1,278 @@
+"""A model behind an HTTP server that speaks the contract of chat completions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from typing_extensions import override
+
+from actors.errors import ContractError
+from actors.kernel.agent.llm import (
+    Completion,
+    GenerationOptions,
+    LLMClient,
+    LLMResponse,
+    StreamEvent,
+    TextDelta,
+    Usage,
+)
+from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.secrets import Secret, SecretProvider
+from actors.workflow.integrations.calls import calls_in
+from actors.workflow.integrations.http_requests import HeaderSecret, JsonServer, RemoteModelError
+
+PROVIDER_KEY: Final = "x-provider-api-key"
+_CHARS_PER_TOKEN: Final = 4
+_NO_SUCH_PATH: Final = frozenset({404, 405, 501})
+
+
+class RemoteModel(LLMClient):
+    """A model in another process: ``POST <url>/chat/completions``.
+
+    Args:
+        url: Such as ``http://127.0.0.1:8080/v1``.
+        model: The model that is named where a call names none.
+        api_key: Logs in at the server, as ``Authorization: Bearer …``.
+        headers: Further ones; those that log in are `Secret`.
+        provider_keys: Keys of providers behind the server, by the name that a call's ``provider`` has.
+        provider_key_header: The header for them.
+        timeout_s: See `JsonServer`.
+        secrets: See `JsonServer`.
+
+    Raises:
+        ContractError: See `JsonServer`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str = "default",
+        api_key: Secret | None = None,
+        headers: Mapping[str, str | Secret] | None = None,
+        provider_keys: Mapping[str, Secret] | None = None,
+        provider_key_header: str = PROVIDER_KEY,
+        timeout_s: float = 300.0,
+        secrets: SecretProvider | None = None,
+    ) -> None:
+        own: dict[str, str | Secret | HeaderSecret] = {**(headers or {})}
+        if api_key is not None:
+            own["authorization"] = HeaderSecret(api_key, "Bearer ")
+        self._model, self._keys = model, dict(provider_keys or {})
+        self._key_header = provider_key_header
+        self.server = JsonServer(url, headers=own, timeout_s=timeout_s, secrets=secrets)
+
+    @property
+    @override
+    def model(self) -> str:
+        return self._model
+
+    def route_headers(self, provider: str | None) -> dict[str, str | Secret | HeaderSecret]:
+        """Return the header with the key of a provider; none if there is no key for it."""
+        key = self._keys.get(provider or "")
+        return {} if key is None else {self._key_header: key}
+
+    @override
+    async def generate(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> LLMResponse:
+        return await self.ask(messages, options or GenerationOptions())
+
+    async def ask(
+        self,
+        messages: Sequence[ChatMessage],
+        options: GenerationOptions,
+        *,
+        provider: str | None = None,
+        model: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> LLMResponse:
+        """Return one whole answer.
+
+        Raises:
+            RemoteModelError: See `JsonServer.ask`; or the response is no chat completion.
+            UnknownSecretError: A key is not known here.
+        """
+        body = _body(messages, options, model or self._model)
+        if provider:
+            body["provider"] = provider
+        headers = self.route_headers(provider)
+        if idempotency_key:
+            headers["idempotency-key"] = idempotency_key
+        told = await self.server.ask("POST", "/chat/completions", body, headers=headers)
+        return _response(told)
+
+    async def prompt_cache_capabilities(self, provider: str | None) -> dict[str, Any]:
+        """See `CachingModel`. A server without this path supports nothing."""
+        named = {"model": self._model} | ({"provider": provider} if provider else {})
+        path = f"/prompt_cache/capabilities?{urlencode(named)}"
+        try:
+            told = await self.server.ask("GET", path, headers=self.route_headers(provider))
+        except RemoteModelError as exc:
+            if exc.status in _NO_SUCH_PATH:
+                return {"supported": False}
+            raise
+        return {"supported": True, **(told if isinstance(told, dict) else {"value": told})}
+
+    async def prompt_cache_set(
+        self, provider: str | None, key: str, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """See `CachingModel`."""
+        return await self._cache("set", provider, {**options, "key": key})
+
+    async def prompt_cache_clear(self, provider: str | None, key: str | None) -> dict[str, Any]:
+        """See `CachingModel`."""
+        return await self._cache("clear", provider, {} if key is None else {"key": key})
+
+    async def _cache(
+        self, what: str, provider: str | None, more: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        named = {"model": self._model} | ({"provider": provider} if provider else {})
+        path, headers = f"/prompt_cache/{what}", self.route_headers(provider)
+        try:
+            told = await self.server.ask("POST", path, {**more, **named}, headers=headers)
+        except RemoteModelError as exc:
+            if exc.status not in _NO_SUCH_PATH:
+                raise
+            problem = f"model {self._model!r} has no control of its prompt cache: {exc}"
+            raise ContractError(problem) from None
+        return told if isinstance(told, dict) else {"value": told}
+
+    @override
+    async def generate_stream(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> AsyncIterator[StreamEvent]:
+        response = await self.generate(messages, options=options)
+        if response.text:
+            yield TextDelta(text=response.text)
+        yield Completion(response=response)
+
+    @override
+    async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        return sum(len(one.text) for one in messages) // _CHARS_PER_TOKEN + len(messages)
+
+
+def _body(
+    messages: Sequence[ChatMessage], options: GenerationOptions, model: str
+) -> dict[str, Any]:
+    found = [row for one in messages for row in _rows(one)]
+    if options.system_instructions:
+        found.insert(0, {"role": "system", "content": options.system_instructions})
+    schema = options.response_format
+    told: dict[str, Any] = {
+        "temperature": options.temperature,
+        "max_tokens": options.max_tokens,
+        "stop": list(options.stop) or None,
+        "tools": [{"type": "function", "function": one.model_dump()} for one in options.tools]
+        or None,
+        "tool_choice": _choice(options.tool_choice),
+        "response_format": schema
+        and {
+            "type": "json_schema",
+            "json_schema": {"name": str(schema.get("title") or "answer"), "schema": schema},
+        },
+    }
+    given = {name: one for name, one in told.items() if one is not None}
+    return {**options.extra, "model": model, "messages": found, **given}
+
+
+def _choice(choice: str | None) -> Any:
+    if choice in {None, "auto", "none", "required"}:
+        return choice
+    return {"type": "function", "function": {"name": choice}}
+
+
+def _rows(message: ChatMessage) -> list[dict[str, Any]]:
+    if message.role == "tool":
+        results = [one for one in message.content if one.type == "tool_result"]
+        return [
+            {
+                "role": "tool",
+                "tool_call_id": (one.model_extra or {}).get("id"),
+                "content": one.text or "",
+            }
+            for one in results
+        ]
+    images = [one.model_extra["url"] for one in message.content if _is_image(one)]  # type: ignore[index]
+    content: Any = message.text
+    if images:
+        parts = [{"type": "image_url", "image_url": {"url": one}} for one in images]
+        content = [{"type": "text", "text": message.text}, *parts]
+    row: dict[str, Any] = {"role": message.role, "content": content}
+    calls = [one.model_extra or {} for one in message.content if one.type == "tool_call"]
+    if calls:
+        row["tool_calls"] = [_call(one) for one in calls]
+    return [row]
+
+
+def _is_image(block: ContentBlock) -> bool:
+    return block.type == "image" and isinstance((block.model_extra or {}).get("url"), str)
+
+
+def _call(told: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = json.dumps(told.get("arguments") or {}, ensure_ascii=False)
+    function = {"name": told.get("name"), "arguments": arguments}
+    return {"id": told.get("id"), "type": "function", "function": function}
+
+
+def _response(told: Any) -> LLMResponse:
+    choices = told.get("choices") if isinstance(told, dict) else None
+    first = choices[0] if isinstance(choices, list) and choices else None
+    message = first.get("message") if isinstance(first, dict) else None
+    if not isinstance(first, dict) or not isinstance(message, dict):
+        raise RemoteModelError("the response has no choices[0].message", retryable=False)
+    blocks: list[dict[str, Any]] = []
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    if isinstance(reasoning, str):
+        blocks.append({"type": "reasoning", "text": reasoning})
+    if message.get("content"):
+        blocks.append({"type": "text", "text": _text(message["content"])})
+    found = message.get("tool_calls")
+    wanted = found if isinstance(found, list) else []
+    for call, raw in zip(calls_in(wanted), wanted, strict=True):
+        block = {"type": "tool_call", "id": call["call_id"], "name": call["name"]}
+        if "error" in call:
+            block["invalid_arguments"] = _written_arguments(raw)
+        blocks.append({**block, "arguments": call["arguments"]})
+    reason = first.get("finish_reason")
+    return LLMResponse(
+        content=[ContentBlock.model_validate(one) for one in blocks],
+        usage=_usage(told.get("usage")),
+        model=str(told.get("model") or ""),
+        stop_reason=None if reason is None else str(reason),
+    )
+
+
+def _written_arguments(raw: dict[str, Any]) -> Any:
+    """Return the arguments of a call as the model wrote them."""
+    function = raw.get("function")
+    return (function if isinstance(function, dict) else raw).get("arguments")
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [content]
+    return "".join(
+        str(one.get("text") or "") if isinstance(one, dict) else str(one) for one in parts
+    )
+
+
+def _usage(told: Any) -> Usage:
+    if not isinstance(told, dict):
+        return Usage()
+    details = told.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+    return Usage(
+        input=_count(told.get("prompt_tokens")),
+        output=_count(told.get("completion_tokens")),
+        cached=_count(cached),
+    )
+
+
+def _count(value: Any) -> int:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return value if is_count else 0

@@ -1,0 +1,143 @@
+"""TOOL_CALLS: calls of the host's tools, with approvals, or left to a client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeAlias
+
+from actors.kernel.agent.tools import ApprovalPolicy, InvocationResult, Tool, ToolCall, check_tools
+from actors.kernel.json_data import clean_text
+from actors.kernel.runtime.effects import EffectMode
+from actors.kernel.runtime.ids import derive_id
+from actors.kernel.workflow.effects import Effect, EffectOutcome, WaitReason, WaitState
+from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.tool_waits import APPROVAL, DECISIONS, EXECUTE, PASSTHROUGH
+from actors.runtime.context.model_calls import DirectToolInvoker
+from actors.workflow.integrations.calls import calls_in, unfit
+from actors.workflow.machine.variables import place_of, seq_of
+
+ToolMode: TypeAlias = Literal["executed", "passthrough"]
+
+
+class ToolRuns:
+    """The handler of TOOL_CALLS.
+
+    Args:
+        tools: What may be called.
+        mode: ``executed``: in this process. ``passthrough``: the run waits for results of a client; the
+            ``mode`` of a payload may say that, too.
+        approvals: Which calls wait for a person first.
+
+    Raises:
+        ContractError: Two tools have one name.
+    """
+
+    def __init__(self, tools: Sequence[Tool], mode: ToolMode, approvals: ApprovalPolicy) -> None:
+        check_tools(tools, "of the integration")
+        self.tools = tuple(tools)
+        self._by_name = {one.name: one for one in tools}
+        self._mode, self._approvals = mode, approvals
+
+    async def handle(self, run: RunState, effect: Effect) -> EffectOutcome:
+        """Return results in the order of the calls, or a wait. A call that fails is a row, not a failure."""
+        payload = effect.payload
+        if not isinstance(payload.get("tool_calls"), list):
+            problem = "tool_calls needs payload.tool_calls, a list"
+            return EffectOutcome.failed(problem, retryable=False)
+        calls = calls_in(payload["tool_calls"])
+        if calls and PASSTHROUGH in {self._mode, payload.get("mode")}:
+            return EffectOutcome.waiting(_left_to_client(run, calls))
+        allowed, decisions = payload.get("allowed_tools"), payload.get(DECISIONS)
+        for call in calls:
+            refusal = self._problem(call, allowed)
+            if refusal is not None:
+                call["error"] = refusal
+        asking = [one for one in calls if "error" not in one and self._asks_for(one)]
+        if decisions is None and asking:
+            return EffectOutcome.waiting(self._approval(run, effect, calls, asking))
+        rows = [await self._row(run, one, decisions or {}) for one in calls]
+        return EffectOutcome.completed({"mode": "executed", "results": rows})
+
+    def _problem(self, call: dict[str, Any], allowed: Any) -> str | None:
+        """Return why a call is not executed; None: it may be."""
+        name = call["name"]
+        if "error" in call:
+            return str(call["error"])
+        if name not in self._by_name:
+            known = ", ".join(sorted(self._by_name)) or "none"
+            return f"there is no tool {name!r}. There are: {known}"[:500]
+        is_allowed = not isinstance(allowed, list) or name in allowed
+        return None if is_allowed else f"tool {name!r} is not allowed in this step"
+
+    def _asks_for(self, call: dict[str, Any]) -> bool:
+        return self._approvals.asks_for(self._by_name[call["name"]])
+
+    def _approval(
+        self,
+        run: RunState,
+        effect: Effect,
+        calls: list[dict[str, Any]],
+        asking: list[dict[str, Any]],
+    ) -> WaitState:
+        names = [one["name"] for one in calls if "error" not in one]
+        is_safe = all(self._by_name[one].idempotent for one in names)
+        mode = effect.mode if is_safe else EffectMode.AT_MOST_ONCE
+        needed = {one["call_id"]: self._by_name[one["name"]].risk.value for one in asking}
+        seconds, until = self._approvals.timeout_s, None
+        if seconds is not None:
+            begun = datetime.fromisoformat(run.updated_at)
+            until = (begun + timedelta(seconds=seconds)).isoformat()
+        told = ", ".join(sorted({one["name"] for one in asking}))
+        return WaitState(
+            WaitReason.USER,
+            wait_key=f"approval:{_place(run)}",
+            until=until,
+            prompt=f"Allow the calls of tools: {told}?",
+            choices=["approve", "deny"],
+            allow_free_text=False,
+            details={"mode": APPROVAL, "tool_calls": calls, "risks": needed, EXECUTE: mode.value},
+        )
+
+    async def _row(
+        self, run: RunState, call: dict[str, Any], decisions: dict[str, Any]
+    ) -> dict[str, Any]:
+        row = {"call_id": call["call_id"], "name": call["name"], "success": False, "output": None}
+        if "error" in call:
+            return row | {"error": call["error"]}
+        decision = decisions.get(call["call_id"])
+        is_denied = decision is not None and decision.get("approved") is not True
+        if is_denied or (decision is None and self._asks_for(call)):
+            reason = (decision or {}).get("reason")
+            error = f"denied: {reason}" if reason else "denied"
+            return row | {"status": "denied", "error": error}
+        found = await self._invoked(run, call)
+        if found.status != "ok":
+            return row | {"error": clean_text(found.text)}
+        output = found.text if found.structured is None and found.text else found.structured
+        if (problem := unfit(output)) is not None:
+            return row | {"error": f"the output cannot be kept: {problem}"}
+        return row | {"success": True, "output": output, "error": None}
+
+    async def _invoked(self, run: RunState, call: dict[str, Any]) -> InvocationResult:
+        key, told = (
+            derive_id(_place(run), call["call_id"]),
+            ToolCall(id=call["call_id"], name=call["name"], arguments=call["arguments"]),
+        )
+        tools = [self._by_name[call["name"]]]
+        try:
+            return await DirectToolInvoker().invoke(told, tools=tools, idempotency_key=key)
+        except Exception as exc:  # noqa: BLE001 - of a tool, for the model: the run goes on
+            return InvocationResult(status="error", text=f"{type(exc).__name__}: {exc}")
+
+
+def _place(run: RunState) -> str:
+    return derive_id(place_of(run.run_id, run.vars), seq_of(run.vars))
+
+
+def _left_to_client(run: RunState, calls: list[dict[str, Any]]) -> WaitState:
+    return WaitState(
+        WaitReason.JOB,
+        wait_key=f"tools:{_place(run)}",
+        details={"mode": PASSTHROUGH, "tool_calls": calls},
+    )

@@ -1,0 +1,153 @@
+"""A report on a VisualFlow of another program: what it uses, and what nothing here executes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from actors.kernel.workflow.effects import EffectType
+from actors.workflow.documents.findings import FlowError, FlowFinding
+from actors.workflow.documents.reading import name_of, read_data
+from actors.workflow.visual.compiling import compile_drawing
+from actors.workflow.visual.drawing import DrawnNode, FindingList
+from actors.workflow.visual.nodes.effects import EFFECTS
+from actors.workflow.visual.reading import is_visualflow, read_drawing
+
+_HANDLERS: Final = "handlers"
+_NEEDS: Final = {
+    **dict.fromkeys((EffectType.LLM_CALL, EffectType.TOOL_CALLS), _HANDLERS),
+    **{one: _HANDLERS for one in EffectType if one.startswith("memory_kg_")},
+    **dict.fromkeys(
+        (EffectType.MEMORY_NOTE, EffectType.MEMORY_QUERY, EffectType.MEMORY_REHYDRATE),
+        "artifact_store",
+    ),
+    EffectType.MEMORY_COMPACT: "artifact_store, chat_summarizer",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """A node of the report.
+
+    Attributes:
+        id: Its name.
+        type: Its type.
+        needs: What the host has to give for it; empty: nothing.
+        findings: What is wrong with it, or with the edges that leave it.
+    """
+
+    id: str
+    type: str
+    needs: str = ""
+    findings: list[FlowFinding] = field(default_factory=list)
+
+    @property
+    def is_supported(self) -> bool:
+        """True unless a finding refuses it."""
+        return all(one.level == "warning" for one in self.findings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowReport:
+    """The report on a flow.
+
+    Attributes:
+        file: Its name.
+        nodes: In the order of the document.
+        others: Findings about the flow as a whole.
+    """
+
+    file: str
+    nodes: list[NodeReport]
+    others: list[FlowFinding]
+
+    @property
+    def is_supported(self) -> bool:
+        """True if the flow can be executed here."""
+        is_right = all(one.level == "warning" for one in self.others)
+        return is_right and all(one.is_supported for one in self.nodes)
+
+    @property
+    def types(self) -> dict[str, int]:
+        """The numbers of nodes by type."""
+        return dict(sorted(Counter(one.type for one in self.nodes).items()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON data."""
+        nodes = [
+            {
+                "id": one.id,
+                "type": one.type,
+                "supported": one.is_supported,
+                "needs": one.needs,
+                "findings": [each.to_dict() for each in one.findings],
+            }
+            for one in self.nodes
+        ]
+        return {
+            "file": self.file,
+            "supported": self.is_supported,
+            "types": self.types,
+            "nodes": nodes,
+            "findings": [one.to_dict() for one in self.others],
+        }
+
+
+def report_flow(source: str | Path | bytes | Mapping[str, Any]) -> FlowReport:
+    """Return what a VisualFlow uses and what of it is not supported, node by node.
+
+    Raises:
+        FlowError: It is no VisualFlow.
+        OSError: The file cannot be read.
+    """
+    file = name_of(source)
+    data = read_data(source, file)
+    if not is_visualflow(data):
+        problem = "it is no VisualFlow: its nodes are no list"
+        raise FlowError((FlowFinding(file, "/nodes", problem, "Use callboard flows check"),))
+    drawn = list(read_drawing(data, FindingList(file)).nodes.values())
+    nodes = [NodeReport(id=one.id, type=one.type, needs=_needs(one)) for one in drawn]
+    by_place = {one.place: node for one, node in zip(drawn, nodes, strict=True)}
+    by_id = {one.id: one for one in nodes}
+    others: list[FlowFinding] = []
+    for one in _findings(data, file):
+        node = _node_at(one.pointer, data, by_place, by_id)
+        (others if node is None else node.findings).append(one)
+    return FlowReport(file=file, nodes=nodes, others=others)
+
+
+def _needs(node: DrawnNode) -> str:
+    effect = EFFECTS.get(node.type)
+    needed = "" if effect is None else _NEEDS.get(effect[0], "")
+    is_handler = needed == _HANDLERS and effect is not None
+    return f"a handler of {effect[0].name}" if effect is not None and is_handler else needed
+
+
+def _findings(data: Any, file: str) -> list[FlowFinding]:
+    try:
+        return compile_drawing(data, file)[1]
+    except FlowError as exc:
+        return [*exc.findings]
+
+
+def _node_at(
+    pointer: str,
+    data: Mapping[str, Any],
+    by_place: Mapping[int | None, NodeReport],
+    by_id: Mapping[str, NodeReport],
+) -> NodeReport | None:
+    """Return the node of a place; that of an edge is the one that it leaves."""
+    steps = pointer.split("/")[1:3]
+    if len(steps) < 2 or not steps[1].isdigit():  # noqa: PLR2004 - a list and a place in it
+        return None
+    place = int(steps[1])
+    if steps[0] == "nodes":
+        return by_place.get(place)
+    if steps[0] != "edges":
+        return None
+    edge = data["edges"][place]
+    source = edge.get("source") if isinstance(edge, dict) else None
+    return by_id.get(source) if isinstance(source, str) else None

@@ -1,0 +1,267 @@
+"""Models, tools and knowledge of flows on hosts: decisions, calls of clients, and keys that stay in headers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.kernel.agent.tools import Risk, Tool
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.secrets import Secret
+from actors.kernel.workflow.errors import GraphError, StaleResumeError
+from actors.storage.graphs import InMemoryGraphStore
+from actors.testing import ScriptedModel
+from actors.workflow import EffectType, RunStatus, StepPlan, WorkflowSpec
+from actors.workflow.integrations import (
+    GraphStoreKnowledge,
+    RemoteModel,
+    hybrid_llm,
+    local_llm,
+    remote_llm,
+)
+from tests.behaviour.flow_stage import asking, ending, single, staged
+from tests.harness.chat_server import chat_server, said, wanting
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime.ids import RunId
+    from tests.behaviour.bed import Bed
+    from tests.behaviour.flow_stage import Stage
+
+T = EffectType
+KEY = "canary-51ab-of-a-key"
+PAY = {"name": "pay", "arguments": {"order": 7}, "call_id": "c1"}
+
+
+class Till:
+    """A risky tool that counts what is paid."""
+
+    def __init__(self) -> None:
+        self.paid: list[int] = []
+        self.holds = asyncio.Event()
+        self.holds.set()
+
+    async def pay(self, order: int) -> str:
+        """Pay an order, as soon as it may go on."""
+        self.paid.append(order)
+        await self.holds.wait()
+        return f"paid {order}"
+
+    def tools(self) -> list[Tool]:
+        """Return it."""
+        return [Tool("pay", "Pays.", self.pay, risk=Risk.HIGH)]
+
+
+async def paying(bed: Bed, till: Till, *specs: WorkflowSpec) -> Stage:
+    """Return a stage of flows that pay."""
+    given = specs or (single(T.TOOL_CALLS, {"tool_calls": [PAY]}),)
+    handlers = local_llm(ScriptedModel(), till.tools()).effect_handlers
+    return await staged(bed, *given, effect_handlers=handlers)
+
+
+@pytest.mark.item(435)
+async def test_an_approved_call_is_executed_once(bed: Bed) -> None:
+    """Two decide at once: one of them counts. A host that comes later executes nothing again."""
+    till = Till()
+    stage = await paying(bed, till)
+    run_id = await stage.runs.start("flow")
+    (wait,) = await stage.waits(run_id)
+    key = wait.wait_key or ""
+    with pytest.raises(GraphError, match="about call 'c9'"):
+        await stage.runs.resume(run_id, key, {"decisions": {"c9": True}})
+    assert till.paid == []
+    both = await asyncio.gather(
+        *(stage.runs.resume(run_id, key, {"approved": True, "by": one}) for one in "ab"),
+        return_exceptions=True,
+    )
+    assert sorted(type(one).__name__ for one in both) == ["NoneType", "StaleResumeError"]
+
+    state = await stage.ended(run_id)
+
+    assert state.status is RunStatus.COMPLETED, state.error
+    assert (till.paid, state.output["out"]["results"][0]["output"]) == ([7], "paid 7")
+    told = [("work", one, 1) for one in ("started", "waiting", "completed", "started", "completed")]
+    assert await stage.told(run_id) == told
+    await stage.restart()
+    assert (await stage.runs.state(run_id)).output == state.output
+    with pytest.raises(StaleResumeError):
+        await stage.runs.resume(run_id, key, {"approved": True})
+    assert till.paid == [7]
+
+
+@pytest.mark.item(435)
+async def test_a_denied_call_has_an_error(bed: Bed) -> None:
+    """The run goes on, and the step reads why."""
+    till = Till()
+    stage = await paying(bed, till)
+    run_id = await stage.runs.start("flow")
+    (wait,) = await stage.waits(run_id)
+    await stage.restart()
+    await stage.runs.resume(run_id, wait.wait_key or "", {"approved": False, "reason": "no"})
+    (row,) = (await stage.ended(run_id)).output["out"]["results"]
+    assert (row["success"], row["status"], row["error"]) == (False, "denied", "denied: no")
+    assert till.paid == []
+
+
+@pytest.mark.item(435)
+async def test_a_host_that_dies_in_an_approved_call_leaves_it_in_doubt(bed: Bed) -> None:
+    """It is never called again: an operator says what came of it."""
+    till = Till()
+    till.holds.clear()
+    stage = await paying(bed, till)
+    run_id = await stage.runs.start("flow")
+    (wait,) = await stage.waits(run_id)
+    await stage.runs.resume(run_id, wait.wait_key or "", {"approved": True})
+    await bed.until(lambda: till.paid == [7])
+    await stage.restart()
+    await bed.seen(run_id, K.RUN_PARKED)
+    [*_, parked] = await bed.log(run_id, K.RUN_PARKED)
+    value = {"mode": "executed", "results": []}
+    place = str(parked.payload["at"])
+    await bed.runtime.resolve(run_id, place, action="value", value=value)
+
+    state = await stage.ended(run_id)
+
+    assert (till.paid, state.output["out"]) == ([7], value)
+
+
+@pytest.mark.item(435)
+async def test_branches_have_decisions_of_their_own(bed: Bed) -> None:
+    """A replay opens the same calls in the same branches."""
+    till = Till()
+    nodes: dict[str, Any] = {
+        f"b{n}": asking(
+            T.TOOL_CALLS, {"tool_calls": [PAY | {"arguments": {"order": n}}]}, key=f"b{n}"
+        )
+        for n in range(3)
+    }
+    names = {one: one for one in nodes}
+    nodes |= {"fork": lambda _run, _ctx: StepPlan("fork", parallel=names, next_node="end")}
+    stage = await paying(bed, till, WorkflowSpec("flow", "fork", nodes | {"end": ending}))
+    run_id = await stage.runs.start("flow")
+    waits = await stage.waits(run_id, 3)
+    for wait in waits:
+        order = (wait.details or {})["tool_calls"][0]["arguments"]["order"]
+        await stage.runs.resume(run_id, wait.wait_key or "", {"approved": order != 1})
+        if order == 0:
+            await stage.restart()
+    state = await stage.ended(run_id)
+    assert sorted(till.paid) == [0, 2]
+    told = [state.output[f"b{n}"]["results"][0]["success"] for n in range(3)]
+    assert told == [True, False, True]
+
+
+@pytest.mark.item(434)
+async def test_a_client_executes_calls(bed: Bed) -> None:
+    """Its results are by call id, also behind a restart; a result for another call changes nothing."""
+    payload = {"tool_calls": [PAY, {"name": "look", "call_id": "c2"}], "mode": "passthrough"}
+    handlers = local_llm(ScriptedModel()).effect_handlers
+    stage = await staged(bed, single(T.TOOL_CALLS, payload), effect_handlers=handlers)
+    run_id = await stage.runs.start("flow")
+    (wait,) = await stage.waits(run_id)
+    key = wait.wait_key or ""
+    assert [one["name"] for one in (wait.details or {})["tool_calls"]] == ["pay", "look"]
+    for odd in ([{"call_id": "c9", "output": 1}], [{"call_id": "c1", "output": 1}]):
+        with pytest.raises(GraphError, match="answer to"):
+            await stage.runs.resume(run_id, key, {"results": odd})
+    await stage.restart()
+    right = [{"call_id": "c2", "output": {"n": 1}}, {"call_id": "c1", "error": "no money"}]
+    await stage.runs.resume(run_id, key, {"results": right})
+
+    rows = (await stage.ended(run_id)).output["out"]["results"]
+
+    assert [(one["call_id"], one["success"], one["output"], one["error"]) for one in rows] == [
+        ("c1", False, None, "no money"),
+        ("c2", True, {"n": 1}, None),
+    ]
+
+
+@pytest.mark.item(436)
+async def test_knowledge_is_kept_by_a_bridge(bed: Bed) -> None:
+    """One run asserts, another one of its session asks."""
+    bridge = GraphStoreKnowledge(InMemoryGraphStore())
+    fact = {"subject": "Ann", "predicate": "likes", "object": "Tea"}
+    specs = [
+        single(T.MEMORY_KG_ASSERT, {"scope": "session", "assertions": [fact]}, name="tell"),
+        single(T.MEMORY_KG_QUERY, {"scope": "session", "subject": "ann"}, name="ask"),
+        single(T.MEMORY_KG_RESOLVE, {"scope": "session", "label": "tea"}, name="find"),
+    ]
+    handlers = local_llm(ScriptedModel(), knowledge=bridge).effect_handlers
+    stage = await staged(bed, *specs, effect_handlers=handlers)
+    assert (await stage.play("tell", session_id="s")).output["out"]["count"] == 1
+    (found,) = (await stage.play("ask", session_id="s")).output["out"]["items"]
+    assert fact.items() <= found.items()
+    (found,) = (await stage.play("find", session_id="s")).output["out"]["candidates"]
+    assert found["label"] == "Tea"
+    assert (await stage.play("ask", session_id="t")).output["out"]["items"] == []
+
+
+async def kept_of(stage: Stage, run_id: RunId) -> str:
+    """Return all that is kept of a run."""
+    bed = stage.bed
+    entries = [dict(one.payload) for one in await bed.log(run_id)]
+    told = [entries, await stage.runs.ledger(run_id), str(await bed.row(run_id))]
+    snapshot = await stage.runs.snapshot(run_id, "s")
+    return json.dumps([told, snapshot.to_dict(), (await stage.runs.state(run_id)).vars])
+
+
+@pytest.mark.nats
+@pytest.mark.item(431, 433)
+async def test_a_remote_model_and_its_keys(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A host asks a server over HTTP, executes what the model wants, and keeps no key, whoever repeats it."""
+    for name in ("SERVER", "ACME"):
+        monkeypatch.setenv(f"CALLBOARD_SECRET_{name}", f"{KEY}-{name}")
+    till = Till()
+    nodes = {
+        "work": asking(
+            T.LLM_CALL,
+            {"prompt": "?", "provider": "acme", "tools": ["pay"]},
+            key="asked",
+            after="call",
+        ),
+        "call": lambda run, ctx: asking(
+            T.TOOL_CALLS, {"tool_calls": run.vars["asked"]["tool_calls"]}, key="paid", after="last"
+        )(run, ctx),
+        "last": asking(T.LLM_CALL, {"prompt": "done?"}, key="last"),
+        "end": ending,
+    }
+    with chat_server(wanting(("c1", "pay", '{"order": 7}')), said(f"with {KEY}-SERVER")) as server:
+        remote = RemoteModel(
+            server.url, api_key=Secret("SERVER"), provider_keys={"acme": Secret("ACME")}
+        )
+        one = hybrid_llm(remote, till.tools())
+        spec = WorkflowSpec("flow", "work", nodes)
+        stage = await staged(bed, spec, effect_handlers=one.effect_handlers)
+        run_id = await stage.runs.start("flow")
+        (wait,) = await stage.waits(run_id)
+        await stage.runs.resume(run_id, wait.wait_key or "", {"approved": True})
+        state = await stage.ended(run_id)
+
+    assert state.output["paid"]["results"][0]["output"] == "paid 7"
+    assert state.output["last"]["content"] == "with [secret SERVER]"
+    first, second = (one[2] for one in server.asked)
+    assert (first["authorization"], first["x-provider-api-key"]) == (
+        f"Bearer {KEY}-SERVER",
+        f"{KEY}-ACME",
+    )
+    assert "x-provider-api-key" not in second
+    kept = await kept_of(stage, run_id)
+    assert "paid 7" in kept
+    assert KEY not in kept + caplog.text
+
+
+@pytest.mark.nats
+@pytest.mark.item(433)
+async def test_a_host_names_a_missing_secret(bed: Bed) -> None:
+    """The run fails, and nothing is sent."""
+    with chat_server(said()) as server:
+        one = remote_llm(RemoteModel(server.url, api_key=Secret("NOWHERE")))
+        handlers = one.effect_handlers
+        stage = await staged(bed, single(T.LLM_CALL, {"prompt": "?"}), effect_handlers=handlers)
+        state = await stage.play("flow")
+    assert "secret NOWHERE is not known on this host" in (state.error or "")
+    assert server.asked == []

@@ -1,0 +1,48 @@
+"""The bridge of MEMORY_KG_* over every `GraphStore`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.workflow.integrations import GraphStoreKnowledge
+from tests.conformance.stores.test_graphs import backend as backend  # noqa: PLC0414 - fixtures
+from tests.conformance.stores.test_graphs import tenants as tenants  # noqa: PLC0414
+
+if TYPE_CHECKING:
+    from tests.conformance.stores.test_graphs import Tenants
+
+FACTS: list[dict[str, Any]] = [
+    {"subject": "Ann", "predicate": "works at", "object": "ACME", "confidence": 0.9},
+    {"subject": "Bob", "predicate": "works at", "object": "acme"},
+    {"subject": "Ann", "predicate": "likes", "object": "Tea"},
+]
+
+
+@pytest.mark.item(436)
+async def test_facts_are_found_by_their_parts(tenants: Tenants) -> None:
+    """Once each, also when they are asserted again; a scope sees its own, and entities by their names."""
+    bridge = GraphStoreKnowledge(tenants("acme"))
+    ids = await bridge.assert_facts("session:s", FACTS)
+    assert await bridge.assert_facts("session:s", FACTS) == ids
+    await bridge.assert_facts("session:t", FACTS[:1])
+
+    async def found(**parts: object) -> list[str]:
+        rows = await bridge.query_facts("session:s", {"limit": 100, **parts})
+        return sorted(f"{one['subject']} {one['predicate']} {one['object']}" for one in rows)
+
+    assert len({*ids}) == 3
+    assert await found() == ["Ann likes Tea", "Ann works at ACME", "Bob works at acme"]
+    assert await found(subject="ann ") == ["Ann likes Tea", "Ann works at ACME"]
+    assert await found(object="ACME") == ["Ann works at ACME", "Bob works at acme"]
+    assert await found(predicate="works at", subject="Bob") == ["Bob works at acme"]
+    assert await found(predicate="likes") == ["Ann likes Tea"]
+    assert await found(predicate="LIKES") == []
+    (row,) = await bridge.query_facts("session:t", {"limit": 9})
+    assert row["confidence"] == 0.9
+    assert await bridge.query_facts("run:r", {"limit": 9}) == []
+    candidates = await bridge.resolve("session:s", "acme", limit=5)
+    assert [(one["label"], one["score"]) for one in candidates] == [("ACME", 1.0)]
+    (near,) = await bridge.resolve("session:s", "te", limit=5)
+    assert (near["label"], near["score"]) == ("Tea", 0.667)

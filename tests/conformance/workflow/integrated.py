@@ -1,0 +1,55 @@
+"""Models and tools of graphs under test, and a run of one effect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from actors.kernel.agent.tools import Risk, Tool
+from tests.conformance.workflow.stores import one_effect
+
+if TYPE_CHECKING:
+    from actors.workflow import EffectType, RunState
+    from actors.workflow.integrations import Integration
+    from tests.conformance.workflow.stores import Stores
+
+CALLS = [
+    {"name": "pay", "arguments": {"order": 7}, "call_id": "c1"},
+    {"name": "look", "arguments": {}, "call_id": "c2"},
+]
+made: list[Integration] = []
+
+
+def noted(one: Integration) -> Integration:
+    """Return an integration that is closed behind the test."""
+    made.append(one)
+    return one
+
+
+class Till:
+    """Tools that count what is paid."""
+
+    def __init__(self) -> None:
+        self.paid: list[int] = []
+
+    async def pay(self, order: int) -> str:
+        """Pay an order."""
+        self.paid.append(order)
+        return f"paid {order}"
+
+    async def look(self) -> dict[str, int]:
+        """Look."""
+        return {"paid": len(self.paid)}
+
+    def tools(self) -> list[Tool]:
+        """Return the tools: one of them is risky."""
+        return [
+            Tool("pay", "Pays.", self.pay, risk=Risk.HIGH),
+            Tool("look", "Looks.", self.look, idempotent=True),
+        ]
+
+
+def played(stores: Stores, one: Integration, kind: EffectType, payload: dict[str, Any]) -> RunState:
+    """Return a run of one effect, ticked once."""
+    spec = one_effect(kind, payload)
+    rt = stores.runtime(effect_handlers=noted(one).blocking_handlers)
+    return rt.tick(spec, rt.start(spec, session_id="s"))

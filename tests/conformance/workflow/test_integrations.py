@@ -1,0 +1,316 @@
+"""Models, tools and knowledge of graphs on the embedded driver, over every store."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import ContractError
+from actors.kernel.secrets import Secret
+from actors.testing import ScriptedModel
+from actors.workflow import (
+    EffectType,
+    RunStatus,
+    WaitReason,
+    WorkflowSpec,
+    export_run_history_bundle,
+)
+from actors.workflow.integrations import RemoteModel, hybrid_llm, local_llm, remote_llm
+from tests.conformance.workflow.integrated import CALLS, Till, noted, played
+from tests.conformance.workflow.stores import effect_then, end_node, one_effect
+from tests.harness.chat_server import chat_server, said, wanting
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conformance.workflow.stores import Stores
+
+T = EffectType
+KEY = "canary-7f3a9c-of-a-key"
+ASKED = {
+    "system_prompt": "Be short.",
+    "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes?"}],
+    "prompt": "2 + 2?",
+    "tools": ["look", {"name": "other", "parameters": {"type": "object", "properties": {}}}],
+    "provider": "acme",
+    "model": "m1",
+    "params": {"temperature": 0.5, "max_output_tokens": 9, "seed": 3},
+}
+
+
+@pytest.mark.item(431)
+@pytest.mark.parametrize("mode", ["local", "remote", "hybrid"])
+def test_three_modes_give_one_answer(stores: Stores, mode: str) -> None:
+    """The same payload, the same shape of the result; the model is asked what the payload says."""
+    tools = Till().tools()
+    with chat_server(said("4")) as server:
+        remote = RemoteModel(server.url)
+        model = ScriptedModel("4")
+        one = {
+            "local": lambda: local_llm(model, tools),
+            "remote": lambda: remote_llm(remote, tools),
+            "hybrid": lambda: hybrid_llm(remote, tools),
+        }[mode]()
+        state = played(stores, one, T.LLM_CALL, ASKED)
+
+    assert state.status is RunStatus.COMPLETED, state.error
+    told = state.output["out"]
+    assert (told["content"], told["tool_calls"], told["provider"]) == ("4", [], "acme")
+    assert {"input_tokens", "output_tokens", "total_tokens"} <= told["usage"].keys()
+    if mode == "local":
+        (asked,) = model.asked
+        assert [(m.role, m.text) for m in asked.messages] == [
+            ("system", "Be short."),
+            ("user", "hi"),
+            ("assistant", "yes?"),
+            ("user", "2 + 2?"),
+        ]
+        assert [t.name for t in asked.options.tools] == ["look", "other"]
+        assert (asked.options.max_tokens, asked.options.extra) == (9, {"seed": 3})
+        return
+    ((_, path, headers, body),) = server.asked
+    assert (path, body["model"], body["provider"], body["seed"]) == (
+        "/chat/completions",
+        "m1",
+        "acme",
+        3,
+    )
+    assert [one["role"] for one in body["messages"]] == ["system", "user", "assistant", "user"]
+    assert [one["function"]["name"] for one in body["tools"]] == ["look", "other"]
+    assert headers["idempotency-key"]
+    assert (told["usage"]["total_tokens"], told["model"]) == (10, "served")
+    assert state.vars["_limits"]["estimated_tokens_used"] == 10
+
+
+@pytest.mark.item(431, 434)
+def test_tools_are_executed_where_the_mode_says(stores: Stores) -> None:
+    """In this process with a local or a hybrid model; by a client with a remote one."""
+    look, payload = [Till().tools()[1]], {"tool_calls": CALLS[1:]}
+    with chat_server(said()) as server:
+        remote = RemoteModel(server.url)
+        for one in (local_llm(ScriptedModel(), look), hybrid_llm(remote, look)):
+            state = played(stores, one, T.TOOL_CALLS, payload)
+            (row,) = state.output["out"]["results"]
+            assert (row["success"], row["output"]) == (True, {"paid": 0})
+        state = played(stores, remote_llm(remote, look), T.TOOL_CALLS, payload)
+    assert state.waiting is not None
+    assert state.waiting.reason is WaitReason.JOB
+    assert (state.waiting.details or {})["mode"] == "passthrough"
+
+
+@pytest.mark.item(431)
+def test_models_are_chosen_by_name(stores: Stores) -> None:
+    """By provider and model, then by one of them; a name that nobody has fails by name."""
+    models = {"a:m": ScriptedModel("both"), "m": ScriptedModel("model"), "b": ScriptedModel("b")}
+    for provider, model, expected in (("a", "m", "both"), ("x", "m", "model"), ("b", "y", "b")):
+        payload = {"prompt": "?", "provider": provider, "model": model}
+        state = played(stores, local_llm(models), T.LLM_CALL, payload)
+        assert state.output["out"]["content"] == expected
+    state = played(stores, local_llm(models), T.LLM_CALL, {"prompt": "?", "model": "zz"})
+    assert "there is no model 'zz'" in (state.error or "")
+
+
+def everything_of(stores: Stores, run_id: str, folder: Any) -> str:
+    """Return all that is kept of a run: stores, traces, an export, and every file of the folder."""
+    rt = stores.runtime()
+    told = [rt.get_ledger(run_id), rt.get_state(run_id).vars, rt.get_node_traces(run_id)]
+    told.append(
+        export_run_history_bundle(
+            run_id=run_id,
+            run_store=stores.runs,
+            ledger_store=stores.ledger,
+            artifact_store=stores.artifacts,
+        )
+    )
+    files = [
+        one.read_bytes().decode(errors="replace") for one in folder.rglob("*") if one.is_file()
+    ]
+    return json.dumps(told, default=str) + "".join(files)
+
+
+@pytest.mark.item(433)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        said("done"),
+        said(f"you sent {KEY}-SERVER"),
+        (401, f"bad key {KEY}-ACME"),
+        (200, f"<{KEY}-ACME>"),
+    ],
+    ids=["done", "repeated", "refused", "no json"],
+)
+def test_keys_are_in_headers_only(  # noqa: PLR0917 - fixtures
+    stores: Stores,
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    answer: Any,
+) -> None:
+    """The server gets them; no store, trace, log or export has them, also where the server repeats them."""
+    for name in ("SERVER", "ACME"):
+        monkeypatch.setenv(f"CALLBOARD_SECRET_{name}", f"{KEY}-{name}")
+    spec = one_effect(T.LLM_CALL, {"prompt": "?", "provider": "acme"})
+    with chat_server(answer) as server:
+        remote = RemoteModel(
+            server.url, api_key=Secret("SERVER"), provider_keys={"acme": Secret("ACME")}
+        )
+        one = noted(remote_llm(remote))
+        rt = stores.runtime(effect_handlers=one.blocking_handlers)
+        run_id = rt.start(spec)
+        state = rt.tick(spec, run_id)
+
+    _, _, headers, body = server.asked[0]
+    assert headers["authorization"] == f"Bearer {KEY}-SERVER"
+    assert headers["x-provider-api-key"] == f"{KEY}-ACME"
+    kept = everything_of(stores, run_id, tmp_path)
+    assert KEY not in json.dumps(body)
+    for name in ("SERVER", "ACME"):
+        assert f"{KEY}-{name}" not in kept + caplog.text + repr(state) + repr(vars(remote))
+    assert run_id in kept
+
+
+@pytest.mark.item(433)
+def test_a_repeated_key_is_replaced_by_its_name(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In answers and in errors."""
+    monkeypatch.setenv("CALLBOARD_SECRET_SERVER", KEY)
+    with chat_server(said(f"you sent {KEY}"), (401, f"bad key {KEY}")) as server:
+        one = remote_llm(RemoteModel(server.url, api_key=Secret("SERVER")))
+        state = played(stores, one, T.LLM_CALL, {"prompt": "?"})
+        refused = played(stores, one, T.LLM_CALL, {"prompt": "?"})
+    assert state.output["out"]["content"] == "you sent [secret SERVER]"
+    assert "status 401: bad key [secret SERVER]" in (refused.error or "")
+
+
+@pytest.mark.item(433)
+def test_keys_come_from_the_folder_of_the_host(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anew for each request, so that they can be replaced."""
+    monkeypatch.setenv("CALLBOARD_SECRETS_DIR", str(tmp_path))
+    with chat_server(said()) as server:
+        one = remote_llm(RemoteModel(server.url, api_key=Secret("SERVER")))
+        for key in ("first", "second"):
+            (tmp_path / "SERVER").write_text(f"{key}\n", encoding="utf-8")
+            played(stores, one, T.LLM_CALL, {"prompt": "?"})
+    sent = [one[2]["authorization"] for one in server.asked]
+    assert sent == ["Bearer first", "Bearer second"]
+
+
+@pytest.mark.item(433)
+def test_a_missing_secret_is_named(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is sent. One that is no header's value is named, too; keys in a payload are refused."""
+    with chat_server(said()) as server:
+        one = remote_llm(RemoteModel(server.url, api_key=Secret("NOWHERE")))
+        state = played(stores, one, T.LLM_CALL, {"prompt": "?"})
+        assert "secret NOWHERE is not known" in (state.error or "")
+        monkeypatch.setenv("CALLBOARD_SECRET_NOWHERE", f"{KEY}\nx")
+        state = played(stores, one, T.LLM_CALL, {"prompt": "?"})
+        assert "secret NOWHERE is no value of a header" in (state.error or "")
+        assert KEY not in (state.error or "")
+        state = played(stores, one, T.LLM_CALL, {"prompt": "?", "params": {"api_key": KEY}})
+        assert "llm_call: api_key: keys are no part of a payload" in (state.error or "")
+        assert server.asked == []
+
+
+@pytest.mark.item(431)
+def test_what_a_model_says_is_a_result(stores: Stores) -> None:
+    """Unknown tools, 200 calls, equal ids, arguments and data that are no JSON: the run goes on."""
+    many = [(f"c{n}", "look", "{}") for n in range(200)]
+    long = "no json\0at all\ud800" + "x" * 50_000
+    deep = '{"a":' * 120 + "1" + "}" * 120
+    odd = [("x", "nothing", "{}"), ("x", "look", "{oops"), ("", "look", "[1]"), *many]
+    odd += [("n", "look", '{"a": NaN}'), ("d", "look", deep), ("z", "a\0b", '{"a": "\\ud800"}')]
+    with chat_server(wanting(*odd), said(long), said("NaN")) as server:
+        till, asked = Till(), {"prompt": "?", "response_schema": {"type": "object"}}
+        one = hybrid_llm(RemoteModel(server.url), till.tools())
+        nodes = {
+            "work": effect_then(T.LLM_CALL, {"prompt": "?"}, key="asked", after="call"),
+            "call": lambda run, ctx: effect_then(
+                T.TOOL_CALLS, {"tool_calls": run.vars["asked"]["tool_calls"]}, key="got", after="as"
+            )(run, ctx),
+            "as": effect_then(T.LLM_CALL, asked, key="data", after="again"),
+            "again": effect_then(T.LLM_CALL, asked, key="nan"),
+            "end": end_node,
+        }
+        spec = WorkflowSpec("graph", "work", nodes)
+        rt = stores.runtime(effect_handlers=noted(one).blocking_handlers)
+        state = rt.tick(spec, rt.start(spec))
+
+    assert state.status is RunStatus.COMPLETED, state.error
+    rows = state.output["got"]["results"]
+    assert len(rows) == len({one["call_id"] for one in rows}) == 206
+    assert [one["success"] for one in rows] == [False] * 3 + [True] * 200 + [False] * 3
+    assert rows[0]["error"] == "there is no tool 'nothing'. There are: look, pay"
+    assert "no JSON object" in rows[1]["error"]
+    assert "list, not an object" in rows[2]["error"]
+    assert state.output["data"]["data"] is None
+    assert state.output["data"]["content"] == "no json\\x00at all\\ud800" + "x" * 50_000
+    assert "no JSON" in state.output["data"]["data_error"]
+    assert "cannot be kept" in state.output["nan"]["data_error"]
+    assert ["cannot be kept" in one["error"] for one in rows[-3:]] == [True] * 3
+
+
+@pytest.mark.item(431)
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ({"choices": []}, "no choices[0].message"),
+        ([1], "no choices[0].message"),
+        ((503, "busy"), "status 503: busy"),
+        ((302, ""), "status 302"),
+        ((200, "<html>"), "the response is no JSON"),
+    ],
+)
+def test_a_server_that_gives_no_answer_fails_the_step(
+    stores: Stores, answer: Any, problem: str
+) -> None:
+    """By name, with the address and never with a crash of the runtime."""
+    with chat_server(answer) as server:
+        state = played(stores, remote_llm(RemoteModel(server.url)), T.LLM_CALL, {"prompt": "?"})
+    assert state.status is RunStatus.FAILED
+    assert problem in (state.error or "")
+
+
+CACHE = ("capabilities", "set", "clear")
+
+
+@pytest.mark.item(432, 433)
+async def test_a_prompt_cache_is_controlled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked reaches the server, with the key of the provider in a header, and its answer comes back."""
+    monkeypatch.setenv("CALLBOARD_SECRET_ACME", KEY)
+    with chat_server() as server:
+        for what in CACHE:
+            server.answers[f"/prompt_cache/{what}"] = [(200, {"did": what})]
+        remote = RemoteModel(server.url, model="m", provider_keys={"acme": Secret("ACME")})
+        cache = remote_llm(remote).prompt_cache(provider="acme")
+        assert await cache.capabilities() == {"supported": True, "did": "capabilities"}
+        assert await cache.set("k", ttl_s=60) == {"did": "set"}
+        assert await cache.clear("k") == {"did": "clear"}
+    assert [(method, path) for method, path, _, _ in server.asked] == [
+        ("GET", "/prompt_cache/capabilities?model=m&provider=acme"),
+        ("POST", "/prompt_cache/set"),
+        ("POST", "/prompt_cache/clear"),
+    ]
+    same = {"model": "m", "provider": "acme", "key": "k"}
+    assert [body for _, _, _, body in server.asked] == [None, same | {"ttl_s": 60}, same]
+    assert [one[2]["x-provider-api-key"] for one in server.asked] == [KEY] * 3
+
+
+@pytest.mark.item(432)
+async def test_a_model_without_such_control_refuses(stores: Stores) -> None:
+    """By name; a call of it goes on all the same."""
+    with chat_server(said()) as server:
+        for one in (local_llm(ScriptedModel("4")), remote_llm(RemoteModel(server.url))):
+            cache = one.prompt_cache()
+            assert await cache.capabilities() == {"supported": False}
+            for refused in (cache.set("k"), cache.clear()):
+                with pytest.raises(ContractError, match="has no control of its prompt cache"):
+                    await refused
+            with pytest.raises(ContractError, match="give the key"):
+                await cache.set("")
+            state = played(stores, one, T.LLM_CALL, {"prompt": "?"})
+            assert state.status is RunStatus.COMPLETED

@@ -1,0 +1,290 @@
+"""Calls of tools that wait for a person, or for a client; and knowledge, on every store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.kernel.agent.tools import ApprovalPolicy, Tool
+from actors.kernel.workflow.errors import GraphError, StaleResumeError
+from actors.storage.graphs import InMemoryGraphStore
+from actors.testing import ScriptedModel
+from actors.workflow import EffectType, RunStatus, StepPlan, WaitReason, WorkflowSpec, open_waits
+from actors.workflow.integrations import GraphStoreKnowledge, local_llm
+from tests.conformance.workflow.integrated import CALLS, Till, noted, played
+from tests.conformance.workflow.stores import effect_then, end_node, one_effect
+from tests.conformance.workflow.test_effects import Deaths, Dying
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.conformance.workflow.stores import Stores
+
+T = EffectType
+
+
+def approving(stores: Stores, till: Till, **more: Any) -> tuple[Any, WorkflowSpec, str, Any]:
+    """Return runtime, graph, run and wait of calls that a person has to allow."""
+    one = noted(local_llm(ScriptedModel(), till.tools()))
+    rt = stores.runtime(effect_handlers=one.blocking_handlers, **more)
+    spec = one_effect(T.TOOL_CALLS, {"tool_calls": CALLS})
+    run_id = rt.start(spec)
+    state = rt.tick(spec, run_id)
+    assert till.paid == []
+    return rt, spec, run_id, state.waiting
+
+
+@pytest.mark.item(435)
+@pytest.mark.parametrize("answer", [{"approved": True}, {"response": "Approve"}, True])
+def test_an_approved_call_is_executed_once(stores: Stores, answer: Any) -> None:
+    """Behind one decision; a second one is refused, and so is one about another call."""
+    till = Till()
+    rt, spec, run_id, wait = approving(stores, till)
+    assert (wait.reason, wait.details["risks"]) == (WaitReason.USER, {"c1": "high"})
+    for odd in ({"approved": "maybe"}, {}, None, {"decisions": {"c9": True}}):
+        with pytest.raises(GraphError, match="answer to"):
+            rt.resume(spec, run_id, wait.wait_key, odd)
+
+    state = rt.resume(spec, run_id, wait.wait_key, answer)
+
+    assert till.paid == [7]
+    rows = state.output["out"]["results"]
+    assert [(one["call_id"], one["success"], one["output"]) for one in rows] == [
+        ("c1", True, "paid 7"),
+        ("c2", True, {"paid": 1}),
+    ]
+    with pytest.raises(StaleResumeError):
+        rt.resume(spec, run_id, wait.wait_key, answer)
+    rt.tick(spec, run_id)
+    assert till.paid == [7]
+    told = [(one["status"], (one["effect"] or {}).get("type")) for one in rt.get_ledger(run_id)]
+    assert told[1:-2] == [
+        ("started", "tool_calls"),
+        ("waiting", "tool_calls"),
+        ("completed", "resume"),
+        ("started", "tool_calls"),
+        ("completed", "tool_calls"),
+    ]
+
+
+@pytest.mark.item(435)
+def test_a_denied_call_has_an_error(stores: Stores) -> None:
+    """One of two may be denied; nobody who decides in time is a denial of all."""
+    till = Till()
+    rt, spec, run_id, wait = approving(stores, till)
+    decisions = {"decisions": {"c1": False, "c2": True}, "reason": "too much"}
+    state = rt.resume(spec, run_id, wait.wait_key, decisions)
+    denied, looked = state.output["out"]["results"]
+    assert (denied["success"], denied["status"], denied["error"]) == (
+        False,
+        "denied",
+        "denied: too much",
+    )
+    assert looked["output"] == {"paid": 0}
+    assert till.paid == []
+
+
+@pytest.mark.item(435)
+def test_nobody_who_decides_in_time_denies(stores: Stores) -> None:
+    """At the instant that the policy says, and not before."""
+    till = Till()
+    policy = ApprovalPolicy(timeout_s=60)
+    one = noted(local_llm(ScriptedModel(), till.tools(), approvals=policy))
+    rt = stores.runtime(effect_handlers=one.blocking_handlers)
+    spec = one_effect(T.TOOL_CALLS, {"tool_calls": CALLS})
+    run_id = rt.start(spec)
+    rt.tick(spec, run_id)
+    stores.clock.advance(59)
+    assert rt.tick(spec, run_id).status is RunStatus.WAITING
+    stores.clock.advance(1)
+
+    rows = rt.tick(spec, run_id).output["out"]["results"]
+
+    assert [one["error"] for one in rows] == ["denied: nobody decided in time"] * 2
+    assert till.paid == []
+
+
+@pytest.mark.item(431)
+def test_a_tool_that_drives_its_own_integration_is_refused(stores: Stores) -> None:
+    """Its thread would wait for itself; in a thread of its own it may."""
+    spec, inner = (
+        one_effect(T.TOOL_CALLS, {"tool_calls": [{"name": name}]}, name=name)
+        for name in ("outer", "inner")
+    )
+    rt: Any = None
+
+    def drive() -> Any:
+        return rt.tick(inner, rt.start(inner)).error
+
+    async def drive_here() -> Any:
+        return drive()
+
+    async def look() -> str:
+        return "seen"
+
+    told = []
+    for tool in (Tool("outer", "", drive_here), Tool("outer", "", drive, thread=True)):
+        one = noted(local_llm(ScriptedModel(), [tool, Tool("inner", "", look)]))
+        rt = stores.runtime(effect_handlers=one.blocking_handlers)
+        state = rt.tick(spec, rt.start(spec))
+        told.append(state.output["out"]["results"][0]["output"])
+    assert "drives a run of its own integration" in told[0]
+    assert told[1] is None
+
+
+@pytest.mark.item(435)
+@pytest.mark.parametrize("point", ["resumed", "started", "executed", "saved"])
+def test_a_death_behind_a_decision_pays_once_at_most(stores: Stores, point: str) -> None:
+    """Before the call it is made by the next driver; in its middle it is in doubt, and never made again."""
+    till = Till()
+    _, spec, run_id, wait = approving(stores, till)
+    one = noted(local_llm(ScriptedModel(), till.tools()))
+    dying = stores.runtime(effect_handlers=one.blocking_handlers, fault=Dying(point))
+    with pytest.raises(Deaths):
+        dying.resume(spec, run_id, wait.wait_key, {"approved": True})
+    rt = stores.reopen().runtime(effect_handlers=one.blocking_handlers)
+
+    state = rt.tick(spec, run_id)
+
+    in_doubt = point in {"started", "executed"}
+    assert till.paid == ([] if point == "started" else [7])
+    assert (state.status is RunStatus.FAILED) is in_doubt
+    assert ("is in doubt" in (state.error or "")) is in_doubt
+    with pytest.raises(StaleResumeError):
+        rt.resume(spec, run_id, wait.wait_key, {"approved": True})
+
+
+@pytest.mark.item(435)
+def test_no_node_decides(stores: Stores) -> None:
+    """A payload that claims a decision waits all the same."""
+    till = Till()
+    payload = {"tool_calls": CALLS, "_decisions": {"c1": {"approved": True}}}
+    state = played(stores, local_llm(ScriptedModel(), till.tools()), T.TOOL_CALLS, payload)
+    assert (state.status, till.paid) == (RunStatus.WAITING, [])
+
+
+def branches(kind: EffectType, payloads: Sequence[dict[str, Any]]) -> WorkflowSpec:
+    """Return a graph whose branches each have an effect."""
+    names = [f"b{n}" for n in range(len(payloads))]
+    nodes: dict[str, Any] = {
+        name: effect_then(kind, one, key=name) for name, one in zip(names, payloads, strict=True)
+    }
+    nodes["fork"] = lambda _run, _ctx: StepPlan(
+        "fork", parallel={one: one for one in names}, next_node="end"
+    )
+    return WorkflowSpec("graph", "fork", nodes | {"end": end_node})
+
+
+@pytest.mark.item(435)
+def test_branches_have_decisions_of_their_own(stores: Stores) -> None:
+    """Each wait is answered by its own key, in another process."""
+    till = Till()
+    one = noted(local_llm(ScriptedModel(), till.tools()))
+    calls = [{"tool_calls": [CALLS[0] | {"arguments": {"order": n}}]} for n in range(3)]
+    spec = branches(T.TOOL_CALLS, calls)
+    rt = stores.runtime(effect_handlers=one.blocking_handlers)
+    run_id = rt.start(spec)
+    rt.tick(spec, run_id)
+    keys = [one.wait_key or "" for one in open_waits(rt.get_state(run_id))]
+    for key, is_right in zip(keys, (True, False, True), strict=True):
+        rt.answer(run_id, key, {"approved": is_right})
+    assert till.paid == []
+    state = stores.reopen().runtime(effect_handlers=one.blocking_handlers).tick(spec, run_id)
+    assert state.status is RunStatus.COMPLETED, state.error
+    assert sorted(till.paid) == [0, 2]
+    told = [state.output[f"b{n}"]["results"][0]["success"] for n in range(3)]
+    assert told == [True, False, True]
+
+
+@pytest.mark.item(434)
+def test_a_client_executes_calls(stores: Stores) -> None:
+    """Its results are by call id; others, a part and a second answer are refused."""
+    spec = one_effect(T.TOOL_CALLS, {"tool_calls": CALLS, "mode": "passthrough"})
+    one = noted(local_llm(ScriptedModel()))
+    rt = stores.runtime(effect_handlers=one.blocking_handlers)
+    run_id = rt.start(spec)
+    wait = rt.tick(spec, run_id).waiting
+    assert wait is not None
+    assert (wait.details or {})["tool_calls"] == CALLS
+    right = [{"call_id": "c2", "output": 2}, {"call_id": "c1", "error": "no money"}]
+    for odd, match in (
+        ({"results": [{"call_id": "c9", "output": 1}]}, "about call 'c9'"),
+        ({"results": right[:1]}, "one result for each"),
+        ({"results": [*right, right[0]]}, "one result for each"),
+        ("done", "give results"),
+    ):
+        with pytest.raises(GraphError, match=match):
+            rt.resume(spec, run_id, wait.wait_key, odd)
+
+    state = rt.resume(spec, run_id, wait.wait_key, {"results": right})
+
+    assert state.output["out"] == {
+        "mode": "executed",
+        "results": [
+            {"call_id": "c1", "name": "pay", "success": False, "output": None, "error": "no money"},
+            {"call_id": "c2", "name": "look", "success": True, "output": 2, "error": None},
+        ],
+    }
+    with pytest.raises(StaleResumeError):
+        rt.resume(spec, run_id, wait.wait_key, {"results": right})
+
+
+FACTS: list[dict[str, Any]] = [
+    {"subject": "Ann", "predicate": "works_at", "object": "ACME", "confidence": 0.9},
+    {"subject": "Bob", "predicate": "works_at", "object": "ACME"},
+    {"subject": "Ann", "predicate": "likes", "object": "Tea"},
+]
+
+
+@pytest.mark.item(436)
+def test_knowledge_is_kept_by_a_bridge(stores: Stores) -> None:
+    """Facts by their parts, in any case of letters, once each, and for their scope alone."""
+    bridge = GraphStoreKnowledge(InMemoryGraphStore())
+
+    def told(kind: EffectType, **payload: Any) -> dict[str, Any]:
+        one = local_llm(ScriptedModel(), knowledge=bridge)
+        state = played(stores, one, kind, {"scope": "session", **payload})
+        assert state.status is RunStatus.COMPLETED, state.error
+        return dict(state.output["out"])
+
+    first = told(T.MEMORY_KG_ASSERT, assertions=FACTS)
+    assert first["count"] == 3
+    assert told(T.MEMORY_KG_ASSERT, assertions=FACTS) == first
+
+    def found(**parts: Any) -> list[tuple[str, str, str]]:
+        items = told(T.MEMORY_KG_QUERY, **parts)["items"]
+        return sorted((one["subject"], one["predicate"], one["object"]) for one in items)
+
+    whole = sorted((one["subject"], one["predicate"], one["object"]) for one in FACTS)
+    assert found() == whole
+    assert found(subject="ann") == [whole[0], whole[1]]
+    assert found(object="acme", predicate="works_at") == [whole[1], whole[2]]
+    assert found(predicate="likes") == [whole[0]]
+    assert found(subject="Zoe") == []
+    assert len(found(limit=2)) == 2
+    assert found(scope="global") == []
+    (ann, *_) = told(T.MEMORY_KG_RESOLVE, label="ann ")["candidates"]
+    assert (ann["label"], ann["score"]) == ("Ann", 1.0)
+    assert [one["label"] for one in told(T.MEMORY_KG_RESOLVE, label="cm")["candidates"]] == ["ACME"]
+
+
+@pytest.mark.item(436)
+@pytest.mark.parametrize(
+    ("kind", "payload", "problem"),
+    [
+        (T.MEMORY_KG_ASSERT, {"assertions": [{"subject": "a"}]}, "assertions[0].predicate"),
+        (T.MEMORY_KG_ASSERT, {"assertions": "x"}, "assertions[0]"),
+        (T.MEMORY_KG_QUERY, {"scope": "mine"}, "scope"),
+        (T.MEMORY_KG_QUERY, {"limit": 0}, "limit"),
+        (T.MEMORY_KG_RESOLVE, {}, "label"),
+    ],
+)
+def test_knowledge_that_cannot_be_read_fails_by_name(
+    stores: Stores, kind: EffectType, payload: dict[str, Any], problem: str
+) -> None:
+    """Without another attempt."""
+    bridge = GraphStoreKnowledge(InMemoryGraphStore())
+    state = played(stores, local_llm(ScriptedModel(), knowledge=bridge), kind, payload)
+    assert state.status is RunStatus.FAILED
+    assert f"{kind.value}: {problem}" in (state.error or "")

@@ -134,7 +134,7 @@ class ModelError(Facts, ActorsError):
 
 
 class StoreUnreachableError(PersistenceError):
-    """The database is away, or takes nothing for want of room; later it takes the same."""
+    """The database is away, or refuses writes for lack of capacity; later it takes the same."""
 
 
 class StoreRefusedError(Facts, PersistenceError):
@@ -158,11 +158,11 @@ class StoreRefusedError(Facts, PersistenceError):
 
 
 class HistoryLostError(Facts, PersistenceError):
-    """Turns that a session had are gone, or some of them; the rest is not given out as if it were all."""
+    """Turns that a session had are gone, or some of them; the others are not returned as if they were all."""
 
     retryable = False
     text = (
-        "session {session!r} of {agent}: {problem}. `clear` it to begin anew without what was said"
+        "session {session!r} of {agent}: {problem}. `clear` it to start again without what was said"
     )
     agent: str
     session: str
@@ -241,9 +241,9 @@ class RunSweptError(Facts, ContractError):
 
 
 class UnservedError(Facts, ContractError):
-    """No host that lives serves agents of this type, so that nobody would answer."""
+    """No live host serves agents of this type, so that a request would get no answer."""
 
-    text = "nobody serves {agent}: start a host that does, or correct the agent's type"
+    text = "no host serves {agent}: start a host that does, or correct the agent's type"
     agent: str
 
 
@@ -388,7 +388,7 @@ class OutOfOrderError(ConcurrentAppendError):
 
 
 class LeaseLostError(Facts, ConflictError):
-    """The shard belongs to somebody else now; stop acting for its agents."""
+    """The shard belongs to another host now; stop acting for its agents."""
 
     text = "shard {shard} is no longer owned by {owner} at epoch {epoch}"
     shard: str
@@ -408,7 +408,7 @@ class DecisionRefusedError(Facts, ConflictError):
     """A run is not (any more) at what an operator decided, or that was decided otherwise.
 
     Attributes:
-        position: Of the effect; None: the run was to start anew.
+        position: Of the effect; None: the run was to start again.
         problem: What the run is at instead.
     """
 
@@ -418,18 +418,18 @@ class DecisionRefusedError(Facts, ConflictError):
 
     @override
     def __str__(self) -> str:
-        what = f"run {self.run_id} cannot start anew"
+        what = f"run {self.run_id} cannot start again"
         if self.position is not None:
             what = f"nothing is in doubt at position {self.position!r} of run {self.run_id}"
         return f"{what}: {self.problem}; see `callboard runs show {self.run_id}`"
 
 
 class AlreadyRedrivenError(Facts, ConflictError):
-    """Messages of a dead run were given back to its agent already, each by itself.
+    """Messages of a dead run were sent to its agent again already, each by itself.
 
     Attributes:
         run_id: The dead run.
-        given: Numbers of its dead letters that were given back.
+        given: Numbers of its dead letters that were redriven.
         left: Numbers of those that were not.
     """
 
@@ -442,7 +442,7 @@ class AlreadyRedrivenError(Facts, ConflictError):
         letters = ", ".join(map(str, self.given))
         rest = " ".join(map(str, self.left))
         return (
-            f"run {self.run_id} is not redriven: its dead letters {letters} were given back as new "
+            f"run {self.run_id} is not redriven: its dead letters {letters} were sent again as new "
             "messages, so its work would be done twice"
             + (f"; for the others: callboard dlq redrive {rest}" if rest else "")
         )
@@ -546,7 +546,7 @@ class EffectError(Facts, RunError):
 
 
 class EffectInDoubtError(Facts, RunError):
-    """An at-most-once effect was begun and nobody knows whether it happened.
+    """An at-most-once effect was begun and its outcome is unknown.
 
     Uncaught it parks the run until an operator decides:
     `callboard runs resolve RUN POSITION --value JSON | --retry | --fail`.
@@ -572,7 +572,7 @@ class RunFailedError(Facts, RunError):
 
 
 class SpawnDenied(Facts, BudgetExhaustedError):  # noqa: N818 - the sources' name
-    """The tree's spawn budget has no place left.
+    """The tree's spawn budget is used up.
 
     Attributes:
         parent: The run that wanted to spawn.
@@ -593,6 +593,6 @@ class RunSuspended(BaseException):
     @override
     def __str__(self) -> str:
         return (
-            "this run is being suspended and leaves memory now; it continues by replay when woken. "
+            "this run is being suspended and evicted from memory now; it continues by replay when woken. "
             "Re-raise this signal: agent code must not catch it."
         )

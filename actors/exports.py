@@ -1,4 +1,4 @@
-"""Names of a package that are imported when somebody asks for them.
+"""Names of a package that are imported when they are first used.
 
 Who needs one light module of a package, such as a service that only sends messages, does not pay for
 the others, nor need what they need.

@@ -1,7 +1,7 @@
 """The program `callboard`.
 
-Nothing is imported before `main` watches: loading the rest takes most of a second, and who presses
-Ctrl-C meanwhile wants no traceback.
+Nothing is imported before `main` watches: loading the rest takes most of a second, and a user
+who presses Ctrl-C meanwhile wants no traceback.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ def _obey(arguments: list[str]) -> int:
     level = logging.DEBUG if "--debug" in arguments else logging.WARNING
     write_logs(as_json=False, level=level)
     if isinstance(sys.stdout, TextIOWrapper):
-        # What others wrote may have no place in this terminal's encoding, or in any.
+        # Texts of others may not fit this terminal's encoding, or any.
         sys.stdout.reconfigure(errors="backslashreplace")
     code = 0
     try:
         code = run(arguments)
         sys.stdout.flush()
     except OSError as exc:
-        # Python would try to write the rest once more, and complain.
+        # Python would try to write the remaining output once more, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        # Whoever read our output has seen enough, as `head` has; a full disk is another matter.
+        # The reader of our output closed it, as `head` does: no error, unlike a full disk.
         if not isinstance(exc, BrokenPipeError):
             code = code or 1
     return code

@@ -19,7 +19,7 @@ def completion(
     json: Flag = False,
     debug: DebugFlag = False,
 ) -> int:
-    """Print the completion script of a shell, or put it where the shell looks for it.
+    """Print the completion script of a shell, or put it where the shell reads it.
 
     Examples:
     `callboard completion bash > ~/.local/share/bash-completion/completions/callboard`;
@@ -31,7 +31,7 @@ def completion(
     shell
         bash, zsh or fish.
     install
-        Write it to the shell's folder for completions, and tell where. Your shell's start file is
+        Write it to the shell's folder for completions, and print where. Your shell's start file is
         left alone.
     json
         Print JSON for programs: the script, or the file it was written to.

@@ -162,7 +162,7 @@ async def _carry_out(
                         done += work.names
                 break
             except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
-                # The lock is given back meanwhile: hosts of before that start wait for it.
+                # The lock is released meanwhile: hosts of before that start wait for it.
                 await asyncio.sleep(backoff.next_s())
     if done:
         _log.info("schema migrated", extra={"schema": schema, "applied": done})

@@ -1,4 +1,4 @@
-"""Tools by which a model keeps, finds and forgets memories of its agent."""
+"""Tools by which a model keeps, finds and deletes memories of its agent."""
 
 from __future__ import annotations
 

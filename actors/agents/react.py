@@ -39,7 +39,7 @@ class ReActAgent:
     Args:
         name: Its type, or its whole id. A name alone is the agent ``name/main``.
         model: Answers. See `compose.models`, or `actors.testing` for one that needs no network.
-        instructions: In front of every window.
+        instructions: The text before every window.
         tools: Called as recorded effects; risky ones wait for a person, see `ApprovalPolicy`. With a
             `TaskManagerTool` a run that ends with an answer settles the agent's board, see there.
         context: History, window and retention. By default turns are kept in the runtime's store for good,

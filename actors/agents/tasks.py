@@ -19,7 +19,7 @@ from actors.storage.identity import current_agent_id, current_thread_id
 MAX_SHOWN: Final = 100
 """Tasks that a model is shown at once. Of a longer board it sees those that are open."""
 _TRIES: Final = 8
-"""Numbers are drawn anew so often if other calls add tasks at the same time."""
+"""Times a number is drawn again if other calls add tasks at the same time."""
 _OPEN: Final = frozenset((TaskStatus.PENDING, TaskStatus.IN_PROGRESS, TaskStatus.FAILED))
 _DESCRIPTION: Final = (
     "Your task board in this conversation. create_list starts a new plan in place of the old one, add_tasks "

@@ -1,4 +1,4 @@
-"""The room of context: an agent's turns, kept in full, and the window of them that a model sees.
+"""Context: an agent's turns, kept in full, and the window of them that a model sees.
 
 A `ContextConfig` enters; `AgentContext` reads a session from its `HistoryProvider` and gives it to a
 `CompactionPipeline`. A list of turns leaves. Nothing here writes to a history, and nothing knows a run: a

@@ -6,7 +6,7 @@ from actors.errors import ContractError, Facts
 
 
 class WindowTooSmallError(Facts, ContractError):
-    """A model's window has no room for what no strategy may drop; nothing was asked, nothing is billed.
+    """A model's window is too small for what no strategy may drop; nothing was asked, nothing is billed.
 
     Attributes:
         model: The model's name.

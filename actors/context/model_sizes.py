@@ -12,7 +12,7 @@ ContextSizes: TypeAlias = Callable[[str], int | None]
 """Returns how many tokens a model's window has, or None if it does not know the model."""
 
 DEFAULT_CONTEXT_SIZE: Final = 32_768
-"""Tokens in the window of a model that nobody knows."""
+"""Tokens in the window of an unknown model."""
 
 CONTEXT_SIZES: Final[Mapping[str, int]] = {
     "claude-": 200_000,
@@ -30,7 +30,7 @@ CONTEXT_SIZES: Final[Mapping[str, int]] = {
     "o3": 200_000,
     "o4-mini": 200_000,
 }
-"""Tokens in the window of the models whose names begin so. The longest beginning counts."""
+"""Tokens in the window of the models whose names begin so. The longest prefix counts."""
 
 
 def context_size_of(model_name: str) -> int | None:

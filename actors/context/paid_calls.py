@@ -17,12 +17,12 @@ _paid_calls: ContextVar[PaidCalls | None] = ContextVar("callboard_paid_calls", d
 class ModelNotAskedError(Facts, ContractError):
     """A strategy needs a model where none may be asked."""
 
-    text = "model {model!r} is not asked: the window is only looked at"
+    text = "model {model!r} is not asked: the window is only shown"
     model: str
 
 
 class RefusedCalls:
-    """`PaidCalls` of a window that is only looked at: none is made."""
+    """`PaidCalls` of a window that is only shown: none is made."""
 
     async def ask(
         self,
@@ -40,7 +40,7 @@ class RefusedCalls:
 
 
 def may_ask() -> bool:
-    """Return whether models may be asked; False where a window is only looked at."""
+    """Return whether models may be asked; False where a window is only shown."""
     return not isinstance(_paid_calls.get(), RefusedCalls)
 
 

@@ -20,7 +20,7 @@ class WindowMode(StrEnum):
     ASKING = "asking"
     """A call needs the window and waits for models that strategies ask."""
     READY = "ready"
-    """A call needs the window and waits for nobody: strategies use what they have."""
+    """A call needs the window without waiting: strategies use what they have."""
     AHEAD = "ahead"
     """No call needs the window yet. Answers of models are kept until one does."""
 

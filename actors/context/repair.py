@@ -73,7 +73,7 @@ class _Matches:
         return matches
 
     def rest_of(self, index: int, message: ChatMessage) -> ChatMessage | None:
-        """Return the part of a turn that stays in its place; None if there is none."""
+        """Return the part of a turn that stays at its position; None if there is none."""
         homes = self.homes.get(index)
         if homes is None:
             return message

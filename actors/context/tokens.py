@@ -1,4 +1,4 @@
-"""Sizes of turns: tokens, as nearly as this process can tell, and characters."""
+"""Sizes of turns: tokens, as nearly as this process can count them, and characters."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Tally:
 
     def __init__(self, counter: TokenCounter) -> None:
         self._counter = counter
-        # Beside its size each turn itself, lest another one gets its place in memory.
+        # Beside its size each turn itself, lest another one gets its address in memory.
         self._sizes: dict[int, tuple[ChatMessage, int]] = {}
 
     def total(self, messages: Iterable[ChatMessage]) -> int:

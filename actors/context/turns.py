@@ -31,7 +31,7 @@ _MARKS: Final = frozenset({PINNED, SUMMARY, RECALLED})
 
 
 def has_no_marks(message: ChatMessage) -> bool:
-    """Return whether the turn is neither pinned nor derived, at the cost of one look: nearly all are."""
+    """Return whether the turn is neither pinned nor derived, at the cost of one lookup: nearly all are."""
     return _MARKS.isdisjoint(message.metadata)
 
 

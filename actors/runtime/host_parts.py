@@ -146,7 +146,7 @@ class HostParts:
         self.worker.abandon()
 
     async def claim(self) -> None:
-        """Look at once for shards without an owner; for callers that saw a host die."""
+        """Poll now for shards without an owner; for callers that saw a host die."""
         if self._is_started and not self._is_putting_off:
             await self.ownership.claim()
 

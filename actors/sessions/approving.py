@@ -14,7 +14,7 @@ from actors.runtime.loop.tasks import TaskScope
 from actors.runtime.runtime import Runtime
 
 OnApproval: TypeAlias = Callable[[ApprovalRequest], Awaitable[bool | None]]
-"""Decides about a request; None leaves it to somebody else."""
+"""Decides about a request; None leaves it to another client."""
 
 BY: Final = "callback"
 _log = logging.getLogger("callboard.sessions")

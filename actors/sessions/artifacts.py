@@ -24,7 +24,7 @@ from actors.runtime.context.call import RunState, executing_effect
 from actors.sessions.errors import UnknownArtifactError
 
 ArtifactKind: TypeAlias = Literal["ordinary", "debug", "raw"]
-"""What clean-up goes by: ``debug`` and ``raw`` go first, ``ordinary`` ones only if it is told so."""
+"""The order of clean-up: ``debug`` and ``raw`` go first, ``ordinary`` ones only if named."""
 KINDS: Final[tuple[ArtifactKind, ...]] = get_args(ArtifactKind)
 MAX_NAME_BYTES: Final = 900
 """Of an artifact's name, which is part of the name of a pin's owner."""
@@ -93,10 +93,10 @@ class SessionArtifacts:
         content_type: str = "application/octet-stream",
         run_id: RunId | None = None,
     ) -> ArtifactRef:
-        """Keep bytes, or pieces of them, by a name, in place of what has the name; durable on return.
+        """Keep bytes, or pieces of them, by a name, and replace what has the name; durable on return.
 
         Of pieces a few are held in memory. A process that dies before the end leaves the earlier artifact, and
-        bytes that nobody pins, which are collected. The same again changes nothing.
+        bytes without a pin, which are collected. The same again changes nothing.
 
         Args:
             name: 1 to 900 bytes of text, for example ``report.md``.
@@ -163,7 +163,7 @@ class SessionArtifacts:
     async def delete(self, name: str) -> bool:
         """Take a name away from the session and its runs; False: nothing has it.
 
-        Bytes that nobody pins any more are collected a day later.
+        Bytes without a pin are collected a day later.
         """
         pins = [one for one in await self.pins() if one.artifact.name == name]
         await self.unpin(pins)

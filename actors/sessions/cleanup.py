@@ -119,7 +119,7 @@ class _Version:
 
     @property
     def place(self) -> tuple[datetime, str, str, str]:
-        """Its place among others, by age."""
+        """Its position among others, by age."""
         artifact = self.newest.artifact
         return artifact.at, str(self.session), artifact.name, artifact.ref.id
 
@@ -151,7 +151,7 @@ class ArtifactChoice:
         if self.older_than is not None:
             why.append(f"older than {self.older_than}")
         if self.max_bytes is not None:
-            why.append(f"the rest would have more than {self.max_bytes:,} bytes")
+            why.append(f"the others would have more than {self.max_bytes:,} bytes")
         return "; ".join(why)
 
 

@@ -1,4 +1,4 @@
-"""Deletion of sessions: one that somebody names, and those that nobody has used for long."""
+"""Deletion of sessions: named ones, and those that were not used for long."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IDLE_BATCH: Final = 20
 PAUSE_S: Final = 0.2
 """Between two batches, so that the store has time for others."""
 EVERY_S: Final = 60.0
-"""Between two looks for idle sessions."""
+"""Seconds between two polls for idle sessions."""
 
 
 async def delete_session(

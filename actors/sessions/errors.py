@@ -24,9 +24,7 @@ class ProjectError(Facts, ContractError):
 class CursorError(Facts, ContractError):
     """A cursor does not belong to the session, or is none."""
 
-    text = (
-        "cursor {cursor!r} of session {session}: {problem}. Read from the beginning: leave it out"
-    )
+    text = "cursor {cursor!r} of session {session}: {problem}. Read from the start: leave it out"
     cursor: str
     session: str
     problem: str

@@ -76,7 +76,7 @@ class ReasoningPiece(_SessionEvent):
 
 
 class TextSnapshot(_SessionEvent):
-    """The whole text of an answer that is under way, in place of the pieces so far."""
+    """The whole text of an answer that is under way, instead of the pieces so far."""
 
     type: Literal["text_snapshot"] = "text_snapshot"
     payload: payloads.PieceData
@@ -146,14 +146,14 @@ class AttemptFailed(_SessionEvent):
 
 
 class CancelRequested(_SessionEvent):
-    """Somebody asked the run to stop."""
+    """A client asked the run to stop."""
 
     type: Literal["cancel_requested"] = "cancel_requested"
     payload: payloads.ReasonData
 
 
 class CancelTimeout(_SessionEvent):
-    """`SessionRun.cancel` waited in vain; told to this process only."""
+    """`SessionRun.cancel` waited in vain; sent in this process only."""
 
     type: Literal["cancel_timeout"] = "cancel_timeout"
     payload: payloads.TimedOutData

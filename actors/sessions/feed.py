@@ -31,7 +31,7 @@ _Found: TypeAlias = tuple[SessionEvent, int | None, bool]
 cancelled run's last one."""
 
 FIRST_FACT_S: Final = 0.5
-"""So long a reader of one run waits for a fact before it looks whether the run is still there."""
+"""So long a reader of one run waits for a fact before it reads whether the run is still there."""
 LOOK_BACK: Final = 50
 """So many facts are read at once to find the run that is active at a cursor."""
 
@@ -46,7 +46,7 @@ class SessionFeed:
         at: Behind the last event that was read.
         live: Also yield pieces of answers, which are never stored.
         only: A run: other runs' events are passed over, and the feed ends with its last one.
-        resumes: With `only`: `at` is the cursor of an event that a reader has seen, not the run's beginning.
+        resumes: With `only`: `at` is the cursor of an event that a reader has seen, not the run's start.
     """
 
     runtime: Runtime
@@ -58,7 +58,7 @@ class SessionFeed:
     _active: RunId | None = None
     _is_placed: bool = False
     _early: Ahead[_Found] | None = None
-    """The one run's log, read beside the facts: its first event waits for one look at the rows, not two."""
+    """The one run's log, read beside the facts: its first event waits for one read of the rows, not two."""
 
     async def past(self) -> AsyncGenerator[SessionEvent, None]:
         """Yield the events up to now."""
@@ -128,7 +128,7 @@ class SessionFeed:
                     async for event in self._of_fact(await facts.take()):
                         yield event
                     if self._active != run_id:
-                        return  # the session was deleted since, and began anew
+                        return  # the session was deleted since, and made again
 
     @asynccontextmanager
     async def _read_early(self) -> AsyncIterator[None]:
@@ -156,11 +156,11 @@ class SessionFeed:
         return (is_early and self.at.seq < 0) or _is_end_of(run_id, facts)
 
     async def _before_end(self, run_id: RunId) -> AsyncGenerator[SessionEvent, None]:
-        """Yield facts that are in front of a run's end: that it was asked to stop is told before it has."""
+        """Yield facts that precede a run's end: the request to stop is reported before the stop."""
         facts = await self.runtime.store.sessions.facts(self.agent, after=self.at.last_fact)
         for fact in takewhile(lambda one: one.run_id != run_id or one.kind != "ended", facts):
             if fact.kind == "started":
-                return  # the session was deleted since, and began anew
+                return  # the session was deleted since, and made again
             async for event in self._of_fact(fact):
                 yield event
 
@@ -304,7 +304,7 @@ async def _next_of(values: AsyncIterator[T]) -> T:
 
 
 def _ignore(task: asyncio.Task[Any]) -> None:
-    """Do nothing: whoever waits for the value has its error."""
+    """Do nothing: the callers that wait for the value have its error."""
 
 
 class Ahead(Generic[T]):

@@ -96,7 +96,7 @@ class ChildFinishedData(TypedDict):
 
 
 class WaitingData(TypedDict):
-    """The run left memory. `until`: when it goes on at the latest. `parked`: an operator has to decide."""
+    """The run was evicted. `until`: when it goes on at the latest. `parked`: an operator has to decide."""
 
     until: NotRequired[str]
     signals: NotRequired[list[str]]
@@ -105,7 +105,7 @@ class WaitingData(TypedDict):
 
 
 class ResumedData(TypedDict):
-    """The reason why the run goes on: ``woken``, ``recovered`` (after a crash) or ``continued`` (anew)."""
+    """The reason why the run goes on: ``woken``, ``recovered`` (after a crash) or ``continued`` (as new)."""
 
     reason: str
 

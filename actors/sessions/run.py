@@ -117,7 +117,7 @@ class SessionRun:
     def tail(self) -> AsyncGenerator[SessionEvent, None]:
         """Yield the run's events from its start on, for any number of readers.
 
-        The same as `events`, without `cancel_timeout`: that one is told to the caller of `cancel` alone.
+        The same as `events`, without `cancel_timeout`: only the caller of `cancel` gets that one.
         """
         feed = SessionFeed(
             self._runtime, self._agent, self._begin, live=self._live, only=self.run_id

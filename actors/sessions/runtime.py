@@ -160,7 +160,7 @@ class AgentRuntime:
             session_id: The session; a new one by default.
             mode: Which agent executes the run.
             parent_node: The node that the run goes on from: edit and regenerate. The active one by default;
-                `ROOT`: none, so that the run begins the conversation anew.
+                `ROOT`: none, so that the run starts the conversation again.
             on_conflict: When the session has an open run: wait behind it, join it, be rejected, or cancel it
                 first.
             priority: Lower first, among runs of different sessions.
@@ -207,7 +207,7 @@ class AgentRuntime:
         return AgentId(self.app, session_id, self.tenant)
 
     async def run(self, run_id: RunId | str) -> SessionRun:
-        """Return a run of one of the sessions here, whoever started it.
+        """Return a run of one of the sessions here, also one of another client.
 
         Raises:
             UnknownRunError: There is none. Runs of another tenant, or of another app, are none.
@@ -318,14 +318,14 @@ class AgentRuntime:
         older_than: timedelta | None = None,
         max_bytes: int | None = None,
     ) -> cleanup.ArtifactCleanup:
-        """Take names of artifacts away, or say which. Bytes that nobody pins then are collected a day later.
+        """Delete names of artifacts, or list them. Bytes without a pin then are collected a day later.
 
         Args:
             session_id: Those of this session; None: of all sessions of the app.
             dry_run: Change nothing.
             include_all: Also artifacts of kind ``ordinary``, not only ``debug`` and ``raw``.
             older_than: Only those that were put longer ago.
-            max_bytes: Only so many, the oldest first, that the rest of these kinds has at most so many bytes,
+            max_bytes: Only so many, the oldest first, that those that stay have at most so many bytes,
                 young ones included.
 
         Raises:

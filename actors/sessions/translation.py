@@ -17,10 +17,10 @@ from actors.sessions.events import EVENTS, SessionEvent
 
 Nodes: TypeAlias = Callable[[Sequence[str]], Awaitable[list[Turn]]]
 Draft: TypeAlias = tuple[str, dict[str, Any], dict[str, str]]
-"""An event before it has a place: its type, its payload, and the fields that name a node or a call."""
+"""An event before it has a position: its type, its payload, and the fields that name a node or a call."""
 
 AT_ONCE: Final = 8
-"""So many turns of one entry are looked for at once."""
+"""So many turns of one entry are read at once."""
 PERSON: Final = "person"
 CLIENT: Final = "client"
 _CONTENT: Final = frozenset(("args", "arguments", "content", "error", "output", "result", "text"))
@@ -59,7 +59,7 @@ class RunTranslator:
     """Calls of the client's tools that have no result, by position."""
 
     def note(self, entry: RunLogEntry) -> None:
-        """Remember what later events tell of an entry whose events were read before."""
+        """Remember what later events need of an entry whose events were read before."""
         if entry.kind == K.LLM_CALL:
             self._note_try(entry)
             self._note_calls(entry.payload)
@@ -107,7 +107,7 @@ class RunTranslator:
     def _piece(self, entry: RunLogEntry) -> list[Draft]:
         """Return a piece of an answer, as a snapshot for a reader who comes in the middle of it.
 
-        An answer that begins anew begins with an empty one.
+        An answer that starts again starts with an empty one.
         """
         said: dict[str, Any] = entry.payload
         payload = {"text": said["text"], "attempt": said["attempt"], "position": entry.position}

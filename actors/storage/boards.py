@@ -272,7 +272,7 @@ class GlobalTaskStore:
 
 
 class _OneStore(TaskStores):
-    """A store of one tenant in the place of all."""
+    """The store of one tenant, of a store for all."""
 
     def __init__(self, store: TaskStore) -> None:
         self._store = store

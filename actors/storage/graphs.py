@@ -160,5 +160,5 @@ class InMemoryGraphStore(GraphStore, Erasable):
 
 
 def _copy(kept: T) -> T:
-    """Return an equal value whose properties nobody else can change."""
+    """Return an equal value whose properties no other code can change."""
     return kept.model_copy(update={"properties": deepcopy(kept.properties)})

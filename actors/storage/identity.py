@@ -19,7 +19,7 @@ current_agent_id: Final[ContextVar[str]] = ContextVar("callboard_agent_id")
 current_agent_label: Final[ContextVar[str]] = ContextVar("callboard_agent_label")
 """The agent's name for people: ``type/key``, without the tenant."""
 current_parent_agent_id: Final[ContextVar[str | None]] = ContextVar("callboard_parent_agent_id")
-"""The agent whose run spawned this run; None: nobody did."""
+"""The agent whose run spawned this run; None: no agent did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

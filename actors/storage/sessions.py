@@ -45,7 +45,7 @@ class SessionRecord:
 
 
 class InMemorySessions(SessionStore):
-    """A `SessionStore` that forgets everything with its process.
+    """A `SessionStore` whose rows are lost with its process.
 
     Args:
         now: Stamps facts.
@@ -86,7 +86,7 @@ class InMemorySessions(SessionStore):
     ) -> None:
         """Write what a commit means for the session, without an await; its turns are written.
 
-        Who asks a run to stop need not know whether its agent is a session.
+        A client that cancels a run need not know whether its agent is a session.
         """
         if change == ASKED_TO_STOP and self._find(agent) is None:
             return
@@ -97,7 +97,7 @@ class InMemorySessions(SessionStore):
             self._transcripts.settle_head(agent, agent.key, run_id)
 
     def forget(self, agent: AgentId) -> None:
-        """Forget a session and its number, unless it is being deleted: then it stays for who deletes it."""
+        """Remove a session and its number, unless it is being deleted: then it stays for the deletion."""
         if agent in self.records and not self.records[agent].is_deleting:
             del self.records[agent]
 

@@ -18,7 +18,7 @@ from actors.kernel.storage.token import USED_EVERY_S, ApiToken, NewToken, TokenS
 SECRET_BYTES: Final = 32
 BEARER: Final = "cb_"
 LOGIN: Final = "cbl_"
-"""The beginnings of secrets of programs and of browsers, by which scanners know them."""
+"""Prefixes of secrets of programs and of browsers, by which scanners find them."""
 
 
 def new_secret(prefix: str) -> str:
@@ -32,10 +32,10 @@ def digest_of(secret: str) -> str:
 
 
 class InMemoryTokens(TokenStore):
-    """A `TokenStore` that forgets everything with its process.
+    """A `TokenStore` whose rows are lost with its process.
 
     Args:
-        now: Tells which tokens are over.
+        now: Returns the time by which tokens expire.
     """
 
     def __init__(self, now: Callable[[], datetime]) -> None:

@@ -82,7 +82,7 @@ class _Transcript:
         return self.path is None or is_on(self.path, ordinal)
 
     def on_active_path(self) -> list[_Row]:
-        """Return the turns of the active path, oldest first. Nobody changes the list."""
+        """Return the turns of the active path, oldest first. Callers do not change the list."""
         if self.path is None:
             return self.rows
         return [row for row in self.rows if is_on(self.path, row.ordinal)]
@@ -138,7 +138,7 @@ def is_on(path: Path, ordinal: int) -> bool:
 
 
 class MemoryTranscripts(TranscriptStore):
-    """A `TranscriptStore` that forgets everything with its process.
+    """A `TranscriptStore` whose rows are lost with its process.
 
     Args:
         now: Stamps turns.
@@ -170,7 +170,7 @@ class MemoryTranscripts(TranscriptStore):
                 known.cuts.append(known.cut)
 
     def forget_run(self, run_id: str) -> None:
-        """Forget a run's turns, in all sessions."""
+        """Remove a run's turns, in all sessions."""
         for key in self._of_runs.pop(run_id, ()):
             self._remove(key, run_id)
 
@@ -213,7 +213,7 @@ class MemoryTranscripts(TranscriptStore):
         return found
 
     def forget_agent(self, agent: AgentId) -> None:
-        """Forget all sessions of an agent."""
+        """Remove all sessions of an agent."""
         for key in [key for key in self.kept if key[0] == agent]:
             del self.kept[key]
 

@@ -92,7 +92,7 @@ def _called(tools: Mapping[str, Callable[..., Any]], call: Any, index: int) -> d
 
 
 def fitted(handler: Handler) -> Handler:
-    """Return a handler as a function of three arguments; it is looked at, never called to find out."""
+    """Return a handler as a function of three arguments; it is inspected, never called to find out."""
     try:
         parameters = inspect.signature(handler).parameters.values()
     except (TypeError, ValueError):

@@ -115,7 +115,7 @@ class RequestFactory:
             raise bad(doing, problem, "Make a client for that tenant.")
 
     def send(self, agent: AgentId | str, payload: object, message_id: str | None) -> Request:
-        """Mail for an agent, over JetStream."""
+        """Messages for an agent, over JetStream."""
         to = self.agent(agent)
         doing = f"send to {to}"
         subject = self.subjects.external(to, self.publisher)

@@ -1,4 +1,4 @@
-"""Values of `ActorClient`: what it gives back, and how long it waits."""
+"""Values of `ActorClient`: what it returns, and how long it waits."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class EventStreams:
     """The streams of one connection.
 
     Args:
-        front: Knows what happens.
+        front: The client API, which has the events.
         scope: Makes scopes for background tasks.
         publish: Sends an answer to the request, with a reply subject if one is given.
         inbox: Prefix of the subjects on which readers answer beats.

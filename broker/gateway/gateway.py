@@ -69,10 +69,10 @@ class _Held(NamedTuple):
 
 
 class Gateway:
-    """A user of a `ReconnectingConnection`: serves outside services through the runtime's front.
+    """A user of a `ReconnectingConnection`: serves external clients through the runtime's client API.
 
     Args:
-        front: Does what is asked.
+        front: The client API, which executes requests.
         subjects: The deployment's names.
         host: Shown to who asks ``$SRV``.
         scope: Makes scopes for background tasks.
@@ -121,7 +121,7 @@ class Gateway:
         def renewed_by_name(_subject: bytes, _reply: bytes, data: bytes, _headers: bytes) -> None:
             if len(data) > MAX_RENEWAL_BYTES:  # each host reads each of them, on its event loop
                 return
-            with contextlib.suppress(ValueError):  # it has no reply subject: nobody is told
+            with contextlib.suppress(ValueError):  # it has no reply subject: there is no answer
                 streams.renew_named(data)
 
         await client.listen(f"{renewals}.*", renewed)
@@ -216,7 +216,7 @@ class Gateway:
         began, problem = now(), None
         try:
             answer = await self._answer(kind, request)
-        except Exception as exc:  # noqa: BLE001 - the boundary: the sender is told, the log too
+        except Exception as exc:  # noqa: BLE001 - the boundary: the sender gets the error, the log too
             problem = problem_of(exc)
             answer = refusal(problem, request)
         finally:

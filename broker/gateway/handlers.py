@@ -46,7 +46,7 @@ _Verb: TypeAlias = "Callable[[Caller, Fields], Awaitable[JsonValue]]"
 
 
 class Verbs:
-    """Does what is asked, through the front."""
+    """Executes requests, through the client API."""
 
     def __init__(self, front: Front, subjects: Subjects) -> None:
         self._front, self._subjects = front, subjects

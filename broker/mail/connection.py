@@ -212,7 +212,7 @@ class JetStreamConnection:
                 if n % PAUSE_AFTER == 0:
                     await asyncio.sleep(0)
                 if self._subjects.is_post(subject):
-                    continue  # whoever reads mail has shards for all topics
+                    continue  # a reader of messages has shards for all topics
                 try:
                     agents.append(mailbox_of(self._subjects, subject))
                 except SubjectError:
@@ -220,7 +220,7 @@ class JetStreamConnection:
             seen += len(subjects)
             total = page.get("total", 0) if subjects else 0
         if strange:
-            _log.warning("the mail stream has subjects of no agent", extra={"subjects": strange})
+            _log.warning("the stream MAIL has subjects of no agent", extra={"subjects": strange})
         return agents
 
     async def purge(self, below: int) -> int:

@@ -116,7 +116,7 @@ class Pulls:
                 reader.denied(not_permitted(self._client, f"pulling by {subject}", words))
 
     def wake(self) -> None:
-        """Let every reader look again: the connection is lost."""
+        """Let every reader ask again: the connection is lost."""
         for reader in self._readers.values():
             reader.wake()
 
@@ -136,7 +136,7 @@ class Pulls:
     def check(self) -> None:
         """Raise BrokerError if the connection is lost."""
         if self._client.lost.is_set():
-            raise self._client.lost_error("reading mail")
+            raise self._client.lost_error("reading messages")
 
     async def create_consumer(self, name: str, reader: Reader, config: dict[str, Any]) -> int:
         """Create a consumer that delivers to the reader; return how many messages wait for it.

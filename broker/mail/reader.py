@@ -254,7 +254,7 @@ class ShardReader:
         self._prove_at = self._now() + PROVE_EVERY_S
 
     async def _permitted(self) -> bool:
-        """Return whether to ask now. With a backlog, wait for a permit; the one before is given back first."""
+        """Return whether to ask now. With a backlog, wait for a permit; the one before is released first."""
         if not (self._backlog and self._outstanding):
             self._release()
         if self._backlog and not self._outstanding:

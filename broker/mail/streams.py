@@ -208,7 +208,7 @@ def _check_deployment(found: Config, deployment: str) -> None:
         problem = f"belongs to the database {owner}, this one is {deployment}"
         remedy = (
             "Use that database, or give this one a namespace of its own. Only if the other database "
-            "is gone for good: delete this namespace's streams; what outsiders published and no "
+            "is gone for good: delete this namespace's streams; what external clients published and no "
             "host has read is then lost."
         )
         raise StreamMismatchError(str(found["name"]), problem, remedy)

@@ -84,7 +84,7 @@ class NatsConnection(NatsClient):
         self.address = address
         self.on_lost: Callable[[], None] | None = None
         self.on_denied: Callable[[str, str], None] | None = None
-        """Told of a refused publish: the subject, in lower case as nats-py has it, and the words."""
+        """Called with a refused publish: the subject, in lower case as nats-py has it, and the words."""
         self.on_server_gone: Callable[[], None] | None = None
         """Told when the cluster has lost a server, which is not this connection's."""
         self.is_encrypted = False
@@ -166,8 +166,8 @@ class NatsConnection(NatsClient):
 
     @override
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        # nats-py takes a TLS context for what it may do: whoever stands in between need only leave
-        # tls_required out of INFO, and gets user, password and mail in plain text.
+        # nats-py takes a TLS context for what it may do: an attacker in between need only leave
+        # tls_required out of INFO, and gets user, password and messages in plain text.
         if initial_connection and self.wants_tls and not info.get("tls_required"):
             raise NatsError(NO_ENCRYPTION)
         await super()._process_info(info, initial_connection)
@@ -250,7 +250,7 @@ def _cancellable() -> Iterator[None]:
 
     Python 3.11's `wait_for`, by which nats-py waits, drops a cancellation that arrives together with
     the result or the error of what it waits for. The cancelled task would then go on for ever, and so
-    would whoever waits for its end.
+    would the caller that waits for its end.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -339,7 +339,7 @@ def _check_login(server: ConnectOptions) -> None:
 
 
 def _is_seed(found: re.Match[bytes] | None) -> bool:
-    import nkeys  # noqa: PLC0415 - only whoever logs in with a key needs it
+    import nkeys  # noqa: PLC0415 - only a login with a key needs it
 
     if found is None:
         return False

@@ -36,7 +36,7 @@ _NO_MESSAGE: Final = 10037
 _OFF: Final = frozenset({10039, 10076})
 """JetStream's error codes for an account, and a server, without it."""
 TURN_ON: Final = (
-    "A server whose disk was full stores nothing until it is restarted: make room, then restart it. "
+    "A server whose disk was full stores nothing until it is restarted: free disk space, then restart it. "
     "Of a cluster most servers have to be there. Where JetStream never was, add `jetstream {}` to the "
     "server's configuration, and enable it for the account."
 )

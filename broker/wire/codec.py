@@ -1,6 +1,6 @@
 """Messages as bytes and back; whatever is wrong with bytes becomes a value, never an exception.
 
-Mail of hosts is the stored form of a message. What a stream sourced from EDGE comes from outside:
+A host's message is the stored form of a message. What a stream sourced from EDGE comes from outside:
 its sender, its kind, the run and the signal's name are those of the subject to which it was
 published, whatever its headers and its body claim.
 """
@@ -79,7 +79,7 @@ def encode(row: OutboxRow) -> tuple[dict[str, str], bytes]:
     if row.dead_letter is not None:
         headers[wire_headers.KIND] = DEAD_KIND
         letter = derive_id("dead", str(message.target), sender, message.id)
-        headers[wire_headers.MESSAGE_ID] = letter  # outsiders' ids are not unique in a stream
+        headers[wire_headers.MESSAGE_ID] = letter  # clients' ids are not unique in a stream
         headers[wire_headers.REASON] = header_value(row.dead_letter)
     place = message.target
     if not isinstance(place, AgentId):
@@ -148,7 +148,9 @@ class Decoder:
         content: Message | SentSignal
         if origin.run_id is not None and origin.name is not None:
             if origin.name.startswith("~"):
-                raise BadMessageError("a signal's name that begins with '~' is not for outsiders")
+                raise BadMessageError(
+                    "a signal's name that begins with '~' is not for external clients"
+                )
             payload = _payload_from_outside(wire) if wire.data else None
             content = SentSignal(origin.run_id, origin.name, payload)
         else:

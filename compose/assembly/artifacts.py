@@ -14,14 +14,14 @@ _OPTIONS: Final = frozenset({"endpoint", "region"})
 
 
 def artifact_bytes(place: str | None) -> ArtifactBytes | None:
-    """Return the bytes of artifacts in a bucket or a folder; None: no place is named. No request is made.
+    """Return the bytes of artifacts in a bucket or a folder; None: no location is named. No request is made.
 
     Args:
         place: ``s3://BUCKET/PREFIX?endpoint=https://HOST&region=REGION``, or the absolute path of a folder.
             Keys are those of the environment: ``AWS_ACCESS_KEY_ID``, or the role of the container or machine.
 
     Raises:
-        ContractError: It cannot be a place, or the extra ``s3`` is not installed.
+        ContractError: It is no valid location, or the extra ``s3`` is not installed.
     """
     if place is None:
         return None
@@ -30,7 +30,7 @@ def artifact_bytes(place: str | None) -> ArtifactBytes | None:
     is_bucket = parts.scheme == "s3" and options.keys() <= _OPTIONS and "@" not in parts.netloc
     if not is_bucket and not Path(place).is_absolute():
         remedy = "s3://BUCKET/PREFIX?endpoint=https://HOST&region=REGION, or an absolute path"
-        raise ContractError(f"CALLBOARD_ARTIFACTS is no place for artifacts: write {remedy}")
+        raise ContractError(f"CALLBOARD_ARTIFACTS names no bucket and no folder: write {remedy}")
     if find_spec("obstore") is None:
         raise ContractError("CALLBOARD_ARTIFACTS needs an extra: pip install 'callboard[s3]'")
     from persistence.objects import ObjectArtifactBytes, S3Settings  # noqa: PLC0415 - few use it

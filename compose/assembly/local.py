@@ -30,7 +30,7 @@ class Opening:
     """Servers that are found, or start, at once and each in a thread of its own.
 
     They begin when this is made, so that their user can be loaded meanwhile. Leaving the block ends
-    those that were started for it, in reverse order, also when another one failed or nobody waited.
+    those that were started for it, in reverse order, also when another one failed or the caller did not wait.
 
     Args:
         wanted: The folder of each, and what starts the server there.
@@ -47,7 +47,7 @@ class Opening:
     @classmethod
     def of_all(cls, path: Path) -> Self:
         """Begin to open the three servers of a folder; see `local_servers`."""
-        # First of all, or a sub-folder's parents would be made open to everybody.
+        # First of all, or a sub-folder's parents would be open to every user.
         path.mkdir(0o700, parents=True, exist_ok=True)
         nats, redis = path / "nats", path / "redis"
         return cls([(path, _postgres), (nats, embedded.start_nats), (redis, embedded.start_valkey)])
@@ -107,7 +107,7 @@ def _open(
         url = embedded.url_if_running(folder, given_up=given_up)
         if url is not None:
             return url, None
-        # Refused when somebody else was faster: then it is their server that we want.
+        # Refused when another process was faster: then its server is the one that we want.
         with contextlib.suppress(embedded.DataDirInUseError):
             server = start(folder)
             return server.url, server

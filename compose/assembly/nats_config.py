@@ -88,7 +88,7 @@ class NatsAccounts:
     hosts_make_streams: bool = False
 
     def users(self) -> list[User]:
-        """Return everybody who can log in.
+        """Return all users that can log in.
 
         Raises:
             ContractError: Two have one name or one variable, or a key is none.

@@ -95,8 +95,8 @@ def build_postgres_runtime(
 ) -> AbstractAsyncContextManager[Runtime]:
     """Yield a started runtime on a PostgreSQL server alone: the sender's commit writes the inbox.
 
-    Everything else is as in `build_runtime`, except that nobody can publish to an agent by a
-    broker.
+    Everything else is as in `build_runtime`, but there is no broker through which
+    clients could publish to an agent.
     """
     chosen = _on(settings, postgres_url, redis_url=redis_url)
     return _assemble(chosen, client=client, serve=serve)
@@ -242,7 +242,7 @@ async def _assemble(settings: Settings, *, client: str, serve: bool) -> AsyncIte
         tasks = await stack.enter_async_context(TaskScope())  # ends behind `Runtime.stop`
         await stack.enter_async_context(runtime)
         if serve:
-            # Beside the first beat mail connects. Nothing is registered yet that shards are claimed for.
+            # The broker connects beside the first heartbeat. No agent is registered yet: no shards are claimed.
             await heartbeat.start()
             await _until_connected(parts.mail, settings)
         if outside_ready is not None:
@@ -269,7 +269,7 @@ def _store_settings(settings: Settings, owner: HostIncarnation) -> StoreSettings
 
 
 def _heartbeat(parts: HostParts, store: PostgresStore) -> Heartbeat:
-    """Return what renews the host's lease; it asks the host's parts, and tells them what it hears."""
+    """Return what renews the host's lease; it asks the host's parts, and notifies them of the answers."""
     owner = store.settings.owner
 
     def on_report(report: HostReport) -> None:
@@ -341,7 +341,7 @@ def _broker(settings: Settings, owner: HostIncarnation, store: PostgresStore) ->
 
 
 async def _until_connected(mail: MailService | None, settings: Settings) -> None:
-    """Return when mail moves; the mail service says in the log why it does not.
+    """Return when messages move; the mail service logs the reason if they do not.
 
     Raises:
         BrokerError: Not within `settings.start_wait_s`.
@@ -354,5 +354,5 @@ async def _until_connected(mail: MailService | None, settings: Settings) -> None
             await mail.ready()
     except TimeoutError:
         last = mail.trouble or "no NATS server answered; check CALLBOARD_NATS_URL"
-        msg = f"mail does not move after {settings.start_wait_s:g} s: {last}"
+        msg = f"messages do not move after {settings.start_wait_s:g} s: {last}"
         raise BrokerError(msg) from None

@@ -26,8 +26,8 @@ class Settings(BaseSettings):
 
     Attributes:
         postgres_url: ``postgresql://user:password@host:port/database``; `CALLBOARD_POSTGRES_URL`.
-        nats_url: ``nats://user:password@host:port``, several separated by commas; left out, mail
-            between hosts goes through PostgreSQL; `CALLBOARD_NATS_URL`.
+        nats_url: ``nats://user:password@host:port``, several separated by commas; left out,
+            messages between hosts go through PostgreSQL; `CALLBOARD_NATS_URL`.
         nats_credentials: Path of a credentials file (``.creds``) to log in to NATS with, instead of
             user and password in the URL; `CALLBOARD_NATS_CREDENTIALS`.
         nats_nkey_seed_file: Path of a file with the nkey seed of the NATS user (``SU…``), instead of
@@ -51,19 +51,19 @@ class Settings(BaseSettings):
         db_schema: Where the tables are; `CALLBOARD_SCHEMA`.
         namespace: Goes before every stream and subject, so that deployments can share a NATS: up to
             32 of a-z, 0-9, `_` and `-`; `CALLBOARD_NAMESPACE`.
-        local_delivery: Whether mail to an agent of the same host may skip the broker. The order and
+        local_delivery: Whether messages to an agent of the same host may skip the broker. The order and
             the promises are the same; `CALLBOARD_LOCAL_DELIVERY`.
         gateway: Whether this host answers outside services (docs/subjects.md, "Asking").
         lease_s: How long a host that fell silent keeps its agents; `CALLBOARD_LEASE_S`.
-        heartbeat_s: How often a host says that it lives; a third of the lease when left out.
+        heartbeat_s: How often a host renews its lease; a third of the lease when left out.
         blocked_s: How long code may block the event loop before its agent is given to another host;
             other agents of the host go after `lease_s`. The second time the run is parked.
         suspend_after: How long a waiting run stays in memory; 0 = not at all.
         capacity: How many runs execute at once; twice as many may wait in memory.
-        drain_s: How long a host that was told to stop lets running code end.
+        drain_s: How long a host that stops lets running code end.
         start_wait_s: How long to wait for a server that is not there; left out: for ever.
         outage_s: How long calls wait for a server that went away.
-        retain_days: Ended runs and dead letters are kept for so many days (tombstones and letters for 8
+        retain_days: Ended runs and dead letters are kept for so many days (tombstones and dead letters for 8
             at least); ``forever`` (None here): all is kept; `CALLBOARD_RETAIN_DAYS`.
         otlp_endpoint: ``http://HOST:4318`` of a collector that gets traces; left out: there are none;
             `CALLBOARD_OTLP_ENDPOINT`, else `OTEL_EXPORTER_OTLP_ENDPOINT`.
@@ -91,7 +91,7 @@ class Settings(BaseSettings):
         env_prefix="CALLBOARD_", frozen=True, extra="forbid", populate_by_name=True
     )
 
-    # URLs hold passwords: nobody prints settings and has them in a log.
+    # URLs hold passwords: printed settings must not show them in a log.
     postgres_url: str | None = Field(default=None, repr=False)
     nats_url: str | None = Field(default=None, repr=False)
     nats_credentials: Path | None = None

@@ -72,7 +72,7 @@ class Redaction:
         return _cut(to_json(shown, fallback=lambda odd: type(odd).__name__).decode())
 
     def _shown(self, value: JsonValue, depth: int, steps: Iterator[int]) -> JsonValue:
-        """Return what may be shown of it; of long data the beginning, so that its size costs nothing."""
+        """Return the part of it that may be shown; of long data the start, so that its size costs nothing."""
         if depth == 0 or next(steps, None) is None:
             return "…"
         if isinstance(value, str):

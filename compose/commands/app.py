@@ -38,8 +38,8 @@ app = App(
     help_format="markdown",
     version=lambda: version("callboard"),
 )
-runs = App(name="runs", help="Look at runs, stop them, decide what they cannot decide.", group=LOOK)
-agents = App(name="agents", help="Who has something to do, and what it waits for.", group=LOOK)
+runs = App(name="runs", help="Show runs, stop them, decide what they cannot decide.", group=LOOK)
+agents = App(name="agents", help="Agents with work, and what they wait for.", group=LOOK)
 history = App(
     name="history", help="What agents and their users said: sessions and turns.", group=LOOK
 )
@@ -161,7 +161,7 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        raise  # whoever read our output has seen enough: no mistake
+        raise  # the reader of our output closed it: no mistake
     except Exception as exc:
         if "--debug" in arguments and not isinstance(exc, CycloptsError):
             raise

@@ -40,7 +40,7 @@ NO_BROKER: Final = (
     "no broker was named: give --nats-url URL or --data DIR, or set CALLBOARD_NATS_URL"
 )
 SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-"""Of the units in which options tell times and rates."""
+"""Seconds of each unit in which options give times and rates."""
 _SPAN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|d)")
 _MOST_S: Final = 100 * 365 * 86_400
 _INT32: Final = 2**31 - 1
@@ -224,10 +224,10 @@ class Target:
     debug: Flag = False
 
     def settings(self, **given: object) -> Settings:
-        """Return the settings with one place to connect to; options win over the environment.
+        """Return the settings with one server to connect to; options win over the environment.
 
         Raises:
-            ContractError: No place, two places, or a value that is not allowed.
+            ContractError: No server, two of them, or a value that is not allowed.
         """
         if self.postgres_url is not None and self.data is not None:
             raise ContractError("--postgres-url and --data name two databases: give one of them")
@@ -257,7 +257,7 @@ class Target:
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Runtime]:
         """Yield a runtime that submits and reads, and executes nothing."""
-        # Drivers are loaded when there is somebody to connect to: not for help, nor for a mistyped option.
+        # Drivers are loaded when there is a server to connect to: not for help, nor for a mistyped option.
         from compose.assembly.runtime import build_as_set  # noqa: PLC0415
 
         settings = self.client_settings().model_copy(update={"nats_url": None})
@@ -333,7 +333,7 @@ class NatsTarget:
 
         Raises:
             ContractError: No broker, or two.
-            NoDataError: Nobody runs the servers of that folder.
+            NoDataError: The servers of that folder do not run.
         """
         if self.nats_url is not None and self.data is not None:
             raise ContractError("--nats-url and --data name two brokers: give one of them")
@@ -349,7 +349,7 @@ class NatsTarget:
 
         url = url_if_running(folder / "nats")
         if url is None:
-            raise NoDataError(f"nobody runs the NATS server of {folder}: {start_host(folder)}")
+            raise NoDataError(f"the NATS server of {folder} does not run: {start_host(folder)}")
         return url, settings
 
 
@@ -358,7 +358,7 @@ BROKER: Final = NatsTarget()
 
 
 def start_host(folder: Path) -> str:
-    """Return the remedy where nobody runs the servers of a folder."""
+    """Return the remedy where the servers of a folder do not run."""
     return f"start a host with `callboard host … --data {folder}` first"
 
 

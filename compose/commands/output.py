@@ -28,7 +28,7 @@ class Exit(IntEnum):
     OK = 0
     FAILED = 1
     """It was done and the answer is no: a run failed, `doctor` found something, a proof does not hold.
-    Or an error that nobody foresaw."""
+    Or an unforeseen error."""
     USAGE = 2
     """The command cannot be carried out as it was given; the message says what to write instead."""
     UNREACHABLE = 3

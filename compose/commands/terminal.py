@@ -15,7 +15,7 @@ from typing_extensions import override
 from compose.host.visible import visible
 
 PIPE_WIDTH = 200
-"""Columns when the output is no terminal: nobody wants a run id cut at 80."""
+"""Columns when the output is no terminal: a run id must not be cut at 80."""
 
 
 class Terminal(Console):

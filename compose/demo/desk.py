@@ -1,4 +1,4 @@
-"""The agent of the demo: a desk that reads documents and writes one report about them.
+"""The agent of the demo: `Desk` reads documents and writes one report about them.
 
 Nothing in `Desk.run` knows about crashes. Each `ctx.step` is recorded before it returns, so a second
 host goes on behind the last recorded one: see `examples/desk/README.md`.
@@ -23,7 +23,7 @@ MAX_CHARACTERS: Final = 60_000
 
 
 class Job(TypedDict):
-    """The job that the desk gets; all paths are absolute."""
+    """The job of the agent; all paths are absolute."""
 
     documents: list[str]
     sentences: int
@@ -80,12 +80,12 @@ class Desk:
 
 
 def read_document(path: str) -> str:
-    """Return the beginning of a text file."""
+    """Return the start of a text file."""
     return Path(path).read_text(encoding="utf-8", errors="replace")[:MAX_CHARACTERS]
 
 
 async def extract(text: str, count: int, pace_s: float) -> list[str]:
-    """Return the most telling sentences, by TextRank, without holding up the event loop."""
+    """Return the most central sentences, by TextRank, without holding up the event loop."""
     best = await asyncio.to_thread(telling_sentences, text, count)
     await asyncio.sleep(pace_s)
     return [sentence.text for sentence in best]
@@ -98,7 +98,7 @@ def headline(path: str, sentences: list[str]) -> str:
 
 
 def publish(published: str, line: str) -> None:
-    """Tell the world, which cannot be untold: append one line, with the effect's key, to a file."""
+    """Publish outside, which cannot be undone: append one line, with the effect's key, to a file."""
     append_line(published, f"{idempotency_key()} {line}")
 
 
@@ -115,7 +115,7 @@ async def was_published(published: str, effect_id: str) -> None:
 def write_report(report: str, sections: list[Section]) -> str:
     """Write the report as Markdown, whole or not at all, and return its path."""
     lines = ["# What the documents say", ""]
-    lines += [f"{len(sections)} documents; the most telling sentences of each, by TextRank.", ""]
+    lines += [f"{len(sections)} documents; the most central sentences of each, by TextRank.", ""]
     for section in sections:
         name, size = Path(section["document"]).name, section["characters"]
         lines += [f"## {name}", "", f"{size:,} characters, read {section['read_at'][:19]} UTC", ""]

@@ -101,7 +101,7 @@ class Stage:
         return STEPS_PER_DOCUMENT * len(self.documents) + 1
 
     def job(self) -> Job:
-        """Return the payload for the desk."""
+        """Return the payload for the agent."""
         return Job(
             documents=[str(path) for path in self.documents],
             sentences=SENTENCES,

@@ -1,4 +1,4 @@
-"""The outside witness: a file in which every execution of a step leaves a line, whoever does it.
+"""The outside witness: a file in which every execution of a step, on any host, leaves a line.
 
 The runtime knows nothing of this file, so it can bear witness against it.
 """

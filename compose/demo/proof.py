@@ -22,7 +22,7 @@ class StepProof:
     """The proof of one step: its executions, and its results.
 
     Attributes:
-        position: Its place in the run.
+        position: Its position in the run's log.
         name: Of the step.
         document: Name of the file it was about; empty for the report.
         mode: ``idempotent`` or ``at_most_once``.
@@ -55,7 +55,7 @@ class Proof:
     is_complete: bool
     """The run completed and every step has exactly one result."""
     published_once: bool
-    """The outside world was told of every document once."""
+    """Every document was published outside once."""
 
     @property
     def holds(self) -> bool:
@@ -85,7 +85,7 @@ def prove(
         at_kill: The log right after the first host had ended.
         at_end: The whole log.
         ledger: Every execution.
-        published: The lines that the outside world was told.
+        published: The lines that were published outside.
         first_pid: The host that was killed.
         killed_by: Number of the signal that ended it.
     """

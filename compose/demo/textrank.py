@@ -1,4 +1,4 @@
-"""TextRank: the most telling sentences of a text, by graph ranking; no model and no training.
+"""TextRank: the most central sentences of a text, by graph ranking; no model and no training.
 
 Sentences are nodes; two are connected by how many words they share, divided by the logarithms of
 their lengths; the weighted PageRank of this graph ranks them.
@@ -39,7 +39,7 @@ _STOP_WORDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A sentence, its place in the text (0 = first) and its rank; the mean rank of a text is 1."""
+    """A sentence, its position in the text (0 = first) and its rank; the mean rank of a text is 1."""
 
     text: str
     index: int

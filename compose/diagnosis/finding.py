@@ -17,7 +17,7 @@ class Finding:
 
     Attributes:
         check: What it is about.
-        level: ``wrong`` needs somebody to act, ``note`` may; `remedy` says how.
+        level: ``wrong`` needs an operator's action, ``note`` may need one; `remedy` says how.
         found: The facts in words.
         data: The same for programs.
     """
@@ -45,7 +45,7 @@ def judge(
 
 
 def away(check: str, where: str, problem: object, *, remedy: str) -> Finding:
-    """Return that a server, or another place, does not answer."""
+    """Return that a server, or another store, does not answer."""
     found = f"{where} cannot be used: {problem}"
     return judge(check, found, {"reachable": False}, wrong=True, remedy=remedy)
 

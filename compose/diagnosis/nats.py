@@ -24,7 +24,7 @@ Data: TypeAlias = dict[str, JsonValue]
 OLDEST_SERVER: Final = (2, 14, 5)
 """Before it, message schedules and atomic batches have known errors."""
 WANTED_SERVER: Final = (2, 15, 0)
-"""From it on, replicated streams sync in groups, and an outsider cannot forge a stream's source."""
+"""From it on, replicated streams sync in groups, and an external client cannot forge a stream's source."""
 CONNECT_S: Final = 2.0
 FULL: Final = 0.9
 """Of a stream's consumers: every shard of every host needs one."""
@@ -32,7 +32,7 @@ STREAMS: Final[tuple[StreamName, ...]] = ("MAIL", "EDGE", "TOPIC", "DEAD")
 _ROUND_TRIPS: Final = 5
 _SETTINGS: Final = "$SYS.REQ.SERVER.PING.VARZ"
 _HEALTH: Final = "$SYS.REQ.SERVER.PING.HEALTHZ"
-# Sizes and places are the operator's; the rest of the configuration is what the promises rest on.
+# Sizes and paths are the operator's; the rest of the configuration is what the promises rest on.
 _OPERATORS: Final = {"name", "num_replicas", "max_consumers", "metadata", *OPERATORS}
 
 
@@ -143,7 +143,7 @@ def _logins(client: NatsConnection) -> Finding:
     is_here = server is not None and is_this_machine(server.hostname or "")
     return judge(
         "nats logins",
-        "none: whoever reaches the server may do everything" if is_open else "needed",
+        "none: every client that reaches the server may do everything" if is_open else "needed",
         {"needed": not is_open},
         wrong=is_open and not is_here,
         note=is_open,
@@ -181,8 +181,8 @@ def _jetstream(info: dict[str, Any], sickness: str | None) -> Finding:
 
 def _sync(interval: str | None) -> Finding:
     remedy = (
-        "a power cut may lose what outsiders published: set sync_interval: always, or use "
-        "three replicas in three places"
+        "a power cut may lose messages of external clients: set sync_interval: always, or use "
+        "three replicas at three sites"
     )
     if interval is None:
         remedy = "see that the server's configuration says jetstream { sync_interval: always }"

@@ -43,8 +43,8 @@ select h.incarnation, extract(epoch from h.expires_at - clock_timestamp())::floa
   where h.expires_at > clock_timestamp()
   group by h.incarnation, h.expires_at, h.clock_ahead_s, h.unable order by 1
 """
-# What waits, by agent type, and how much of it nobody alive serves: a host may own what it does not
-# serve, to read its mail.
+# What waits, by agent type, and how much of it no live host serves: a host may own a shard whose
+# types it does not serve, to read its messages.
 SQL_WAITING: Final[LiteralString] = """
 with served as (
   select unnest(h.types) as type, null as shard from hosts h where h.expires_at > clock_timestamp()
@@ -176,7 +176,7 @@ def _encryption(*, is_encrypted: bool, is_here: bool) -> Finding:
 
 
 def _role(role: str, *, is_superuser: bool, is_here: bool) -> Finding:
-    found = f"{role}, a superuser: whoever has a host has the server" if is_superuser else role
+    found = f"{role}, a superuser: a compromised host exposes the server" if is_superuser else role
     return judge(
         "role",
         found,
@@ -257,7 +257,7 @@ def _shards(rows: list[asyncpg.Record], *, is_served: bool) -> Finding:
 
 def _unserved(by_type: dict[str, int]) -> Finding:
     waiting = {name: count for name, count in by_type.items() if count}
-    found = f"runs and messages that nobody takes: {_by_type(waiting)}"
+    found = f"runs and messages that no host serves: {_by_type(waiting)}"
     data: Data = {"unserved": dict(waiting)}
     return judge("unserved", found, data, wrong=bool(waiting), remedy=_SERVE)
 
@@ -291,7 +291,7 @@ def _embeddings(rows: list[asyncpg.Record]) -> Finding:
         )
     get = "install pgvector on the server, then " if not is_available else ""
     make = "" if version else "as a superuser `create extension vector schema public`, then "
-    remedy = f"{get}{make}make the tables anew, see docs/memory.md"
+    remedy = f"{get}{make}recreate the tables, see docs/memory.md"
     data: Data = {"pgvector": version, "arrays": [*arrays]}
     return judge("embeddings", found, data, note=bool(arrays), remedy=remedy)
 

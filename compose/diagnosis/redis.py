@@ -64,5 +64,5 @@ def _eviction(info: dict[str, Any]) -> Finding:
 def _persistence(info: dict[str, Any]) -> Finding:
     is_on = bool(info.get("aof_enabled"))
     found = f"appendonly {'yes' if is_on else 'no'}"
-    remedy = "set appendonly yes: a restart of Redis then forgets no results"
+    remedy = "set appendonly yes: a restart of Redis then loses no results"
     return judge("redis persistence", found, {"appendonly": is_on}, note=not is_on, remedy=remedy)

@@ -2,7 +2,7 @@
 
 `start_postgres`, `start_nats` and `start_valkey` give a running server over a data directory. It
 ends when it is stopped, when its owner ends, and, on Linux, when its owner is killed. Two processes
-never share a directory: the second is told who holds it, or asks `url_if_running` for the first
+never share a directory: the second gets an error that names the holder, or asks `url_if_running` for the first
 one's server.
 """
 

@@ -92,7 +92,7 @@ def _open_path_to(data_dir: Path) -> None:
         if not parent.stat().st_mode & 0o001:
             raise EmbeddedServerMissingError(
                 "PostgreSQL",
-                f"it may not run as root, and nobody else may enter {parent}: "
+                f"it may not run as root, and no other user may enter {parent}: "
                 "choose another data directory, or do not run as root",
             )
 

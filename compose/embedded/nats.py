@@ -66,7 +66,7 @@ def start_nats(
 
 
 def _answers(port: int, name: str, password: str | None) -> bool:
-    # The server accepts clients after it has read its streams. Its random name tells it from
+    # The server accepts clients after it has read its streams. Its random name distinguishes it from
     # another server that took the port before it.
     login = {"user": USER, "pass": password} if password else {}
     hello = {"verbose": False, **login}

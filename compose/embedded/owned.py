@@ -58,7 +58,7 @@ class DataDirLock:
         self.publish(None)
 
     def publish(self, url: str | None) -> None:
-        """Tell other processes where the server answers; None: not now."""
+        """Publish the server's URL to other processes; None: it does not answer now."""
         text = json.dumps({"pid": os.getpid(), "url": url})
         os.pwrite(self.fd, text.encode(), 0)
         os.ftruncate(self.fd, len(text.encode()))
@@ -108,7 +108,7 @@ def write_private(file: Path, text: str) -> None:
 
 def _acquire(data_dir: Path) -> int:
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # The file names a server and its password: nobody else may read it.
+    # The file names a server and its password: no other user may read it.
     fd = os.open(data_dir / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     started = time.monotonic()
     while True:
@@ -242,7 +242,7 @@ class EmbeddedServer:
 
 
 def start_owned(data_dir: Path, make_ready: Callable[[Path], Recipe]) -> EmbeddedServer:
-    """A running server over `data_dir`, which `make_ready` prepares while nobody else may use it.
+    """A running server over `data_dir`, which `make_ready` prepares while no other process may use it.
 
     Raises:
         DataDirInUseError: another process, named in the error, uses the directory.

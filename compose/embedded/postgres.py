@@ -97,7 +97,7 @@ def _is_ready(pgdata: Path, pid: int, port: int) -> bool:
 def _init(
     pgdata: Path, programs: Path, identity: Identity, password: str, *, durable: bool
 ) -> None:
-    """Create the cluster beside its place and move it there: half a cluster is never used."""
+    """Create the cluster beside its folder and move it there: half a cluster is never used."""
     folder = pgdata.parent
     partial, handed_over = folder / "pgdata.partial", folder / "password.init"
     shutil.rmtree(partial, ignore_errors=True)

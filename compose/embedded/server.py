@@ -173,7 +173,7 @@ def popen(command: ProcessSpec, *, parent_dies_with_us: bool = False) -> subproc
 
 
 def free_port() -> int:
-    """A loopback TCP port that nobody used a moment ago."""
+    """Return a loopback TCP port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -181,7 +181,7 @@ def free_port() -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """Return True if the process runs; a zombie, which nobody may ever reap, does not."""
+    """Return True if the process runs; a zombie, which may never be reaped, does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

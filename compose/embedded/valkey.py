@@ -61,7 +61,7 @@ def start_valkey(data_dir: Path, *, durable: bool = True) -> ValkeyServer:
 
 
 def _answers(pid: int, port: int, password: str | None) -> bool:
-    # It answers while it still reads its file, and somebody else's may answer on a taken port.
+    # It answers while it still reads its file, and another server may answer on a taken port.
     with socket.create_connection(("127.0.0.1", port), _PROBE_TIMEOUT_S) as line:
         said = line.makefile("rb")
         if password:

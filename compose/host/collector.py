@@ -22,7 +22,7 @@ def collect_rarely() -> None:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Let it rest while modules are imported, a tenth of whose time it takes, and never look at them again."""
+    """Pause it during imports, of whose time it takes a tenth, and never collect what they made."""
     gc.disable()
     try:
         yield

@@ -1,7 +1,7 @@
 """The host's own web address: is it alive, is it ready, and its metrics.
 
 It answers from the event loop that executes agents, on purpose: a loop that is blocked does not
-answer, and whoever asks learns of it. Nothing of agents, payloads or keys is to be seen here.
+answer, so a probe notices it. Agents, payloads and keys are never shown here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STOP_LIMIT_S: Final = 2
 MAX_REQUESTS: Final = 32
 """Questions about readiness and metrics at once; more are answered with 503. Health has no limit."""
 MAX_CONNECTIONS: Final = 256
-"""One more closes the oldest: whoever asks at once is answered, however many wait without asking."""
+"""One more closes the oldest, so that idle connections cannot keep out a client that sends a request."""
 QUIET_LIMIT_S: Final = 5.0
 """A connection that has not brought a whole request for so long is closed, and an answer that is not taken."""
 
@@ -80,7 +80,7 @@ async def serve_http(address: str, probes: Probes) -> AsyncIterator[str]:
     """Answer ``/healthz``, ``/readyz`` and ``/metrics`` there; yield the URL, with the port it got.
 
     Raises:
-        AddressError: The address is none, or somebody else has it.
+        AddressError: The address is none, or another process has it.
     """
     listening = listen(address)
     url = url_of(listening)
@@ -141,7 +141,7 @@ class HttpServer(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """Ends with those who connect and do not ask: uvicorn alone would wait for them for ever."""
+    """Closes connections without a request: uvicorn alone would wait for them for ever."""
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -169,7 +169,7 @@ def listen(address: str, option: str = "--http") -> socket.socket:
     """Return a socket that listens there.
 
     Raises:
-        AddressError: The address is none, or somebody else has it.
+        AddressError: The address is none, or another process has it.
     """
     host, port = parse_address(address, option)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -178,7 +178,7 @@ def listen(address: str, option: str = "--http") -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-        listening.listen(BACKLOG)  # who is told the address may use it at once
+        listening.listen(BACKLOG)  # a client that knows the address may use it at once
     except OSError as exc:
         listening.close()
         problem = exc.strerror or str(exc)
@@ -220,7 +220,7 @@ _Endpoint: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 
 
 def _limited(places: asyncio.Semaphore, endpoint: _Endpoint) -> _Endpoint:
-    """Return the endpoint; where no place is free, the request is refused at once."""
+    """Return the endpoint; where no slot is free, the request is refused at once."""
 
     async def answer(request: Request) -> Response:
         if places.locked():

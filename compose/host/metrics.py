@@ -60,7 +60,7 @@ class HostProbes:
         phase: ``starting``, ``serving`` or ``draining``.
         runtime: None until it serves.
         clock: The machine's.
-        totals: What was counted last; None: the database did not tell.
+        totals: What was counted last; None: the database did not answer.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -81,7 +81,7 @@ class HostProbes:
         self.phase, self.runtime = "serving", runtime
 
     def draining(self) -> None:
-        """The host was told to stop, and gives up its agents next."""
+        """The host is stopping, and releases its agents next."""
         self.phase = "draining"
         self._tasks.cancel()
 
@@ -105,7 +105,7 @@ class HostProbes:
 
     @property
     def is_connected(self) -> bool:
-        """True if mail moves; without a broker it always does."""
+        """True if messages move; without a broker they always do."""
         mail = host_of(self.runtime).mail if self.runtime is not None else None
         return mail is None or mail.connected.is_set()
 
@@ -163,14 +163,14 @@ def _log_failure(exc: Exception) -> None:
 
 
 def _mail_problem(mail: MailService) -> str:
-    """Return why mail does not move, in words of ours: the server's are for the log."""
-    from broker import JetStreamOffError  # noqa: PLC0415 - whoever has mail has NATS's client
+    """Return why messages do not move, in words of ours: the server's are for the log."""
+    from broker import JetStreamOffError  # noqa: PLC0415 - a host with a broker has NATS's client
 
     match mail.trouble:
         case JetStreamOffError() as off:
             return f"JetStream is off, or stores nothing. {off.remedy}"
         case StreamRolledBackError():
-            return "the mail stream has to be made anew: callboard migrate --streams"
+            return "the stream MAIL has to be recreated: callboard migrate --streams"
     return "" if mail.connected.is_set() else "no guarded connection to the broker"
 
 
@@ -258,7 +258,7 @@ def _of_totals(totals: Totals) -> Iterator[prometheus.Metric]:
         ("dead_letters", "Given up and not redriven.", totals.dead_letters),
         ("timers_overdue", "Timers that should have fired.", totals.timers_overdue),
         ("shards", "How many shards there are.", totals.shards),
-        ("shards_unowned", "Shards that nobody owns.", totals.unowned),
+        ("shards_unowned", "Shards without an owner.", totals.unowned),
         ("hosts", "Hosts that live.", totals.hosts),
         ("approvals_waiting", "What waits for a person's decision.", totals.approvals),
     ):
@@ -271,11 +271,11 @@ def _of_host(runtime: Runtime, *, connected: bool) -> Iterator[prometheus.Metric
     yield info
     worker = host_of(runtime).worker
     yield _gauge("host_runs_in_memory", "Runs in this host's memory.", worker.dispatcher.load)
-    help_text = "Those of them that wait, and hold no place."
+    help_text = "Those of them that wait, and hold no slot."
     yield _gauge("host_runs_resting", help_text, worker.env.idle.count)
     yield _gauge("host_shards", "Shards of this host.", len(worker.held.leases))
     yield _gauge("host_lease_good", "Whether this host may act.", worker.env.may_act())
-    yield _gauge("host_broker_connected", "Whether mail moves.", connected)
+    yield _gauge("host_broker_connected", "Whether messages move.", connected)
     yield from _of_counters(runtime.meters)
 
 
@@ -295,7 +295,7 @@ def _of_counters(counters: Counters) -> Iterator[prometheus.Metric]:
         ("turns", "Executions that began.", counters.executions),
         ("turns_recovered", "Those after an execution that was broken off.", counters.recovered),
         ("turns_broken_off", "Executions that could not be written.", counters.broken_off),
-        ("suspends", "Runs that left memory to wait.", counters.suspends),
+        ("suspends", "Runs that were evicted to wait.", counters.suspends),
         ("retries", "Attempts that failed and are tried again.", counters.retries),
         ("parks", "Runs that came to wait for an operator.", counters.parks),
         ("dead_lettered_runs", "Runs that failed with dead letters.", counters.dead_letters),

@@ -1,4 +1,4 @@
-"""The host process: serves agents until it is told to stop.
+"""The host process: serves agents until a signal stops it.
 
 SIGTERM or SIGINT: nothing new is started, running code ends or is dropped within `drain_s`, the
 agents are given up so that another host has them at once, and the process ends with 0. A second
@@ -107,7 +107,7 @@ async def probed(settings: Settings) -> AsyncIterator[HostProbes | None]:
 
 
 class Stop:
-    """The stop of this process: the signal by which it was told to, if it was."""
+    """The stop of this process, with the signal that asked for it, if one did."""
 
     def __init__(self) -> None:
         self.requested = asyncio.Event()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 _UNSEEN: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-"""Letters and marks that nobody sees."""
+"""Letters and marks that are invisible."""
 _SEPARATORS: Final = frozenset("\u2044\u2215\u2236\u29f8\ua789")
 """Signs that look like the slash or the colon of an id."""
 _SCRIPTS: Final[Mapping[str, str]] = {

@@ -60,7 +60,7 @@ class TokenFile:
             )
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        """Return who that is, for the SDK; None: nobody. It takes as long whichever line is the one."""
+        """Return who that is, for the SDK; None: it is unknown. It takes as long whichever line is the one."""
         try:
             tokens = self._tokens()
         except (OSError, ValueError):

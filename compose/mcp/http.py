@@ -59,7 +59,7 @@ class HttpOptions:
         """Serve until the stop; sessions and calls are cancelled then.
 
         Raises:
-            AddressError: Somebody else has the address.
+            AddressError: Another process has the address.
         """
         assert self.token_file is not None
         manager = StreamableHTTPSessionManager(

@@ -81,7 +81,7 @@ async def run_worker(
 
     Raises:
         ContractError: There is nothing to serve, two tools have one name, or the root is no folder.
-        AddressError: Somebody else has the address.
+        AddressError: Another process has the address.
         ServeError: `options.flows` or `options.agents` leads to none.
     """
     stop = Stop()

@@ -87,7 +87,7 @@ class ToolServer:
 
     @contextmanager
     def _place(self, client: str) -> Iterator[bool]:
-        """Hold one of the client's places, if one is free; yield whether there was."""
+        """Hold one of the client's slots, if one is free; yield True if there was one."""
         if self._calls[client] >= self._max_calls:
             yield False
             return
@@ -96,7 +96,7 @@ class ToolServer:
             yield True
         finally:
             self._calls[client] -= 1
-            self._calls += Counter()  # forgets clients without calls
+            self._calls += Counter()  # drops clients without calls
 
 
 def _listed(tool: Tool) -> ListedTool:

@@ -83,7 +83,7 @@ async def messages() -> AsyncIterator[tuple[InputLines | None, Any, Any]]:
 
 
 def _can_be_awaited(descriptor: int) -> bool:
-    """Return False for files, which a loop cannot wait for; nor does the end of them keep anybody waiting."""
+    """Return False for files, which a loop cannot wait for; nor does their end keep a reader waiting."""
     mode = os.fstat(descriptor).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
 

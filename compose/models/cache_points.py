@@ -1,6 +1,6 @@
-"""Places in a request behind which a provider is to keep what it read, in its prompt cache.
+"""Positions in a request behind which a provider is to keep what it read, in its prompt cache.
 
-A request of the same beginning is cheaper then. Points stand behind the tools, behind the last summary, and
+A request with the same prefix is cheaper then. Points stand behind the tools, behind the last summary, and
 behind the last answer: all that follows an answer is new. So a request has three of them at most, where
 providers take four. An author who sets points of his own gets no others.
 """
@@ -25,7 +25,7 @@ from actors.context.turns import is_summary
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 
 EXPLICIT: Final = frozenset(("anthropic",))
-"""Providers whose requests name their points. Others find the common beginning themselves, or have no cache."""
+"""Providers whose requests name their points. Others find the common prefix themselves, or have no cache."""
 TOOLS: Final = {"anthropic_cache_tool_definitions": True}
 
 _OF_AUTHORS: Final = ("anthropic_cache", "cache")

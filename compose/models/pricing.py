@@ -40,7 +40,7 @@ def cost_usd(
 ) -> float | None:
     """Return the cost of an answer in dollars: as the provider says, else as registered, else as listed.
 
-    None if nobody knows.
+    None if they are unknown.
     """
     if response.usage.cost is not None:
         return float(response.usage.cost)

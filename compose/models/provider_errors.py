@@ -32,7 +32,7 @@ _KINDS: Final[tuple[tuple[type[Exception], ModelErrorKind], ...]] = (
 
 
 def model_error(exc: Exception, model: str) -> ModelError | None:
-    """Return the error that a client raises in place of this one; None: it is no failure of a model."""
+    """Return the error that a client raises instead of this one; None: it is no failure of a model."""
     kind = _kind(exc)
     if kind is None:
         return None

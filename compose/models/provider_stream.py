@@ -96,7 +96,7 @@ def _tool_choice(choice: str | None) -> str | list[str] | None:
 async def pieces(
     sdk: Model, request: ModelCall
 ) -> AsyncIterator[TextDelta | ReasoningDelta | ModelResponse]:
-    """Yield text and reasoning as they come, then the whole answer, once the connection is given back.
+    """Yield text and reasoning as they come, then the whole answer, once the connection is released.
 
     Raises:
         Exception: An error of pydantic-ai.
@@ -199,7 +199,7 @@ def _is_for(part: ModelResponsePart, message: ModelResponse, sdk: Model) -> bool
 def response(
     answer: ModelResponse, request: ModelCall, name: str, registry: ModelRegistry | None
 ) -> LLMResponse:
-    """Return the answer as the kernel's, with its cost; usage is estimated if the provider tells none."""
+    """Return the answer as the kernel's, with its cost; usage is estimated if the provider reports none."""
     content = blocks_of(answer)
     usage = _usage(answer)
     if usage.total == 0:

@@ -92,7 +92,7 @@ def asyncapi_document(
         "info": {
             "title": title,
             "version": version,
-            "description": "Agents on Callboard. Whoever can publish to NATS can write to them.",
+            "description": "Agents on Callboard. Every client that can publish to NATS can write to them.",
         },
         "defaultContentType": "application/json",
         "channels": {},
@@ -134,8 +134,8 @@ class _Described:
             "signal", "agent.v1.{address}.sig.{publisher}.{run}.{name}", {"signal": signal}
         )
         self._operation("ask", "Start a run and wait for its output.", reply=True)
-        self._operation("tell", "Give it a message; stored when acknowledged, handled once.")
-        self._operation("signal", "Tell one of its runs something it waits for.")
+        self._operation("tell", "Send it a message; stored when acknowledged, processed once.")
+        self._operation("signal", "Send one of its runs a signal that it waits for.")
         for topic in self._agent["follows"]:
             self._topic(topic, wanted)
 

@@ -61,7 +61,7 @@ class Timing:
         waiting: For answers, children, signals, messages, times or an operator.
         backing_off: Between a failed attempt and the next one.
         attempts: How many there were.
-        moves: How often another host, or the next life of one, took it over.
+        moves: How often another host, or the same one after a restart, took it over.
     """
 
     queued: float = 0.0
@@ -180,7 +180,7 @@ async def _read(runtime: Runtime, row: RunRow) -> Node:
 
 
 def timing_of(row: RunRow, entries: Sequence[RunLogEntry], *, now: datetime) -> Timing:
-    """Return where a run's time went, as its log tells it; an open run waits, or backs off, until now.
+    """Return where a run's time went, by its log; an open run waits, or backs off, until now.
 
     What a fork took over was copied at one moment and counts as nothing.
     """
@@ -268,7 +268,7 @@ async def _caused(runtime: Runtime, row: RunRow, link: CausalLink) -> list[RunId
 async def _runs_of_post(
     runtime: Runtime, name: AgentId, sender: str, link: CausalLink
 ) -> list[RunId]:
-    """Return the runs of followers that got a post. The log does not tell a topic from an agent."""
+    """Return the runs of followers that got a post. The log does not distinguish a topic from an agent."""
     topic = TopicId(name.type, name.key, name.tenant)
     post_id = message_id_of_post(sender, link.message_id)
     found: list[RunId] = []

@@ -146,12 +146,12 @@ async def _children(runtime: Runtime, runs: FlowRuns, run_id: RunId) -> AsyncIte
 
 
 def read_bundle(path: Path) -> CheckedBundle:
-    """Return the run of a bundle in a file, after a look at all of it.
+    """Return the run of a bundle in a file, after a check of all of it.
 
     Its chains of hashes are whole, and the records of each run lead to the state that the file has.
 
     Raises:
-        BundleError: It is too large, no JSON, of another version, cut, or was changed. Names the place.
+        BundleError: It is too large, no JSON, of another version, cut, or was changed. Names the position.
         ContractError: It cannot be read.
     """
     try:

@@ -54,7 +54,7 @@ class SeenSession:
 
 
 def add_seen(seen: dict[str, SeenSession], entry: RunLogEntry) -> None:
-    """Add to the sessions of a run what one of its log entries tells, if that is of a model call."""
+    """Add one of a run's log entries to the run's sessions, if it is of a model call."""
     receipt = entry.payload.get("receipt")
     if isinstance(receipt, dict) and isinstance(receipt.get("session"), str):
         cut, head = int(str(receipt["cut"])), int(str(receipt["head"]))
@@ -111,7 +111,7 @@ class SentWindow:
 
 
 async def last_window(store: RunStore, agent: AgentId, session: str) -> SentWindow | None:
-    """Return how the window of a session's last model call was made; None: no log tells it any more."""
+    """Return how the window of a session's last model call was made; None: no log has it any more."""
     count = await store.transcripts.count(agent, session)
     page = await store.transcripts.page(agent, session, limit=PAGE, offset=max(0, count - PAGE))
     for run_id in dict.fromkeys(turn.run_id for turn in reversed(page) if turn.run_id):

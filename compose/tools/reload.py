@@ -1,4 +1,4 @@
-"""`callboard dev`: servers in a folder, a host process that is started anew when the code changes.
+"""`callboard dev`: servers in a folder, a host process that is restarted when the code changes.
 
 A generation is one host process. Runs are rows: what a generation had not finished its successor goes
 on with, by replay. Servers and generations belong to this process and end with it, however it ends.
@@ -41,7 +41,7 @@ DRAIN_S: Final = 5.0
 LEASE_S: Final = 3.0
 """A generation that was killed is followed after so long."""
 SUSPEND_AFTER_S: Final = 0.5
-"""A waiting run leaves memory so soon, so that no reload has to wait for it."""
+"""Seconds after which a waiting run is evicted from memory, so that no reload has to wait for it."""
 DEBOUNCE_MS: Final = 400
 """Changes so close together are one."""
 MAX_RUNS: Final = 200
@@ -84,15 +84,15 @@ async def develop(
     view: View,
     stop: Stop,
 ) -> None:
-    """Serve what `specs` name on servers in `data` until told to stop, anew after each change.
+    """Serve what `specs` name on servers in `data` until `stop`; restart the host after each change.
 
     Args:
         specs: ``MODULE:ATTR``.
         data: Folder of the servers.
         watched: Folders whose Python files count.
-        settings: Of the client that looks on: schema and namespace.
+        settings: Of the client that observes: schema and namespace.
         view: Who is shown what happens.
-        stop: Tells when it is over.
+        stop: The signal to stop.
 
     Raises:
         ContractError: The servers cannot be run here.
@@ -181,7 +181,7 @@ class _Generations:
             self._tell_log()
 
     async def follow(self) -> None:
-        """Tell what the present one says, and when it ends by itself; for ever."""
+        """Show what the present host logs, and that it ended by itself; for ever."""
         while True:
             self._tell_log()
             host = self._host
@@ -259,7 +259,7 @@ async def _snapshot(runtime: Runtime, rate: Rate, at: float) -> Snapshot:
 
 
 class Rate:
-    """The rate of runs that end per second, as far as the newest of them tell."""
+    """The rate of runs that end per second, by the newest of them."""
 
     def __init__(self) -> None:
         self._ended: set[RunId] = set()
@@ -271,7 +271,7 @@ class Rate:
         if self._when or self._ended:
             self._when.append((at, len(ended - self._ended)))
         else:
-            self._when.append((at, 0))  # those that had ended before anybody looked
+            self._when.append((at, 0))  # those that had ended before the first read
         self._ended = ended
         while self._when[0][0] < at - RATE_OVER_S:
             self._when.popleft()

@@ -91,7 +91,7 @@ class Catalogue(Runtime):
 async def replay_run(run: ExportedRun, agents: Registry, *, until: int | None = None) -> Replayed:
     """Execute a run on its own log, up to entry `until`, and say whether the code does the same again.
 
-    A log with ``run.continued`` is replayed part by part; the first part that differs is told.
+    A log with ``run.continued`` is replayed part by part; the first part that differs is reported.
     """
     entries = tuple(e for e in run.entries if until is None or e.seq <= until)
     about = Replayed(
@@ -123,7 +123,7 @@ class _Segment:
     def __init__(
         self, row: RunRow, entries: Sequence[RunLogEntry], end: RunLogEntry | None, agents: Registry
     ) -> None:
-        # Deadlines and the cancel flag came from outside: the log tells what they did.
+        # Deadlines and the cancel flag came from outside: the log has what they did.
         self._row = replace(
             row,
             status=RunStatus.RUNNING,
@@ -261,7 +261,7 @@ class _Sink(CommitStore):
 
 
 class _NoResults:
-    """A cache of results in which nobody finds anything, as nobody may look behind the log's end."""
+    """A cache without results: a replay must not see what lies behind the log's end."""
 
     def __init__(self, reached: Callable[[], bool]) -> None:
         self._reached = reached
@@ -288,7 +288,7 @@ class _NoMail:
 
 
 class _Quiet:
-    """An agent without those who look on, and without the history it would clear."""
+    """An agent without observers, and without the history it would clear."""
 
     hooks = ()
     context = None
@@ -315,13 +315,13 @@ def _of_any_version(entry: RunLogEntry) -> RunLogEntry:
 
 
 def _came_from_outside(end: RunLogEntry) -> bool:
-    """Return True if a run was ended by somebody or something else than its code."""
+    """Return True if something else than its code ended a run."""
     status = end.payload.get("status")
     return end.kind == EntryKind.RUN_CANCELLED or status in ("deadline_exceeded", "cancelled")
 
 
 def _is_same_end(found: NewEntry, wanted: RunLogEntry) -> bool:
-    """Return True if both tell the same end; how often a failure is tried again is no difference."""
+    """Return True if both are the same end; how often a failure is tried again is no difference."""
     is_retried = found.kind == EntryKind.RUN_ATTEMPT_FAILED and wanted.kind == EntryKind.RUN_FAILED
     if found.kind != wanted.kind and not is_retried:
         return False

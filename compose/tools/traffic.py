@@ -96,8 +96,8 @@ class Seen:
         kind: ``mail`` between agents, ``message`` from outside, ``signal``, ``post``, ``dead``,
             ``ask``, ``api``, ``live`` (tokens of a model call), ``end`` of a run, or ``other``.
         subject: As published, without the namespace.
-        place: The agent or topic, or the subject where it tells neither.
-        sender: Who sent it, as far as subject or headers tell.
+        place: The agent or topic, or the subject if it names neither.
+        sender: Who sent it, as far as subject or headers name it.
         run: The run it names.
         name: A signal's name, or a request's verb.
         message_id: Its id.
@@ -122,7 +122,7 @@ class Seen:
     media_type: str = ""
 
     def content(self) -> JsonValue:
-        """Return the body as data; of what cannot be read its beginning as text."""
+        """Return the body as data; of what cannot be read its start as text."""
         with suppress(ValueError, TypeError, RecursionError, msgpack.UnpackException):
             if len(self.body) <= MAX_DECODED and self.body:
                 if self.media_type == wire.MSGPACK:
@@ -169,7 +169,7 @@ def read_message(subject: str, headers: Mapping[str, str], body: bytes) -> Seen:
 
 
 def _placed(parts: list[str]) -> tuple[str, str, dict[str, str]]:
-    """Return kind, place and what else the tokens of a subject say."""
+    """Return kind, agent or topic, and what else the tokens of a subject say."""
     words = [_word(part) for part in parts]
     place = _place(words) if len(words) >= _ADDRESS else ".".join(parts)
     kind, more = "other", {}

@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 from actors.kernel.storage.token import Scope
 
 Access: TypeAlias = Scope | Literal["public", "signed in"]
-"""A scope; or nobody is asked who they are; or whoever says who they are may, whatever their scopes."""
+"""A scope; ``public``: without a login; ``signed in``: every principal with a login, whatever its scopes."""
 OPENAPI: Final = "/v1/openapi.json"
 
 ACCESS: Final[Mapping[str, Access]] = {
@@ -55,6 +55,11 @@ ACCESS: Final[Mapping[str, Access]] = {
     "GET /v1/runs/{run}": "operate",
     "GET /v1/runs/{run}/events": "operate",
     "GET /v1/flows": "flows:run",
+    "POST /v1/flows": "flows:install",
+    "GET /v1/flows/{flow}": "flows:run",
+    "GET /v1/flows/{flow}/svg": "flows:run",
+    "GET /v1/flows/{flow}/schema": "flows:run",
+    "DELETE /v1/flows/{flow}": "flows:install",
     "POST /v1/flows/{flow}/runs": "flows:run",
     "GET /v1/graph-runs": "flows:run",
     "GET /v1/graph-runs/{graph_run}": "flows:run",
@@ -75,7 +80,7 @@ def access_of(method: str, path: str) -> Access:
     """Return what an endpoint needs.
 
     Raises:
-        LookupError: It is not in the table: nobody decided who may.
+        LookupError: It is not in the table, so that nothing allows it.
     """
     name = f"{method} {path}"
     if name not in ACCESS:

@@ -20,7 +20,7 @@ from compose.web.access import OPENAPI, access_of
 from compose.web.endpoint import Handler, WebApi, WebCall, WebEndpoint
 from compose.web.graphs import control as graph_control
 from compose.web.graphs import events as graph_events
-from compose.web.graphs import flows, graph_runs, ledger
+from compose.web.graphs import flows, graph_runs, installs, ledger
 from compose.web.identity.authentication import Authentication
 from compose.web.limits import Limited
 from compose.web.openapi import openapi_of
@@ -53,6 +53,7 @@ ENDPOINTS: Final[tuple[WebEndpoint, ...]] = (
     *cleanup.ENDPOINTS,
     *any_agents.ENDPOINTS,
     *flows.ENDPOINTS,
+    *installs.ENDPOINTS,
     *graph_runs.ENDPOINTS,
     *ledger.ENDPOINTS,
     *graph_control.ENDPOINTS,
@@ -97,11 +98,11 @@ def app(
             belongs to its caller. With ``serve=False`` it is a client, and hosts execute the runs.
         default_app: The type of sessions where a request names none.
         modes: Names of the modes of that app; with none any mode is tried.
-        local: The principal of each request where nobody is asked who they are.
-        authenticate: Returns the principal of a request. None: each is `local`, so whoever reaches the address
-            may do all that it may. An `Authentication` has logins of browsers, too, and ends streams of
-            principals who are nobody any more.
-        apps: Other apps whose sessions may be asked for; where nobody is asked who they are, any may.
+        local: The principal of each request where there is no login.
+        authenticate: Returns the principal of a request. None: each is `local`, so each client that reaches the
+            address may do all that it may. An `Authentication` has logins of browsers, too, and ends streams of
+            principals that have become invalid.
+        apps: Other apps whose sessions may be asked for; where there is no login, any may.
         cors_origins: Origins of other sites whose pages may ask, with a bearer token.
         is_loopback: Answer only requests whose Host is this machine's own address: a web page elsewhere cannot
             ask in the name of its reader, by a name that leads here.
@@ -161,7 +162,7 @@ async def _refused(request: Request, exc: Exception) -> Response:
 
 
 def _agui() -> tuple[WebEndpoint, ...]:
-    """Return the endpoint of the AG-UI protocol; without the extra a hint in its place."""
+    """Return the endpoint of the AG-UI protocol; without the extra a hint instead."""
     try:
         from compose.web.agui.endpoint import ENDPOINTS as AGUI  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as exc:
@@ -171,7 +172,7 @@ def _agui() -> tuple[WebEndpoint, ...]:
 
 
 def _refusing(code: str, problem: str, missing: ModuleNotFoundError) -> Handler:
-    """Return what refuses a request for want of a package of the extra."""
+    """Return an endpoint that refuses requests because a package of the extra is missing."""
 
     async def refuse(_: WebCall, __: Any, ___: Any) -> Response:
         why = f"{problem}: there is no package {missing.name!r} here"
@@ -182,7 +183,7 @@ def _refusing(code: str, problem: str, missing: ModuleNotFoundError) -> Handler:
 
 
 def _pages() -> tuple[tuple[WebEndpoint, ...], list[Route]]:
-    """Return the pages for people, and the routes of their scripts; without the extra a hint in their place."""
+    """Return the pages for people, and the routes of their scripts; without the extra a hint instead."""
     try:
         from compose.web.pages.routes import PAGES, ROUTES  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as exc:

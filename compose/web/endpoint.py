@@ -56,7 +56,7 @@ class WebApi:
         streams: Of events; they end together.
         kept: What pages keep between requests, by its class.
         given: Starts the local principal's runs of its app: it knows modes, and may decide approvals.
-        sign_in: Path of the page where people say who they are; pages lead there in place of a 401.
+        sign_in: Path of the page where people say who they are; pages redirect there instead of a 401.
     """
 
     runtime: Runtime
@@ -144,7 +144,7 @@ class WebCall:
             return FoundSession(agents, agent, row)
         owner = self.principal.only_owner
         if row is None and await store.directory.is_deleted(agent, owner=owner):
-            problem, remedy = f"session {agent} was deleted", "POST /v1/sessions makes it anew"
+            problem, remedy = f"session {agent} was deleted", "POST /v1/sessions recreates it"
             raise ProblemError(HttpProblem(410, "session_deleted", problem, remedy, name=agent.key))
         raise UnknownSessionError(str(agent))
 
@@ -195,7 +195,7 @@ class WebEndpoint:
     max_bytes: int = MAX_BODY_BYTES
 
     async def respond(self, api: WebApi, request: Request, access: Access) -> Response:
-        """Return the answer to a request of whoever has this access; errors are problems."""
+        """Return the answer to a request that needs this access; errors are problems."""
         try:
             return await self._respond(api, request, access)
         except Exception as exc:  # noqa: BLE001 - the boundary of a request
@@ -232,6 +232,6 @@ def _checked(model: type[BaseModel], value: JsonValue | Mapping[str, str], where
 def json_response(
     value: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return a model as an answer. Nobody keeps it, for it is of one principal."""
+    """Return a model as an answer. No cache keeps it, for it is of one principal."""
     more = {"cache-control": "no-store", **(headers or {})}
     return Response(value.model_dump_json(), status, more, media_type="application/json")

@@ -30,7 +30,7 @@ _CLOSE: Final = {"connection": "close"}
 class Limited:
     """An ASGI application that refuses requests which are too large or ambiguous, and routes by the raw path.
 
-    In a path that was decoded nobody can tell an id with ``/`` from two ids: `Id` decodes each part by itself.
+    In a path that was decoded an id with ``/`` looks like two ids: `Id` decodes each part by itself.
 
     Args:
         inner: The application.

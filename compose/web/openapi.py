@@ -18,8 +18,8 @@ from compose.web.streams import MEDIA_TYPE as STREAM
 _REF: Final = "#/components/schemas/{model}"
 _JSON: Final = "application/json"
 _ACCESS: Final[Mapping[Access, str]] = {
-    "public": "Anybody may ask.",
-    "signed in": "Whoever says who they are may ask.",
+    "public": "No login is needed.",
+    "signed in": "Every principal with a login may ask.",
 }
 _Refs: TypeAlias = "Mapping[Any, dict[str, Any]]"
 """References to schemas, by model and mode."""

@@ -25,7 +25,7 @@ class Principal:
         name: Sessions that it makes, and ids of messages, are its own.
         scopes: What it may do.
         token: Id of the stored token that it came with; None: it came with none.
-        expires_at: It is nobody any more from then on; None: it has no end.
+        expires_at: It is invalid from then on; None: it has no end.
     """
 
     tenant: str
@@ -40,7 +40,7 @@ class Principal:
         return None if "sessions:all" in self.scopes else self.name
 
     def sees(self, owner: str | None) -> bool:
-        """Return True if it sees sessions of this owner, in its tenant; those of nobody have None."""
+        """Return True if it sees sessions of this owner, in its tenant; those without an owner have None."""
         return self.only_owner in (None, owner)
 
     def check(self, scope: Scope) -> None:
@@ -57,10 +57,10 @@ class Principal:
 
 
 LOCAL: Final = Principal(DEFAULT_TENANT, "local")
-"""The principal of each request where nobody is asked who they are."""
+"""The principal of each request where there is no login."""
 
 NOBODY: Final = Principal(DEFAULT_TENANT, "nobody", frozenset())
-"""The principal of a request that anybody may make."""
+"""The principal of a request that needs no login."""
 
 Authenticate: TypeAlias = Callable[[Request], Awaitable[Principal]]
 """Returns the principal of a request, or raises `ProblemError` with 401."""

@@ -37,7 +37,7 @@ class ProblemJson(BaseModel):
         code: One word for programs.
         name: The thing that it is about.
         remedy: What to do.
-        errors: The places of a body or a query that are wrong.
+        errors: The fields of a body or a query that are wrong.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -64,7 +64,7 @@ class HttpProblem:
         remedy: What to do.
         name: The thing that it is about.
         headers: Of the answer.
-        errors: The places that are wrong.
+        errors: The fields that are wrong.
     """
 
     status: int
@@ -85,8 +85,8 @@ class HttpProblem:
             instance=_text(str(scope["path"])),
             code=self.code,
             name=None if self.name is None else _text(self.name),
-            remedy=self.remedy,
-            errors=self.errors,
+            remedy=_text(self.remedy),
+            errors=_texts(self.errors),
         )
         return Response(
             body.model_dump_json(exclude_none=True),
@@ -152,7 +152,7 @@ _TABLE: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
     (errors.ConflictError, 409, "conflict", "read it again, and try again"),
     (errors.MessageTooLargeError, 413, "too_large", "upload it as an artifact, and send its name"),
     (sessions.UnknownModeError, 422, "unknown_mode", "GET /v1/apps lists modes"),
-    (sessions.CursorError, 400, "bad_cursor", "leave the cursor out: read from the beginning"),
+    (sessions.CursorError, 400, "bad_cursor", "leave the cursor out: read from the start"),
     (errors.InvalidNameError, 422, "invalid_name", _CORRECT),
     (errors.ContractError, 422, "invalid", _CORRECT),
 )
@@ -172,7 +172,7 @@ _NAMES: Final = (
 
 
 def problem_of(exc: Exception) -> HttpProblem:
-    """Return what the client is told of an error. What is nobody's mistake is logged."""
+    """Return the answer to the client for an error. An internal error is logged."""
     if isinstance(exc, ProblemError):
         return exc.problem
     if isinstance(exc, HTTPException):
@@ -190,7 +190,7 @@ def problem_of(exc: Exception) -> HttpProblem:
             return HttpProblem(status, code, str(exc), remedy, name)
     _log.error("a request failed", exc_info=exc)
     problem = "this process failed at the request; its log says why"
-    return HttpProblem(500, "internal", problem, f"tell the operators; {_AGAIN}")
+    return HttpProblem(500, "internal", problem, f"report it to the operators; {_AGAIN}")
 
 
 def problem_of_input(exc: ValidationError, where: str) -> ProblemError:
@@ -201,6 +201,10 @@ def problem_of_input(exc: ValidationError, where: str) -> ProblemError:
     ]
     detail = "; ".join(f"{one['where']}: {one['problem']}" for one in found[:3])
     return ProblemError(HttpProblem(422, "invalid", detail, errors=found))
+
+
+def _texts(found: list[dict[str, str]] | None) -> list[dict[str, str]] | None:
+    return found and [{key: _text(text) for key, text in one.items()} for one in found]
 
 
 def _text(text: str) -> str:

@@ -66,7 +66,7 @@ class WebOptions:
         checked_origins(self.cors_origins)
         host, _ = parse_address(self.listen, "--listen")
         if self.auth == "none" and not is_own_address(f"[{host}]" if ":" in host else host):
-            problem = "others could ask there, and --auth none asks nobody who they are"
+            problem = "others could ask there, and --auth none needs no login"
             remedy = "listen at 127.0.0.1, or say --auth tokens or --auth jwt"
             raise AddressError(self.listen, problem, remedy, "--listen")
 

@@ -36,7 +36,7 @@ async def serve_web(
         option: The command's name of the address, for errors.
 
     Raises:
-        AddressError: The address is none, or somebody else has it.
+        AddressError: The address is none, or another process has it.
     """
     listening = listen(address, option)
     url = url_of(listening)

@@ -24,9 +24,9 @@ from compose.web.problems import HttpProblem, ProblemError, problem_of
 _log = logging.getLogger("callboard.web")
 
 BEAT_S: Final = 15.0
-"""Between two signs of life on a stream, and between the looks for clients who are gone."""
+"""Seconds between two heartbeats on a stream, and between two checks for clients that are gone."""
 OVER_S: Final = 2.0
-"""Between two looks for principals who are nobody any more."""
+"""Seconds between two checks for principals that have become invalid."""
 MAX_STREAMS: Final = 2_000
 """Of one process; more are refused with 429."""
 MAX_STREAMS_OF_ONE: Final = 64
@@ -72,7 +72,7 @@ class Streams:
     They end together when the process is to end: clients come back to another one.
 
     Args:
-        over: Returns those of these principals who are nobody any more; None: all are for ever.
+        over: Returns those of these principals that have become invalid; None: all are valid for ever.
     """
 
     def __init__(self, over: Over | None = None) -> None:
@@ -109,12 +109,12 @@ class Streams:
             self._tasks.start(self._beat(), name="beat of streams")
             if self._over is not None:
                 ends = partial(self._end_those_over, self._over)
-                self._tasks.keep(ends, name="streams of principals who are nobody any more")
+                self._tasks.keep(ends, name="streams of invalid principals")
         self._open[stream] = principal
         self._count[_key(principal)] += 1
 
     def remove(self, stream: EventStream, principal: Principal) -> None:
-        """Forget a stream that has ended."""
+        """Drop a stream that has ended."""
         self._open.pop(stream, None)
         self._count[_key(principal)] -= 1
         if not self._count[_key(principal)]:
@@ -135,13 +135,13 @@ class Streams:
                 stream.beat()
 
     async def _end_those_over(self, over: Over) -> None:
-        """End the streams of principals who are nobody any more, and say so."""
+        """End the streams of principals that have become invalid, with a reason."""
         while True:
             await asyncio.sleep(OVER_S)
             try:
                 reasons = await over(set(self._open.values()))
             except ActorsError as exc:
-                _log.debug("tokens of streams are looked at again", exc_info=exc)
+                _log.debug("tokens of streams are checked again", exc_info=exc)
                 continue
             for stream, principal in tuple(self._open.items()):
                 if (reason := reasons.get(principal)) is not None:
@@ -149,7 +149,7 @@ class Streams:
 
 
 class EventStream:
-    """The events of one answer, between whoever makes them and a client that may be slow."""
+    """The events of one answer, between their producer and a client that may be slow."""
 
     def __init__(self) -> None:
         self._lines: deque[bytes] = deque((_RETRY,))
@@ -160,12 +160,12 @@ class EventStream:
         """Whether nothing more is added."""
 
     def beat(self) -> None:
-        """Send a sign of life, unless something waits to be sent."""
+        """Send a heartbeat, unless something waits to be sent."""
         if not self._lines:
             self._add(_BEAT)
 
     def end(self, line: EventLine | None = None) -> None:
-        """Add nothing behind this line; the client is told when to come back."""
+        """Add nothing behind this line; the line says when the client may come back."""
         if not self.is_over:
             self._add((b"" if line is None else line.encoded()) + _RETRY)
             self.is_over = True

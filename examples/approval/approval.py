@@ -49,7 +49,7 @@ def pay(order: dict[str, Any]) -> str:
 
 
 async def ask(runtime: Runtime) -> None:
-    """Order two payments; one needs nobody, the other one waits."""
+    """Order two payments; one needs no approval, the other one waits."""
     await runtime.register(Cashier())
     small = await runtime.submit(CASHIER, {"to": "Kim", "amount": 20})
     print("small payment:", await runtime.result(small))
@@ -61,7 +61,7 @@ async def ask(runtime: Runtime) -> None:
 
 
 async def decide(runtime: Runtime) -> None:
-    """Do what a person does: look at what is open, and approve it."""
+    """Do what a person does: list the pending approvals, and approve them."""
     for request in await runtime.approvals.open():
         print(f"open: {request.what} {request.args}, asked by {request.agent_id}")
         await runtime.approvals.decide(request.id, approve=True, by="Alex", comment="checked")

@@ -1,4 +1,4 @@
-"""An assistant whose booking waits for a person, that remembers over processes, and forgets when it is told.
+"""An assistant whose booking waits for a person, that remembers over processes, and forgets on demand.
 
 Usage:
     python examples/assistant/assistant.py                # in memory, with a model that needs no key
@@ -58,7 +58,7 @@ def tools(*, mcp: bool) -> list[Tool]:
 
 
 def scripted(messages: Sequence[ChatMessage], options: GenerationOptions) -> str | ModelReply:
-    """Stand in for a model: look, then book; keep what it is told, and find it again."""
+    """Stand in for a model: look, then book; keep what the user says, and find it again."""
     del options
     last = messages[-1]
     if last.role != "user":

@@ -40,7 +40,7 @@ PATIENCE_S = 1.0
 
 
 class Guest:
-    """One character, in the room from its first message until nobody says anything new."""
+    """One character, in the room from its first message until nothing new is said."""
 
     def __init__(self, id: AgentId) -> None:  # noqa: A002
         self.id = id
@@ -66,7 +66,7 @@ class Guest:
 
 
 class Host:
-    """Lets everybody in, says good morning, and waits until all have left."""
+    """Starts the characters, says good morning, and waits until all have left."""
 
     id = AgentId("host", "lobby")
 
@@ -82,7 +82,7 @@ class Host:
 
 
 async def open_room(runtime: Runtime, first_words: str) -> None:
-    """Play one conversation and print it as everybody heard it."""
+    """Play one conversation and print it as all characters heard it."""
     await runtime.register(Host())
     await runtime.register_type("guest", Guest)
     run = await runtime.submit(Host.id, first_words)

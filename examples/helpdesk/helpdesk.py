@@ -1,4 +1,4 @@
-"""A help desk in sessions: one agent that answers, and one that asks two specialists first. See README.md.
+"""A helpdesk in sessions: one agent that answers, and one that asks two specialists first. See README.md.
 
 Usage:
     callboard chat examples.helpdesk.helpdesk:app --data ./data      # talk to it
@@ -123,7 +123,7 @@ async def app(runtime: Runtime) -> None:
 
 
 async def agree(request: ApprovalRequest) -> bool:
-    """Decide in place of a person."""
+    """Decide instead of a person."""
     print(f"  asked: {request.what} {request.args}")
     return True
 

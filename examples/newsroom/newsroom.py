@@ -1,4 +1,4 @@
-"""A newsroom: an editor sends out one researcher per file, and a digest goes to whoever follows.
+"""A newsroom: an editor sends out one researcher per file, and a digest goes to the followers.
 
 Usage:
     python examples/newsroom/newsroom.py docs/*.md              # in memory
@@ -32,7 +32,7 @@ class Researcher:
         self.id = id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> dict[str, Any]:
-        """Return the file's most telling sentence."""
+        """Return the file's most central sentence."""
         path = str(inbox[0].payload)
         return await ctx.step("read", read, path)
 
@@ -65,7 +65,7 @@ class Subscriber:
         self.id = id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
-        """Subscribe when told to; read every digest once."""
+        """Subscribe on request; read every digest once."""
         for message in inbox:
             if message.payload == "subscribe":
                 await ctx.follow(DIGEST)

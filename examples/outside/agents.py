@@ -1,6 +1,6 @@
 """Agents that strangers write to: `callboard host examples.outside.agents:AGENTS`.
 
-A desk answers questions; it asks a librarian first, and thinks aloud. Readers follow topics.
+The agent `desk` answers questions; it asks a librarian first, and streams its thoughts. Readers follow topics.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PACE_S = 0.02
 
 
 class Echo:
-    """Stands for a language model: says word by word what it was told, in capitals."""
+    """Stands for a language model: repeats its input word by word, in capitals."""
 
     model = "echo-1"
 
@@ -52,7 +52,7 @@ class Echo:
 
 
 class Desk:
-    """Answers `{"text": …}`; with `"wait": true` not before somebody signals `ok`."""
+    """Answers `{"text": …}`; with `"wait": true` not before the signal `ok`."""
 
     model = Echo()
 

@@ -30,7 +30,7 @@ async def main(url: str = "nats://127.0.0.1:4222", namespace: str = "") -> None:
         ended = await client.result(run)
         print("result:", ended.status, ended.output)
 
-        # Mail, and a post for whoever follows the topic: stored when the call returns.
+        # A message, and a post for the followers of the topic: stored when the call returns.
         await client.follow("reader/eve", "news/eu")
         await client.publish("news/eu", {"headline": "Rain"}, id="post-1")
         print("sent:", await client.send("reader/eve", {"note": "read this"}, id="mail-1"))

@@ -1,6 +1,6 @@
 """Ask over a plain socket: socket_ask.py SERVER SUBJECT BODY [NAME:VALUE …].
 
-Needs Python and nothing else. Every subject for outsiders answers requests, so this one program asks an
+Needs Python and nothing else. Every subject for external clients answers requests, so this one program asks an
 agent, publishes to one, and calls every verb of `api.v1`. It prints the answer's headers on stderr and its
 body on stdout, and ends with 1 when the answer is an error. What `events` answers is printed until the end.
 """
@@ -40,7 +40,7 @@ class Line:
         hello: dict[str, object] = {"verbose": False, "headers": True, "no_responders": True}
         if url.username:
             hello |= {"user": unquote(url.username), "pass": unquote(url.password or "")}
-        # Answers come to a subject that nobody else listens to; a user may be allowed no other prefix.
+        # Answers come to a subject without other subscribers; a user may be allowed no other prefix.
         self.inbox = f"_INBOX_{url.username or 'socket'}.{secrets.token_hex(8)}"
         self._socket.sendall(f"CONNECT {json.dumps(hello)}\r\nSUB {self.inbox} 1\r\n".encode())
 
@@ -80,10 +80,10 @@ def main(server: str, subject: str, body: str, *headers: str) -> int:
     line = Line(server)
     line.publish(subject, body.encode(), *headers, reply=line.inbox)
     for answer in line.answers():
-        if answer.status:  # 503: nobody serves the subject
+        if answer.status:  # 503: no host serves the subject
             sys.exit(f"no answer: {answer.status}")
         event = answer.headers.get("actor-event")
-        if event == "beat":  # says that somebody still listens
+        if event == "beat":  # says that the host still listens
             line.publish(answer.reply, b"")
             continue
         for name, value in answer.headers.items():

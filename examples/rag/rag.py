@@ -56,7 +56,7 @@ def chunks_of(path: str) -> list[str]:
 def quoting(messages: Sequence[ChatMessage], options: GenerationOptions) -> str:
     """Stand in for a model: quote what was found, best first, and name its sources.
 
-    The question is the last turn. What was recalled stands in front of it, marked as data.
+    The question is the last turn. What was recalled stands before it, marked as data.
     """
     del options
     found = [json.loads(line) for line in data_of(messages[-2]).splitlines()]

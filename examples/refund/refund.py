@@ -91,7 +91,7 @@ def post(run: RunState, effect: Effect) -> EffectOutcome:
 
 
 class Ahead(SystemClock):
-    """The clock of the evening, so that nobody has to wait for it."""
+    """The clock of the evening, so that the example does not wait for it."""
 
     def now(self) -> datetime:
         """Return the instant, some hours later."""

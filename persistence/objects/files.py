@@ -99,7 +99,7 @@ class S3FileStore(_ObjectFiles):
     async def presign_url(self, key: str, *, expires_s: float = 3600.0) -> str:
         """Return a URL that reads the file for so many seconds, rounded up; 7 days at most.
 
-        Whoever has the URL reads the file. Keys that expire, as those of a machine's role do, end it earlier.
+        Everyone with the URL can read the file. Keys that expire, as those of a role do, end it earlier.
         """
         name = self._name(key)
         check_expiry_s(expires_s)

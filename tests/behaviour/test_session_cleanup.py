@@ -120,7 +120,7 @@ async def test_age_and_bytes_narrow_what_goes(bed: Bed, app: str) -> None:
         assert await chosen(older_than=DAY, max_bytes=0) == []
         found = await talks.cleanup_artifacts("s", max_bytes=15)
         assert [one.name for one in found.candidates] == ["trace", "answer"]
-        assert found.candidates[0].reason == "kind debug; the rest would have more than 15 bytes"
+        assert found.candidates[0].reason == "kind debug; the others would have more than 15 bytes"
         for wrong in ({"max_bytes": -1}, {"older_than": -DAY}):
             with pytest.raises(ContractError, match="0 or more"):
                 await talks.cleanup_artifacts(**wrong)

@@ -16,7 +16,7 @@ class SlidingWindowCompaction:
     Args:
         max_messages: Maximum number of turns that are kept.
         slack: With 0 the cut moves with each turn. With more it moves in steps of so many turns, so
-            that a provider's cache of the window's beginning stays valid in between. Then from
+            that a provider's cache of the window's start stays valid in between. Then from
             `max_messages - slack + 1` to `max_messages` turns are kept.
 
     Raises:

@@ -56,7 +56,7 @@ class Assembled:
 
 @runtime_checkable
 class Composed(Protocol):
-    """A strategy made of others, which tells what each of them did."""
+    """A strategy made of others, which reports the effect of each."""
 
     async def assemble(self, view: list[ChatMessage], *, tally: Tally | None = None) -> Assembled:
         """Return the window of `compact`, and the steps to it.
@@ -85,7 +85,7 @@ async def assembled(
         view: What the first one is given.
         strategies: In their order.
         tally: Counts sizes.
-        is_enough: Told the window's size behind each strategy; True: those that follow do not run.
+        is_enough: Called with the window's size behind each strategy; True: those that follow do not run.
     """
     window, steps = view, list[CompactionStep]()
     tokens = tally.total(view)

@@ -1,4 +1,4 @@
-"""A summary in place of old turns."""
+"""A summary that replaces old turns."""
 
 from __future__ import annotations
 

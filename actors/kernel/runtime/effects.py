@@ -179,7 +179,7 @@ class EffectCall:
     session: str | None = None
     """The conversation that it belongs to; None: the run's own. For traces."""
     asked_at: float | None = None
-    """When a model was asked, by the monotonic clock; None: none was. For meters."""
+    """When a model was asked, by the monotonic clock; None: none was. For metrics."""
     tool_call_id: str = ""
     """The model's id of the call that a tool answers; empty: no model asked for it. For traces."""
     tokens_left: int | None = None
@@ -187,7 +187,7 @@ class EffectCall:
     cap: int | None = None
     """The limit of the answer that the budget asked for, recorded like the receipt; None: it asked for none."""
     on_recorded: Callable[[dict[str, JsonValue]], None] | None = None
-    """Told of the result's payload when it is recorded: rows that are to be durable with it are added."""
+    """Called with the result's payload when it is recorded: rows that are to be durable with it are added."""
 
     def __post_init__(self) -> None:
         self.digest = text_hash(self.words)

@@ -168,7 +168,7 @@ class Grant:
     Attributes:
         scope: Whose limit.
         held: Slots it holds; never fewer than it claimed to.
-        share: Slots it may go on using; what it holds above them it gives back as runs leave them.
+        share: Slots it may go on using; slots above them are released as runs leave them.
         contended: Whether others want more than they hold.
         starts: How many runs it may start, more than before.
         next_start_s: Seconds until another start may be granted.
@@ -203,5 +203,5 @@ class LimitStore(Protocol):
         The slots of all living hosts never grow above the limit; where hosts want more than
         there is, no host gets more than its share while others have less than theirs. Scopes without
         a limit are left out of the answer, and so is everything for a host whose lease has run out.
-        Others are nudged when they can take what was given back, or have to give something back.
+        Others are nudged when they can take released slots, or have to release some.
         """

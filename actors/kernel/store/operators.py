@@ -40,7 +40,7 @@ class OperatorStore(Protocol):
     async def redrive(self, ids: Sequence[int]) -> list[Arrived]:
         """Deliver dead letters again as new messages (id derived from the old one); each id once.
 
-        Not those of a run that was redriven; a run of which one was given back is not redriven any more.
+        Not those of a redriven run. A run cannot be redriven once one of its dead letters was sent again.
         """
 
     async def redrive_run(self, run_id: RunId) -> Submitted:
@@ -52,7 +52,7 @@ class OperatorStore(Protocol):
         Raises:
             UnknownRunError: There is no such run.
             IllegalTransitionError: It has not failed.
-            AlreadyRedrivenError: Dead letters of it were given back by `redrive`.
+            AlreadyRedrivenError: Dead letters of it were sent again by `redrive`.
         """
 
     async def discard(self, ids: Sequence[int]) -> int:
@@ -74,7 +74,7 @@ class RetentionStore(Protocol):
 
         Log, result, signals and answers go; the row stays as a tombstone (`RunRow.swept`): its id and
         its message's still name it, and it has a status. Runs with retention NONE go whatever their age;
-        without `older_than_s` they alone do. Whoever joined one has its answer. Safe to call from
+        without `older_than_s` they alone do. The caller that joined one has its answer. Safe to call from
         several hosts at once.
         """
 

@@ -109,8 +109,8 @@ class OutboxRow:
     Attributes:
         n: Place in the order of its (sender, target); grows over all rows.
         message: With id, target (an agent, or a topic for posts that observers are to see) and sender.
-        dead_letter: None for messages and posts. Else the reason it was given up: it goes to the dead
-            letters' stream. Rows of dead letters and posts are deleted once the broker has them.
+        dead_letter: None for messages and posts. Else the reason it was given up: it goes to the stream
+            of dead letters. Rows of dead letters and posts are deleted once the broker has them.
         target_read: Sequence up to which the target's shard was read when this row was read from
             the store; 0 = unknown.
     """
@@ -277,7 +277,7 @@ class MailStore(Protocol):
     async def ingest(self, batch: MailBatch) -> IngestOutcome:
         """Write a batch to rows and move the cursor, in one commit; concurrent calls are grouped.
 
-        Known ids are dropped. A post becomes work for the owners of its followers' shards, once. Mail
+        Known ids are dropped. A post becomes work for the owners of its followers' shards, once. A message
         of a sender inside becomes a row only when all that the sender sent to that agent before has:
         the sender's outbox tells. Its outbox row goes in the same commit; without one nobody has sent
         it: it is known, or of a commit that the store has forgotten. Safe to call again.

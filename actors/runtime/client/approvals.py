@@ -142,7 +142,7 @@ class Approvals:
         if is_name(approval_id):
             waits = await self._store.lists.approvals(ApprovalFilter(key=approval_id), limit=2)
         if not waits:
-            raise UnknownApprovalError(approval_id, "nobody waits for it")
+            raise UnknownApprovalError(approval_id, "no run waits for it")
         if len(waits) > 1:
             raise UnknownApprovalError(approval_id, "several open ones begin so")
         return request_of(waits[0])

@@ -307,7 +307,7 @@ class Client:
         Raises:
             UnknownRunError: There is no such run.
             IllegalTransitionError: It has not failed.
-            AlreadyRedrivenError: Dead letters of it were given back already, by `dlq redrive`.
+            AlreadyRedrivenError: Dead letters of it were sent again already, by `dlq redrive`.
         """
         done = await self._store.operators.redrive_run(known_id(run_id))
         await self._writer.offer(done.run_id)

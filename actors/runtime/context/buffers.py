@@ -169,7 +169,7 @@ class AnswerBuffer(Buffer[str]):
     def take_now(self, key: str, *, keep: bool = False) -> Answer | None:
         """Consume and return the answer with this key, or None.
 
-        Branches that wait for the same get the same. With `keep` it stays for whoever waits for it
+        Branches that wait for the same get the same. With `keep` it stays for callers that wait for it
         again, in a later generation of the run too.
         """
         answer = self._taken.get(key)

@@ -42,15 +42,15 @@ class HostServices:
 
     Attributes:
         agents: What is served here, in all versions.
-        suspend_after: Seconds a run waits hot before it leaves memory, if memory allows.
+        suspend_after: Seconds a run waits hot before it is evicted, if memory allows.
         may_act: Whether the lease is good enough to touch the outside world.
         mail_of: Returns the waiting messages of an agent that executes here. Set by the worker, with
             the next three.
-        on_routed: Told of inbox rows that a commit wrote here and now.
-        on_spawned: Told of a commit that created runs for agents of this host.
-        on_cancel: Told of a run that `ctx.cancel` asked to stop, with agent and reason.
-        on_delta: Told of pieces of what a run says live.
-        on_said: Told of a model call of a run, by its position, whose pieces have ended.
+        on_routed: Called with inbox rows that a commit wrote here and now.
+        on_spawned: Called with a commit that created runs for agents of this host.
+        on_cancel: Called with a run that `ctx.cancel` asked to stop, with agent and reason.
+        on_delta: Called with live pieces of a run's output.
+        on_said: Called with a model call of a run, by its position, whose pieces have ended.
         results: Where results of model calls and at-most-once effects outlive a crash before the
             commit; None: the log alone holds them.
         on_nudges: Told what a commit changed for other agents of this host.

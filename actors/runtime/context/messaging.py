@@ -47,7 +47,7 @@ class Messaging:
         waits: Its waiting verbs.
         effects: Its effects.
         store: Where other runs are looked up.
-        on_cancel: Told of every run that was asked to stop.
+        on_cancel: Called with every run that was asked to stop.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ from actors.runtime.replay.branches import BranchState
 from actors.runtime.replay.failures import text_of, type_of
 
 OnPiece: TypeAlias = "Callable[[TextDelta | ReasoningDelta, int], None]"
-"""Told of each piece of an answer, with its number."""
+"""Called with each piece of an answer, and its number."""
 CAP_BELOW: Final = 4096
 """An answer that its author does not limit is limited by a budget that leaves less: the models in use take
 every limit up to here, and providers refuse one above a model's own."""
@@ -58,7 +58,7 @@ class Live:
 
     Args:
         run: What its verbs share.
-        env: Told of each piece, and of their end.
+        env: Gets each piece, and of their end.
         guards: Of the agent. With one, an answer is shown once it has passed, as one piece.
     """
 

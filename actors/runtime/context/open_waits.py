@@ -139,7 +139,7 @@ class PausedWaits:
             insort(self._by_source[kind].setdefault(name, []), wait, key=_n_of)
 
     def remove(self, wait: PendingWait) -> None:
-        """The wait looks again, or was broken off."""
+        """The wait polls again, or was broken off."""
         self._waits.remove(wait)
         if wait.source is not None:
             kind, name = wait.source

@@ -343,7 +343,7 @@ class Waits:
         if wait.at is not None:
             alarm = Alarm(self._run.clock, wait.at, partial(scheduler.woken, wait.branch))
         if wait.row is not None and scheduler.live.working > self.open_waits.polling_count:
-            self._run.log.show_waits()  # else the run rests soon, which writes them anyway
+            self._run.log.show_waits()  # else the run is suspended soon, which writes them anyway
         self.paused.add(wait)
         try:
             await scheduler.wake(wait.branch, wait.verb)

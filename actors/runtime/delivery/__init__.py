@@ -1,4 +1,4 @@
-"""Mail between agents and the broker, and posts to followers.
+"""Messages between agents and the broker, and posts to followers.
 
 In: batches that consumers deliver, outbox rows, posts. Out: inbox rows, offered to the worker; outbox rows,
 published, or written to the receiver's inbox while the broker is away (`bypass.py`). A message is

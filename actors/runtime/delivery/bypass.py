@@ -94,7 +94,7 @@ class Bypass:
                 await self._go()
 
     async def _go(self) -> None:
-        _log.warning("mail between agents goes by the database, until the broker is of use")
+        _log.warning("messages between agents go through the database until the broker is usable")
         try:
             async with TaskScope() as tasks:
                 self._relay.open(self, tasks, mail_only=True)

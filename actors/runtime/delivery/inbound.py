@@ -108,10 +108,10 @@ class Inbound:
                 case LeaseLost():
                     self._worker.adoption.lose(shard, epoch=batch.lease.epoch)
                 case StaleStream():
-                    self._on_broken("the mail stream has a new epoch")
+                    self._on_broken("the stream MAIL has a new epoch")
         except Exception:
             # Else nobody would read this shard until the next connection.
-            self._on_broken("mail could not be written")
+            self._on_broken("messages could not be written")
             raise
         finally:
             for item in self._intake.held_back.pop(shard):

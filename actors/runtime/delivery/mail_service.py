@@ -122,7 +122,7 @@ class MailService:
         self._outbox.set_hook(self._relay.add)
         try:
             async with TaskScope() as tasks:
-                tasks.keep(self._bypass.run, name="mail past the broker")
+                tasks.keep(self._bypass.run, name="messages past the broker")
                 await self._connect_for_ever()
         except ContractError as exc:
             _log.error("the broker cannot be used", extra={"problem": str(exc)})
@@ -155,7 +155,7 @@ class MailService:
                 if not self._tried.is_set():
                     raise
                 self._outage.is_refused(exc)  # until somebody sets the streams right
-            except Exception:  # noqa: BLE001 - a host that gets no mail any more would be a silent loss
+            except Exception:  # noqa: BLE001 - a host that gets no messages any more would be a silent loss
                 _log.exception("the broker's connection broke off")
                 self._outage.begins("see the error before")
             self._bypass.begin()
@@ -179,7 +179,7 @@ class MailService:
                 tasks.keep(partial(self._prove, connection, tasks), name="leaders of the broker")
                 tasks.start(self._watch(connection), name="broker connection")
                 tasks.keep(partial(self._follow_for_ever, readers), name="shards to read")
-                tasks.keep(partial(self._keep_up, connection, stream), name="mail upkeep")
+                tasks.keep(partial(self._keep_up, connection, stream), name="upkeep of MAIL")
                 tasks.keep(self._show_posts, name="posts for observers")
                 self._changed.set()
                 self.connected.set()
@@ -259,7 +259,7 @@ class MailService:
                     self._over.set()
                     return
                 guard_at = loop.time() + GUARD_S
-                # Mail that no shard accounts for would go unread: it gets its shard first.
+                # Messages that no shard accounts for would go unread: it gets its shard first.
                 is_accounted_for = not await self._mail.account_for(await connection.waiting())
                 if may_purge and is_accounted_for:
                     purged = await self._purge(connection, stream, low)
@@ -267,7 +267,9 @@ class MailService:
                 self._over.set()
                 return
             except ActorsError as exc:
-                _log.warning("mail upkeep is tried again", extra={"problem": str(exc)})
+                _log.warning(
+                    "upkeep of the stream MAIL is tried again", extra={"problem": str(exc)}
+                )
 
     async def _purge(self, connection: MailConnection, stream: StreamRecord, low: int) -> int:
         """Remove messages that every shard has read; return the sequence below which all was read.
@@ -313,7 +315,7 @@ class ShardReaders:
         for lease, cursor in zip(new, cursors, strict=True):
             scope = self._open[lease.shard, lease.epoch] = TaskScope()
             reading = self._inbound.read(self._connection, lease, cursor)
-            scope.start(reading, name=f"mail of {lease.shard}")
+            scope.start(reading, name=f"messages of {lease.shard}")
         return new
 
     async def close(self) -> None:
@@ -341,13 +343,13 @@ class _Outage:
         self.trouble = trouble or self.trouble
         if self._since is None:
             self._since = asyncio.get_running_loop().time()
-            _log.warning("no broker: mail waits for it", extra={"problem": problem})
+            _log.warning("no broker: messages wait for it", extra={"problem": problem})
 
     def is_refused(self, refusal: ActorsError) -> None:
         """Note that the broker is there, and cannot be used as it is."""
         if (problem := str(refusal)) != self._refusal:
             self._refusal = problem
-            _log.error("the broker cannot be used; mail waits", extra={"problem": problem})
+            _log.error("the broker cannot be used; messages wait", extra={"problem": problem})
         self.begins(problem, refusal)
 
     def ends(self) -> None:

@@ -31,7 +31,7 @@ class StreamRolledBackError(BrokerError):
             return f"{what}: the stream is made anew"
         return (
             f"{what}, and the stream cannot be deleted: {self.problem}. Run `callboard migrate --streams` "
-            "with the admin's login, which makes it anew; until then mail waits"
+            "with the admin's login, which makes it anew; until then messages wait"
         )
 
 
@@ -71,12 +71,12 @@ async def guard_stream(connection: MailConnection, rows: MailStore) -> StreamRec
     }
     if not is_whole:
         _log.warning(
-            "the mail stream is made anew: it, or the database, was rolled back", extra=facts
+            "the stream MAIL is made anew: it, or the database, was rolled back", extra=facts
         )
         raise StreamRolledBackError(state.name)
     _log.error(
-        "the mail stream is not the one that was read: all it holds is read again, and what was "
-        "sent and not received is sent again. Nothing of that is lost; what outsiders published "
+        "the stream MAIL is not the one that was read: all it holds is read again, and what was "
+        "sent and not received is sent again. Nothing of that is lost; what clients published "
         "and no host had read is only as safe as the broker's disk",
         extra=facts,
     )

@@ -81,7 +81,7 @@ class Ending:
         was_running: Whether an execution before this one was broken off.
         sessions: The conversations of the run's agent.
         beginning: Seq of the last entry that says how this execution began.
-        wake: What the run waits for, once it leaves memory.
+        wake: What the run waits for, once it is evicted.
         open_waits: The waits that are rows from then on.
         is_handed_over: It leaves for another host to go on.
         is_dropped: It leaves without writing anything.

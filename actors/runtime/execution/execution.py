@@ -141,17 +141,17 @@ class Execution:
         log.waits_of = waits.rows
 
     def notify_mail(self) -> bool:
-        """The agent has new messages; False when the run is leaving memory and did not see them."""
+        """The agent has new messages; False when the run is being evicted and did not see them."""
         self._waits.notify_mail()
         return self._ending.wake is None
 
     def notify_signals(self) -> bool:
-        """Notify the run of new signals; False if it is leaving memory and did not see them."""
+        """Notify the run of new signals; False if it is being evicted and did not see them."""
         self._waits.notify_signals()
         return self._ending.wake is None
 
     def fail_wait(self, cycle: WaitCycle) -> bool:
-        """Fail a wait that can never end; False if the run is leaving memory and does not see that."""
+        """Fail a wait that can never end; False if the run is being evicted and does not see that."""
         self._waits.fail(cycle.position, wait_cycle_error(cycle))
         return self._ending.wake is None
 
@@ -373,7 +373,7 @@ class Execution:
         self._suspend = loop.call_later(idle_s, self._leave_memory, self._scheduler.live.moves)
 
     def _idle_limit_s(self, idle_s: float, now: float) -> float:
-        """Seconds of idling until the run leaves memory.
+        """Seconds of idling until the run is evicted from memory.
 
         A moment before its time it stays for that, if all that happened is written: once, for should
         the clock stand still, time does not come.

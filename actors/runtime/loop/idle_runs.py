@@ -30,7 +30,7 @@ class IdleRuns:
     """The count of a host's runs that wait in memory.
 
     Args:
-        limit: How many may. A run above that leaves memory at once.
+        limit: How many may. A run above that is evicted at once.
 
     Attributes:
         count: How many do now.
@@ -53,5 +53,5 @@ class IdleRuns:
         return self.count <= limit
 
     def leave(self) -> None:
-        """Note that a run continues or leaves memory. It needs no slot for that."""
+        """Note that a run continues or is evicted. It needs no slot for that."""
         self.count -= 1

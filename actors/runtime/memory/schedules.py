@@ -37,7 +37,7 @@ class InMemorySchedules(ScheduleStore):
         rows: Inboxes and who owns them.
         schedules: The schedules.
         source: The store that is not nudged for what it changes itself.
-        on_fired: Told of messages that were written, before `fire` returns.
+        on_fired: Called with messages that were written, before `fire` returns.
     """
 
     def __init__(

@@ -139,7 +139,7 @@ class ComposedArrivals(_OfParts, MemoryArrivals):
 
 
 class ComposedBacklog(_OfParts, MemoryBacklog):
-    """Mail is read back from the inbox."""
+    """Messages are read back from the inbox."""
 
     @override
     async def pending_mail(

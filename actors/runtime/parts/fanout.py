@@ -49,7 +49,7 @@ class StoreFanout:
 
     Args:
         posts: Of the store whose rows followers have.
-        on_nudge: Told of shards of this host that have followers.
+        on_nudge: Called with shards of this host that have followers.
     """
 
     def __init__(

@@ -193,7 +193,7 @@ class SchedulerView(StoreView):
         if agent is None:
             raise UnknownRunError(run_id)
         payload: JsonValue = wake.model_dump(mode="json") if wake is not None else None
-        # Each run has a sender of its own: whoever leases them decides in which order they begin.
+        # Each run has a sender of its own: the lessee decides in which order they begin.
         message = Message(run_id, agent, payload, f"submit:{run_id}", created_at=self._clock.now())
         new = NewRun(run_id, agent, priority=priority, retry_policy=policy)
         await self._store.arrivals.submit(new, message)

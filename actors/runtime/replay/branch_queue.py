@@ -55,7 +55,7 @@ class BranchQueue:
     def next_hit(self, durable: int) -> Branch | None:
         """Remove and return who goes on with the first entry, if the log is durable up to that.
 
-        An input counts at once: see `BranchScheduler.queue_resume`. Afterwards whoever is first in `hits`
+        An input counts at once: see `BranchScheduler.queue_resume`. Afterwards the first branch in `hits`
         does want to go on.
         """
         hits = self.hits

@@ -94,7 +94,7 @@ class BranchScheduler:
         Raises:
             EffectOutsideScopeError: The current task is not a branch of this run.
             asyncio.CancelledError: The branch is closed or the run cancelled.
-            RunSuspended: The run is leaving memory.
+            RunSuspended: The run is being evicted from memory.
         """
         branch = self._by_task.get(asyncio.current_task())
         if branch is None:

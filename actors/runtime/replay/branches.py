@@ -299,7 +299,7 @@ class OpenGroups:
             self.touch(group)
 
     def touch(self, group: Group) -> None:
-        """Mark a group as changed, so that it is looked at again."""
+        """Mark a group as changed, so that it is checked again."""
         if (place := self._places.get(group)) is not None:
             heapq.heappush(self.due, (-place, group))
 

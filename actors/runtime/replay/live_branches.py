@@ -17,7 +17,7 @@ class LiveBranches:
     """Resumes branches one by one, and counts those that do something.
 
     Args:
-        groups: Told of branches that end before they began.
+        groups: Notified of branches that end before they began.
         on_move: Called when anybody goes on.
 
     Attributes:

@@ -58,7 +58,7 @@ _SESSION_PLACES: Final = (
         "a run that left no turn in the session keeps its log: see `runs sweep`",
     ),
     (
-        "the agent's state, mail and artifacts",
+        "the agent's state, messages and artifacts",
         "they belong to all of its sessions: erase the agent",
     ),
 )
@@ -176,7 +176,7 @@ class Erasing:
                 if not is_session:
                     await self._withdraw_mail(agent)
             if asyncio.get_running_loop().time() > end:
-                problem = f"they were told to stop and are still open after {self.wait_s:g} s"
+                problem = f"they were cancelled and are still open after {self.wait_s:g} s"
                 raise _refusal(what, found, f"{problem}: does a host serve them? Erase again")
             await asyncio.sleep(AGAIN_S)
             found = await erasure.open_runs(what, limit=AT_ONCE)

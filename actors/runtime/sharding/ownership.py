@@ -39,7 +39,7 @@ class Ownership:
         heartbeat_s: Seconds between heartbeats from the event loop; None when leases do not
             expire or another thread sends them and calls `on_report`.
         also_serves: Types whose shards hold no agents; claimed by a host that serves any agent.
-        drain_s: How long executions of a shard that is given back may take to end by themselves.
+        drain_s: How long executions of a shard that is released may take to end by themselves.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Ownership:
         self._recovery.scan_in_background()
 
     def _meet(self, serves: Serves) -> None:
-        """Read anew what this host owned for want of anybody who serves it, and serves itself now."""
+        """Read anew what this host owned because no host served it, and serves itself now."""
         known, self._declared = self._declared or Serves(), serves
         types, agents = set(serves.types) - set(known.types), set(serves.agents) - set(known.agents)
         for lease in self._worker.held.leases:

@@ -24,7 +24,7 @@ POLL_S: Final = 0.1
 """How often a shard that is to be given back is looked at."""
 
 LEAVE_S: Final = UNWIND_LIMIT_S + 5.0
-"""How long executions may take to leave memory once they were asked to."""
+"""How long executions may take until their eviction once they were asked to."""
 
 
 class Rebalancer:
@@ -84,10 +84,10 @@ class Rebalancer:
 
     async def _give(self, leases: Sequence[ShardLease]) -> None:
         await self._release(leases)
-        _log.info("shards were given back", extra={"shards": [lease.shard for lease in leases]})
+        _log.info("shards were released", extra={"shards": [lease.shard for lease in leases]})
 
     async def _drain(self, leases: Sequence[ShardLease]) -> None:
-        """Give each back once nothing executes in it; after a time let what executes leave memory."""
+        """Give each back once nothing executes in it; after a time evict what executes."""
         try:
             left = await self._give_idle(leases, limit_s=self._drain_s)
             leaving = [lease for lease in left if self._tell_to_leave(lease)]

@@ -98,7 +98,7 @@ class Recovery:
     async def scan(self, shards: Sequence[ShardId]) -> None:
         """Read of these shards what no hint may have announced: the backstop of the nudges.
 
-        Mail is read again from where the scan before the last one ended: numbers are drawn before
+        Messages are read again from where the scan before the last one ended: numbers are drawn before
         they commit, and no transaction lives as long as two scans.
         """
         left, self._left = self._left, []
@@ -191,7 +191,7 @@ class Recovery:
             if wake.runs:
                 found += [answer.key for answer in await self._store.reads.answers(run.run_id)]
         except ActorsError:
-            found = list(awaited)  # a replay looks again, and writes nothing when there is none
+            found = list(awaited)  # a replay polls again, and writes nothing when there is none
         is_parked = run.parked is not None
         if any(name in awaited or (is_parked and name.startswith(RESERVED)) for name in found):
             self._intake.signalled(run.run_id, run.agent_id)

@@ -60,7 +60,7 @@ async def forget_agent(
             msg = f"run {total.open_run} of {agent_id} is open: wait for its end, or say --cancel"
             raise ContractError(msg)
         if asyncio.get_running_loop().time() > end:
-            problem = f"run {total.open_run} of {agent_id} was told to stop and is still open"
+            problem = f"run {total.open_run} of {agent_id} was cancelled and is still open"
             raise ContractError(f"{problem} after {wait_s:g} s: does a host serve it? Ask again")
         await asyncio.sleep(AGAIN_S)
     return total

@@ -103,7 +103,7 @@ async def begin_fork(store: RunStore, shard: ShardLease, row: RunRow) -> None:
     Raises:
         LeaseLostError: The shard is not this host's any more.
         ConcurrentAppendError: It was begun already.
-        PersistenceError: The outcome is unknown; look again.
+        PersistenceError: The outcome is unknown; read again.
     """
     point = row.fork
     assert point is not None, "only forks begin like this"

@@ -150,7 +150,7 @@ class Intake:
         if mailbox.run_id is None:
             return
         if mailbox.presumed and mailbox.is_evicted and mailbox.adoption is Adoption.DONE:
-            self._mailboxes.ask(mailbox)  # whether it wants mail is not known
+            self._mailboxes.ask(mailbox)  # whether it wants messages is not known
             return
         execution = self._executing.get(mailbox.run_id)
         if execution is not None and not execution.notify_mail():

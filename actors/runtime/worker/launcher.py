@@ -132,7 +132,7 @@ class Launcher:
             return None  # a cancel has ended it and let the agent go on, or another run holds it
         if not found or found[0].row.status.is_terminal:
             mailbox.free()
-            # Who was told that it ends here looks at its row.
+            # Callers that were notified of its end here read its row.
             self._state.completions.complete(run_id, None)
             return await self.go_on(mailbox, ExecutionResult(None))
         loaded = found[0]

@@ -86,7 +86,7 @@ class Slots(Generic[E]):
         self.held = 0
         """As the store has it; after an answer that was lost, as many as it may have."""
         self._usable = 0
-        """How many of them may be used: fewer than are held while some are given back."""
+        """How many of them may be used: fewer than are held while some are being released."""
         self._share = 0
         self._contended = False
         self._asked = 0
@@ -106,7 +106,7 @@ class Slots(Generic[E]):
         self.used += 1
 
     def release(self, now: float) -> None:
-        """Note that an execution has ended, or left memory: slots above the share are not used again."""
+        """Note that an execution has ended, or was evicted: slots above the share are not used again."""
         self.used -= 1
         self._spare_since = now
         if self._usable > self._share:
@@ -181,13 +181,13 @@ class TokenBucket(Generic[E]):
             self._next_at = 0.0
 
     def due_at(self, now: float) -> float | None:
-        """See `Slots.due_at`. What is not used is given back at once."""
+        """See `Slots.due_at`. What is not used is returned at once."""
         if self._missing > 0:
             return max(self._next_at, now)
         return now if self._missing < 0 else None
 
     def claim(self, now: float) -> int:
-        """Return how many more starts are wanted; below 0: so many are given back."""
+        """Return how many more starts are wanted; below 0: so many are returned."""
         if self._missing > 0 and now < self._next_at:
             return 0
         wanted = self._missing

@@ -72,7 +72,7 @@ class Mailbox:
     capacity: MailboxCapacity = field(default_factory=MailboxCapacity)
     adoption: Adoption = Adoption.DONE
     spilled: bool = False
-    """Mail may wait in the store: no new message is kept before that was read."""
+    """Messages may wait in the store: no new message is kept before that was read."""
     lazy: bool = False
     """Posts may wait in the store that start nothing: whatever else does is given them first."""
     ended: tuple[RunId, ...] = ()
@@ -97,7 +97,7 @@ class Mailbox:
     plain: int = 0
     """How many of them are plain messages."""
     missed: bool = False
-    """Mail waits in the store that is not here."""
+    """Messages wait in the store that are not here."""
     is_reading: bool = False
     """The store is being asked, beside the run that holds the agent."""
     taken: set[int] | None = None
@@ -146,7 +146,7 @@ class Mailbox:
         return self.run_id is not None and arrived.run_id == self.run_id and is_loaded_later
 
     def note_mail(self) -> None:
-        """Mail waits in the store that is not here."""
+        """Messages wait in the store that are not here."""
         self.spilled = self.missed = True
 
     def _index_of(self, arrival: int) -> int:

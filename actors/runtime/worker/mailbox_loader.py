@@ -29,7 +29,7 @@ class MailboxLoader:
     Args:
         store: Has the rows.
         tasks: Where reading beside a run goes on.
-        on_read: Told of a mailbox that was read beside the run that holds it.
+        on_read: Called with a mailbox that was read beside the run that holds it.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class MailboxLoader:
     async def fill(self, mailbox: Mailbox) -> None:
         """Return when the mailbox has enough for a start, or all there is.
 
-        What is read is out of date, and left, once the run that holds the agent left memory.
+        What is read is out of date, and left, once the run that holds the agent was evicted.
 
         Raises:
             PersistenceError: The store could not be read.
@@ -61,13 +61,15 @@ class MailboxLoader:
         """Read while the run that holds the agent goes on, unless that is under way."""
         if not mailbox.is_reading:
             mailbox.is_reading = True
-            self._tasks.start(self._fill_beside(mailbox), name=f"mail of {mailbox.agent_id}")
+            self._tasks.start(self._fill_beside(mailbox), name=f"messages of {mailbox.agent_id}")
 
     async def _fill_beside(self, mailbox: Mailbox) -> None:
         try:
             await self.fill(mailbox)
         except ActorsError as exc:
-            _log.warning("mail is read again", extra={"agent": str(mailbox.agent_id)}, exc_info=exc)
+            _log.warning(
+                "messages are read again", extra={"agent": str(mailbox.agent_id)}, exc_info=exc
+            )
             await asyncio.sleep(READ_AGAIN_S)
         finally:
             mailbox.is_reading = False

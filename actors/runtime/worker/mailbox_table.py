@@ -148,7 +148,7 @@ class MailboxTable:
             return
         mailbox.nudged = mailbox.nudged or mailbox.run_id is None
         if mailbox.holding is Holding.EXECUTING:
-            return  # its run is loaded, or writes, and is told if that is not its turn
+            return  # its run is loaded, or writes, and is notified if that is not its turn
         if mailbox.adoption is Adoption.UNDER_WAY:
             self.sleep({mailbox.shard: {str(agent_id): mailbox.priority}})
         elif mailbox.adoption is Adoption.DONE and mailbox.run_id is None:

@@ -223,7 +223,7 @@ async def _hand_over(executions: Iterable[Execution]) -> None:
 
 
 def _evict(mailbox: Mailbox, then: Then) -> None:
-    """Note that the executed run has left memory, and waits as was written."""
+    """Note that the executed run was evicted, and waits as was written."""
     match then:
         case Suspend(wake):
             mailbox.evict(Holding.SUSPENDED, wake_at=wake.at, wants_mail=wake.message)

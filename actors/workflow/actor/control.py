@@ -28,7 +28,7 @@ class RunControl:
 
     @property
     def is_paused(self) -> bool:
-        """True while somebody has paused the run."""
+        """True while the run is paused."""
         return is_paused(self._decided.state)
 
     async def look(self) -> None:

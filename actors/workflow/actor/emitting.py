@@ -29,7 +29,7 @@ async def emitted(verbs: GraphVerbs, run: RunState, opened: OpenStep) -> EffectO
 
 
 def report(id_: str, key: str, heard: Sequence[str]) -> dict[str, Any]:
-    """Return what is told of an emission."""
+    """Return the report of an emission."""
     return {
         "event_id": id_,
         "wait_key": key,

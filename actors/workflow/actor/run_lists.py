@@ -31,7 +31,7 @@ def flow_of(row: RunRow) -> str:
 
 
 async def run_of_id(lists: ListStore, agent_id: AgentId) -> RunRow | None:
-    """Return the run of the agent of a graph's run, whoever started it; None: there is none."""
+    """Return the run of the agent of a graph's run; None: there is none."""
     return next(iter(await lists.runs(agent=agent_id, limit=1)), None)
 
 

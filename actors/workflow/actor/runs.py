@@ -126,7 +126,7 @@ class FlowRuns:
         )
 
     async def state(self, run_id: RunId) -> RunState:
-        """Return a run as its log tells it.
+        """Return a run as its log has it.
 
         Raises:
             NoSuchRunError: There is none of this id, or it was swept.
@@ -165,7 +165,7 @@ class FlowRuns:
         """Answer an open wait of a run, once; the run goes on where it is executed. Durable when this returns.
 
         Raises:
-            StaleResumeError: It does not wait, waits for another key, or somebody was faster.
+            StaleResumeError: It does not wait, waits for another key, or another call was faster.
             GraphError: It waits for calls of tools, and the answer is about others, or decides nothing.
             NotSerializableError: The path of what is not JSON data in `payload`.
             NoSuchRunError: See `state`.
@@ -236,7 +236,7 @@ class FlowRuns:
         await self._runtime.cancel(run_id, reason=reason)
 
     async def pause_run(self, run_id: RunId, reason: str | None = None) -> None:
-        """Let a run rest until `resume_run`: nothing of it begins any more. Idempotent.
+        """Pause a run until `resume_run`: nothing of it begins any more. Idempotent.
 
         What executes ends first.
         An answer that comes meanwhile is kept for it, and an instant that comes is held.

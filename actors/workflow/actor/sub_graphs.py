@@ -40,7 +40,7 @@ class SubGraphs:
         self._ctx, self._specs = ctx, specs
 
     async def begun(self, run: RunState, opened: OpenStep) -> EffectOutcome:
-        """Start a sub-graph; return the wait for its end, or its id if nobody waits."""
+        """Start a sub-graph; return the wait for its end, or its id if no run waits."""
         payload = opened.effect.payload
         try:
             spec, variables = self._spec_of(payload), child_vars(run, payload)

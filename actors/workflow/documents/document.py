@@ -12,7 +12,7 @@ from actors.workflow.documents.reducers import ReducerName
 
 MOST_NODES: Final = 10_000
 TIMEOUT_MARK: Final = "~"
-"""Ends the name of a node that the compiler adds: it looks if a wait's deadline came."""
+"""Ends the name of a node that the compiler adds: it tests if a wait's deadline came."""
 
 EffectName: TypeAlias = Literal[
     "ask_user",
@@ -49,7 +49,7 @@ MEANINGS: Final = {
 
 NodeName: TypeAlias = Annotated[str, Field(min_length=1, max_length=200, pattern=_NODE)]
 VarPath: TypeAlias = Annotated[str, Field(pattern=_PLACE, max_length=500)]
-"""A place in the vars; dots nest. Names with an underscore in front are the runtime's."""
+"""A path in the vars; dots nest. Names that begin with an underscore are the runtime's."""
 
 
 class _DocumentPart(BaseModel):

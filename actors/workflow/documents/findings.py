@@ -10,7 +10,7 @@ from typing_extensions import override
 from actors.errors import ContractError, Facts
 
 MOST_FINDINGS = 200
-"""A document with more mistakes is told of so many."""
+"""Of more mistakes in a document so many are reported."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,7 +219,7 @@ def end_step(_name: str, _node: EndNode, output: Template) -> Step:
 
     def step(run: RunState, scope: NodeScope) -> StepPlan:
         found = output.value(scope)
-        if scope.branch:  # the loops that it ends begin anew, if the branch comes again
+        if scope.branch:  # the loops that it ends start again, if the branch comes again
             mark = _count_mark(scope.branch)
             for key in [one for one in run.vars[TEMP] if one.endswith(mark)]:
                 del run.vars[TEMP][key]

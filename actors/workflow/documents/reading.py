@@ -36,7 +36,7 @@ _SCALARS: Final = (
 def read_flow(
     source: str | Path | bytes | Mapping[str, Any], *, file: str | None = None
 ) -> FlowDocument:
-    """Return a flow document. The compiler looks at its ways and expressions.
+    """Return a flow document. The compiler checks its ways and expressions.
 
     Raises:
         FlowError: It is none.

@@ -99,7 +99,7 @@ def _read(text: str) -> HoledText | None:
 
 
 def _hole(after: str, text: str) -> tuple[Expression, str]:
-    """Return the expression at the begin of a text, up to the first brace that makes it one, and the rest."""
+    """Return the expression that starts a text, up to the brace that completes it, and the text behind it."""
     end, problem = -1, ExpressionError(text[:60], "${ has no }. Write $${ for the characters ${")
     while (end := after.find("}", end + 1)) >= 0:
         try:

@@ -6,6 +6,6 @@ saves checkpoints.
 - `runtime`: `WorkflowRuntime`, the public class. `scheduler`, `scheduled`: what goes on by itself.
 - `driver`: the loop of one run. `other_runs`: the effects that touch other runs. `handlers`: the host's.
 - `held_run`: a run while a driver holds it. `run_locks`, `wishes`: drivers beside each other.
-- `starting`, `restoring`, `deletion`, `history`: the beginning and the end of runs, and what can be taken away.
+- `starting`, `restoring`, `deletion`, `history`: the start and the end of runs, and what can be exported.
 - `stores`: stores in memory, and stores over others.
 """

@@ -124,7 +124,7 @@ class Driver:
             decided = waits.fell_due(seen, at=self.now())
             assert decided is not None
             held.take_at(path, decided)
-            self._save(held)  # who looks for waiting runs does not find it any more
+            self._save(held)  # a poll for waiting runs does not find it any more
             return True
         if leaf.joins:
             held.take_at(path, joined(spec, seen, at=self.now()))
@@ -166,7 +166,7 @@ class Driver:
             return False
         try:
             return gate is None or bool(gate())
-        except Exception:  # noqa: BLE001 - a host's function: open, and told
+        except Exception:  # noqa: BLE001 - a host's function: open, and reported
             _log.exception("a step gate failed", extra={"run": held.state.run_id})
             return True
 

@@ -1,4 +1,4 @@
-"""Identities of those who act: a name that is the same for the same facts."""
+"""Identities of actors: a name that is the same for the same facts."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class HeldRun:
     def save(self) -> None:
         """Keep records and state.
 
-        A store that can group writes keeps both at once, unless somebody hears of records: they are told of
+        A store that can group writes keeps both at once, unless records have subscribers: these get
         what is durable.
         """
         together = self.groups and self._buffer and not self._is_saved

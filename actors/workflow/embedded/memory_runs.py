@@ -23,7 +23,7 @@ from actors.workflow.memory.spans import SPAN_ID, SPANS, SPANS_PATH, Span, spans
 
 GLOBAL_RUN: Final = "global_memory"
 SESSION_RUN: Final = "session_memory_"
-"""The beginning of the id of the run that holds the memory of a session."""
+"""The prefix of the id of the run that holds the memory of a session."""
 _NODE: Final = "memory"
 """The graph and the node of such a run: nothing is ever called for it."""
 _SAFE: Final = re.compile(r"[A-Za-z0-9_-]{1,160}")
@@ -74,7 +74,7 @@ class MemoryRuns:
         """See `SharedMemory.put`.
 
         Raises:
-            StoreBusyError: Somebody drives that run now, and it is more than memory.
+            StoreBusyError: Another caller drives that run now, and it is more than memory.
         """
 
         def decide(state: RunState) -> Transition | None:

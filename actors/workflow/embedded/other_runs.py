@@ -100,7 +100,7 @@ class RunEffects:
         """Answer all waits for an event; return who was resumed.
 
         Raises:
-            GraphError: The event has no name or no such scope, or the store cannot look for who waits.
+            GraphError: The event has no name or no such scope, or the store cannot list the waiting runs.
         """
         if not isinstance(self.runs, QueryableRunStore):
             raise GraphError("emit_event", "the run store must be a QueryableRunStore")
@@ -140,7 +140,7 @@ class RunEffects:
         return [one for one in found if key in event_keys(one)]
 
     def _names_in_session(self, key: str) -> list[str]:
-        """Return the names of events of this scope that somebody waits for, for who misspelt one."""
+        """Return the names of events of this scope that runs wait for: a hint for a misspelt one."""
         prefix = key.rpartition(":")[0] + ":"
         found = self.runs.list_runs(
             status=RunStatus.WAITING, wait_reason=WaitReason.EVENT, limit=200

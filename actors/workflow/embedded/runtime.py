@@ -160,7 +160,7 @@ class WorkflowRuntime:
     def try_tick(
         self, workflow: WorkflowSpec, run_id: str, max_steps: int = 100
     ) -> RunState | None:
-        """Do what `tick` does; return None at once if somebody else drives the run now."""
+        """Do what `tick` does; return None at once if another caller drives the run now."""
         with suppress(StoreBusyError), self._held(run_id, wait=False) as held:
             return self._driven_on(workflow, held, max_steps, None)
         return None
@@ -176,7 +176,7 @@ class WorkflowRuntime:
         """Answer the wait of a run, once, and go on with it as `tick` does; the answer is durable before.
 
         Raises:
-            StaleResumeError: It does not wait, waits for another key, or somebody was faster. It is as it was.
+            StaleResumeError: It does not wait, waits for another key, or a call was faster. It is unchanged.
             NotSerializableError: The path of what is not JSON data in `payload`.
             NoSuchRunError: See `tick`.
         """
@@ -213,7 +213,7 @@ class WorkflowRuntime:
             return held.state.cloned()
 
     def pause_run(self, run_id: str, reason: str | None = None) -> RunState:
-        """Let a run rest until `resume_run`; an effect that is being executed ends first. Idempotent."""
+        """Pause a run until `resume_run`; an effect that is being executed ends first. Idempotent."""
         return self._wish(run_id, Wish("pause", reason))
 
     def resume_run(self, run_id: str) -> RunState:

@@ -1,4 +1,4 @@
-"""A loop that goes on with runs whose instant has come, and with those that nobody goes on with."""
+"""A loop that goes on with runs whose instant has come, and with those that no other caller drives."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SchedulerStats:
     """Counts since the scheduler was made.
 
     Attributes:
-        poll_cycles: Looks at the store.
+        poll_cycles: Polls of the store.
         runs_resumed: Runs that it went on with.
         runs_failed: Runs at which it failed: they are tried again.
         last_poll_at: ISO 8601 in UTC.
@@ -45,8 +45,8 @@ class Scheduler:
     Args:
         runtime: Its run store must be a `QueryableRunStore`.
         registry: The graphs that it knows; runs of others are left alone.
-        poll_interval_s: Between two looks at the store, in seconds.
-        max_steps: Of one run in one look.
+        poll_interval_s: Between two polls of the store, in seconds.
+        max_steps: Of one run in one poll.
         on_run_resumed: Called with the state of a run that it went on with.
         on_run_failed: Called with the id of a run at which it failed, and the exception.
     """
@@ -128,7 +128,7 @@ class Scheduler:
     ) -> RunState | None:
         """Go on with the run that waits for the end of this one, and with those above it.
 
-        Return its state; None: nobody waits. `child_output` is the source's: the store has it.
+        Return its state; None: no run waits. `child_output` is the source's: the store has it.
         """
         del child_output
         child = self._runtime.get_state(child_run_id)
@@ -176,7 +176,7 @@ class Scheduler:
             state = self._runtime.try_tick(spec, run.run_id, self._max_steps)
         except StaleResumeError:
             return 0
-        except Exception as exc:  # noqa: BLE001 - the loop goes on with others, and tells
+        except Exception as exc:  # noqa: BLE001 - the loop goes on with others, and reports
             _log.exception("a scheduler failed at a run", extra={"run": run.run_id})
             self.stats.runs_failed += 1
             if self._on_failed is not None:

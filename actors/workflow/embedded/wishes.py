@@ -18,19 +18,19 @@ class Wish:
 
 
 class Wishes:
-    """Wishes that nobody granted yet, by run. Those of this process: others wait for the run's lock."""
+    """Wishes that were not granted yet, by run. Those of this process: others wait for the run's lock."""
 
     def __init__(self) -> None:
         self._open: defaultdict[str, list[Wish]] = defaultdict(list)
         self._lock = threading.Lock()
 
     def add(self, run_id: str, wish: Wish) -> None:
-        """Keep a wish until somebody takes it."""
+        """Keep a wish until it is taken."""
         with self._lock:
             self._open[run_id].append(wish)
 
     def take(self, run_id: str) -> list[Wish]:
-        """Return the wishes for a run in order, and forget them."""
+        """Return the wishes for a run in order, and drop them."""
         if run_id not in self._open:
             return []
         with self._lock:

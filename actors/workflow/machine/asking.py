@@ -45,7 +45,7 @@ def asked(
 
 
 def settled(answer: Any) -> Any:
-    """Return what a function gave back; a coroutine is closed, since nobody will await it."""
+    """Return what a function gave back; a coroutine is closed, since it will not be awaited."""
     if inspect.iscoroutine(answer):
         answer.close()
     return answer

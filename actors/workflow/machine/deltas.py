@@ -175,7 +175,7 @@ def _is_deeper(value: Any, limit: int) -> bool:
 
 
 def _metered(variables: dict[str, Any], record: StepRecord) -> dict[str, Any]:
-    """Return the vars with the tokens of the last call of a model, if it told them."""
+    """Return the vars with the tokens of the last call of a model, if it reported them."""
     if (record.effect or {}).get("type") != EffectType.LLM_CALL or not isinstance(
         record.result, dict
     ):

@@ -111,7 +111,7 @@ def _used(limits: Mapping[str, Any], kind: str) -> tuple[int, int, bool]:
 
 
 def _number(value: Any) -> int:
-    """Return a limit or a counter; 0, if vars that anybody may have written have something else there."""
+    """Return a limit or a counter; 0, if vars that any client may have written have something else there."""
     try:
         return max(-_MOST, min(int(value or 0), _MOST))
     except (TypeError, ValueError, OverflowError):

@@ -32,7 +32,7 @@ class LoopWatch:
         return False
 
     def forget(self) -> None:
-        """Begin anew: something happened that may be another the next time."""
+        """Start again: something happened that may be another the next time."""
         self._steps, self._next, self._seen = 0, BEGIN, None
 
     def _picture(self, state: RunState) -> tuple[object, ...]:

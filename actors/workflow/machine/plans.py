@@ -108,7 +108,7 @@ def _check_branches(state: RunState, plan: StepPlan) -> None:
 
 
 def _changed(before: dict[str, Any], after: Any) -> dict[str, Any]:
-    """Return what a node changed, as a delta; only that is looked at and copied.
+    """Return what a node changed, as a delta; only that is read and copied.
 
     Raises:
         NotSerializableError: The path of what is not JSON data.
@@ -123,7 +123,7 @@ def _changed(before: dict[str, Any], after: Any) -> dict[str, Any]:
 
 
 def _clean(path: list[str], value: Any) -> Any:
-    """Return a copy of a value at a path, whose names are looked at, too."""
+    """Return a copy of a value at a path, whose names are checked, too."""
     whole = value
     for name in reversed(path):
         whole = {name: whole}
@@ -183,7 +183,7 @@ def attempt_of(state: RunState, opened: OpenStep, *, at: str) -> StepRecord:
 
 
 def told_to_model(effect: Effect, opened: OpenStep) -> Effect:
-    """Return the effect with what a model's client may tell its provider of the attempt."""
+    """Return the effect with what a model's client may send its provider about the attempt."""
     params = effect.payload.get("params") or {}
     if effect.type is not EffectType.LLM_CALL or not isinstance(params, dict):
         return effect

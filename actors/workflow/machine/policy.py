@@ -21,7 +21,7 @@ class EffectPolicy(Protocol):
 
 
 class DefaultEffectPolicy:
-    """A policy of one attempt of each effect, unless told otherwise; pauses double, up to a limit.
+    """A policy of one attempt of each effect, unless set otherwise; pauses double, up to a limit.
 
     Args:
         default_max_attempts: Of effects that are not named below.

@@ -157,7 +157,7 @@ def told_of_end(after: Transition, *, at: str) -> Transition:
 
 
 def is_paused(state: RunState) -> bool:
-    """Return whether somebody paused the run."""
+    """Return True if the run is paused."""
     return bool(namespace(namespace(state.vars, RUNTIME), CONTROL).get("paused"))
 
 

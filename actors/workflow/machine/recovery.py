@@ -31,7 +31,7 @@ def folded(
 ) -> tuple[RunState, dict[Path, OpenStep]]:
     """Return the state behind all records, and by branch the effects that have begun and have no end.
 
-    A record that the state has in it already, or that somebody else wrote, changes nothing. No node and no
+    A record that the state has in it already, or that another writer wrote, changes nothing. No node and no
     handler is called: a recorded step is applied.
     """
     opened: dict[Path, OpenStep] = {}

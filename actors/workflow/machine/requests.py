@@ -1,4 +1,4 @@
-"""The effects that need no I/O: waits, questions, answers for people, and a look at the vars."""
+"""The effects that need no I/O: waits, questions, answers for people, and reads of the vars."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from actors.workflow.machine.event_keys import key_of_payload
 from actors.workflow.machine.variables import value_at
 
 LONGEST_VALUE: Final = 200_000
-"""Characters of a value that a look at the vars returns."""
+"""Characters of a value that a read of the vars returns."""
 
 
 def outcome_of(run: RunState, opened: OpenStep, at: str) -> EffectOutcome | None:

@@ -35,7 +35,7 @@ def ensure_namespaces(variables: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_callers(names: Iterable[str]) -> None:
-    """Return if whoever starts a run may give vars of these names.
+    """Return True if a caller that starts a run may give vars of these names.
 
     Raises:
         GraphError: One belongs to the runtime.

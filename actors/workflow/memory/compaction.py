@@ -1,6 +1,6 @@
 """MEMORY_COMPACT: old messages become an artifact, and a summary takes their place.
 
-The artifact is kept before anybody is asked for a summary. The messages leave the context by the record of the
+The artifact is kept before a model is asked for a summary. The messages leave the context by the record of the
 effect's result, together with the summary and its span: a run that dies before has them all.
 """
 

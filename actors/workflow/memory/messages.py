@@ -157,7 +157,7 @@ def placed(
         context: The messages that are there.
         pieces: The artifact that messages are of, and the messages.
         placement: ``after_summary``: behind the summary of their artifact, or as ``after_system`` if there is
-            none; ``after_system``: behind the system messages at the beginning; ``end``.
+            none; ``after_system``: behind the system messages at the start; ``end``.
     """
     behind_system = next(
         (at for at, one in enumerate(context) if one.get("role") != "system"), len(context)

@@ -80,7 +80,7 @@ class Memories:
         return self._of(payload.choice("scope", *SCOPES))
 
     def some(self, payload: Payload) -> list[RunState]:
-        """Return the owners of the memories that a request looks through."""
+        """Return the owners of the memories that a request searches."""
         if payload.text("target_run_id") or payload.choice("scope", *SCOPES, ALL) != ALL:
             return [self.one(payload)]
         found = {one.run_id: one for one in map(self._of, SCOPES)}

@@ -9,7 +9,7 @@ from actors.kernel.workflow.drawn import normalize_utc_iso
 from actors.kernel.workflow.errors import GraphError
 
 _OWN_TAG: Final = "kind"
-"""A tag that says what an artifact is: nobody else sets it."""
+"""A tag for the kind of an artifact: no other code sets it."""
 
 
 class Payload:
@@ -90,7 +90,7 @@ class Payload:
         return {name: values[0] for name, values in found.items() if name != _OWN_TAG}
 
     def wanted_tags(self) -> dict[str, tuple[str, ...]]:
-        """Return the tags to look for: each has one value, or a list of which one is enough."""
+        """Return the tags to search for: each has one value, or a list of which one is enough."""
         found = self._data.get("tags")
         if not isinstance(found, dict | None):
             raise self.wrong("tags", "is no object of texts")

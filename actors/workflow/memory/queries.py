@@ -46,7 +46,7 @@ class Effort:
         spans: The most spans.
         messages: The most messages.
         deep: Whether artifacts are read for words that the index does not have.
-        hops: How many neighbours in time are told with each span.
+        hops: How many neighbours in time are returned with each span.
         warnings: What was lowered.
     """
 

@@ -16,7 +16,7 @@ UNKNOWN = "unknown"
 def rehydrated(request: MemoryRequest) -> EffectOutcome:
     """Put what spans hold into the context of the run: each message once, in the order of the spans.
 
-    A span that is not there is told in ``artifacts``, and the others are put in.
+    A span that is not there is reported in ``artifacts``, and the others are put in.
     """
     run, payload, archive = request.run, request.payload, request.archive
     wanted = payload.names("span_ids", "span_id")

@@ -70,7 +70,7 @@ class SpanFilter:
     locations: Collection[str] = ()
 
     def fits(self, span: Span) -> bool:
-        """Return whether this span is looked for."""
+        """Return True if the query matches this span."""
         own = span.get("tags") if isinstance(span.get("tags"), dict) else {}
         place = span.get("location") or (own or {}).get("location")
         return (

@@ -137,7 +137,7 @@ def _check_circles(drawing: Drawing, findings: FindingList) -> None:
 def check_bodies(drawing: Drawing, findings: FindingList) -> None:
     """Note wires of execution out of the body of a loop, back to the loop or before it.
 
-    The end of the body leads to the loop by itself; such a wire would begin it anew for ever.
+    The end of the body leads to the loop by itself; such a wire would start it again for ever.
     """
     ways: dict[str, list[DrawnWire]] = defaultdict(list)
     for wire in drawing.wires:

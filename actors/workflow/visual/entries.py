@@ -22,7 +22,7 @@ _AGAIN: Final = "Connect the edges anew, or save the flow again"
 def with_routes(drawing: Drawing, findings: FindingList) -> Drawing:
     """Return the drawing with the values by route of pins as nodes ``path_mux``.
 
-    The wires into a node that has such pins get the numbers of their routes. Whoever goes along one keeps its
+    The wires into a node that has such pins get the numbers of their routes. A pass along one keeps its
     number in the run's vars; the ``path_mux`` of a pin has an input for each route, and one for all others.
     """
     ways: dict[str, list[DrawnWire]] = defaultdict(list)

@@ -95,7 +95,7 @@ class FlowState:
         self.frames.leave_branch()
 
     def outputs(self, node: str) -> dict[str, Any] | None:
-        """Return the outputs of a node that was executed; None: it was not, or nobody reads them."""
+        """Return the outputs of a node that was executed; None: it was not, or no node reads them."""
         found = self._kept.get("outputs", {}).get(node)
         return found if isinstance(found, dict) else None
 

@@ -56,7 +56,7 @@ class FrameStack:
         self._leave(forks[-1] + 1 if forks else 0)
 
     def count(self, node: str, most: int) -> int | None:
-        """Count a pass of a limit; None: it is reached, and the count begins anew.
+        """Count a pass of a limit; None: it is reached, and the count starts again.
 
         A count belongs to the pass of the loops that the run is within.
         """

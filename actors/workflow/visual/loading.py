@@ -1,4 +1,4 @@
-"""Loading flows of either kind: flow documents, and VisualFlow JSON; they are told apart by their content."""
+"""Loading flows of either kind: flow documents, and VisualFlow JSON; their content distinguishes them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def compile_visualflow_tree(
 
     Args:
         root_id: The flow to begin with; None: the first one.
-        flows_by_id: The flows; references to others are left to whoever runs the graphs.
+        flows_by_id: The flows; references to others are left to the runtime of the graphs.
 
     Raises:
         FlowError: All mistakes of the first flow that has some, or there is no flow `root_id`.

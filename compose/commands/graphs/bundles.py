@@ -32,7 +32,7 @@ async def export(
     """Write a run of a flow as a bundle: its state, its ledger, and those of the runs below it, as JSON.
 
     Also of one that has not ended. Content is included: treat it like the database. With `--json` what was
-    written is told as JSON on standard error.
+    written is printed as JSON on standard error.
 
     Examples:
     `callboard graphs export 0f3c… -o run.json`;
@@ -70,10 +70,10 @@ async def import_run(
     tenant: OwnerOpt = DEFAULT_TENANT,
     target: Target = HERE,
 ) -> int:
-    """Begin a new run of an app with the state of a bundle, and print its id. Its open wait is opened anew.
+    """Begin a new run of an app with the state of a bundle, and print its id. Its open wait is opened again.
 
     Before, the whole file is checked: the chains of its ledgers, and that the records of each run lead to its
-    state. The new run has a ledger of its own. A run that has ended cannot go on; `--check` looks at it.
+    state. The new run has a ledger of its own. A run that has ended cannot go on; `--check` verifies it.
 
     Examples: `callboard graphs import billing run.json --id r-8`;
     `callboard graphs import billing run.json --check`

@@ -1,4 +1,4 @@
-"""`callboard graphs start|resume|emit|cancel`: telling runs of flows what to do."""
+"""`callboard graphs start|resume|emit|cancel`: orders to runs of flows."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from compose.commands.output import print_json
 
 
 async def pause(run: opt.RunIdArg, /, *, reason: str | None = None, target: Target = HERE) -> int:
-    """Let a run of a flow rest between two of its steps, until `resume-run`.
+    """Pause a run of a flow between two of its steps, until `resume-run`.
 
     An effect that executes ends first. Answers that come meanwhile are kept, instants are held.
 
@@ -30,7 +30,7 @@ async def pause(run: opt.RunIdArg, /, *, reason: str | None = None, target: Targ
     """
     async with open_graph_run(target, run) as (_, runs, row):
         await runs.pause_run(row.run_id, reason)
-    return target.tell({"run": run, "paused": True}, f"asked {run} to rest")
+    return target.tell({"run": run, "paused": True}, f"asked {run} to pause")
 
 
 async def resume_run(run: opt.RunIdArg, /, *, target: Target = HERE) -> int:
@@ -55,7 +55,7 @@ async def steer(run: opt.RunIdArg, message: str, /, *, target: Target = HERE) ->
     """
     async with open_graph_run(target, run) as (_, runs, row):
         await runs.steer(row.run_id, message)
-    return target.tell({"run": run, "message": message}, f"told {run}")
+    return target.tell({"run": run, "message": message}, f"steered {run}")
 
 
 async def limits(
@@ -105,7 +105,7 @@ async def restore(
     tenant: OwnerOpt = DEFAULT_TENANT,
     target: Target = HERE,
 ) -> int:
-    """Begin a new run with the state of a snapshot, and print its id. Its open wait is opened anew.
+    """Begin a new run with the state of a snapshot, and print its id. Its open wait is opened again.
 
     Example: `callboard graphs restore billing @payment.json --id r-8`
 

@@ -1,1 +1,1 @@
-"""Commands that look and change nothing, but `agents forget`: agents, sessions, traces, traffic, exports."""
+"""Commands that only read, but for `agents forget`: agents, sessions, traces, traffic, exports."""

@@ -1,4 +1,4 @@
-"""`callboard agents list|inbox|state|forget` and `callboard hosts`: who has something to do, and why not."""
+"""`callboard agents list|inbox|state|forget` and `callboard hosts`: agents with work, and their waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compose.commands.output import ago, picked, print_json, short
 from compose.commands.terminal import print_table
 
 MOST: Final = 10_000
-"""Agents of one type that nobody serves are looked through up to so many."""
+"""Of a type without a host at most so many agents are read."""
 
 
 async def list_agents(
@@ -29,7 +29,7 @@ async def list_agents(
     limit: opt.LimitOpt = 50,
     target: Target = HERE,
 ) -> None:
-    """List agents that have mail or an open run, and what they wait for.
+    """List agents that have messages or an open run, and what they wait for.
 
     Examples:
     `callboard agents list --type desk`;
@@ -64,7 +64,7 @@ async def list_agents(
         "agent=agent_id reason pending oldest_at queued run=run_id status parked wake_at owner",
         ("agent", "waits for", "messages", "oldest", "queued runs", "run", "owner"),
         _row,
-        empty="no agent has mail or an open run",
+        empty="no agent has messages or an open run",
     )
 
 
@@ -90,7 +90,7 @@ def _reason(row: AgentRow) -> str:
         "back-off": f"a retry {ago(row.wake_at)}",
         "unserved": "a host that serves it",
         "unowned": "a host to take it over",
-        "queued": "a free place",
+        "queued": "a free slot",
     }
     return words.get(row.reason, row.reason)
 
@@ -141,10 +141,10 @@ async def forget(
     wait: opt.Seconds = 30.0,
     target: Target = HERE,
 ) -> int:
-    """Take away for good what an agent has and had: state, follows, mail, dead letters, ended runs.
+    """Delete for good what an agent has and had: state, follows, messages, dead letters, ended runs.
 
     Refused while a run of it is open. Ids of its messages stay for 8 days, as hashes, so that none is
-    handled again; so do schedules that send to it, answers that others have of it, and mail on its way.
+    handled again; so do schedules that send to it, answers that others have of it, and messages on their way.
 
     Examples: `callboard agents forget desk/main`; `callboard agents forget desk/main --cancel`
 
@@ -177,7 +177,7 @@ async def hosts(*, target: Target = HERE) -> None:
         _host_to_json,
         ("host", "serves", "shards", "heard of", "expires in"),
         _host_row,
-        empty="no host lives: start one with `callboard host MODULE:NAME`",
+        empty="no host is alive: start one with `callboard host MODULE:NAME`",
     )
 
 

@@ -30,7 +30,7 @@ async def describe(
     json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> int:
-    """Describe agents for those who write to them: what they take, give, follow and may call.
+    """Describe agents for their clients: what they take, give, follow and may call.
 
     Needs no server: nothing is served, no agent runs. `--json` without a format is `json-schema`.
 

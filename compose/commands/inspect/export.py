@@ -43,7 +43,7 @@ async def export(
 
     The content of messages, results and errors is in it: treat it like the database. So are the turns that
     its model calls saw or added, as far as the runtime's store still keeps them: `callboard history show
-    AGENT --file FILE` prints them. With `--json` what was written is told as JSON on standard error.
+    AGENT --file FILE` prints them. With `--json` a summary is printed as JSON on standard error.
 
     Examples:
     `callboard export 0f3c… > run.jsonl`;
@@ -92,7 +92,7 @@ async def replay(
 
     Needs no server. What effects gave is served from the log; nothing is executed outside: no step,
     no tool, no model call, no message. The code between them runs, and middleware. Any version of an
-    agent is tried, so this tells before a deployment whether open runs survive it. Exit code 1 when a
+    agent is tried, so this shows before a deployment whether open runs survive it. Exit code 1 when a
     run does not do what its log says.
 
     Examples:

@@ -26,7 +26,7 @@ from compose.tools.export import read_export
 from compose.tools.history import turn_to_json, turns_of
 
 SHOWN: Final = 50
-"""Turns that `show` prints if it is not told how many."""
+"""Turns that `show` prints by default."""
 ROLE_STYLES: Final = {"user": "bold cyan", "assistant": "bold green", "tool": "bold magenta"}
 
 
@@ -73,7 +73,7 @@ async def show(
     file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     target: Target = HERE,
 ) -> None:
-    """Print the turns of a session: who said what, when, in which run; without options the newest 50.
+    """Print the turns of a session: author, text, time and run of each; without options the newest 50.
 
     Calls of tools and their results are cut to 100 characters. Message content is shown: treat it like
     the database.
@@ -89,9 +89,9 @@ async def show(
     session
         The session, as `callboard history list` names it.
     limit
-        At most so many turns, from the beginning or from --offset.
+        At most so many turns, from the start or from --offset.
     offset
-        Leave out so many turns at the beginning.
+        Leave out so many turns at the start.
     last
         Only so many turns at the end.
     full
@@ -101,7 +101,7 @@ async def show(
         No server is needed.
     """
     if last is not None and (limit is not None or offset is not None):
-        msg = "--last counts from the end, --offset and --limit from the beginning: give one kind"
+        msg = "--last counts from the end, --offset and --limit from the start: give one kind"
         raise ContractError(msg)
 
     def page(count: int) -> tuple[int, int]:
@@ -200,7 +200,7 @@ async def export(
     Each line has ordinal, id, run, parent, tokens, at and message. `ChatMessage.model_validate` makes of
     `message` what `HistoryProvider.append_many` takes, so that any history can read the file again; one
     that has a turn already drops it. Message content is included: treat it like the database. With
-    `--json` what was written is told as JSON on standard error.
+    `--json` a summary is printed as JSON on standard error.
 
     Examples:
     `callboard history export helper/main --session main > main.jsonl`;

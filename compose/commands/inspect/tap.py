@@ -37,7 +37,7 @@ async def tap(
     seconds: Seconds | None = None,
     target: NatsTarget = BROKER,
 ) -> int:
-    """Watch live traffic: mail, posts, signals, questions, dead letters, tokens; one line each.
+    """Watch live traffic: messages, posts, signals, questions, dead letters, tokens; one line each.
 
     Nothing is disturbed, and nothing that was before is shown. What agents of one host say to each
     other may skip the broker (CALLBOARD_LOCAL_DELIVERY). Content is shown with `--body` only. The user

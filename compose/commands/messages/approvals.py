@@ -11,7 +11,7 @@ from actors.kernel.runtime.communication import ApprovalRequest
 from compose.commands.options import HERE, LimitOpt, Target
 from compose.commands.output import ago
 
-ApprovalArg = Annotated[str, Parameter(help="Its id, or the beginning of it.")]
+ApprovalArg = Annotated[str, Parameter(help="Its id, or a prefix of it.")]
 ByOpt = Annotated[str | None, Parameter(help="Who decides; the user's name when left out.")]
 CommentOpt = Annotated[str, Parameter(help="Kept in the run's log.")]
 
@@ -50,7 +50,7 @@ async def approve(
 async def deny(
     approval: ApprovalArg, /, *, by: ByOpt = None, comment: CommentOpt = "", target: Target = HERE
 ) -> int:
-    """Refuse: the run goes on and is told so.
+    """Refuse: the run goes on and gets the refusal.
 
     Example: `callboard approvals deny 3f2a --by Kim`
     """

@@ -77,7 +77,7 @@ class StillOpenError(Facts, ActorsError):
 
     text = (
         "run {run_id} has not ended within {waited_s:g} s and goes on; "
-        "look at it with: callboard runs show {run_id}"
+        "see it with: callboard runs show {run_id}"
     )
     run_id: str
     waited_s: float
@@ -131,7 +131,7 @@ async def ask(  # noqa: PLR0913 - each is an option
     nats_url
         nats://user:password@host:port of the broker. [env: CALLBOARD_NATS_URL]
     publisher
-        Who asks, through the gateway: the agent sees the sender ext:PUBLISHER.
+        Name of the external client at the gateway: the agent sees the sender ext:PUBLISHER.
     """
     if not 0 < timeout_s <= MAX_TIMEOUT_S:
         raise ContractError(f"--timeout {timeout_s:g}: give 0 to {MAX_TIMEOUT_S:g} seconds")
@@ -171,7 +171,7 @@ def _asks_the_broker(nats_url: str | None, target: Target) -> bool:
 
 
 def _gateway(broker: NatsTarget, tenant: str, publisher: str, timeout_s: float) -> ActorClient:
-    from broker.client import ActorClient  # noqa: PLC0415 - who asks the database needs none
+    from broker.client import ActorClient  # noqa: PLC0415 - a caller of the database needs none
     from compose.assembly.nats import nats_server  # noqa: PLC0415
 
     url, settings = broker.found()

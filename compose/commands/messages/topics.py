@@ -31,7 +31,7 @@ async def publish(
 ) -> int:
     """Publish to a topic: every agent that follows it now gets the message once.
 
-    The post is durable when the command ends; hosts bring it to the followers. That nobody follows
+    The post is durable when the command ends; hosts deliver it to the followers. No follower
     is no error.
 
     Examples:
@@ -43,7 +43,7 @@ async def publish(
     message
         As JSON; - reads it from standard input, @FILE from a file.
     message_id
-        Publishing the same id to the same topic again reaches nobody twice.
+        Publishing the same id to the same topic again reaches no follower twice.
     """
     found = topic_of(topic, DEFAULT_TENANT)
     post = Message.of(found, parse_json(message, what="the message"), id=message_id)
@@ -107,7 +107,7 @@ async def followers(topic: TopicArg, /, *, limit: LimitOpt = 50, target: Target 
         _subscription_to_json,
         ("agent", "mode"),
         lambda one: (one.follower, one.mode),
-        empty=f"nobody follows {found}",
+        empty=f"no agent follows {found}",
     )
 
 

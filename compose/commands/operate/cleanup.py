@@ -62,7 +62,7 @@ async def artifacts(
     include_all
         Also ordinary artifacts.
     max_bytes
-        Only so many, the oldest first, that the rest of these kinds has at most so many bytes.
+        Only so many, the oldest first, that the remaining ones of these kinds have at most so many bytes.
     """
     age = _age(older_than)
     async with target.client() as runtime:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MOST: Final = 10_000
 PAGE: Final = 500
-"""Letters that are written to a file before they are forgotten, at once."""
+"""Dead letters of one batch: written to a file, then deleted."""
 
 
 AgentOpt = Annotated[str | None, Parameter(help="With --all: only those of this agent.")]
@@ -116,10 +116,10 @@ async def redrive(
     agent: AgentOpt = None,
     target: Target = HERE,
 ) -> int:
-    """Give dead letters back to their agents as new messages; each letter once.
+    """Send dead letters to their agents again as new messages; each dead letter once.
 
-    A run that failed on several messages has a letter of each. Either its letters are given back, or the
-    run is started again with all of them (`runs redrive`): what comes second is refused.
+    A run that failed on several messages has a dead letter of each. Either these are sent again, or
+    the run is started again with all of them (`runs redrive`): the second command is refused.
 
     Examples: `callboard dlq redrive 3 4`;
     `callboard dlq redrive --all --agent desk/main`
@@ -147,10 +147,10 @@ async def discard(
     agent: AgentOpt = None,
     target: Target = HERE,
 ) -> int:
-    """Write dead letters to a file, one JSON object a line, and forget them then.
+    """Write dead letters to a file, one JSON object a line, then delete them.
 
-    Nothing is forgotten before the file is on the disk. Who is broken off in between has both, and
-    starts again with another file.
+    Nothing is deleted before the file is on the disk. If the command dies in between, both are there:
+    call it again with another file.
 
     Examples:
     `callboard dlq discard 3 4 --export letters.jsonl`;
@@ -159,7 +159,7 @@ async def discard(
     Parameters
     ----------
     export
-        A new file for the letters.
+        A new file for the dead letters.
     every
         All of them.
     """
@@ -186,13 +186,13 @@ async def discard(
 def _chosen(
     verb: str, ids: Sequence[int] | None, agent: str | None, *, every: bool
 ) -> AgentId | None:
-    """Return whose letters `--all` means.
+    """Return the agent whose dead letters `--all` means; None: all agents.
 
     Raises:
-        ContractError: Letters are named and meant all at once, or neither.
+        ContractError: Both numbers and `--all` are given, or neither.
     """
     if bool(ids) == every:
-        raise ContractError(f"name the dead letters to {verb}, or say --all")
+        raise ContractError(f"name the dead letters to {verb}, or give --all")
     if agent is not None and not every:
         raise ContractError("--agent goes with --all")
     return AgentId.parse(agent) if agent is not None else None
@@ -201,7 +201,7 @@ def _chosen(
 async def _named(
     runtime: Runtime, ids: Sequence[int] | None, agent: AgentId | None, limit: int
 ) -> list[DeadLetter]:
-    """Return the letters of these numbers, or else the newest of the agent, or of all."""
+    """Return the dead letters of these numbers, or else the newest of the agent, or of all."""
     if ids:
         return await _known(runtime, ids)
     return await runtime.store.lists.dead_letters(agent=agent, limit=limit)
@@ -209,7 +209,7 @@ async def _named(
 
 def _new_file(path: Path) -> TextIO:
     try:
-        # Letters hold what outsiders have sent: nobody else reads them.
+        # Dead letters hold what external clients have sent: no other user may read them.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise ContractError(f"--export {path}: the file is there already; name a new one") from None

@@ -21,11 +21,11 @@ _MARKS: dict[Level, str] = {"ok": "✓", "note": "·", "wrong": "✗"}
 
 
 async def doctor(*, target: Target = HERE) -> int:
-    """Look at the servers, the hosts and what waits; exit with 1 when something needs you.
+    """Check the servers, the hosts and what waits; exit with 1 when something needs you.
 
     PostgreSQL: server version, durability (fsync, synchronous_commit), clock, encryption, whether the
     role is a superuser, schema version, hosts alive, shards without an owner, types with waiting runs
-    or messages that nobody serves, parked runs, dead letters. NATS, where CALLBOARD_NATS_URL names
+    or messages that no host serves, parked runs, dead letters. NATS, where CALLBOARD_NATS_URL names
     one: version, whether it wants a login, JetStream, sync_interval, the configuration of the
     streams, consumers. Redis, where CALLBOARD_REDIS_URL names one: version, eviction, persistence.
     The bucket or folder of CALLBOARD_ARTIFACTS: whether it answers. Changes nothing.

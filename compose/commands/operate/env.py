@@ -25,7 +25,7 @@ async def env(*, data: Path | None = None, json: Flag = False, debug: DebugFlag 
     """Print the URLs of a folder's running servers as lines for a shell.
 
     `callboard dev` and `callboard host --data DIR` run NATS, PostgreSQL and Valkey on free ports of
-    127.0.0.1. Whoever evaluates these lines reaches the same ones: other hosts, `callboard` itself,
+    127.0.0.1. A shell that evaluates these lines reaches the same ones: other hosts, `callboard` itself,
     and services in any language. The URLs hold passwords.
 
     Examples:

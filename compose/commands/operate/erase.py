@@ -32,9 +32,9 @@ async def erase(  # noqa: PLR0913 - the parts of a request, and how it is done
 ) -> int:
     """Remove for good what is kept of a tenant, an agent, one of its sessions, or a subject.
 
-    Conversations, task boards, files, artifacts, documents, entities, state, mail, and logs of ended runs
+    Conversations, task boards, files, artifacts, documents, entities, state, messages, logs of ended runs
     go in small batches. Refused while a run is open that holds them. If it dies half-way, call it again.
-    Totals of usage stay. It ends with the places that it does not reach, and until when they have it.
+    Totals of usage stay. It prints the locations that it does not reach, and until when they have it.
 
     Examples:
     `callboard erase --tenant acme --agent desk/anna --dry-run`;
@@ -90,13 +90,13 @@ def _ask(tenant: str, agent: AgentId | None, session: str | None, about: str | N
     """Return if a person agrees.
 
     Raises:
-        ContractError: Nobody can be asked, or they do not agree.
+        ContractError: There is no terminal to ask at, or the user does not agree.
     """
     parts = (("tenant", tenant), ("agent", agent), ("session", session), ("about", about))
     what = ", ".join(f"{name} {value}" for name, value in parts if value is not None)
     remedy = f"look with --dry-run, then say --yes to erase {what} for good"
     if not sys.stdin.isatty():
-        raise ContractError(f"nobody can be asked here: {remedy}")
+        raise ContractError(f"there is no terminal to ask at: {remedy}")
     sys.stderr.write(visible(f"Erase {what} for good? Type the tenant's name: "))
     sys.stderr.flush()
     if sys.stdin.readline().strip() != tenant:

@@ -113,7 +113,7 @@ async def drop(store: Store, name: str, /, *, tenant: str, target: Target = HERE
 
 @asynccontextmanager
 async def _opened(target: Target) -> AsyncIterator[SearchIndexes]:
-    # The driver is loaded when there is somebody to connect to.
+    # The driver is loaded when there is a server to connect to.
     from persistence.postgres.opening_stores import open_search_indexes  # noqa: PLC0415
 
     async with (

@@ -74,7 +74,7 @@ async def set_limit(
 
 
 async def delete_limit(scope: str, /, *, target: Target = HERE) -> int:
-    """Take the limit of a scope away; whoever waited for it goes on.
+    """Delete the limit of a scope; runs that waited for it go on.
 
     Example: `callboard limits delete type:desk`
 

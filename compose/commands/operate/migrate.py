@@ -33,7 +33,7 @@ async def migrate(*, streams: Flag = False, target: Target = HERE) -> None:
     Parameters
     ----------
     streams
-        Also make the streams, set their settings right, and make MAIL anew where it or the database was
+        Also make the streams, set their settings right, and recreate MAIL if it or the database was
         rolled back, in the NATS that CALLBOARD_NATS_URL names. Waits CALLBOARD_START_WAIT_S for it.
     """
     async with target.server() as (url, settings):

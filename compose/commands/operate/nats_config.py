@@ -52,8 +52,8 @@ async def nats_config(
     namespace
         Goes before every subject and stream. [env: CALLBOARD_NAMESPACE]
     hosts_make_streams
-        Let hosts make and change streams, and not the admin alone, by `callboard migrate --streams`. Who has
-        a host's login can then have the server publish as anybody.
+        Let hosts make and change streams, and not the admin alone, by `callboard migrate --streams`. A host's
+        login can then have the server publish as any user.
     json
         Print the users with their permissions as JSON, and the configuration as a text in it.
     """

@@ -40,8 +40,8 @@ async def create(  # noqa: PLR0913 - they are what a schedule is
 ) -> None:
     """Have an agent sent a message, or a flow started, by a cron expression, at an instant, or after a delay.
 
-    The same call again changes nothing; other values for a name that is there are refused, or take
-    its place with `--replace`. A time of day that a change of the clock leaves out fires once, at
+    The same call again changes nothing; other values for a name that is there are refused, or
+    replace it with `--replace`. A time of day that a change of the clock leaves out fires once, at
     the next instant there is; one that comes twice fires the first time.
 
     Examples:
@@ -57,7 +57,7 @@ async def create(  # noqa: PLR0913 - they are what a schedule is
     payload
         The message as JSON; - reads it from standard input.
     flow
-        APP/FLOW, in place of an agent: each tick starts a run of this flow.
+        APP/FLOW, instead of an agent: each tick starts a run of this flow.
     variables
         What these runs begin with, a JSON object; - reads it from standard input, @FILE from a file.
     tenant
@@ -73,7 +73,7 @@ async def create(  # noqa: PLR0913 - they are what a schedule is
     catch_up
         After an outage: one message for all ticks that were missed, or one for each.
     replace
-        Take these values in place of those that are there.
+        Replace the values that are there.
     """
     instant = None if at is None else _instant(at)
     when: dict[str, Any] = {"cron": cron, "timezone": timezone, "at": instant, "delay_s": delay_s}
@@ -173,7 +173,7 @@ async def trigger(
 async def delete(
     name: NameArg, /, *, tenant: TenantOpt = DEFAULT_TENANT, target: Target = HERE
 ) -> int:
-    """Forget a schedule; messages it has sent stay.
+    """Delete a schedule; messages it has sent stay.
 
     Example: `callboard schedules delete report`
     """

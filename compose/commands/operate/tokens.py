@@ -36,7 +36,7 @@ async def create(
 ) -> int:
     """Make a token of the API, and print it: it is shown this once, and kept nowhere.
 
-    The token alone is the line on stdout; what it may is told on stderr.
+    The token alone is the line on stdout; its scopes are printed on stderr.
 
     Examples:
     `callboard tokens create ada --scope sessions:own --expires 90d`;
@@ -55,7 +55,7 @@ async def create(
     scope
         What the token is for: sessions:own (its principal's sessions, by default), sessions:all (all of the
         tenant), operate (any run and agent of the tenant), cleanup (of the sessions that it sees), flows:run
-        (runs of flows of the tenant), flows:operate (stop these).
+        (runs of flows of the tenant), flows:operate (stop these), flows:install (install and remove flows).
     expires
         A span such as 90d, after which it is of no use; without end, if left out.
     """

@@ -1,4 +1,4 @@
-"""`callboard runs retry|fork|redrive`: runs that go on at once, once more from an entry, or anew."""
+"""`callboard runs retry|fork|redrive`: runs that go on now, again from an entry, or from the start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def retry(run: RunIdArg, /, *, target: Target = HERE) -> int:
     """Let a run that failed, is parked or waits for its next attempt go on now.
 
     A run that failed for good gets a new run with the same messages (as `runs redrive`); a parked one
-    starts anew; one that waits for a retry does not wait any longer. An effect in doubt has to be
+    starts again; one that waits for a retry does not wait any longer. An effect in doubt has to be
     decided with `runs resolve`.
 
     Example: `callboard runs retry 0f3c…`
@@ -69,7 +69,7 @@ async def fork(run: RunIdArg, /, *, at: Seq, copy: Count = 0, target: Target = H
     """Start a new run that goes on from an entry of another one's log; print its id.
 
     What is recorded up to that entry is replayed and happens no second time. All behind it is executed
-    anew. The other run stays as it is; the agent's state is what it is now. If the agent has an open
+    again. The other run stays as it is; the agent's state is what it is now. If the agent has an open
     run, the fork waits for its agent. Not possible behind the run's end, inside of an effect or a
     question, and while a child is open.
 
@@ -93,8 +93,8 @@ async def redrive(*runs: str, every: AllFlag = False, target: Target = HERE) -> 
     """Start the work of dead runs again: each gets a new run with the same messages.
 
     A dead run is one that failed for good. Its log stays as it is. Redriving it twice starts one run;
-    to try again after that, redrive the new one. Its dead letters go with it. When one of them was given
-    back by `dlq redrive` the run is not redriven, its work would be done twice: give back the others, too.
+    to try again after that, redrive the new one. Its dead letters go with it. If one of them was sent
+    again by `dlq redrive` the run is not redriven: its work would be done twice. Redrive the others, too.
 
     Examples:
     `callboard runs redrive 0f3c…`;

@@ -63,7 +63,7 @@ async def _watching(target: Target) -> AsyncIterator[Runtime]:
 async def _until_now(
     row: RunRow, stream: AsyncGenerator[RunEvent, None]
 ) -> AsyncGenerator[RunEvent, None]:
-    """Yield the events up to where the log ended when we looked."""
+    """Yield the events up to the end of the log at the time of the read."""
     async with aclosing(stream) as found:
         if row.last_seq < 0 and not row.status.is_terminal:
             return

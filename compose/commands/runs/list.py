@@ -142,7 +142,7 @@ def waits_text(row: RunRow) -> str:
     if row.parked:
         return "an operator"
     if row.status is RunStatus.PENDING:
-        return f"a retry {ago(row.wake_at)}" if row.wake_at is not None else "its turn"
+        return f"a retry {ago(row.wake_at)}" if row.wake_at is not None else "its agent"
     wake = row.wake
     if wake is None:
         return ""
@@ -272,7 +272,7 @@ def open_effects(entries: Iterable[RunLogEntry]) -> list[OpenEffect]:
 
 
 def in_doubt(row: RunRow, opened: Iterable[OpenEffect]) -> list[OpenEffect]:
-    """Return those of which nobody knows whether they happened; none while the run executes."""
+    """Return the effects whose outcome is unknown; none while the run executes."""
     if row.parked != "in_doubt":
         return []
     return [one for one in opened if one.mode == "at_most_once"]

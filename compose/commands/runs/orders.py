@@ -1,4 +1,4 @@
-"""`callboard runs cancel|signal|resolve|sweep`: telling runs what to do, and taking old ones away."""
+"""`callboard runs cancel|signal|resolve|sweep`: orders to runs, and removal of old ones."""
 
 from __future__ import annotations
 
@@ -164,11 +164,11 @@ async def resolve(
     An at-most-once effect that was begun before a crash may or may not have happened. Find out, then
     say so: `--value` (it happened, this is what it returned), `--retry` (it did not: execute it now)
     or `--fail` (let it raise EffectError in the agent's code). POSITION is what
-    `callboard runs show RUN` names; `-` starts a run anew that is parked for another reason.
+    `callboard runs show RUN` names; `-` starts again a run that is parked for another reason.
 
     A decision counts for one doubt, once. A second, other one is refused, and so is one that comes when
     the run is not at that any more; the same again changes nothing. With `--seq`, as `runs show` prints
-    it, that holds from the moment you looked, else from the moment of the command.
+    it, that holds from the moment of that output, else from the moment of the command.
 
     Examples:
     `callboard runs resolve 0f3c… 4 --value '{"sent": true}'`;
@@ -194,7 +194,7 @@ async def resolve(
         raise ContractError("say one of --value JSON, --retry and --fail")
     action: Literal["value", "retry", "fail"] = "retry" if retry else "fail" if fail else "value"
     if position == WHOLE_RUN and not retry:
-        raise ContractError("position - starts a run anew: only --retry applies")
+        raise ContractError("position - starts a run again: only --retry applies")
     data = opt.parse_json(value, what="--value") if value is not None else None
     async with open_run(target, run) as (runtime, row):
         _refuse_ended(row)

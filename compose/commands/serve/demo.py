@@ -35,7 +35,7 @@ async def demo(
     """Watch a run survive kill -9, and see the proof.
 
     Starts embedded NATS, PostgreSQL and Valkey and a host process. Another service publishes a job as
-    plain JSON; the host's agent reads text files, extracts their most telling sentences (TextRank)
+    plain JSON; the host's agent reads text files, extracts their most central sentences (TextRank)
     and writes a report. Half-way the host is killed with SIGKILL and another one started. A ledger
     outside the runtime counts every execution.
 

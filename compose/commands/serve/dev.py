@@ -43,11 +43,11 @@ async def dev(
     json: Flag = False,
     debug: DebugFlag = False,
 ) -> int:
-    """Serve agents on servers of their own, anew whenever the code changes; Ctrl-C ends all.
+    """Serve agents on servers of their own, restarted when the code changes; Ctrl-C ends all.
 
     Starts embedded NATS, PostgreSQL and Valkey in a folder, and a host. When a Python file changes, the
     host is replaced; runs go on in the new one by replay, as they would after a crash. Code that cannot
-    be compiled is told in one line, and the agents go on as before. Other commands reach the agents with
+    be compiled is reported in one line, and the agents go on as before. Other commands reach the agents with
     `--data`.
 
     Examples:
@@ -152,7 +152,7 @@ def _totals(now: Snapshot) -> Text:
     totals, parked = now.totals, sum(now.totals.parked.values())
     opened = ", ".join(f"{n} {status.lower()}" for status, n in sorted(totals.runs.items()) if n)
     facts = f"hosts {totals.hosts}", f"open runs: {opened or 'none'}"
-    rates = f"{now.per_second:.1f} runs/s", f"mail {sum(totals.pending.values())}"
+    rates = f"{now.per_second:.1f} runs/s", f"messages {sum(totals.pending.values())}"
     text = Text("  ·  ".join((*facts, *rates)), "bold")
     if parked:
         text += Text(f"  ·  {parked} parked: callboard runs list --parked", "yellow")

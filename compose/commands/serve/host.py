@@ -1,4 +1,4 @@
-"""`callboard host`: serve agents until told to stop."""
+"""`callboard host`: serve agents until a signal stops it."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def host(  # noqa: PLR0913 - each is an option
         {type: factory}, a SessionAgent, whose type has a session for each key, Flows, or a function
         app(runtime) that registers what it likes. Flows may be in a list, too.
     nats_url
-        nats://user:password@host:port of the broker; without it mail between hosts goes through
-        PostgreSQL and nobody can publish to agents. [env: CALLBOARD_NATS_URL]
+        nats://user:password@host:port of the broker; without it messages between hosts go through
+        PostgreSQL, and no client can publish to agents. [env: CALLBOARD_NATS_URL]
     redis_url
         redis://:password@host:port/0; may be left out. [env: CALLBOARD_REDIS_URL]
     namespace
@@ -59,7 +59,7 @@ def host(  # noqa: PLR0913 - each is an option
     drain_s
         Seconds that running code has to end after SIGTERM. [env: CALLBOARD_DRAIN_S, default 30]
     http
-        HOST:PORT that answers /healthz (the process lives), /readyz (it takes work; 503 with the
+        HOST:PORT that answers /healthz (the process runs), /readyz (it takes work; 503 with the
         reasons otherwise) and /metrics (for Prometheus); port 0 is a free one, which the log names.
         [env: CALLBOARD_HTTP, default none]
     """

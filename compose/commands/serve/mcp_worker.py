@@ -30,7 +30,7 @@ class ClientAccess:
 
     Attributes:
         http: HOST:PORT to listen at; port 0 is a free one, which the log names.
-        token_file: File with the tokens of clients, one a line; it is read anew for each request.
+        token_file: File with the tokens of clients, one a line; it is read again for each request.
         allow_host: NAME:PORT by which clients ask, beside this machine's own addresses.
         allow_origin: Origin whose pages may ask, such as https://shop.example.
     """

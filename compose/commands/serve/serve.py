@@ -53,7 +53,7 @@ def serve(  # noqa: PLR0913 - each is an option
     agents
         Execute the agents in this process, or leave that to hosts.
     auth
-        none: nobody is asked who they are, which is allowed on this machine's own address only. tokens:
+        none: no client has to log in, which is allowed on this machine's own address only. tokens:
         those of `callboard tokens create`. jwt: those that the keys of CALLBOARD_JWT_JWKS sign.
     app
         Type of the sessions that requests are about which name none; left out: that of the application.

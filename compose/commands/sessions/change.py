@@ -28,7 +28,7 @@ from compose.host.visible import visible
 
 async def switch(
     session: SessionArg,
-    node: Annotated[str, Parameter(help="The node's id, or the beginning of it.")],
+    node: Annotated[str, Parameter(help="The node's id, or a prefix of it.")],
     /,
     *,
     app: AppOpt = APP,
@@ -82,11 +82,11 @@ def _ask(session: str) -> None:
     """Return if a person agrees.
 
     Raises:
-        ContractError: Nobody can be asked, or they do not agree.
+        ContractError: There is no terminal to ask at, or the user does not agree.
     """
     remedy = f"say --yes to delete session {session} for good"
     if not sys.stdin.isatty():
-        raise ContractError(f"nobody can be asked here: {remedy}")
+        raise ContractError(f"there is no terminal to ask at: {remedy}")
     sys.stderr.write(visible(f"Delete session {session} for good? [y/N] "))
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -106,7 +106,7 @@ async def export(
     """Write the stored events of a session as JSON lines, oldest first, or with `--nodes` its nodes.
 
     Each line fits `docs/session-events.schema.json`. Message content is included: treat it like the
-    database. With `--json` what was written is told as JSON on standard error.
+    database. With `--json` a summary is printed as JSON on standard error.
 
     Examples:
     `callboard sessions export s1 --data ./data > s1.jsonl`;

@@ -126,7 +126,7 @@ async def _talked(talk: Chat, messages: list[str], modes: tuple[str, ...]) -> Ex
 
 @contextmanager
 def _person(target: Target) -> Iterator[Person | None]:
-    """Yield who sits at the terminal, if somebody does; leave it as it was found."""
+    """Yield the person at the terminal, if there is one; restore the terminal's settings."""
     if target.json or not sys.stdin.isatty():
         yield None
         return
@@ -156,7 +156,7 @@ def _messages(given: list[str] | None, target: Target) -> list[str]:
     """Return what is said without a person; none: a person is at the terminal.
 
     Raises:
-        ContractError: Nothing is said, and nobody is there.
+        ContractError: There is no text, and no terminal to type at.
     """
     if given is None and not sys.stdin.isatty():
         given = [sys.stdin.read()]

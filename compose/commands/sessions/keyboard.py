@@ -28,11 +28,11 @@ class Person(Protocol):
 
         Args:
             prompt: Stands before it.
-            fresh: Forget what was typed before the question was there.
+            fresh: Drop what was typed before the question was there.
         """
 
     def clear(self) -> None:
-        """Make room for output where the prompt stands."""
+        """Clear the prompt's lines for output."""
 
     def redraw(self) -> None:
         """Show the prompt again, with what was typed behind it so far."""
@@ -112,7 +112,7 @@ class Keyboard(Person):
 
 @contextmanager
 def terminal_kept() -> Iterator[None]:
-    """Leave the terminal as it was found: a line that is being edited turns its echo off."""
+    """Restore the terminal's settings: a line that is being edited turns its echo off."""
     try:
         before = termios.tcgetattr(sys.stdin.fileno())
     except (OSError, ValueError, termios.error):

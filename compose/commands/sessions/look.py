@@ -26,7 +26,7 @@ from compose.host.visible import visible
 from compose.tools.history import turn_to_json
 
 SHOWN: Final = 50
-"""Turns that `show` prints if it is not told how many."""
+"""Turns that `show` prints by default."""
 SessionArg = Annotated[str, Parameter(help="The session's id.")]
 AppOpt = Annotated[str, Parameter(help="Type of the sessions' agents.")]
 OwnerOpt = Annotated[str, Parameter(name="--tenant", help="The owner of the session.")]

@@ -1,4 +1,4 @@
-"""The nodes of a session: all of them, one by the beginning of its id, and as a line of text."""
+"""The nodes of a session: all of them, one by a prefix of its id, and as a line of text."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def find_node(agents: AgentRuntime, session_id: str, text: str) -> Turn:
 
 
 def node_text(line: NodeLine) -> str:
-    """Return a node as a line: its branch, id, role and the beginning of what was said."""
+    """Return a node as a line: its branch, id, role and the start of its text."""
     turn, mark = line.turn, "*" if line.is_active else " "
     said = turn.message.text or ", ".join(lines_of_blocks(turn.message))
     return f"{mark} {line.marks}{turn.id[:SHOWN_ID]} {turn.message.role}: {short(said)}"

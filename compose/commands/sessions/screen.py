@@ -137,7 +137,7 @@ class TextScreen(ChatScreen):
             self._forget(event.run_id)
 
     def _piece(self, event: SessionEvent, said: dict[str, Any]) -> None:
-        """Show a piece of an answer; one of another attempt, and a snapshot, is in place of those before."""
+        """Show a piece of an answer; one of another attempt, and a snapshot, replaces those before."""
         if event.type == "reasoning_delta":
             self._write(said["text"], style="dim italic")
             return

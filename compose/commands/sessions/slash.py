@@ -15,9 +15,9 @@ from compose.commands.sessions.talk import Chat
 from compose.commands.sessions.tree import tree_of
 
 HELP: Final = """/nodes         the conversation as a tree; * is the active node
-/switch NODE   go on from this node: the beginning of its id will do
+/switch NODE   go on from this node: a prefix of its id will do
 /retry         ask for another answer to your last message
-/edit TEXT     say TEXT in place of your last message
+/edit TEXT     say TEXT instead of your last message
 /mode [NAME]   which agent answers from now on
 /quit          leave; so does Ctrl-D. The session goes on next time
 Ctrl-C stops the run that is under way."""
@@ -67,7 +67,7 @@ class Commands:
 
     async def _switch(self, node: str) -> None:
         if not node:
-            self._refuse("give the beginning of a node's id: /nodes lists them")
+            self._refuse("give a prefix of a node's id: /nodes lists them")
             return
         agents, session = self.talk.agents, self.talk.session_id
         found = await find_node(agents, session, node)

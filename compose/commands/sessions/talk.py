@@ -34,7 +34,7 @@ class Chat:
         agents: Has the session.
         session_id: Its id; it need not be there yet.
         screen: Shows events.
-        person: Types messages and decides; None: nobody is there.
+        person: Types messages and decides; None: there is no terminal.
         by: Who decides.
         mode: Which agent answers.
     """
@@ -136,7 +136,7 @@ class Chat:
             self._tasks.start(self._cancel(run_id), name=f"cancel {run_id}")
 
     def resume(self) -> None:
-        """Forget an interrupt that came while nothing was open."""
+        """Drop an interrupt that came while nothing was open."""
         self._is_stopping = False
 
     async def _cancel(self, run_id: str) -> None:
@@ -150,7 +150,7 @@ class Chat:
         self._apart(lambda: self.screen.note(text, style=style))
 
     def _apart(self, show: Any) -> None:
-        """Show something; a line that is being typed makes room for it."""
+        """Show something; a line that is being typed is drawn again below."""
         person = self._person
         if person is None or not person.is_asked:
             show()
@@ -233,7 +233,7 @@ class Chat:
             self._show(event, depth, run_id)
 
     async def _decide(self, run_id: str, said: dict[str, Any], depth: int) -> None:
-        """Ask the person, and decide, unless somebody else does meanwhile."""
+        """Ask the person, and decide, unless another client does meanwhile."""
         id_, task = said["approval_id"], asyncio.current_task()
         assert self._person is not None
         assert task is not None
@@ -248,7 +248,7 @@ class Chat:
             if agree is not None:
                 await approvals.decide(id_, approve=agree, by=self._by)
         except UnknownApprovalError:
-            self.note("somebody else has decided meanwhile")
+            self.note("another client has decided meanwhile")
         finally:
             del self._asking[id_]
 

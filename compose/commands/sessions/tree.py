@@ -15,7 +15,7 @@ SHOWN_ID: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class NodeLine:
-    """A node in its place.
+    """A node at its position in the tree.
 
     Attributes:
         turn: The node.

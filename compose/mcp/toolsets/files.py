@@ -77,7 +77,7 @@ class _Files:
     def read_file(self, path: str, offset: int = 0) -> dict[str, Any]:
         """Return text, the file's size, and where to go on; None: that was the end."""
         if offset < 0:
-            raise PathRefusedError(path, "offset is less than 0: give 0 for the beginning")
+            raise PathRefusedError(path, "offset is less than 0: give 0 for the start")
         data, size = self._folder.read(path, offset, MAX_READ_BYTES)
         text, used = _text_of(path, data, is_end=offset + len(data) >= size)
         end = offset + used

@@ -88,7 +88,7 @@ class ConfinedFolder:
     def write(self, path: str, data: bytes) -> None:
         """Replace a file, or make it and the folders above it.
 
-        Whoever reads it meanwhile, and whoever finds it after a crash, has either the old content or the new
+        A reader meanwhile, and a reader after a crash, gets either the old content or the new
         one. A link or a pipe of that name is replaced, not written through.
 
         Raises:

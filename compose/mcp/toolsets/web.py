@@ -106,7 +106,7 @@ def _check_url(url: str) -> None:
 
 
 class _Network(httpcore2.AnyIOBackend):
-    """Connects to the address that was checked: a name that resolves anew in between cannot lead elsewhere."""
+    """Connects to the address that was checked, also if the name resolves to another one meanwhile."""
 
     def __init__(self, *, allow_private: bool) -> None:
         self._allow_private = allow_private

@@ -116,7 +116,7 @@ class _Opened:
 
 
 def _opened(name: str, login: Mapping[str, str]) -> _Opened:
-    """Return the SDK's model, whose client does not ask again by itself, as far as it can be told so."""
+    """Return the SDK's model, whose client does not ask again by itself, as far as it can be configured so."""
     from pydantic_ai.embeddings import infer_embedding_model  # noqa: PLC0415 - imports the SDK
 
     found: list[Provider[Any]] = []

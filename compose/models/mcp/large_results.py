@@ -1,4 +1,4 @@
-"""Results of MCP tools that are too long for a model: artifacts, of which it reads the beginning, then on."""
+"""Results of MCP tools that are too long for a model: artifacts, of which it reads the start, then on."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ READER_PARAMETERS: Final[dict[str, Any]] = {
 
 
 async def within_limit(value: Any, reader: str) -> Any:
-    """Return a result as it is, or what stands for a large one: its beginning, and where to read on.
+    """Return a result as it is, or, of a large one, its start and where to read on.
 
-    Outside of a run, or if the store cannot be asked, there is the beginning only.
+    Outside of a run, or if the store cannot be asked, there is the start only.
 
     Args:
         value: JSON data.
@@ -40,7 +40,7 @@ async def within_limit(value: Any, reader: str) -> Any:
         return value
     try:
         artifacts = artifact_store()
-    except ContractError:  # nobody's run
+    except ContractError:  # outside of a run
         return beginning_of(value)
     kind = "text/plain" if isinstance(value, str) else "application/json"
     try:
@@ -53,7 +53,7 @@ async def within_limit(value: Any, reader: str) -> Any:
 
 
 def beginning_of(value: Any) -> str:
-    """Return a result as text, of a large one the beginning with a note."""
+    """Return a result as text, of a large one the start with a note."""
     encoded = _encoded(value)
     shown, end = _text(encoded, 0)
     if end == len(encoded):

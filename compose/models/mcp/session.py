@@ -58,7 +58,7 @@ class McpServer:
 
     @asynccontextmanager
     async def connected(self, on_end: Callable[[str], None]) -> AsyncIterator[Client]:
-        """Open a session, and close it at the end; `on_end` is told why the server ended before."""
+        """Open a session, and close it at the end; `on_end` gets the reason if the server ends before."""
         import httpx2  # noqa: PLC0415 - as the SDK
         from mcp import Client  # noqa: PLC0415 - imports the SDK
         from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
@@ -105,7 +105,7 @@ class _Session:
             connected = self._server.connected(self.end)
             async with asyncio.timeout(OPEN_LIMIT_S):
                 client = await connected.__aenter__()
-        except Exception as exc:  # noqa: BLE001 - told to whoever waits for the session
+        except Exception as exc:  # noqa: BLE001 - raised to the callers that wait for the session
             self._fail(_problem_of_opening(self._server, exc))
             return
         except BaseException:
@@ -122,7 +122,7 @@ class _Session:
     def _fail(self, problem: str) -> None:
         self._over.set()
         self._client.set_exception(McpServerError(self._server.name, problem))
-        self._client.exception()  # whoever waits may be gone
+        self._client.exception()  # the waiting callers may be gone
 
 
 def _problem_of_opening(server: McpServer, exc: BaseException) -> str:

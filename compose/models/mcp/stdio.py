@@ -46,7 +46,7 @@ async def stdio_transport(
     Args:
         command: Program and arguments. It gets no variables of this process but PATH, HOME and the like.
         environment: Further variables.
-        on_end: Told why, once the server sends nothing any more.
+        on_end: Called with the reason, once the server sends nothing any more.
     """
     env = {**get_default_environment(), **environment}
     process = await anyio.open_process([*command], env=env, stderr=None, start_new_session=True)

@@ -74,7 +74,7 @@ def mcp_tools(  # noqa: PLR0913 - each has a default
     The server is asked for its list now, which takes up to 30 s; later changes of the list do not count. The
     first call opens a session, which all agents of this process share; after a death of the server the next
     call opens another. A call is sent once at most, and a call that a crash interrupts is in doubt, unless the
-    author says that the tool is idempotent. Of a result over 64 KiB the model gets the beginning. In a run the
+    author says that the tool is idempotent. Of a result over 64 KiB the model gets the start. In a run the
     whole is an artifact of the agent, in which the tool ``read_result``, which is added to the server's, reads
     on; `InvocationResult.artifact_ref` names it for a day.
 
@@ -240,7 +240,7 @@ def _value(result: CallToolResult) -> Any:
 
 
 def _shown(block: Any) -> str:
-    """Return the text of a content block, or a note in place of one that is none."""
+    """Return the text of a content block, or a note instead of one that is none."""
     text = getattr(block, "text", None)
     if text is None:
         text = getattr(getattr(block, "resource", None), "text", None)

@@ -106,7 +106,7 @@ async def _decide(call: WebCall, entry: ResumeEntry, approve: bool, tree: RunTre
             await call.runtime.approvals.decide(
                 id_, approve=approve, by=call.principal.name, comment=str(comment or "")
             )
-        except UnknownApprovalError:  # somebody was faster
+        except UnknownApprovalError:  # another client was faster
             return
     elif status == "expired" and entry.status == "resolved":
         remedy = "cancel it to go on"

@@ -84,7 +84,7 @@ async def _known_run(call: WebCall, found: FoundSession, given: AguiInput) -> Ru
 def _again(
     call: WebCall, found: FoundSession, given: AguiInput, run_id: RunId
 ) -> AsyncGenerator[EventLine, None]:
-    """Return the stream of a known run, from its beginning, or behind the event that the client names."""
+    """Return the stream of a known run, from its start, or behind the event that the client names."""
     cursor = call.request.headers.get(CURSOR_HEADER) or None
     gate, first = Gate(cursor=cursor), []
     if cursor is not None:

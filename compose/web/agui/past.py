@@ -14,7 +14,7 @@ from compose.web.resources.readers import feed_of_run
 from compose.web.resources.runs import OPEN
 
 MAX_OPEN: Final = 100
-"""So many open runs of a session are looked at."""
+"""So many open runs of a session are read."""
 MAX_ENDED: Final = 10
 """So many others, the newest ones, for an answer that was given before."""
 
@@ -51,6 +51,6 @@ async def tree_of(call: WebCall, found: FoundSession, run_id: RunId) -> RunTree:
 
 
 def _told(tree: RunTree, event: SessionEvent) -> bool:
-    """Take an event in; return whether it is the beginning of a run below."""
+    """Take an event in; return True if it is the start of a run below."""
     tree.of(event)
     return event.type == "child_started"

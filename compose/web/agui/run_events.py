@@ -49,7 +49,7 @@ ANSWER: Final[dict[str, Any]] = {
 
 
 class VoidTextEvent(BaseEvent):
-    """A mark in place of an event: the text of a message is void. It is never sent.
+    """A mark instead of an event: the text of a message is void. It is never sent.
 
     Attributes:
         message_id: The message.
@@ -61,7 +61,7 @@ class VoidTextEvent(BaseEvent):
 
 @dataclass(slots=True)
 class KnownCall:
-    """A call of a tool that the client has been told of.
+    """A call of a tool that was sent to the client.
 
     Attributes:
         name: Of the tool.
@@ -131,7 +131,7 @@ class RunEvents:
             yield CustomEvent(name=f"{CUSTOM}{event.type}", value=said)
 
     def reopened(self) -> Iterator[BaseEvent]:
-        """Yield the beginnings of what is under way, and the texts so far."""
+        """Yield the start events of what is under way, and the texts so far."""
         texts = {**self._texts}
         thoughts, self._thoughts = self._thoughts, set()
         self._texts.clear()

@@ -71,7 +71,7 @@ class ShownMessages:
         return found
 
     def without(self, is_gone: Callable[[str], bool]) -> MessagesSnapshotEvent | None:
-        """Forget the messages with such ids; return the snapshot without them, None if there are none."""
+        """Drop the messages with such ids; return the snapshot without them, None if there are none."""
         gone = [id_ for id_ in self._messages if is_gone(id_)]
         for id_ in gone:
             del self._messages[id_]

@@ -27,7 +27,7 @@ _MEDIA: Final = {"image": "image", "audio": "audio", "video": "video", "file": "
 
 
 def snapshot_of(turns: Sequence[Turn], *, open_run: str | None) -> MessagesSnapshotEvent:
-    """Return the turns as messages. Of an open run only the user's: its events tell the others."""
+    """Return the turns as messages. Of an open run only the user's: its events have the others."""
     shown = [one for one in turns[-MOST:] if one.run_id != open_run or one.message.role == "user"]
     return MessagesSnapshotEvent(messages=[message for turn in shown for message in _of(turn)])
 

@@ -12,7 +12,7 @@ from actors.sessions.events import SessionEvent
 from actors.sessions.feed import Ahead
 
 MAX_FOLLOWED: Final = 32
-"""So many runs below are read at once. Of others their beginnings and ends are told."""
+"""So many runs below are read at once. Of others only starts and ends are sent."""
 _log = logging.getLogger("callboard.web")
 
 
@@ -34,7 +34,7 @@ class EventSources:
         self._follow = follow
         self._sources: dict[str, Ahead[SessionEvent]] = {"": Ahead(root)}
         self._held: dict[str, SessionEvent] = {}
-        """Ends of runs below that are still read, by the source that told them."""
+        """Ends of runs below that are still read, by the source that sent them."""
 
     @property
     def followed(self) -> list[str]:

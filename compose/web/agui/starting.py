@@ -19,11 +19,11 @@ from compose.web.resources.runs import check_mode
 from compose.web.resources.sessions import make_session
 
 _RUN_OF_MESSAGE: Final = re.compile(r"([0-9a-f]{32}):", re.ASCII)
-"""Ids of messages that streams have told begin so; others are ids of nodes."""
+"""Ids of messages that streams have sent begin so; others are ids of nodes."""
 
 
 async def session_of(call: WebCall, given: AguiInput) -> FoundSession | None:
-    """Return the session of a thread; for a message a new one, if there is none; None: it is looked at only.
+    """Return the session of a thread; for a message a new one, if there is none; None: it is only read.
 
     Raises:
         ProblemError: It was deleted.
@@ -76,7 +76,7 @@ async def _parent_of(call: WebCall, found: FoundSession, given: AguiInput) -> st
     """Return the node that the messages before the new one end with; None: the active one, or it is unknown.
 
     A client that leaves out the end of the conversation, to edit a message or to have another answer, makes a
-    branch so. Only the ids of its messages are looked at.
+    branch so. Only the ids of its messages are used.
     """
     store, agent, head = call.runtime.store, found.agent, found.row.head
     ids = given.before

@@ -34,7 +34,7 @@ from compose.web.problems import problem_of
 from compose.web.streams import EventLine, EventStream
 
 QUIET_S: Final = 0.25
-"""A run that waits for its client, and has other work, is told to wait after so long without an event."""
+"""A run with other work that waits for its client is reported as waiting after so long without events."""
 
 
 class AguiStream(EventStream):
@@ -80,7 +80,7 @@ class Gate:
     """The part of a run's events that the client was sent before, and is not sent again.
 
     Attributes:
-        answered: Ids of interrupts and calls of tools: it ends when all of them were told.
+        answered: Ids of interrupts and calls of tools: it ends when all of them were sent.
         cursor: The id of the event that it ends with.
         messages: Ids of messages, behind it, that the client has.
         results: Ids of calls whose results it has.
@@ -91,7 +91,7 @@ class Gate:
     messages: frozenset[str] = frozenset()
     results: frozenset[str] = frozenset()
     _left_out: set[str] = field(default_factory=set)
-    """Calls of tools whose beginnings were left out."""
+    """Calls of tools whose start events were left out."""
 
     def is_behind(self, event: SessionEvent | None, tree: RunTree) -> bool:
         """Return True if what comes after this event is new to the client."""
@@ -100,7 +100,7 @@ class Gate:
         return self.answered <= tree.asked
 
     def lets_in(self, event: BaseEvent) -> bool:
-        """Return True unless the client has what the event tells."""
+        """Return True unless the client has the event's content."""
         match event:
             case ToolCallResultEvent():
                 return event.tool_call_id not in self.results
@@ -122,8 +122,8 @@ class AguiReader:
         found: The session.
         run_id: The run.
         given: The input.
-        gate: What the client has of the run.
-        first: Lines in front of the run's events.
+        gate: The part of the run that the client has.
+        first: Lines before the run's events.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of one stream
@@ -190,14 +190,14 @@ class AguiReader:
         return lines
 
     def _pass(self, event: SessionEvent | None) -> list[EventLine]:
-        """Open the gate if what comes now is new to the client; return what it has to know then."""
+        """End the filter if the next event is new to the client; return what it has to know then."""
         self._is_open = self._gate.is_behind(event, self._tree)
         if not self._is_open:
             return []
         return [line_of(one) for one in self._tree.reopened()]
 
     async def _is_waiting(self, followed: Iterable[str]) -> bool:
-        """Return whether the client is to be told that the run waits for it, or those below that are read.
+        """Return True if the client gets a notice that the run waits for it, or those below that are read.
 
         The rows of waits say whether all of its questions were read, and none of them has an answer.
         """

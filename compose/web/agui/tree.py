@@ -190,7 +190,7 @@ class RunTree:
         return is_over or bool(self._runs[child].interrupts or self._below(child))
 
     def reopened(self) -> Iterator[BaseEvent]:
-        """Yield the beginnings of what is under way, for a client that joins now. Usage counts from now on."""
+        """Yield the start events of what is under way, for a client that joins now. Usage counts from here."""
         for id_, run in self._runs.items():
             run.usage.clear()
             one = self.subagents.get(id_)

@@ -1,4 +1,4 @@
-"""Runs of flows that are paused, told something, or limited, between two of their steps."""
+"""Runs of flows that are paused, steered, or limited, between two of their steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from compose.web.graphs.graph_runs import RUN, graph_run, runs_at
 
 
 class PauseJson(StrictModel):
-    """A wish that a run rests."""
+    """A request to pause a run."""
 
     reason: str | None = Field(default=None, max_length=1000)
 
@@ -59,7 +59,7 @@ class LimitsJson(StrictModel):
 
 
 async def pause(call: WebCall, _: NoQuery, body: PauseJson) -> Done:
-    """Let a run rest between two of its steps."""
+    """Pause a run between two of its steps."""
     row = await graph_run(call)
     await runs_at(call, row.agent_id.type).pause_run(row.run_id, body.reason)
     return named(row)
@@ -89,7 +89,7 @@ async def limit(call: WebCall, _: NoQuery, body: LimitsJson) -> Done:
 async def snapshot(call: WebCall, query: SnapshotQuery, _: None) -> Done:
     """Return a snapshot of a run as it is now, to be saved: `callboard graphs restore` begins a run with it."""
     row = await graph_run(call)
-    flows = flows_of(call.runtime)[row.agent_id.type]
+    flows = flows_of(call.runtime).get(row.agent_id.type, row.agent_id.type)
     runs = FlowRuns(call.runtime, flows, tenant=call.principal.tenant)
     made = SnapshotJson.model_validate((await runs.snapshot(row.run_id, query.name)).to_dict())
     file = f'attachment; filename="snapshot-{row.run_id}.json"'
@@ -101,7 +101,7 @@ ENDPOINTS: Final = (
         method="POST",
         path=f"{RUN}/pause",
         call=pause,
-        says="Let a run rest between two of its steps.",
+        says="Pause a run between two of its steps.",
         body=PauseJson,
         answer=GraphRunNameJson,
     ),

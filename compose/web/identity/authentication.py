@@ -63,14 +63,14 @@ class Authentication:
             return await self.principal(secret)
         secret = login_of(request)
         if secret is None:
-            raise refused("unauthenticated", "nobody is named in whose name this is asked")
+            raise refused("unauthenticated", "the request names no principal")
         return await self._remembered(secret, self._logged_in)
 
     async def principal(self, secret: str) -> Principal:
         """Return the principal whom a bearer token names.
 
         Raises:
-            ProblemError: It names nobody.
+            ProblemError: It names no principal.
         """
         return await self._remembered(secret, self._recognize)
 
@@ -78,7 +78,7 @@ class Authentication:
         """Return a new login in the name of a bearer token; it ends with that, or after 12 hours.
 
         Raises:
-            ProblemError: The token names nobody.
+            ProblemError: The token names no principal.
         """
         principal, now = await self.principal(secret), self._clock.now()
         end = now + LOGIN_LASTS
@@ -105,7 +105,7 @@ class Authentication:
             self._known.clear()
 
     async def over(self, principals: Collection[Principal]) -> Mapping[Principal, ProblemError]:
-        """Return those of these principals who are nobody any more, each with the reason."""
+        """Return those of these principals that have become invalid, each with the reason."""
         now = self._clock.now()
         ids = {one.token for one in principals if one.token is not None}
         states = await self._tokens.over(ids) if ids else {}

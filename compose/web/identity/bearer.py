@@ -16,7 +16,7 @@ _REMEDY: Final = "send `Authorization: Bearer TOKEN`, with a token of `callboard
 
 
 def refused(code: str, detail: str, remedy: str = _REMEDY) -> ProblemError:
-    """Return what to raise where nobody is known to ask."""
+    """Return what to raise if the request names no principal."""
     asks = _ASKS if code == "unauthenticated" else f'{_ASKS}, error="invalid_token"'
     return ProblemError(HttpProblem(401, code, detail, remedy, headers={"www-authenticate": asks}))
 

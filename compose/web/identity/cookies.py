@@ -42,7 +42,7 @@ def login_of(request: Request) -> str | None:
     is_change = request.method not in _READS
     if is_change and not hmac.compare_digest(said, csrf_of(secret).encode()):
         problem = "a change by cookie has to come with the CSRF token of the login"
-        remedy = f"send X-CSRF-Token, which POST /v1/login and the cookie {_CSRF} tell"
+        remedy = f"send X-CSRF-Token, which POST /v1/login and the cookie {_CSRF} give"
         raise ProblemError(HttpProblem(403, "csrf", problem, remedy))
     return secret
 
@@ -62,7 +62,7 @@ def set_login(request: Request, response: Response, secret: str, lasts: timedelt
 
 
 def forget_login(request: Request, response: Response) -> None:
-    """Have the browser forget it."""
+    """Have the browser delete it."""
     for name in (_LOGIN, _CSRF):
         response.delete_cookie(
             _name(name, request), path="/", secure=_is_secure(request), samesite="strict"
@@ -70,7 +70,7 @@ def forget_login(request: Request, response: Response) -> None:
 
 
 def _is_secure(request: Request) -> bool:
-    """Return False on this machine's own address, where there is no TLS and nobody in between."""
+    """Return False on this machine's own address, where there is no TLS and no proxy in between."""
     return not is_own_address(request.headers.get("host", ""))
 
 

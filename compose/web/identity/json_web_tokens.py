@@ -1,4 +1,4 @@
-"""JSON web tokens: another system says who somebody is, and signs it."""
+"""JSON web tokens: another system names the principal, and signs it."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ _REMEDY: Final = "get a new token from the system that signs them"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimNames:
-    """The claims that say who somebody is.
+    """The claims that name the principal.
 
     Attributes:
         issuer: The claim ``iss`` has to be this; None: it says nothing.
-        audience: The claim ``aud`` has to name this; None: tokens that are for somebody are refused.
+        audience: The claim ``aud`` has to name this; None: tokens with an audience are refused.
         tenant: The claim with the tenant; empty: all are of the default one.
         principal: The claim with the principal.
         scopes: The claim with scopes: a list, or text with spaces. What is no scope of ours says nothing.
@@ -76,7 +76,7 @@ class JsonWebTokens:
     Args:
         keys: That sign them.
         names: The claims that count.
-        now: Tells which are over.
+        now: Returns the time at which `exp` is compared.
     """
 
     def __init__(self, keys: KeySet, names: ClaimNames, now: Callable[[], datetime]) -> None:
@@ -86,7 +86,7 @@ class JsonWebTokens:
         """Return the principal whom a token names.
 
         Raises:
-            ProblemError: It names nobody, or no keys could be read.
+            ProblemError: It names no principal, or no keys could be read.
         """
         try:
             head = jwt.get_unverified_header(token)
@@ -115,9 +115,9 @@ class JsonWebTokens:
         except InvalidSignatureError:
             raise refused("bad_token", "the token's signature is wrong", _REMEDY) from None
         except InvalidAudienceError:
-            raise refused("bad_token", "the token is for somebody else (aud)", _REMEDY) from None
+            raise refused("bad_token", "the token is for another audience (aud)", _REMEDY) from None
         except InvalidIssuerError:
-            raise refused("bad_token", "the token is of somebody else (iss)", _REMEDY) from None
+            raise refused("bad_token", "the token is of another issuer (iss)", _REMEDY) from None
         except MissingRequiredClaimError as exc:
             raise refused("bad_token", f"the token does not say {exc.claim}", _REMEDY) from None
         except (PyJWTError, ValueError, TypeError, RecursionError):
@@ -138,7 +138,7 @@ class JsonWebTokens:
             check_name("tenant", tenant)
             check_name_of("principal", name)
         except ContractError as exc:
-            raise refused("bad_token", f"the token names nobody: {exc}", _REMEDY) from None
+            raise refused("bad_token", f"the token names no principal: {exc}", _REMEDY) from None
         expires_at = datetime.fromtimestamp(min(end + names.leeway_s, _LAST), UTC)
         return Principal(tenant, name, _scopes(claims.get(names.scopes)), expires_at=expires_at)
 

@@ -38,7 +38,7 @@ def source_of(place: str) -> KeySource:
     """Return what reads keys from a path, or from a URL: https, or http on this machine.
 
     Raises:
-        ContractError: Keys from there could be anybody's.
+        ContractError: Keys from there could be forged.
     """
     url = urlsplit(place)
     if url.scheme == "http" and not is_own_address(url.netloc.rpartition("@")[2]):
@@ -135,7 +135,7 @@ def _fetched(url: str) -> bytes:
     import urllib.request  # noqa: PLC0415 - takes its time, and files need none of it
 
     class Here(urllib.request.HTTPRedirectHandler):
-        """Goes nowhere else: another address may be anybody's."""
+        """Follows no redirect: another address may be anyone's."""
 
         @override
         def redirect_request(self, *_: Any) -> None:

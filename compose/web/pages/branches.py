@@ -1,4 +1,4 @@
-"""Branches of a conversation: what else was said at a node's place, and where those branches end."""
+"""Branches of a conversation: the alternatives at a node's position, and where those branches end."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from actors.kernel.runtime.ids import AgentId
 from actors.kernel.store.store import RunStore
 
 MOST: Final = 500
-"""So many nodes of other branches are looked at."""
+"""So many nodes of other branches are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """The place of a node among those that follow the same node.
+    """The position of a node among those that follow the same node.
 
     Attributes:
         number: Of this one, from 1.
@@ -41,7 +41,7 @@ async def forks_of(
         store: The rows.
         agent: The session's agent.
         shown: The part, oldest first.
-        before: The node in front of it; None: it begins the path.
+        before: The node before it; None: it begins the path.
     """
     if not shown:
         return {}

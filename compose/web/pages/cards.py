@@ -88,11 +88,11 @@ class RunCards:
                 take(event, {**event.payload})
 
     def put(self, card: Card) -> None:
-        """Add a card, or put it in place of the one with its key."""
+        """Add a card, or replace the one with its key."""
         self.cards[card.key] = card
 
     def put_first(self, cards: Iterable[Card]) -> None:
-        """Add cards in front of all others."""
+        """Add cards before all others."""
         first = {card.key: card for card in cards}
         self.cards = first | {key: one for key, one in self.cards.items() if key not in first}
 
@@ -119,7 +119,7 @@ class RunCards:
         }
 
     def follow(self, parents: Mapping[str, str | None]) -> None:
-        """Tell the nodes which ones they follow."""
+        """Set which nodes the nodes follow."""
         for id_ in self.node_ids:
             self.put(replace(self.cards[f"m{id_}"], parent=parents.get(id_)))
 

@@ -36,7 +36,7 @@ class ListQuery(StrictModel):
 
 
 class PartQuery(StrictModel):
-    """The query of a conversation: the part in front of a place in its path; by default its end."""
+    """The query of a conversation: the part before a position in its path; by default its end."""
 
     before: int | None = Field(default=None, ge=0, le=MAX_INT)
 

@@ -43,7 +43,7 @@ class RunSection:
         cards: See `RunCards`.
         left_out: How many cards stand before these.
         files: Those that the run has put.
-        parent: The node in front of its first one; empty: none.
+        parent: The node before its first one; empty: none.
         last: The last node; empty: none.
     """
 
@@ -83,7 +83,7 @@ class ConversationView:
         row: The session.
         sections: Its last runs, oldest first.
         forks: By node: see `Fork`.
-        first: The place in the path of the first node that is shown.
+        first: The position in the path of the first node that is shown.
         open: What executes and what waits.
         files: All artifacts of the session.
         cursor: Events behind it are not in this view.
@@ -106,7 +106,7 @@ class ConversationView:
 async def view_of(
     runtime: Runtime, folds: Folds, found: FoundSession, *, before: int | None
 ) -> ConversationView:
-    """Return a session as its page shows it: the end of its path, or a part before a place in it."""
+    """Return a session as its page shows it: the end of its path, or a part before a position in it."""
     store, agent = runtime.store, found.agent
     row, opened = await _present(runtime, found)
     shown, first, prior = await _window(runtime, agent, before)
@@ -165,7 +165,7 @@ async def open_runs(runtime: Runtime, agent: AgentId) -> OpenRuns:
 async def _window(
     runtime: Runtime, agent: AgentId, before: int | None
 ) -> tuple[list[Turn], int, Turn | None]:
-    """Return a part of the active path, the place of its first node, and the node in front of it."""
+    """Return a part of the active path, the position of its first node, and the node before it."""
     transcripts = runtime.store.transcripts
     count = await transcripts.count(agent, agent.key)
     end = count if before is None else max(0, min(before, count))
@@ -296,7 +296,7 @@ def _section(
 
 
 async def _note_waiting(runtime: Runtime, found: RunCards) -> None:
-    """Say of runs below that they wait for a person: they tell only their own readers."""
+    """Say of runs below that they wait for a person: they notify only their own readers."""
     for key, card in found.cards.items():
         if (card.kind, card.status) == ("child", "running"):
             asked = await runtime.approvals.open(run_id=RunId(card.id), limit=1)

@@ -14,7 +14,7 @@ from actors.sessions.translation import RunTranslator
 from compose.web.pages.cards import RunCards
 
 MOST_FOLDS: Final = 64
-"""So many open runs are kept, the last ones that somebody looked at."""
+"""So many open runs are kept, the last ones that were read."""
 MOST_CARDS: Final = 2_000
 """A run with more cards is read from its start each time."""
 
@@ -53,7 +53,7 @@ class Folds:
     ) -> RunCards:
         """Return the cards of a run; of one that goes on only the entries are read that are new since.
 
-        A fold is nobody's while it is used: two requests at once read from the start, one of them.
+        A fold in use is not kept: of two requests at once, one reads from the start.
         """
         fold = self._kept.pop(row.run_id, None)
         if (

@@ -46,7 +46,7 @@ class PageEndpoint(WebEndpoint):
 
     @override
     def _refusal(self, api: WebApi, request: Request, problem: HttpProblem) -> Response:
-        """Return the problem as a page; who is nobody is led to where people say who they are."""
+        """Return the problem as a page; a client without a login is redirected to the login page."""
         if problem.status == HTTPStatus.UNAUTHORIZED and api.sign_in is not None:
             base, here = request.scope.get("root_path", ""), quote(request.scope["path"])
             return RedirectResponse(f"{base}{api.sign_in}?next={here}", HTTPStatus.SEE_OTHER)

@@ -26,7 +26,7 @@ _MARKDOWN: Final = (
 def html_of_markdown(text: str) -> Markup:
     """Return a text as HTML that cannot run anything, load anything, or look like a part of the page.
 
-    No image is loaded: its address would tell its server who reads.
+    No image is loaded: its request would show its server who reads.
     """
     if len(text) > MAX_MARKDOWN:
         return Markup('<pre class="plain">{}</pre>').format(text)

@@ -46,8 +46,8 @@ class MessageJson(StrictModel):
 
     Attributes:
         payload: What the agent gets.
-        message_id: The same one again is the same message; so is the header Idempotency-Key, in its place.
-        starts_run: Queue a run for it. False: plain mail, which wakes `ctx.receive`, or else starts a run.
+        message_id: The same one again is the same message; so is the header Idempotency-Key, instead of it.
+        starts_run: Queue a run for it. False: a plain message, which wakes `ctx.receive`, or else starts a run.
         on_conflict: When the agent has an open run; for messages that start one.
         priority: Lower first; for messages that start a run.
     """
@@ -60,7 +60,7 @@ class MessageJson(StrictModel):
 
 
 class SentJson(ShownModel):
-    """A message that was sent. `run_id` is null of plain mail; `is_new` is false if its id was known."""
+    """A message that was sent. `run_id` is null of a plain message; `is_new` is false if its id was known."""
 
     message_id: str
     run_id: str | None

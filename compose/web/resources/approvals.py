@@ -61,7 +61,7 @@ async def decide(call: WebCall, _: None, body: DecisionJson) -> Done:
     if is_name(id_):
         found = await call.runtime.store.lists.approvals(_seen(call, key=id_), limit=1)
     if id_ not in [one.wait.key for one in found]:
-        raise UnknownApprovalError(id_[:100], "nobody waits for it")
+        raise UnknownApprovalError(id_[:100], "no run waits for it")
     return await call.runtime.approvals.decide(
         id_, approve=body.approve, by=call.principal.name, comment=body.comment
     )

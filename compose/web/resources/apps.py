@@ -13,7 +13,7 @@ class AppJson(ShownModel):
     Attributes:
         app: The type of its agents.
         is_default: Requests that name no app are about its sessions.
-        is_served: A host that lives executes its runs.
+        is_served: A live host executes its runs.
         modes: Names of the modes of its sessions; null: they are not known here.
     """
 

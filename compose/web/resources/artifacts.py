@@ -77,7 +77,7 @@ async def _artifacts(call: WebCall, query: OfSession) -> SessionArtifacts:
 
 
 async def upload(call: WebCall, query: Upload, _: None) -> Done:
-    """Keep the body by a name, in place of what has the name. It is never in memory as a whole."""
+    """Keep the body by a name, and replace what has the name. It is never in memory as a whole."""
     artifacts = await _artifacts(call, query)
     said = call.request.headers.get("content-type", BYTES)
     media_type = said if _MEDIA_TYPE.fullmatch(said) else BYTES
@@ -114,7 +114,7 @@ async def _bytes(artifacts: SessionArtifacts, name: str) -> AsyncGenerator[bytes
 
 
 async def delete(call: WebCall, query: OfSession, _: None) -> Done:
-    """Take a name away; its bytes are collected a day later if nobody else pins them."""
+    """Take a name away; its bytes are collected a day later if nothing else pins them."""
     name = call.names["artifact"]
     if not await (await _artifacts(call, query)).delete(name):
         raise UnknownArtifactError(name)

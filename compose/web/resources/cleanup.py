@@ -1,4 +1,4 @@
-"""Clean-up of what sessions leave behind. Both calls only look unless they are told otherwise."""
+"""Clean-up of what sessions leave behind. Both calls change nothing unless a parameter says so."""
 
 from __future__ import annotations
 

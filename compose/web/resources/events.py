@@ -54,7 +54,7 @@ async def of_run(call: WebCall, query: RunEventsQuery, _: None) -> Done:
 
 
 async def of_child(call: WebCall, query: EventsQuery, _: None) -> Done:
-    """Return the events of a run below another one; their ids are places in its log."""
+    """Return the events of a run below another one; their ids are positions in its log."""
     run, child = await child_of(call, query.app)
     cursor = cursor_of(call.request, query.after)
     after = (-1, -1) if cursor is None else parse_log_place(cursor, run.session_id)
@@ -79,7 +79,7 @@ async def _all(events: list[SessionEvent]) -> AsyncIterator[SessionEvent]:
 async def _behind(
     events: AsyncIterator[SessionEvent], after: tuple[int, int], *, child: RunId
 ) -> AsyncGenerator[SessionEvent, None]:
-    """Yield a child's events behind a place in its log: an entry, and which of its events."""
+    """Yield a child's events behind a position in its log: an entry, and which of its events."""
     of_entry: Counter[int] = Counter()
     async for event in events:
         if event.run_id != child or event.seq < 0:
@@ -103,7 +103,7 @@ async def _lines(
 
 
 def parse_log_place(text: str, owner: str) -> tuple[int, int]:
-    """Return the place in a log that an id of an event names: an entry, and a number within it.
+    """Return the position in a log that an id of an event names: an entry, and a number within it.
 
     Raises:
         CursorError: It names none.

@@ -77,7 +77,7 @@ async def log_in(call: WebCall, _: NoQuery, body: CredentialsJson) -> Done:
 
 
 async def show(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Return who asks."""
+    """Return the request's principal."""
     return WhoJson.model_validate(_facts(call.principal))
 
 
@@ -102,7 +102,7 @@ ENDPOINTS: Final = (
         body=CredentialsJson,
         answer=LoginJson,
     ),
-    WebEndpoint(method="GET", path=_LOGIN, call=show, says="Show who asks.", answer=WhoJson),
+    WebEndpoint(method="GET", path=_LOGIN, call=show, says="Show your principal.", answer=WhoJson),
     WebEndpoint(
         method="POST",
         path="/v1/logout",

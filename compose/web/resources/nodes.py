@@ -40,7 +40,7 @@ class NodesQuery(PagedOfApp):
 
 
 class ActiveNodeJson(StrictModel):
-    """The node that the next run goes on from; ``root``: it begins the conversation anew."""
+    """The node that the next run goes on from; ``root``: it starts the conversation again."""
 
     node_id: str
 

@@ -42,12 +42,12 @@ class OfApp(StrictModel):
 
 
 def place_text(place: SessionPlace) -> str:
-    """Return a place as a page's `next`."""
+    """Return a position as a page's `next`."""
     return _packed(place.last_at, str(place.agent_id))
 
 
 def parse_place(text: str) -> SessionPlace:
-    """Return the place that `place_text` wrote.
+    """Return the position that `place_text` wrote.
 
     Raises:
         ProblemError: It did not.
@@ -60,12 +60,12 @@ def parse_place(text: str) -> SessionPlace:
 
 
 def wait_place_text(place: WaitPlace) -> str:
-    """Return a place as a page's `next`."""
+    """Return a position as a page's `next`."""
     return _packed(*place)
 
 
 def parse_wait_place(text: str) -> WaitPlace:
-    """Return the place that `wait_place_text` wrote.
+    """Return the position that `wait_place_text` wrote.
 
     Raises:
         ProblemError: It did not.

@@ -61,9 +61,9 @@ class NewRunJson(StrictModel):
     Attributes:
         text: What the user says.
         content: The same as blocks.
-        message_id: The same one again is the same run; so is the header Idempotency-Key, in its place.
+        message_id: The same one again is the same run; so is the header Idempotency-Key, instead of it.
         mode: Which agent executes the run.
-        parent_node: The node that the run goes on from; ``root``: it begins the conversation anew.
+        parent_node: The node that the run goes on from; ``root``: it starts the conversation again.
         on_conflict: When a run of the session is open: wait behind it, join it, be refused, or cancel it first.
         priority: Lower first, among runs of different sessions; below `MIN_PRIORITY` with the scope `operate`.
     """

@@ -65,7 +65,7 @@ class SessionJson(ShownModel):
         project: See `title`.
         status: Whether a run of it is open.
         open_runs: How many are.
-        owner: The principal that it belongs to; null: nobody.
+        owner: The principal that it belongs to; null: it has none.
         active_node: The node that the next run goes on from; null: none.
         created_at: When it was made.
         last_at: When a run of it was started, began, was asked to stop, or ended last.
@@ -156,7 +156,7 @@ async def make_session(
 ) -> bool:
     """Make a session of the principal, unless there is one; return whether it was made.
 
-    An id stays its first owner's. Who sees all may make the session of another owner anew, for that one.
+    An id stays its first owner's. A principal that sees all may recreate the session for that owner.
     """
     label = label or SessionLabel()
     directory, principal = call.runtime.store.directory, call.principal

@@ -201,7 +201,7 @@ class Follows(FollowGraph, PostStore):
 
     @override
     async def lazy(self, shards: Sequence[ShardId]) -> LazyAgents:
-        doing = "looking for lazy mail"
+        doing = "looking for lazy messages"
         rows = await self._links.fetch(doing, SQL_LAZY_AGENTS, list(shards), MOST_LAZY)
         return {
             ShardId(row["shard"]): set(row["agents"]) if len(row["agents"]) < MOST_LAZY else None

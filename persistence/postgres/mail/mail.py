@@ -38,7 +38,7 @@ from persistence.postgres.mail.batches import (
     group_of,
 )
 
-_AGAIN: Final = "looking for mail that may be written"
+_AGAIN: Final = "looking for messages that may be written"
 SQL_DEPLOYMENT: Final[LiteralString] = "select id from deployment"
 SQL_MEET_STREAM: Final[LiteralString] = (
     "select epoch, created, sequence, at, purged from meet_stream($1,$2,$3)"
@@ -70,7 +70,7 @@ select distinct r.run_id, r.agent
   cross join lateral (select * from runs r where r.run_id = s.run_id offset 0) r
   where not s.consumed and r.agent = g.agent
 """
-# After an unknown outcome all shards are told that have followers to reach.
+# After an unknown outcome all shards are notified that have followers to reach.
 SQL_FIND_POSTED: Final[LiteralString] = """
 select distinct s.shard as agent, s.owner as sender
   from unnest($1::text[], $2::text[], $3::text[]) m(topic, sender, id)
@@ -97,7 +97,7 @@ class Mail(MailStore):
         settings: Of the store.
         links: For what is read.
         link: For what is written.
-        on_foreign: Told of owners of other hosts that have followers of a new post.
+        on_foreign: Called with owners of other hosts that have followers of a new post.
     """
 
     def __init__(
@@ -153,7 +153,9 @@ class Mail(MailStore):
         if not agents:
             return 0
         texts, hashes = [str(agent) for agent in agents], [partition_hash(a) for a in agents]
-        return int(await self._links.value("accounting for mail", SQL_ACCOUNT_FOR, texts, hashes))
+        return int(
+            await self._links.value("accounting for messages", SQL_ACCOUNT_FOR, texts, hashes)
+        )
 
     @override
     async def low_water(self, stream: StreamRecord) -> int:
@@ -162,7 +164,7 @@ class Mail(MailStore):
     @override
     async def allow_purge(self, stream: StreamRecord, below: int) -> None:
         args = (stream.name, stream.epoch, below)
-        await self._links.fetch("allowing to purge mail", SQL_ALLOW_PURGE, *args)
+        await self._links.fetch("allowing to purge messages", SQL_ALLOW_PURGE, *args)
 
     @override
     async def ingest(self, batch: MailBatch) -> IngestOutcome:
@@ -175,7 +177,7 @@ class Mail(MailStore):
     async def _round_trip(self, calls: list[IngestCall]) -> None:
         batches = [call.args for call in calls]
         rows, again = await self._link.fetch_once_or_again(
-            "writing mail", SQL_INGEST_MAIL, self._me, *arguments_of(batches)
+            "writing messages", SQL_INGEST_MAIL, self._me, *arguments_of(batches)
         )
         refused: dict[int, IngestOutcome] = {}
         found: dict[str, list[Row]] = {"arrived": [], "signalled": [], "posted": []}

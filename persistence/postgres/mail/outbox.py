@@ -67,7 +67,7 @@ class Outbox(OutboxStore):
     async def _hand_over(self, calls: list[Batched[OutboxRow, bool]]) -> None:
         rows = (call.args for call in calls)
         keys = columns(((row.message.sender, str(row.message.target), row.n) for row in rows), 3)
-        left = await self._links.fetch("handing mail over", SQL_HAND_OVER, *keys)
+        left = await self._links.fetch("handing messages over", SQL_HAND_OVER, *keys)
         waiting = {row["n"] for row in left}
         for call in calls:
             call.answer(call.args.n not in waiting)

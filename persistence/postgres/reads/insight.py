@@ -137,7 +137,7 @@ SQL_KEEP_TOTALS: Final[LiteralString] = (
   on conflict (one) do update set body = excluded.body, counted_at = excluded.counted_at,
     took = excluded.took, counting_until = null"""
 )
-# Whoever waited for another's claim looks at what that left, and claims nothing.
+# A session that waited for another's claim reads what that left, and claims nothing.
 SQL_CLAIM_COUNT: Final[LiteralString] = """
 insert into totals as t (counting_until) values (present() + make_interval(secs => $2))
   on conflict (one) do update set counting_until = excluded.counting_until

@@ -218,7 +218,7 @@ class Heartbeat:
         self._tick_asked = False
 
     def _deliver(self) -> None:
-        self._is_reporting = False  # first: what comes from now on is told again
+        self._is_reporting = False  # first: what comes from now on is reported again
         if self._report is not None:
             self._host.on_report(self._report)
 

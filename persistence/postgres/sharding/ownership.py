@@ -97,7 +97,7 @@ class ShardLeases(ShardStore):
         """A shard whose answer was lost comes with the next call.
 
         Raises:
-            ContractError: Mail in this database goes another way than this host's.
+            ContractError: Messages in this database go another way than this host's.
         """
         known = self._known.setdefault(owner, {})
         try:
@@ -213,10 +213,10 @@ def _one_or_the_other(type_: str, was: str) -> RegistrationError:
 def _other_kind_of_mail(*, is_brokered: bool) -> ContractError:
     if is_brokered:
         return ContractError(
-            "mail in this database travels by a broker, and this host has none: its agents would "
+            "messages in this database travel by a broker, and this host has none: its agents would "
             "not get theirs. Set CALLBOARD_NATS_URL as its other hosts have it"
         )
     return ContractError(
-        "hosts without a broker serve in this database: they would not get this host's mail. "
+        "hosts without a broker serve in this database: they would not get this host's messages. "
         "Stop them first, then start all with CALLBOARD_NATS_URL"
     )

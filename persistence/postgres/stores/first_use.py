@@ -79,7 +79,7 @@ class StoreTables:
     def __init__(self, links: Links, name: StoreName) -> None:
         self._links, self._name = links, name
         self._made_until = -math.inf
-        """By the event loop's clock: then it is looked again whether the tables are up to date."""
+        """By the event loop's clock: then it is read again whether the tables are up to date."""
 
     async def fetch(self, doing: str, sql: str, *args: object) -> list[Row]:
         """Return the rows of a statement on the tables. See `Link.fetch`, also for errors."""

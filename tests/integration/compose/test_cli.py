@@ -188,7 +188,7 @@ async def test_dead_letters_are_listed_and_redriven_once(cli: Cli) -> None:
     assert redriven.data["redriven"][0]["agent"] == "failing/a"
     assert again.code == 4
     assert neither.code == 2
-    assert "or say --all" in neither.err
+    assert "or give --all" in neither.err
 
 
 def test_there_is_nothing_to_redrive_at_first(cli: Cli) -> None:

@@ -29,7 +29,7 @@ ECHO = FunctionModel(lambda messages, _: f"You said {messages[-1].text}.")
 AGENT = ReActAgent("echo", model=ECHO)
 DESK = SessionAgent(AgentId("desk", "main"), {"normal": AGENT, "loud": AGENT})
 HERE = f"{__name__}:"
-NOBODY = "nobody can be asked here: say --yes to delete session s1 for good"
+NOBODY = "there is no terminal to ask at: say --yes to delete session s1 for good"
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ async def test_a_session_is_exported(cli: Cli, tmp_path: Path) -> None:
 async def test_a_session_is_deleted_once_somebody_agrees(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refused while nobody can be asked; afterwards there is none."""
+    """Refused without a terminal to ask at; afterwards there is none."""
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     async with branched(cli):
         refused = await cli.call("sessions", "delete", "s1")

@@ -37,7 +37,7 @@ def test_following_is_listed_changed_and_ended(cli: Cli) -> None:
     assert "does not follow" in cli("unfollow", "desk/a", "news/eu").out
     assert cli("unfollow", "desk/a", "news/eu", "--json").data["was_following"] is False
     assert [one["agent"] for one in cli("followers", "news/eu", "--json").data] == ["desk/b"]
-    assert cli("followers", "other").out.strip() == "nobody follows other/default"
+    assert cli("followers", "other").out.strip() == "no agent follows other/default"
 
 
 @pytest.mark.item(27)

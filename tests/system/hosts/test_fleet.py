@@ -267,7 +267,7 @@ async def test_a_host_waits_for_a_broker_that_is_not_there_and_says_so(
     host = fleet.start(NODES, nats_url=server.url)
     impatient = fleet.start(NODES, nats_url=server.url)
     for waiting in (host, impatient):
-        await waiting.until("no broker: mail waits for it")
+        await waiting.until("no broker: messages wait for it")
     impatient.send(signal.SIGTERM)
     code = await impatient.exit_code()
     await asyncio.to_thread(server.start)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from compose.embedded import NatsServer
     from tests.harness.rawnats import RawNats
 
-ANOTHER = "the mail stream is not the one that was read"
+ANOTHER = "the stream MAIL is not the one that was read"
 KILLS = int(os.environ.get("CALLBOARD_TEST_KILLS", "12"))
 """How often the server is killed right after a PubAck; 200 take five minutes."""
 
@@ -86,7 +86,7 @@ async def test_what_outsiders_published_and_no_host_had_read_is_lost_aloud(
         another = await load.edge()
     [said] = [one for one in caplog.records if ANOTHER in one.message]
 
-    assert "what outsiders published and no host had read" in said.message
+    assert "what clients published and no host had read" in said.message
     assert await load.problems() == []
     assert another != edge
 
@@ -255,7 +255,9 @@ async def test_a_mail_stream_that_cannot_be_used_is_waited_for(
             await load.api("STREAM.DELETE.MAIL")
             made = await load.api("STREAM.CREATE.MAIL", by_hand)
         await load.pump(runtime, 3)
-        await until(lambda: _is_said(caplog, "the broker cannot be used; mail waits"), "it is said")
+        await until(
+            lambda: _is_said(caplog, "the broker cannot be used; messages wait"), "it is said"
+        )
         await load.api("STREAM.DELETE.MAIL")
         await load.settle(runtime)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from compose.embedded import NatsServer
     from tests.harness.servers import OwnNats
 
-WAY_OUT = "make room, then restart it"
+WAY_OUT = "free disk space, then restart it"
 
 HEALTH = "$SYS.REQ.SERVER.PING.HEALTHZ"
 SHARED_HEALTH: dict[str, JsonValue] = {

@@ -128,7 +128,7 @@ async def test_an_address_that_others_reach_is_refused_without_authentication(cl
     """Before anything is started, with the way out; so is a process that would serve nothing."""
     for address in ("0.0.0.0:8123", "[::]:8123", "192.0.2.1:8123", "example.org:80", ":8123"):
         said = await cli.call("serve", SPEC, "--listen", address)
-        assert (said.code, "--auth none asks nobody" in said.err) == (Exit.USAGE, True), said
+        assert (said.code, "--auth none needs no login" in said.err) == (Exit.USAGE, True), said
     nothing = await cli.call("serve", "--listen", "127.0.0.1:0")
     assert "name MODULE:APP, or say --no-agents" in nothing.err
     odd = await cli.call("serve", SPEC, "--listen", "nowhere")

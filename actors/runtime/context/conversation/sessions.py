@@ -250,7 +250,7 @@ def new_cut(source: WindowSource, window: Sequence[ChatMessage]) -> tuple[int, C
     """Return where the session's next windows can begin: behind which ordinal, and with which summary.
 
     Behind the turns at the beginning that the window leaves out: none of them is shown again. A summary at
-    the window's front has to stand for just these. `NO_CUT`: where this window's source began.
+    the window's start has to stand for just these. `NO_CUT`: where this window's source began.
     """
     kept, gone = {message.turn for message in window}, NO_CUT
     count = 0

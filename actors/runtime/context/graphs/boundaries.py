@@ -93,7 +93,7 @@ class BoundaryVerbs:
         return call
 
     def release(self) -> None:
-        """Have the branches that hold look again."""
+        """Have the branches that hold check again."""
         for wait in self._waits.held:
             self._run.scheduler.woken(wait.branch)
 

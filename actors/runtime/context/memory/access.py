@@ -64,7 +64,7 @@ class MemoryAccess:
     """Calls of the store for one run. To be used within an effect, whose id makes writes idempotent.
 
     The agent's own scope is fenced: once another host owns the agent's shard, a write is refused and the run
-    leaves memory. A store that cannot be reached is asked again; other trouble of it breaks the execution off.
+    is evicted. A store that cannot be reached is asked again; other trouble of it breaks the execution off.
     """
 
     def __init__(self, run: RunState) -> None:

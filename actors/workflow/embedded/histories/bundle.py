@@ -1,4 +1,4 @@
-"""A run as one JSON value: to take it away, to look at it, to play it again, to go on with it elsewhere."""
+"""A run as one JSON value: to export it, to read it, to play it again, to go on with it elsewhere."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def _ledger(source: HistorySource, run: RunState, most: int | None) -> dict[str,
 
 
 def _timeline(ledgers: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each record of all runs, in the order of their beginnings."""
+    """Return a row for each record of all runs, in the order of their starts."""
     rows = [_moment(run_id, one) for run_id, ledger in ledgers.items() for one in ledger["items"]]
     return sorted(rows, key=lambda row: normalize_utc_iso(row["started_at"]) or "")
 

@@ -41,7 +41,7 @@ class HistorySource:
         """Return a run and the runs below it."""
         try:
             return tree_of(self.runs, root)
-        except Exception as exc:  # noqa: BLE001 - of a store that is broken: told
+        except Exception as exc:  # noqa: BLE001 - of a store that is broken: reported
             self.warn("subtree_discovery_failed", root, f"{type(exc).__name__}: {exc}")
             return [root]
 
@@ -50,7 +50,7 @@ class HistorySource:
         if run.run_id not in self._records:
             try:
                 self._records[run.run_id] = self.ledger.list(run.run_id)
-            except Exception as exc:  # noqa: BLE001 - of a store that is broken: told
+            except Exception as exc:  # noqa: BLE001 - of a store that is broken: reported
                 self.warn("ledger_read_failed", run, f"{type(exc).__name__}: {exc}")
                 self._records[run.run_id] = []
         return self._records[run.run_id]

@@ -151,7 +151,7 @@ def _answered(source: HistorySource, run: RunState) -> tuple[str | None, dict[st
 
 
 def _metadata(text: str) -> dict[str, Any]:
-    """Return the JSON object of an envelope, which anybody may have written; empty: it is none."""
+    """Return the JSON object of an envelope, which any client may have written; empty: it is none."""
     try:
         return _object(durable_copy(json.loads(text), "metadata"))
     except (ValueError, NotSerializableError, RecursionError):

@@ -1,4 +1,4 @@
-"""Ledgers over other ledgers: one tells of each record, one links each record to the one before."""
+"""Ledgers over other ledgers: one notifies of each record, one links each record to the one before."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LedgerOver:
 
 
 class ObservableLedgerStore(LedgerOver):
-    """A ledger that tells subscribers in this process of each record, behind its append.
+    """A ledger that notifies subscribers in this process of each record, behind its append.
 
     A subscriber that raises is logged, and breaks nothing.
     """
@@ -94,7 +94,7 @@ class ObservableLedgerStore(LedgerOver):
         for call in told:
             try:
                 call(record.to_dict())
-            except Exception:  # noqa: BLE001 - a reader of somebody else's
+            except Exception:  # noqa: BLE001 - the reader is another's code
                 _log.exception("a subscriber of a ledger failed", extra={"run": record.run_id})
 
 
@@ -116,7 +116,7 @@ class HashChainedLedgerStore(LedgerOver):
 
 
 def is_observed(store: LedgerStore | None) -> bool:
-    """Return whether somebody in this process may be told of appends to the ledger."""
+    """Return True if the ledger may notify subscribers in this process of appends."""
     while store is not None:
         if isinstance(store, ObservableLedgerStoreProtocol):
             return True

@@ -19,7 +19,7 @@ from actors.workflow.visual.reading import RETURN_MARK
 from actors.workflow.visual.visits import Visit, VisualNodeError, ending_in
 
 MOST_PASSES: Final = 10_000
-"""Of a loop that is told no list."""
+"""Of a loop without a list."""
 _THEN: Final = re.compile(r"then:(\d+)")
 
 Decide = Callable[[Visit], StepPlan]

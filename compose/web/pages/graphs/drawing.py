@@ -42,7 +42,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class GraphLayout:
-    """The places of nodes and lines.
+    """The positions of nodes and lines.
 
     Attributes:
         boxes: By name of the node.
@@ -192,7 +192,7 @@ def _node(n: int, name: str, box: Box, marks: GraphMarks) -> Markup:
 
 
 def _curve(a: Box, b: Box) -> str:
-    """Return a line from one node to another, or to itself, that looks at nothing between them."""
+    """Return a line from one node to another, or to itself, that avoids nothing between them."""
     half = _HEIGHT / 2
     if b.y > a.y + _HEIGHT:
         bend = (b.y - a.y - _HEIGHT) / 2

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from actors.workflow.actor.flows import Flows
-from actors.workflow.machine.policy import EffectPolicy
+from actors.workflow.bundles import INSTALLED_APP
+from actors.workflow.machine.policy import EffectPolicy, RetryPolicy
 from actors.workflow.machine.spec import WorkflowSpec
 from compose.web.pages.graphs.drawing import Edge, GraphLayout, layout_of
 from compose.web.pages.graphs.node_facts import NodeFacts, facts_of
@@ -44,6 +45,13 @@ class FlowShelf:
         known = self._kept.get((app.app, flow))
         if known is None or known.spec is not spec:
             known = self._kept[app.app, flow] = shown_flow(spec, app.effect_policy)
+        return known
+
+    def installed(self, spec: WorkflowSpec) -> ShownFlow:
+        """Return an installed flow."""
+        known = self._kept.get((INSTALLED_APP, spec.workflow_id))
+        if known is None or known.spec is not spec:
+            known = self._kept[INSTALLED_APP, spec.workflow_id] = shown_flow(spec, RetryPolicy())
         return known
 
 

@@ -26,7 +26,7 @@ class LedgerStep:
     """A record.
 
     Attributes:
-        place: In the log.
+        place: Its position in the log.
         record: See `StepRecord`.
         before: The run before it; None: it begins here.
         after: The run behind it.
@@ -79,7 +79,7 @@ class LedgerPart:
 
     Attributes:
         steps: The steps.
-        prior: The entry in front of the part; None: it begins the run.
+        prior: The entry before the part; None: it begins the run.
         later: The entry behind it; None: it has the last step.
     """
 
@@ -99,7 +99,7 @@ class LedgerPart:
 
 
 async def read_part(runtime: Runtime, row: RunRow, at: LedgerPlace | None) -> LedgerPart:
-    """Return the steps of a run; of a long one the part that has a place, by default its end.
+    """Return the steps of a run; of a long one the part around a position, by default its end.
 
     Raises:
         RunSweptError: The log is not kept any more.

@@ -189,7 +189,7 @@ def test_what_a_turn_wrote_meanwhile_is_offered_behind_what_came_before() -> Non
 
 @pytest.mark.parametrize(
     ("outcome", "told"),
-    [(LeaseLost(), "lose s 3"), (StaleStream(), "broken: the mail stream has a new epoch")],
+    [(LeaseLost(), "lose s 3"), (StaleStream(), "broken: the stream MAIL has a new epoch")],
 )
 def test_what_is_refused_is_not_acknowledged_and_reading_ends(
     outcome: IngestOutcome, told: str

@@ -39,16 +39,16 @@ TYPES: Final = {
     *("break_object", "string_template"),
 }
 RUN: Final = "offer-1"
-LETTERS: Final = "VISUALFLOW_LETTERS"
-"""The variable that names the file of sent letters; without it they are in the current folder."""
+SENT: Final = "VISUALFLOW_SENT"
+"""The variable that names the file of sent offers; without it they are in the current folder."""
 DIES: Final = "VISUALFLOW_DIES"
-"""If this variable is set, the process kills itself when a letter is sent, before anything is recorded."""
+"""If this variable is set, the process kills itself when an offer is sent, before anything is recorded."""
 
 
 def send(run: RunState, effect: Effect) -> EffectOutcome:
-    """Send the letter of a run as a service of the post would: once for each run, however often it is asked."""
-    file = Path(os.environ.get(LETTERS, "letters.jsonl"))
-    is_new = run.run_id not in {one["run"] for one in letters(file) if one["sent"]}
+    """Send the offer of a run as a service of the post would: once for each run, however often it is asked."""
+    file = Path(os.environ.get(SENT, "sent.jsonl"))
+    is_new = run.run_id not in {one["run"] for one in posted(file) if one["sent"]}
     [call] = effect.payload["tool_calls"]
     with file.open("a", encoding="utf-8") as ledger:
         print(json.dumps({"run": run.run_id, "sent": is_new, **call["arguments"]}), file=ledger)
@@ -62,7 +62,7 @@ FLOWS: Final = Flows("shop", SPECS.values(), effect_handlers={EffectType.TOOL_CA
 """What `callboard host visualflow:FLOWS` and `callboard serve visualflow:FLOWS` execute."""
 
 
-def letters(file: Path) -> list[dict[str, Any]]:
+def posted(file: Path) -> list[dict[str, Any]]:
     """Return what the post was asked for."""
     return (
         [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
@@ -97,13 +97,13 @@ def play(folder: Path) -> None:
 
 
 class Player:
-    """A process that plays, and is told answers."""
+    """A process that plays, and takes answers."""
 
     def __init__(self, folder: Path, **env: str) -> None:
         words = [sys.executable, __file__, "--data", str(folder)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         path = os.pathsep.join(one for one in sys.path if one)
-        told = os.environ | {LETTERS: str(folder / "letters.jsonl"), "PYTHONPATH": path} | env
+        told = os.environ | {SENT: str(folder / "sent.jsonl"), "PYTHONPATH": path} | env
         self.process = subprocess.Popen(words, text=True, env=told, **pipes)  # type: ignore[call-overload] # noqa: S603
 
     def hears(self) -> str:
@@ -129,7 +129,7 @@ class Played:
     Attributes:
         asked: The questions, in the order in which processes printed them.
         below: The states of the sub-flows while the last question was open.
-        died: How the process ended that sent the letter.
+        died: How the process ended that sent the offer.
     """
 
     asked: list[str]
@@ -150,7 +150,7 @@ def prove(folder: Path) -> bool:
     children = runtime.runtime.run_store.list_children(parent_run_id=RUN)  # type: ignore[attr-defined]
     second.told("yes")
     below, died = [one.status.value for one in children], second.ended()
-    print("the letter is sent: SIGKILL before anything of that is recorded")
+    print("the offer is sent: SIGKILL before anything of that is recorded")
     third = Player(folder)
     print(third.hears())
     third.ended()
@@ -160,7 +160,7 @@ def prove(folder: Path) -> bool:
 def proved(folder: Path, runtime: ScheduledRuntime, played: Played) -> bool:
     """Print the proofs, by what was seen, what is recorded, and what the post knows."""
     state, ledger = runtime.get_state(RUN), runtime.get_ledger(RUN)
-    sent = [one["sent"] for one in letters(folder / "letters.jsonl")]
+    sent = [one["sent"] for one in posted(folder / "sent.jsonl")]
     types = {node["type"] for flow in DRAWN.values() for node in flow["nodes"]}
     lines = [(one["name"], one["count"]) for one in state.vars["lines"]]
     chain, cut = verify_ledger_chain(ledger), verify_ledger_chain([*ledger[:4], *ledger[5:]])
@@ -172,8 +172,9 @@ def proved(folder: Path, runtime: ScheduledRuntime, played: Played) -> bool:
         f"it made {lines}": lines == [("chair", 2), ("table", 1), ("lamp", 3)],
         f"then a person was asked: {played.asked[-1]}": played.asked[-1] == "Offer 675 € to Ada?",
         f"meanwhile the sub-flow was {' '.join(played.below)}": played.below == ["completed"],
-        "the process died with the letter in the post": played.died == -signal.SIGKILL,
-        f"the post was asked {len(sent)} times, and sent {sum(sent)} letter": sent == [True, False],
+        "the process died with the offer in the post": played.died == -signal.SIGKILL,
+        f"the post was asked {len(sent)} times, and sent {sum(sent)} of them": sent
+        == [True, False],
         "the output is that of the drawing": state.output == output,
         f"the {chain['count']} records of the run are one chain": chain["ok"],
         "without one of them it is refused": not cut["ok"],

@@ -258,7 +258,7 @@ async def test_the_drawn_flow_runs_on_hosts_too(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Its questions come one behind the other; the sub-flow is a run of its own."""
-    monkeypatch.setenv("VISUALFLOW_LETTERS", str(tmp_path / "letters.jsonl"))
+    monkeypatch.setenv("VISUALFLOW_SENT", str(tmp_path / "sent.jsonl"))
     names = runpy.run_path(str(ROOT / "examples/visualflow/visualflow.py"))
     async with Runtime() as runtime:
         await names["FLOWS"].register(runtime)
@@ -277,7 +277,7 @@ async def test_the_drawn_flow_runs_on_hosts_too(
         "Offer 120 € to Bo?",
     ]
     assert output == {"success": True, "euro": 120, "days": 1, "by": "post", "sent": "sent"}
-    assert [one["customer"] for one in names["letters"](tmp_path / "letters.jsonl")] == ["Bo"]
+    assert [one["customer"] for one in names["posted"](tmp_path / "sent.jsonl")] == ["Bo"]
 
 
 @pytest.mark.timeout(120)

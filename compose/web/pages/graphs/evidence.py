@@ -40,7 +40,7 @@ class EvidenceText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownEvidence:
-    """What a call of a tool brought.
+    """Evidence of one call of a tool.
 
     Attributes:
         id: Of the evidence.

@@ -185,6 +185,23 @@ async def test_a_cancelled_call_leaves_its_run_to_those_who_follow_it(
 
 
 @pytest.mark.item(471)
+async def test_a_run_that_an_operator_cancels_ends_its_call() -> None:
+    """The client gets an error that a model reads."""
+    async with Runtime() as runtime:
+        await served.flows.register(runtime)
+        runs = FlowRuns(runtime, served.flows)
+        run_id = await runs.start("wait", id="order-7")
+        async with client_of(tools_of(runtime)) as client, asyncio.TaskGroup() as group:
+            call = group.create_task(client.call_tool("wait", {}, meta=ID))
+            await client.list_tools()
+            await runs.cancel(run_id, reason="out of stock")
+            found = await call
+
+    assert found.is_error
+    assert "CANCELLED" in text_of(found)
+
+
+@pytest.mark.item(471)
 @pytest.mark.postgres
 async def test_progress_of_a_run_on_another_host_is_heard(
     postgres_server: TestPostgres, schema: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

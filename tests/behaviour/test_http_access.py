@@ -95,6 +95,8 @@ def wanted(one: WebEndpoint, scopes: tuple[str, ...], who: str) -> int:
         has.add("sessions:own")
     if access not in has:
         return 403
+    if "{evidence}" in one.path:  # the run has none
+        return 404
     if who == "stranger" and ("{run}" in one.path or "{graph_run}" in one.path):
         return 404
     if who == "stranger" and name_of(one) in ("GET /v1/flows/{flow}", INSTALLS[1]):
@@ -131,6 +133,8 @@ async def prepared(bed: Bed, guarded: Guarded) -> dict[str, str]:
         "flow": "refund",
         "flow_app": app,
         "graph_run": run_of(flow),
+        "evidence": "none",
+        "text": "none",
         "wait": "ok%2F1",
         "app": guarded.app,
         "session": "s",

@@ -199,12 +199,12 @@ class Runtime(Client):
 
     @property
     def supervisor(self) -> Supervisor:
-        """The tree of runs, from outside of them."""
+        """Trees of runs, as a program outside of them reads and changes them."""
         return self._supervisor
 
     @property
     def schedules(self) -> Schedules:
-        """Messages that come to agents by themselves: at an instant, or by a cron expression."""
+        """Schedules: messages that the runtime sends to agents at an instant or by a cron expression."""
         return Schedules(
             self._store,
             self._entropy,

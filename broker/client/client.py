@@ -1,4 +1,4 @@
-"""`ActorClient`: what another Python service needs to work with agents, over NATS alone.
+"""`ActorClient`: the client of agents for other Python services, over NATS alone.
 
 Importing it needs nats-py and none of the runtime's other libraries. See docs/clients.md.
 

@@ -170,22 +170,22 @@ class ShardReader:
             self._break(f"{code} {words}")
 
     def acked(self, upto: int) -> None:
-        """Acknowledge, with the next step, what was handed out up to this sequence."""
+        """Acknowledge, with the next step, the messages that were delivered up to this sequence."""
         while self._unacked and self._unacked[0][0] <= upto:
             self._ack = self._unacked.popleft()[1]
             self._wake.set()
 
     def denied(self, error: BrokerError) -> None:
-        """End by this error: the server forbids to pull."""
+        """Let the next step raise this error: the server denies pull requests."""
         self._denied = error
         self._wake.set()
 
     def wake(self) -> None:
-        """Look again: the connection is lost."""
+        """Let the next step begin now: the connection was lost."""
         self._wake.set()
 
     def check_consumer(self) -> None:
-        """See whether the consumer is there, with the next step: a server that held it may be lost."""
+        """Check in the next step that the consumer exists: the server that held it may be lost."""
         self._is_unchecked = True
         self._wake.set()
 
@@ -321,15 +321,14 @@ class ShardReader:
             raise self._denied
 
     async def _prove_idle(self) -> bool:
-        """Move on to what was read of other shards, if there is nothing for this one before it.
+        """Advance the cursor to the newest message of the stream, if none before it is for this shard.
 
         The end of a pull request (408) is not enough: a server that was stopped for the whole
-        time of a request ends it before its consumer looked into the store. So the store is asked:
-        is anything for this shard behind what was handed out? The newest message was read before
-        that question, so whatever has a smaller sequence was stored before it: a stream stores in
-        the order of its sequences, and one server (R1), or the stream's leader, answers from that
-        store. What it does not find there up to the newest will never be there. If a message comes
-        in the meantime, that one is handed out first.
+        time of a request ends it before its consumer looked into the store. So this asks the store
+        for the first message of this shard after the last delivered one. The newest sequence was read before
+        that request. A stream stores messages in the order of their sequences, and one server (R1), or
+        the stream's leader, answers from that store. So if it finds no message up to the newest
+        sequence, there will never be one. If a message arrives in the meantime, it is delivered first.
         """
         self._prove_at = self._now() + PROVE_EVERY_S
         sequence, stored_ns = self._pulls.newest

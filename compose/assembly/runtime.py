@@ -189,7 +189,7 @@ def _on(
     nats_url: str | None = None,
     redis_url: str | None = None,
 ) -> Settings:
-    """Return the settings, or those of the environment, with these servers and no others."""
+    """Return the given settings (None: the environment's) with the URLs of all three servers replaced."""
     urls = {"postgres_url": postgres_url, "nats_url": nats_url, "redis_url": redis_url}
     return (settings or read_settings()).model_copy(update=urls)
 

@@ -162,7 +162,7 @@ def span_s(text: str) -> float:
 
 
 def instant(option: str, text: str | None) -> datetime | None:
-    """Return an instant that was given as such, or as a span back from now; None for none.
+    """Parse an option: an ISO instant, or a span that is subtracted from now (`2h`). None stays None.
 
     Raises:
         ContractError: It is neither.
@@ -172,7 +172,7 @@ def instant(option: str, text: str | None) -> datetime | None:
 
 
 def day(option: str, text: str | None) -> date | None:
-    """Return a day in UTC that was given as such, or as a span back from now; None for none.
+    """Parse an option: a day in UTC, or a span that is subtracted from now (`30d`). None stays None.
 
     Raises:
         ContractError: It is neither.

@@ -169,7 +169,7 @@ def read_message(subject: str, headers: Mapping[str, str], body: bytes) -> Seen:
 
 
 def _placed(parts: list[str]) -> tuple[str, str, dict[str, str]]:
-    """Return kind, agent or topic, and what else the tokens of a subject say."""
+    """Parse a subject's tokens: the kind of message, its agent or topic, and further fields by name."""
     words = [_word(part) for part in parts]
     place = _place(words) if len(words) >= _ADDRESS else ".".join(parts)
     kind, more = "other", {}

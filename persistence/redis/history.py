@@ -246,12 +246,12 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
     async def _ask(
         self, doing: str, script: Any, session: tuple[AgentId, str], *words: str | bytes | int
     ) -> list[Any]:
-        """Return what a script replies. It is sent again if its answer is lost.
+        """Execute a script for a session and return its reply. It is sent again if the reply is lost.
 
         Raises:
             HistoryLostError: Turns of the session are gone.
             RedisUnreachableError: Redis is away, or slow.
-            RedisRefusedError: Redis refuses it.
+            RedisRefusedError: Redis refuses the script.
         """
         seen = self._seen.get(session, _Sight())
         keys = self.keys_of(*session)

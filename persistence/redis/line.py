@@ -56,9 +56,9 @@ def pack(*words: bytes) -> bytes:
 
 
 class Line:
-    """Sends commands while `running()`.
+    """Pipeline of commands over one connection. It sends while `running()`.
 
-    One whose connection was lost before its reply is sent once more: it has to be idempotent.
+    A command whose connection was lost before its reply is sent a second time, so it must be idempotent.
     """
 
     def __init__(self, redis: Redis) -> None:
@@ -72,7 +72,7 @@ class Line:
         self._is_stopping = False
 
     def send(self, command: Command) -> None:
-        """Write the command now; queue it where the server is behind, or not there."""
+        """Write the command now. Queue it if the server is behind or there is no connection."""
         if self._queue or not self._write(command):
             self._enqueue(command)
             while len(self._queue) > QUEUE_LIMIT or self._queued_bytes > QUEUE_BYTES:
@@ -81,7 +81,7 @@ class Line:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Connect and read replies while the block lasts; at its end the others are given up."""
+        """Connect and read replies while the block lasts. At its end, commands without a reply fail."""
         self._is_stopping = False
         self._wanted.set()  # connects before the first command
 

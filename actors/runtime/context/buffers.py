@@ -24,10 +24,10 @@ F = TypeVar("F")
 
 
 def refuse_reserved(name: str) -> None:
-    """Return if agents and callers may use this signal name.
+    """Refuse a signal name that is reserved for operators' decisions.
 
     Raises:
-        ContractError: It is an operator's: see `Runtime.resolve`.
+        ContractError: The name is reserved: see `Runtime.resolve`.
     """
     if name.startswith(RESERVED):
         msg = f"signal name {name!r} is reserved: names must not start with {RESERVED!r}"

@@ -118,7 +118,7 @@ class OutboxRelay:
             self._enqueue(rows)
 
     async def load(self, leases: Sequence[ShardLease]) -> set[int]:
-        """Publish the outbox rows of these shards that no receiver has yet; return the `n` of all of them.
+        """Publish the outbox rows of these shards; return the number `n` of each row that was found.
 
         A row that the broker accepted on this connection is published again only if its receiver
         has read past it: then the broker lost it, or its predecessor was missing.
@@ -141,7 +141,7 @@ class OutboxRelay:
         return found
 
     async def reload(self, leases: Sequence[ShardLease]) -> None:
-        """Load once more, and forget what has left the outbox."""
+        """Load again, and drop the state of rows that have left the outbox."""
         before = {*self._sent, *self._repeats}
         for n in before - await self.load(leases):
             self._sent.pop(n, None)

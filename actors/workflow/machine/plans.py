@@ -164,14 +164,14 @@ def _trial(state: RunState, opened: OpenStep) -> None:
 
 
 def started(state: RunState, opened: OpenStep) -> StepRecord:
-    """Return the record that an attempt begins."""
+    """Return the record, with status STARTED, of the start of an attempt."""
     delta = opened.changed | {"open": opened.seq, "next": opened.next_node}
     record = attempt_of(state, opened, at=opened.started_at)
     return replace(record, status=StepStatus.STARTED, ended_at=None, delta=delta)
 
 
 def attempt_of(state: RunState, opened: OpenStep, *, at: str) -> StepRecord:
-    """Return the record of an attempt, for the others to fill in."""
+    """Return the record of an attempt with status COMPLETED; callers replace the fields that differ."""
     return replace(
         recorded(state, StepStatus.COMPLETED, at, effect=opened.effect.to_dict()),
         step_id=opened.step_id,

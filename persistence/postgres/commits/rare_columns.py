@@ -69,7 +69,7 @@ def talk_of(commit: Commit) -> Talk | None:
 
 
 def talk_argument(talks: Iterable[tuple[int, Talk]]) -> str | None:
-    """Return the argument for these commits, by number, None when there are none."""
+    """Return JSON with the rows of these commits, each with its commit's number; None if there are no rows."""
     merged: dict[str, list[Any]] = {}
     for number, talk in talks:
         for name, rows in talk.items():
@@ -83,7 +83,7 @@ def talk_argument(talks: Iterable[tuple[int, Talk]]) -> str | None:
 
 
 def runs_named(talk: Talk) -> list[str]:
-    """Return the runs of others that are answered, or waited for from now on; they are locked, too."""
+    """Return the ids of runs that this commit answers or begins to wait for. The commit locks them, too."""
     named: list[str] = [answer["run"] for answer in talk["answers"]]
     named += [wait["target"] for wait in talk.get("waits", ()) if wait["target"] is not None]
     return named

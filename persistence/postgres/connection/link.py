@@ -204,7 +204,7 @@ class Link:
     ) -> tuple[list[Row], bool]:
         """Like `fetch`; also return whether an earlier try may have been executed.
 
-        Between two tries of a server that has no capacity others have the connection.
+        While a server is full, other callers use the connection between two tries.
         """
         attempt = partial(self.attempt, doing, sql, *args)
         return await _until_room(self._settings, self._outage, attempt)
@@ -212,7 +212,7 @@ class Link:
     async def attempt(
         self, doing: str, sql: LiteralString, *args: object, deadline: float, again: bool
     ) -> Attempted:
-        """Return rows, or that there is no capacity; and whether an earlier try may have been executed."""
+        """Execute; return rows, or the error of a full server, and if an earlier try may have been executed."""
         passing = 0
         async with self._lock:
             while True:

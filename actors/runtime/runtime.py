@@ -389,5 +389,5 @@ class Runtime(Client):
 
 
 def host_of(runtime: Runtime) -> HostParts:
-    """Return what a runtime is made of: for who assembles or watches a host, and may change."""
+    """Return the parts of a runtime, for code that assembles or watches a host. They may change."""
     return runtime._host  # noqa: SLF001 - no part of what a runtime is to its users

@@ -277,7 +277,7 @@ class ActorClient:
 
         Args:
             run: What `submit` gave, or an id.
-            from_: The first entry's number; who has seen entry n goes on with n + 1.
+            from_: The first entry's number; after entry n, continue with n + 1.
 
         Raises:
             UnknownRunError: No run has this id.

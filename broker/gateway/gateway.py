@@ -74,7 +74,7 @@ class Gateway:
     Args:
         front: The client API, which executes requests.
         subjects: The deployment's names.
-        host: Shown to who asks ``$SRV``.
+        host: Shown in answers of ``$SRV``.
         scope: Makes scopes for background tasks.
     """
 
@@ -115,7 +115,7 @@ class Gateway:
 
         def renewed(subject: bytes, _reply: bytes, _data: bytes, headers: bytes) -> None:
             stream = subject.rpartition(b".")[2].decode(errors="replace")
-            # To a beat that nobody is subscribed to, the server itself answers.
+            # If a beat has no subscriber, the server itself answers.
             (streams.end if headers.startswith(NO_RESPONDERS) else streams.renew)(stream)
 
         def renewed_by_name(_subject: bytes, _reply: bytes, data: bytes, _headers: bytes) -> None:
@@ -170,7 +170,7 @@ class Gateway:
         endpoint = self._endpoints[kind]
 
         def sink(subject: bytes, reply: bytes, data: bytes, raw_headers: bytes) -> None:
-            if not reply:  # nobody would get an answer; a renewal looks so too
+            if not reply:  # there is no reply subject to answer; a renewal looks the same
                 return
             endpoint.requests += 1
             request = GatewayRequest(
@@ -195,7 +195,7 @@ class Gateway:
         return sink
 
     def _turn_away(self, request: GatewayRequest, tasks: Tasks) -> None:
-        """Refuse, where that does not wait: nothing piles up for who asks faster than is answered."""
+        """Refuse, if that does not wait: no backlog grows for a client that asks faster than hosts answer."""
         client = self._client
         if client is not None and client.pending_data_size <= PENDING_BYTES:
             tasks.start(

@@ -247,7 +247,7 @@ class Fields:
         return {key: str(text)[:1024] for key, text in value.items()}  # type: ignore[union-attr] # checked
 
     def refuse_others(self) -> None:
-        """Return if every field was taken: one that is misspelt shall not be ignored."""
+        """Check that every field was taken: one that is misspelt shall not be ignored."""
         if self._found:
             raise malformed(f"unknown field {min(self._found)!r}")
 

@@ -74,7 +74,7 @@ class NatsConnection(NatsClient):
     Attributes:
         lost: Set when the connection is of no use any more, for whatever reason.
         address: The server's host and port.
-        admits_anybody: Whether the server lets in who has neither a login nor a certificate.
+        admits_anybody: True if the server admits clients with neither a login nor a certificate.
     """
 
     def __init__(self, address: str) -> None:

@@ -80,7 +80,7 @@ class Permissions:
     def host(self, *, inbox: str = HOST_INBOX, makes_streams: bool = False) -> UserGrant:
         """Return what a host needs: messages and the gateway.
 
-        It may purge MAIL alone, whose contents are held elsewhere too: of EDGE, which holds what nobody
+        It may purge MAIL alone, whose contents are held elsewhere too: of EDGE, which holds what no host
         else does, it can take nothing away.
 
         Args:

@@ -230,7 +230,7 @@ class Requests:
             limit.cancel()
             del self._takers[token]
             if future.done() and not future.cancelled():
-                future.exception()  # it is raised above, or nobody wants it any more
+                future.exception()  # it is raised above, or no caller waits for it any more
 
     @contextmanager
     def taking(self, subject: str, taker: Taker) -> Generator[str]:

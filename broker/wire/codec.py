@@ -113,7 +113,7 @@ class Decoder:
         self._subjects = subjects
 
     def decode(self, wire: Wire) -> Received:
-        """Return what the message is; `Undecodable` content for what is none. Never raises."""
+        """Decode a message; its content is `Undecodable` if the bytes are no message. Never raises."""
         source = wire.headers.get(wire_headers.STREAM_SOURCE)
         try:
             if source is None:
@@ -194,7 +194,7 @@ class Decoder:
         else:
             with contextlib.suppress(ContractError):
                 stream, number, *_ = _parts(source)
-            # A false claim does not hide who made it; where the subject holds a hash, only a true
+            # A false claim does not hide its publisher; where the subject holds a hash, only a true
             # one tells whose it is.
             for is_believed in (False, True):
                 with contextlib.suppress(ContractError, ValueError):
@@ -241,7 +241,7 @@ def _message(body: JsonValue, agent: AgentId) -> Message:
     """Return the message in the body of a host.
 
     Raises:
-        BadMessageError: It is none, or not for this agent.
+        BadMessageError: The bytes are no message, or one for another agent.
     """
     if type(body) is not dict:
         raise BadMessageError(f"the body is a {type(body).__name__}, not a map")

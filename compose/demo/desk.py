@@ -103,7 +103,7 @@ def publish(published: str, line: str) -> None:
 
 
 async def was_published(published: str, effect_id: str) -> None:
-    """Return if the effect's line is there.
+    """Check that the effect's line is there.
 
     Raises:
         EffectDidNotHappen: It is not.

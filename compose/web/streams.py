@@ -83,7 +83,7 @@ class Streams:
         self._is_stopping = False
 
     def check(self, principal: Principal) -> None:
-        """Return if one more may be opened.
+        """Check that one more may be opened.
 
         Raises:
             ProblemError: There are too many, or the process is about to end.

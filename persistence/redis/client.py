@@ -47,7 +47,7 @@ def address(url: str) -> str:
     """Return what may be shown of a URL: scheme, host, port and database.
 
     Raises:
-        RedisUrlError: It is none, or a special character of a password cuts it at the wrong position.
+        RedisUrlError: It is no URL of Redis, or a special character of a password cuts it off too early.
     """
     try:
         parts = urlsplit(url)

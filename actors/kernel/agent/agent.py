@@ -28,7 +28,7 @@ class AgentRunContext(Protocol):
         """The tenant of the run."""
 
     def check(self) -> None:
-        """Return if the run may go on.
+        """Check that the run may go on.
 
         Raises:
             CancellationError: The run was cancelled.

@@ -142,7 +142,7 @@ class RunLogEntry:
 
 
 def check_entry(entry: NewEntry) -> None:
-    """Return if the entry may be appended.
+    """Check that the entry may be appended.
 
     Raises:
         InvalidEntryError: Unknown kind, missing key or unknown key.

@@ -54,7 +54,7 @@ class Buffer(Generic[F]):
     It knows whether what was read is current. Of many branches one reads, the others wait for it.
 
     Attributes:
-        is_current: Whether all is read that somebody spoke of, or is being read: nobody has to `refresh`.
+        is_current: True if all hinted items are read, or are being read: no `refresh` is needed.
         on_found: Told what is there, whenever it was read.
     """
 

@@ -342,7 +342,7 @@ def tell(run: RunState, verb: str, target: AgentId | TopicId, message: Message |
 
 
 def refuse_tenant(run: RunState, what: AgentId | TopicId) -> None:
-    """Return if the agent or topic belongs to the run's tenant.
+    """Check that the agent or topic belongs to the run's tenant.
 
     Raises:
         OtherTenantError: It does not.

@@ -1,6 +1,7 @@
 """The open waits of a run's branches, indexed by what ends them.
 
-Finding who waits for a signal or an answer, and taking a wait in or out, costs the same however many are open.
+The cost of finding the branch that waits for a signal or an answer, and of adding or removing a wait, does
+not depend on the number of open waits.
 """
 
 from __future__ import annotations
@@ -154,12 +155,12 @@ class PausedWaits:
         return next(iter(found.values()))[0] if found else None
 
     def for_signals(self, counts: Iterable[tuple[str, int]]) -> list[PendingWait]:
-        """Return who can have signals of these names, of which so many are there, in order."""
+        """Return the branches that can take signals of these names, given their counts, in order."""
         waits = self._by_source["signal"]
         return sorted((w for name, n in counts for w in waits.get(name, ())[:n]), key=_n_of)
 
     def for_answers(self, keys: Iterable[str]) -> list[PendingWait]:
-        """Return who pauses for answers with these keys, in order."""
+        """Return the branches that wait for answers with these keys, in order."""
         waits = self._by_source["answer"]
         return sorted((w for key in keys for w in waits.get(key, ())), key=_n_of)
 

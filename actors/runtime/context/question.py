@@ -318,7 +318,7 @@ class Questions:
 
 
 def _named(target: AgentId | RunHandle) -> str:
-    """Return how a question names who is asked."""
+    """Return the text by which a question names its target."""
     return target.run_id if isinstance(target, RunHandle) else str(target)
 
 

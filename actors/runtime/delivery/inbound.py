@@ -84,7 +84,7 @@ class Inbound:
         except BrokerError as exc:
             _log.debug("reading stops", extra={"shard": lease.shard, "problem": str(exc)})
             self._on_broken(str(exc))
-        except Exception:  # noqa: BLE001 - a mailbox that nobody reads would be a silent loss
+        except Exception:  # noqa: BLE001 - an unread mailbox would be a silent loss
             _log.exception("reading broke off", extra={"shard": lease.shard})
             self._on_broken("reading broke off: see the error before")
 
@@ -110,7 +110,7 @@ class Inbound:
                 case StaleStream():
                     self._on_broken("the stream MAIL has a new epoch")
         except Exception:
-            # Else nobody would read this shard until the next connection.
+            # Else no host would read this shard until the next connection.
             self._on_broken("messages could not be written")
             raise
         finally:

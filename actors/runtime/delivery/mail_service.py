@@ -149,12 +149,12 @@ class MailService:
                 self._outage.begins(self._problem or "the connection was given up")
             except (BrokerError, PersistenceError) as exc:
                 if isinstance(exc, StreamRolledBackError) and exc.problem:
-                    self._outage.is_refused(exc)  # until somebody makes the stream anew
+                    self._outage.is_refused(exc)  # until an operator makes the stream anew
                 self._outage.begins(str(exc), exc)
             except ContractError as exc:
                 if not self._tried.is_set():
                     raise
-                self._outage.is_refused(exc)  # until somebody sets the streams right
+                self._outage.is_refused(exc)  # until an operator corrects the streams
             except Exception:  # noqa: BLE001 - a host that gets no messages any more would be a silent loss
                 _log.exception("the broker's connection broke off")
                 self._outage.begins("see the error before")

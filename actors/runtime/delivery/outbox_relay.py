@@ -198,7 +198,7 @@ class OutboxRelay:
                     continue
             self._repeats.pop(row.n, None)
             queue.popleft()
-            if _is_for_onlookers(row):  # nobody in here receives it
+            if _is_for_onlookers(row):  # no agent receives it
                 self._forget.append(row)
                 if not queue or len(self._forget) >= FORGET_AT:
                     self._forget_soon()

@@ -33,7 +33,7 @@ class Amendments:
     received: dict[MessageKey, tuple[str, Callable[[], None]]] = field(default_factory=dict)
 
     def without_refused(self, commit: Commit, outcome: CommitOutcome) -> Commit | None:
-        """Return the commit without what was refused, if that disturbs only who asked for it."""
+        """Return the commit without the refused parts, if that affects only the calls that asked for them."""
         match outcome:
             case OverBudget(positions, limit) if self.refusable.keys() >= set(positions):
                 refused = {p: self.refusable[p](limit) for p in positions}

@@ -1,4 +1,4 @@
-"""Answers and open waits of runs in memory: who is answered by what, and who waits for it."""
+"""Answers and open waits of runs, in memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def reply(rows: MemoryRows, record: RunRecord, answers: Iterable[Answer]) -> lis
 
 
 def answer_end(rows: MemoryRows, record: RunRecord) -> list[Nudge]:
-    """Answer everybody who waits for the end of a run that has just ended, and its parent."""
+    """Answer all runs that wait for the end of a run that has just ended, and its parent."""
     run_id = record.cause.run_id
     ends: dict[tuple[RunId, str], None] = {}
     if record.cause.parent is not None:

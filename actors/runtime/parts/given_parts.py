@@ -111,7 +111,7 @@ class GivenParts:
             await self.mirror.queued(record.row())
 
     async def executes(self, lease: Lease) -> None:
-        """Tell the scheduler who executes a run."""
+        """Notify the scheduler of the host that executes a run."""
         record = self.rows.runs.get(lease.run_id)
         if self.mirror is not None and record is not None:
             await self.mirror.executing(record.row(), lease.owner)

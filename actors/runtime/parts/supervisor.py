@@ -144,7 +144,7 @@ class SupervisorView(StoreView):
         above = await row_of(self._store, parent)
         if agent.tenant != above.agent_id.tenant:
             raise OtherTenantError(f"agent {agent}", above.agent_id.tenant)
-        # Counted after the row was read: who spawns between the two moves the end of the log.
+        # Counted after the row was read: a spawn between the two moves the end of the log.
         number = len(await self._store.lists.children(parent))
         if boot is None:
             while await self._store.reads.run(run_id_of_child(parent, f"sup.{number}")) is not None:

@@ -205,7 +205,7 @@ class History:
     def _find_strict(self) -> None:
         for position, place in self.places.items():
             if PATCH in position or PAID in position:
-                continue  # who asks no more whether a patch applies takes its path in any case
+                continue  # code without the call `patched` takes its path in any case
             entry = place.end or place.begin
             if entry is None or place.ends_void:
                 continue
@@ -266,7 +266,7 @@ class History:
 
 
 def policy_of(run: RunRow, entries: Iterable[RunLogEntry]) -> RetryPolicy:
-    """Return how a run's failures are retried: as who started it said, else its agent, else the default."""
+    """Return a run's retry policy: that of the call that started it, else its agent's, else the default."""
     policy = None
     for entry in entries:
         if entry.kind in (K.RUN_STARTED, K.RUN_CONTINUED):

@@ -32,7 +32,7 @@ class Limiting:
     Args:
         store: The limits of the deployment.
         owner: Who claims.
-        dispatcher: Its admission is supplied; starts who waited and is back in the ready queue.
+        dispatcher: Its admission is supplied; starts runs that waited and are back in the ready queue.
         notifications: Hints of changes, and of slots that are free or wanted elsewhere.
     """
 
@@ -120,7 +120,7 @@ class Limiting:
             self._read_at = 0.0
             raise
         if number < self._read_last:
-            return  # somebody asked later and was answered before
+            return  # a later request was answered before
         self._read_last = number
         self._admission.define(limits)
         self._on_admitted()

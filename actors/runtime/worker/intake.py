@@ -72,7 +72,7 @@ class Intake:
         elif nudge.kind == "signal" and nudge.agent_id is not None and nudge.run_id is not None:
             self.signalled(nudge.run_id, nudge.agent_id)
         elif nudge.kind == "cancel" and nudge.run_id is not None:
-            # Should it start before anybody has read that, its row is read first.
+            # If it starts before that row was read, the row is read first.
             self._state.fresh.pop(nudge.run_id, None)
 
     def offer(
@@ -264,7 +264,7 @@ class Intake:
             )
         )
         if not isinstance(outcome, Committed):
-            # It has ended, or goes on, or is somebody else's now: who changed it sees its cancel flag.
+            # It has ended, continues, or has another owner: the host that changed it sees its cancel flag.
             _log.debug(
                 "a cancel met a change of the run", extra={"run": run.run_id, "why": str(outcome)}
             )

@@ -128,7 +128,7 @@ class Slots(Generic[E]):
         elif self._demand < self._usable:
             found.append(now if self._contended else self._spare_since + LINGER_S)
         elif self._demand < self._asked:
-            found.append(self._asked_at + LINGER_S)  # nobody waits any more: others may hope again
+            found.append(self._asked_at + LINGER_S)  # no run waits: others may be admitted
         if self.held:
             found.append(self._asked_at + (SHARE_S if self._contended else REFRESH_S))
         return min(found, default=None)

@@ -91,7 +91,7 @@ class PostgresErasure(ErasureStore):
     ) -> None:
         self._links = links
         self.parts: Sequence[Erasable] = (
-            PostgresTokens(links),  # first: nobody adds to a tenant while it goes
+            PostgresTokens(links),  # first: no client adds to a tenant while it is erased
             _PostgresPart(links, "mail", _OF_AGENTS, _erase_mail),
             _PostgresPart(links, "conversations", _OF_SESSIONS, _erase_turns),
             _PostgresPart(links, "runs", _OF_AGENTS, _erase_runs),

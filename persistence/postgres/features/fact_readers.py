@@ -134,7 +134,7 @@ class FactReaders:
                 await self.look(say=looks % SAY_EVERY == 0)
             except ActorsError as exc:
                 _log.debug("sessions that are followed could not be looked at", exc_info=exc)
-                for agent in self._waiting:  # who reads for itself has the error
+                for agent in self._waiting:  # a caller that reads for itself has the error
                     self.wake(agent)
 
     async def look(self, *, say: bool) -> None:

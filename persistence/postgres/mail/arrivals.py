@@ -77,7 +77,7 @@ class _Signal(NamedTuple):
 
 
 _Answer: TypeAlias = tuple[RunId, str, AnswerStatus, str | None, str | None, RunId | None, int]
-"""Run, key, status, result and error as text, who ended, and the last entry there."""
+"""Run, key, status, result and error as text, the ended run, and its last entry."""
 
 
 class Arrivals(ArrivalStore):

@@ -186,7 +186,7 @@ class Fields:
     def __init__(self, found: dict[str, JsonValue]) -> None:
         self._found = found
         self.trace: dict[str, str] = {}
-        """What the headers say about where the request comes from."""
+        """Trace context of the request, from its headers."""
 
     @classmethod
     def of(cls, request: GatewayRequest) -> Fields:

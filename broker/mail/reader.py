@@ -52,7 +52,7 @@ ASK_AGAIN_AT: Final = 128
 ASK_BYTES: Final = 1_536 * 1024
 """Limit of one request; more than the largest message, which could not be delivered otherwise."""
 ASK_AHEAD: Final = 8
-"""So many times `ASK_BYTES` are asked for ahead, by all readers with a permit together, and once by each."""
+"""Multiple of `ASK_BYTES` that all readers with a permit request together; each requests it once at least."""
 AHEAD_BYTES: Final = 256 * 1024 * 1024
 """A reader asks for nothing while more than this, whole or passed by, waits for being handed out."""
 KEEP_BYTES: Final = 1024 * 1024

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from persistence.redis import RedisJournal
 
 LEASE_MARGIN_S: Final = 2.0
-"""So long before the end of a lease that was not renewed a host begins no effect any more."""
+"""Seconds before the end of a lease that was not renewed from which a host begins no effect."""
 
 
 def build_runtime(

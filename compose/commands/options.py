@@ -70,7 +70,7 @@ AllFlag = Annotated[Flag, Parameter(name="--all")]
 FollowFlag = Annotated[Flag, Parameter(alias="-f")]
 
 Limit = Annotated[int, within(1, 1_000_000, "Give 1 or more, up to 1000000.")]
-"""How many are shown at most."""
+"""Number of rows that are shown at most."""
 LimitOpt = Annotated[Limit, Parameter(help="At most so many.")]
 MostRunsOpt = Annotated[
     Limit, Parameter(help="At most so many runs; a sentence says when there are more.")

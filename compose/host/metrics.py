@@ -45,9 +45,9 @@ _log = logging.getLogger("callboard.host")
 TOTALS_EVERY_S: Final = 5.0
 """Totals are counted at most so often, however often and by how many they are read."""
 ANSWER_LIMIT_S: Final = 2.0
-"""How long the database may take; then the host counts as not ready, and totals are left out."""
+"""Seconds that the database may take; then the host counts as not ready, and totals are left out."""
 COUNT_WAIT_S: Final = 2.0
-"""How long a page waits for a count that it began; then it shows what was counted before."""
+"""Seconds that a page waits for a count that it began; then it shows the count before."""
 MAX_TYPES: Final = 100
 OTHER: Final = "other"
 _PROBE: Final = RunId("~probe")

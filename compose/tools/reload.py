@@ -37,7 +37,7 @@ POLL_S: Final = 0.2
 SHOW_EVERY_S: Final = 1.0
 RATE_OVER_S: Final = 10.0
 DRAIN_S: Final = 5.0
-"""How long running code of an old generation may go on; then its successor replays it."""
+"""Seconds that running code of an old generation may continue; then its successor replays it."""
 LEASE_S: Final = 3.0
 """A generation that was killed is followed after so long."""
 SUSPEND_AFTER_S: Final = 0.5

@@ -157,7 +157,7 @@ class EventStream:
         self._last_id: str | None = None
         self._news = asyncio.Event()
         self.is_over = False
-        """Whether nothing more is added."""
+        """True if nothing more is added."""
 
     def beat(self) -> None:
         """Send a heartbeat, unless something waits to be sent."""

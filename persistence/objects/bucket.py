@@ -29,7 +29,7 @@ PART_BYTES: Final = 8 << 20
 """The most that one request carries, either way. A larger object takes several."""
 PARTS_AT_ONCE: Final = 4
 READ_TRIES: Final = 3
-"""How often an object is read from its beginning when it is replaced meanwhile."""
+"""Number of times that an object is read from its beginning when it is replaced meanwhile."""
 CONNECT_S: Final = 5.0
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0

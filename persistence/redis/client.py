@@ -20,7 +20,7 @@ from actors.errors import ContractError
 _log = logging.getLogger("callboard.redis")
 
 ANSWER_S: Final = 1.0
-"""How long a connect or an answer may take before its connection counts as lost."""
+"""Seconds that a connect or an answer may take before its connection counts as lost."""
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 RETRIES: Final = 2

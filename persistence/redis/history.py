@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 HISTORY_TTL_S: Final = 7 * 24 * 3600.0
 LEAST_TTL_S: Final = 0.001
 ANSWER_S: Final = 10.0
-"""How long one answer may take: it may hold a turn of many megabytes."""
+"""Seconds that one answer may take: it may hold a turn of many megabytes."""
 PART_BYTES: Final = 1024 * 1024
 """About so much of a session is read at once, so that Redis answers others meanwhile."""
 CALLS_AT_ONCE: Final = 32

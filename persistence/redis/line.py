@@ -26,10 +26,10 @@ QUEUE_BYTES: Final = 16 * 1024 * 1024
 """Most commands, and bytes, that wait for a slow server; then the oldest is given up."""
 SENT_LIMIT: Final = 256
 SENT_BYTES: Final = 1024 * 1024
-"""How far writing runs ahead of the replies. What has been written cannot be given up any more."""
+"""Bytes by which writing may be ahead of the replies. A written command cannot be given up any more."""
 TRIES: Final = 2
 RENEW_S: Final = 5.0
-"""So old a connection to a replica, which refuses writes, is at least when it is made anew."""
+"""Least age in seconds at which a connection to a replica, which refuses writes, is made anew."""
 
 Reply: TypeAlias = object
 """bytes or None, a `ResponseError` of the server, or another exception: the command was given up."""

@@ -14,7 +14,7 @@ TokenState: TypeAlias = Literal["valid", "expired", "revoked"]
 Scope: TypeAlias = Literal[
     "sessions:own", "sessions:all", "operate", "cleanup", "flows:run", "flows:operate"
 ]
-"""What a principal may do: with its own sessions, with all of its tenant, with any run and agent, clean up;
+"""Right of a principal: its own sessions, all sessions of its tenant, any run and agent, clean-up;
 start and answer runs of flows, stop them."""
 USED_EVERY_S: Final = 60.0
 """The use of a token is written at most so often."""

@@ -68,7 +68,7 @@ SHOWN_S: Final = 0.1
 """An effect of a graph that takes longer is in the log while it executes, with the steps that led to it."""
 STARTS: Final = {"step": H.STEP_START, "tool": H.TOOL_START, "llm": H.LLM_START}
 ENDS: Final = {"step": H.STEP_END, "tool": H.TOOL_END, "llm": H.LLM_END}
-"""Which hooks see an effect that executes; one that is replayed is not seen."""
+"""Hooks that are called for an effect that executes; a replayed effect calls none."""
 
 
 def idempotency_key(message: Message | None = None) -> str:

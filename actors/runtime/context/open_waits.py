@@ -31,7 +31,7 @@ class Trigger:
     mail: Arrived | None = None
     answer: Answer | None = None
     entry: Entry | None = None
-    """What is recorded as it is: the end of a time limit, or a refusal."""
+    """Entry that is recorded as it is: the end of a time limit, or a refusal."""
     is_refusal: bool = False
     is_unasked: bool = False
     """True if no agent answered: the time is over, or the run that was to be asked has ended."""
@@ -189,7 +189,7 @@ class OpenWaits:
         self._by_position: dict[str, PendingWait] = {}
         self._outside_count = 0
         self._rows: dict[bool, tuple[Wait, ...]] = {}
-        """What `rows` returned since the last change, by `must`."""
+        """Results of `rows` since the last change, by `must`."""
 
     def __len__(self) -> int:
         return len(self._open)

@@ -41,7 +41,7 @@ PERSON: Final = "person"
 CLIENT: Final = "client"
 """The target of a call of a tool that the run's client executes."""
 _KINDS: Final = (K.ASK_SENT, K.ASK_REPLIED, K.ASK_TIMEOUT, K.EFFECT_RESULT)
-"""What a question leaves behind."""
+"""Entries of a question."""
 _OUTCOMES: Final = {
     "replied": AskKind.REPLIED,
     "completed": AskKind.REPLIED,

@@ -23,7 +23,7 @@ MAX_COUNT: Final = 2**53
 """The greatest number of tokens that a budget counts to."""
 
 Child: TypeAlias = "Agent | AgentId | str"
-"""Who is to run: an agent, its id, or a type whose key is given or drawn from the position."""
+"""Agent of a child: an agent, its id, or a type whose key is given or drawn from the position."""
 
 
 class ChildTerms(NamedTuple):

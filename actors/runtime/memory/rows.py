@@ -57,7 +57,7 @@ class MemoryRows:
         self.home, self.shard = MEMORY_SHARD, ShardRow()
         self.types: dict[str, Literal["type", "agent"]] = {}
         self.serves: dict[HostIncarnation, Serves] = {}
-        """What each host said last that it executes."""
+        """Agents and types that each host last declared."""
         self.runs: dict[RunId, RunRecord] = {}
         self.open_by_agent: defaultdict[AgentId, dict[RunId, RunRecord]] = defaultdict(dict)
         self.inbox: dict[MessageKey, InboxRow] = {}

@@ -23,7 +23,7 @@ from actors.runtime.parts.journal import RESULT_KINDS, result_of
 from actors.runtime.parts.mirror import SchedulerMirror
 
 _ALL: Final = 100_000
-"""So many unhandled messages of one agent are read back at most."""
+"""Number of unhandled messages of one agent that are read back, at most."""
 
 
 @dataclass(slots=True)

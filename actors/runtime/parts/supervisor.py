@@ -30,7 +30,7 @@ from actors.runtime.parts.view_parts import LeaseOf, StoreView
 from actors.runtime.replay.summary import ANSWER_OF, result_of_row, row_of
 
 _TRIES: Final = 10
-"""So often a spawn is written behind an end of the log that moves."""
+"""Number of times that a spawn is written after an end of the log that moves."""
 
 
 class SupervisorView(StoreView):

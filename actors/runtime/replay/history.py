@@ -19,7 +19,7 @@ from actors.kernel.runtime.scheduler import DEFAULT_RETRY, RetryPolicy
 
 BEGINS: Final = EXECUTES | {K.TIMER_SET, K.ASK_SENT}
 COUNTED: Final = frozenset({K.MSG_SENT, K.ASK_SENT, K.CHILD_SPAWNED})
-"""What is sent and spawned at a position has a number there, so that another one has another id."""
+"""Entries that are numbered at their position, so that each message and child has an id of its own."""
 
 ENDS_OF: Final[dict[str, tuple[str, ...]]] = {
     K.EFFECT_INTENT: (K.EFFECT_RESULT, K.LLM_CALL),
@@ -29,16 +29,16 @@ ENDS_OF: Final[dict[str, tuple[str, ...]]] = {
 }
 
 SUPERVISOR: Final = "sup."
-"""How positions of children begin that were spawned for a run from outside its code."""
+"""Prefix of positions of children that were spawned for a run from outside its code."""
 
 PATCH: Final = "patch:"
-"""How positions of `patched` begin, behind the generation."""
+"""Prefix of positions of `patched`, after the generation."""
 
 PAID: Final = "~"
 """Stands in positions of what a call does beside itself, behind the call's own: replay need not meet them."""
 
 NO_PROGRESS: Final = EXECUTES | {K.RUN_RESUMED, K.RUN_SUSPENDED}
-"""What a host that dies over and over in the same effect leaves behind."""
+"""Entries that a host leaves which dies over and over in the same effect."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Place:
     abandoned: RunLogEntry | None = None
     resolved: RunLogEntry | None = None
     sent_count: int = 0
-    """How many messages and children this position has made."""
+    """Number of messages and children that this position has made."""
     ends_void: bool = False
     """The recorded result ended an attempt: the effect executes anew."""
 

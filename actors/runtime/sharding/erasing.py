@@ -23,9 +23,9 @@ from actors.kernel.storage.errors import OpenRunsError
 from actors.kernel.store.store import RunStore
 
 NAMED: Final = 10
-"""So many open runs a refusal names."""
+"""Number of open runs that a refusal names."""
 AT_ONCE: Final = 100
-"""So many open runs are cancelled at once."""
+"""Number of open runs that are cancelled at once."""
 AGAIN_S: Final = 0.1
 """The pause before runs that were cancelled are polled again."""
 EDGE_DAYS: Final = 7

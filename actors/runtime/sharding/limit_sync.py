@@ -18,7 +18,7 @@ from actors.runtime.worker.dispatcher import Dispatcher
 _log = logging.getLogger("callboard.sharding")
 
 READ_S: Final = 5.0
-"""How often limits are polled that no nudge announced."""
+"""Seconds between polls of limits that no hint announced."""
 PAUSE_S: Final = 0.005
 """Pause after each exchange: what comes meanwhile goes with the next."""
 AGAIN_S: Final = 1.0

@@ -24,11 +24,11 @@ from actors.runtime.worker.worker import Worker
 _log = logging.getLogger("callboard.sharding")
 
 SCAN_S: Final = 5.0
-"""How often the store is polled for timers, shards and messages that no nudge announced."""
+"""Seconds between polls of the store for timers, shards and messages that no hint announced."""
 
 LEAVE_LIMIT_S: Final = 1.0
 CLAIM_LIMIT_S: Final = 5.0
-"""How long a host that stops waits for the answer to a claim under way."""
+"""Seconds that a host that stops waits for the answer to a claim under way."""
 _CLAIM_LIMIT: Final = 10_000
 
 

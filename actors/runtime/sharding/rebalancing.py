@@ -18,13 +18,13 @@ from actors.runtime.worker.worker import Worker
 _log = logging.getLogger("callboard.sharding")
 
 DRAIN_S: Final = 30.0
-"""How long executions may take to end or suspend before they are handed over."""
+"""Seconds that executions may take to end or suspend before they are handed over."""
 
 POLL_S: Final = 0.1
-"""How often a shard that is to be given back is looked at."""
+"""Seconds between checks of a shard that is to be released."""
 
 LEAVE_S: Final = UNWIND_LIMIT_S + 5.0
-"""How long executions may take until their eviction once they were asked to."""
+"""Seconds that executions may take until their eviction after it was requested."""
 
 
 class Rebalancer:

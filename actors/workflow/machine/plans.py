@@ -33,7 +33,7 @@ from actors.workflow.machine.variables import (
 _OWN: Final = ([RUNTIME, SEQ], [RUNTIME, RECORDS], [RUNTIME, BRANCH])
 MOST_BRANCHES: Final = 1000
 DEEPEST_FORK: Final = 4
-"""How many forks may be within each other."""
+"""Depth to which forks may be nested."""
 
 
 def planned(

@@ -22,7 +22,7 @@ Talk: TypeAlias = "Mapping[str, list[TalkRow]]"
 """Spawns, answers, waits, spends, follows, posts, releases and withdraws of a commit."""
 
 WAITING: Final = "waiting"
-"""All waits are replaced: they are few, or those that are rows are not known."""
+"""Key of commits that replace all waits of their run: they are few, or the present rows are not known."""
 
 _MUST: Final = "must"
 """The run can do nothing else than wait, for one of many."""

@@ -28,7 +28,7 @@ from persistence.postgres.connection.batch import Batched
 from persistence.postgres.connection.link import Row
 
 GROUP_ROWS: Final = 2000
-"""So many messages are one statement at most, or one batch, however large."""
+"""Number of messages in one statement at most, or one batch, however large."""
 Key: TypeAlias = tuple[str, str, str]
 """Agent, sender and message id."""
 

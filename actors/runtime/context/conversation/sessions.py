@@ -25,7 +25,7 @@ from actors.runtime.journal.reading import reading
 _log = logging.getLogger("callboard.context")
 
 FARTHEST: Final = 5_000
-"""How many of the newest turns behind the last cut a window is made of, at most."""
+"""Number of the newest turns after the last cut of which a window is made, at most."""
 MOST_ADDED: Final = 64
 """A session is read anew behind so many turns of the run's own."""
 LEAST: Final = 32
@@ -145,7 +145,7 @@ class Sessions:
         self._views: dict[str, WindowSource] = {}
         """Sessions that were read, with what the run has added since."""
         self._kept = 0
-        """How often turns were kept: whatever was read meanwhile may lack them."""
+        """Number of times that turns were kept: turns that were read meanwhile may lack them."""
         self.answered: dict[str, None] = {}
         """Sessions in which a model has answered in this execution, in order. Not on a replay."""
 

@@ -63,7 +63,7 @@ class Inbound:
         self._has_news = False
 
     def take_news(self) -> bool:
-        """Return whether a cursor moved since this was asked last."""
+        """Return True if a cursor moved since the last call."""
         news, self._has_news = self._has_news, False
         return news
 
@@ -71,7 +71,7 @@ class Inbound:
         """Read the messages of one shard until the shard or the connection is lost."""
         try:
             while (over := self._writing.get(lease.shard)) is not None:
-                await over.wait()  # of the connection before
+                await over.wait()  # for the batch of the previous connection
             async with aclosing(connection.read(lease, cursor)) as batches:
                 async for batch in batches:
                     done = asyncio.get_running_loop().create_future()
@@ -89,7 +89,7 @@ class Inbound:
             self._on_broken("reading broke off: see the error before")
 
     async def _write(self, batch: MailBatch, done: asyncio.Future[bool]) -> None:
-        """Write the rows of a batch and offer them; `done` says whether reading can continue."""
+        """Write the rows of a batch and offer them. `done` becomes True if reading can continue."""
         shard, is_written = batch.lease.shard, False
         try:
             match await self._until_written(batch):

@@ -35,7 +35,7 @@ PATCH: Final = "patch:"
 """Prefix of positions of `patched`, after the generation."""
 
 PAID: Final = "~"
-"""Stands in positions of what a call does beside itself, behind the call's own: replay need not meet them."""
+"""Separator in positions of paid calls that belong to a call (`P~0`): replay does not need to reach them."""
 
 NO_PROGRESS: Final = EXECUTES | {K.RUN_RESUMED, K.RUN_SUSPENDED}
 """Entries that a host leaves which dies over and over in the same effect."""
@@ -71,17 +71,17 @@ class History:
         attempt: The attempt that replays now, 1 for the first of this generation.
         recoveries: How often the run was found RUNNING by a new owner, in this generation.
         deaths: How often in a row the run was found RUNNING by a new owner, without an entry between.
-        progress_seq: The last entry of those that a host which dies over and over would not leave.
+        progress_seq: The last entry that shows progress: one of a kind outside `NO_PROGRESS`.
         pool_keys: State keys that pool entries set, with the seq of the last one.
         strict_left: Positions with strict entries that the code has not asked for yet.
         children: Runs spawned in this generation, in order, with their agents.
-        joined: How runs ended that were joined in this generation, by id, by the log.
+        joined: Recorded ends of the runs that were joined in this generation, by id.
         failures: When the attempts of this generation failed, but for those that took the run's messages
             apart: they count for none of them.
         refused: How often a question was refused, by its idempotency key, in this generation and before.
         version: Of the agent that began this generation; None: it has none.
-        mode: In which its agent executes it, as the generation's first entry says; None: its agent has none.
-        retry: That agent's policy, where who started the run gave none.
+        mode: Its agent's mode, from the generation's first entry; None: the agent has none.
+        retry: That agent's policy, if the call that started the run gave none.
         parent_agent: The agent that spawned the run, as far as the generation's first entry says.
     """
 

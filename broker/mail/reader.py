@@ -134,7 +134,7 @@ class ShardReader:
         self._ack = b""
         self._wake = asyncio.Event()
         self._now = asyncio.get_running_loop().time
-        self._heard_at = self._prove_at = self._now()
+        self._active_at = self._prove_at = self._now()
         self._budget = BodyBudget(self._now)
         self._fruitless = 0
 
@@ -149,12 +149,12 @@ class ShardReader:
         self._outstanding -= 1
         self._newest = message.reply
         self._pulls.buffered_bytes += self._buffer.add(message)
-        self._heard_at = self._now()
+        self._active_at = self._now()
         self._wake.set()
 
     def status(self, code: int, words: str, headers: dict[str, str], batch: int) -> None:
         """Take what the server says about a pull request for `batch` messages."""
-        self._heard_at = self._now()
+        self._active_at = self._now()
         if code == 100:  # noqa: PLR2004 - an idle heartbeat
             last = int(headers.get("Nats-Last-Consumer", self._last))
             if last > self._last:
@@ -261,8 +261,8 @@ class ShardReader:
             await self._acquire()
         return not self._backlog or not self._outstanding
 
-    async def _goes_on(self) -> bool:
-        """Return whether to ask for more of a backlog beside what is here, which no task waits for."""
+    async def _may_continue(self) -> bool:
+        """Return True if more of a backlog may be requested beside the buffered messages."""
         permits = self._pulls.permits
         if permits.locked() or not self._pulls.has_room:
             return False
@@ -282,7 +282,7 @@ class ShardReader:
             self._pulls.permits.release()
 
     async def _ask(self, *, is_permitted: bool = False) -> None:
-        if self._backlog and not is_permitted and not await self._goes_on():
+        if self._backlog and not is_permitted and not await self._may_continue():
             return
         reads_ahead = self._backlog > 0 and self._pulls.has_room
         room = MAX_BUFFERED - len(self._buffer) - self._outstanding
@@ -294,7 +294,7 @@ class ShardReader:
         times = max(1, ASK_AHEAD // max(1, self._pulls.asking)) if reads_ahead else 1
         limit = b"" if self._is_next_oversize else b',"max_bytes":%d' % (times * ASK_BYTES)
         self._outstanding += batch
-        self._heard_at = self._now()
+        self._active_at = self._now()
         await self._pulls.ask(
             self._consumer,
             batch,
@@ -311,10 +311,10 @@ class ShardReader:
 
     async def _wait(self) -> None:
         try:
-            async with asyncio.timeout_at(min(self._prove_at, self._heard_at + SILENT_S)):
+            async with asyncio.timeout_at(min(self._prove_at, self._active_at + SILENT_S)):
                 await self._wake.wait()
         except TimeoutError:
-            if self._now() >= self._heard_at + SILENT_S:
+            if self._now() >= self._active_at + SILENT_S:
                 self._break(f"silent for {SILENT_S:g} s")
         self._wake.clear()
         if self._denied is not None:

@@ -185,7 +185,7 @@ class Decoder:
     def _undecodable(self, wire: Wire, source: str | None, problem: str) -> Received:
         """Return the same for the same bytes at the same position, however often they are read."""
         stream, number = self._subjects.stream("MAIL"), str(wire.sequence)
-        agent = self._letters_of(wire.subject)
+        agent = self._dead_letter_agent(wire.subject)
         sender, message_id = "ext:invalid", None
         if source is None:
             # With its true sender and id the ingest finds its outbox row, which must go: the rest
@@ -208,7 +208,7 @@ class Decoder:
             wire.sequence, agent, sender, message_id, content, sourced=source is not None
         )
 
-    def _letters_of(self, subject: str) -> AgentId:
+    def _dead_letter_agent(self, subject: str) -> AgentId:
         """Return the owner of the dead letter, as far as the stored subject names it."""
         try:
             if self._subjects.is_post(subject):

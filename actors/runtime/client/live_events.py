@@ -216,7 +216,7 @@ class Feed:
         self._is_over = False
         self._error: Exception | None = None
         self._came = asyncio.Event()
-        self._room = asyncio.Event()
+        self._has_slot = asyncio.Event()
 
     def add_delta(self, delta: RunLogEntry) -> None:
         """Add a piece; of too many the oldest goes."""
@@ -231,8 +231,8 @@ class Feed:
     async def add_entry(self, entry: RunLogEntry) -> None:
         """Add an entry of the log once the queue has a free slot."""
         while len(self._items) - self._deltas >= MAX_ENTRIES:
-            self._room.clear()
-            await self._room.wait()
+            self._has_slot.clear()
+            await self._has_slot.wait()
         self._items.append(entry)
         self._came.set()
 
@@ -257,5 +257,5 @@ class Feed:
         item = self._items.popleft()
         if item.seq < 0:
             self._deltas -= 1
-        self._room.set()
+        self._has_slot.set()
         return item

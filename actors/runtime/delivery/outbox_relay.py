@@ -67,7 +67,7 @@ class OutboxRelay:
         self._outbox = outbox
         self._may_act, self._on_suspect = may_act, on_suspect
         self._connection: Route | None = None
-        self._mail_only = False
+        self._agents_only = False
         self._tasks: TaskScope | None = None
         self._queues: dict[_Pair, deque[OutboxRow]] = {}
         """Rows to publish next. Each pair in here has a task that sends its rows."""
@@ -87,7 +87,7 @@ class OutboxRelay:
 
         With `mail_only`, rows that only observers at the broker read stay in the outbox.
         """
-        self._connection, self._tasks, self._mail_only = connection, tasks, mail_only
+        self._connection, self._tasks, self._agents_only = connection, tasks, mail_only
         self._queues, self._sent, self._forget, self._held = {}, {}, [], []
         self._is_forgetting = self._is_due = False
 
@@ -155,7 +155,7 @@ class OutboxRelay:
 
     def _enqueue(self, rows: Iterable[OutboxRow]) -> None:
         for row in rows:
-            if self._mail_only and _is_for_onlookers(row):
+            if self._agents_only and _is_for_onlookers(row):
                 continue
             pair = _pair(row)
             queue = self._queues.get(pair)

@@ -69,11 +69,11 @@ def answer_end(rows: MemoryRows, record: RunRecord) -> list[Nudge]:
             ends[asker.cause.run_id, mail.key.message_id] = None
     nudges: list[Nudge] = []
     for waiting, key in ends:
-        nudges += _tell_end(rows, record, waiting, key)
+        nudges += _deliver_end(rows, record, waiting, key)
     return nudges
 
 
-def _tell_end(rows: MemoryRows, ended: RunRecord, waiting: RunId, key: str) -> list[Nudge]:
+def _deliver_end(rows: MemoryRows, ended: RunRecord, waiting: RunId, key: str) -> list[Nudge]:
     record = rows.runs.get(waiting)
     if record is None or record.cause.agent_id.tenant != ended.cause.agent_id.tenant:
         return []
@@ -134,7 +134,7 @@ def set_waits(rows: MemoryRows, record: RunRecord, waits: Iterable[Wait]) -> lis
         rows.waiters.setdefault(wait.target_run, {})[run_id] = None
         target = rows.runs.get(wait.target_run)
         if target is not None and target.status.is_terminal:
-            nudges += _tell_end(rows, target, run_id, wait.key)
+            nudges += _deliver_end(rows, target, run_id, wait.key)
             nudges += _give_again(record, wait.key)
     if record.waits:
         rows.waiting[run_id] = record

@@ -48,7 +48,7 @@ class Limiting:
         self._changed = asyncio.Event()
         self._read_at = 0.0
         self._reads = self._read_last = 0
-        self._is_started = self._is_leaving = False
+        self._is_started = self._is_stopping = False
         self._asking = asyncio.Lock()
         self._admission.on_change = self._changed.set
         notifications.subscribe(self._follow, "limits", "places", "life")
@@ -87,7 +87,7 @@ class Limiting:
 
         Cut off, it could still be executed, behind `stop`: its slots would be held for a lease.
         """
-        self._is_leaving = True
+        self._is_stopping = True
         await until_free(self._asking, limit_s=LEAVE_LIMIT_S)
 
     async def stop(self) -> None:
@@ -127,7 +127,7 @@ class Limiting:
 
     async def _exchange(self) -> None:
         async with self._asking:
-            claims = () if self._is_leaving else self._admission.claims()
+            claims = () if self._is_stopping else self._admission.claims()
             if not claims:
                 return
             try:

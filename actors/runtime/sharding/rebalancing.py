@@ -87,10 +87,10 @@ class Rebalancer:
         _log.info("shards were released", extra={"shards": [lease.shard for lease in leases]})
 
     async def _drain(self, leases: Sequence[ShardLease]) -> None:
-        """Give each back once nothing executes in it; after a time evict what executes."""
+        """Release each shard once nothing executes in it; after a time limit evict its executions."""
         try:
             left = await self._give_idle(leases, limit_s=self._drain_s)
-            leaving = [lease for lease in left if self._tell_to_leave(lease)]
+            leaving = [lease for lease in left if self._hand_over_runs(lease)]
             kept = [lease.shard for lease in left if lease not in leaving]
             if kept:
                 self._leaving.difference_update(kept)
@@ -117,8 +117,8 @@ class Rebalancer:
                 await asyncio.sleep(POLL_S)
         return left
 
-    def _tell_to_leave(self, lease: ShardLease) -> bool:
-        """Hand over what executes in a shard; False if that would leave an effect in doubt."""
+    def _hand_over_runs(self, lease: ShardLease) -> bool:
+        """Hand over the executions of a shard; return False if that would leave an effect in doubt."""
         executing = self._worker.executing_in(lease.shard)
         if any(execution.has_unrepeatable_effect for execution in executing):
             return False

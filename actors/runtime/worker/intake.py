@@ -50,7 +50,7 @@ class Intake:
         self._state = state
         self._mailboxes, self._dispatcher = state.mailboxes, state.dispatcher
         self._executing, self._store = state.executing, env.store
-        self.loader = MailboxLoader(env.store, state.tasks, self._on_mail_read)
+        self.loader = MailboxLoader(env.store, state.tasks, self._on_messages_read)
         self.env = replace(
             env,
             mail_of=self.mail_of,
@@ -99,7 +99,7 @@ class Intake:
         if mailbox.holding is Holding.NOTHING and priority is not None:
             mailbox.priority = priority
         if arrived.run_id is None:
-            self._notify_of_mail(mailbox)
+            self._notify_of_messages(mailbox)
         self._dispatcher.consider(mailbox)
 
     def routed(self, arrived: Sequence[Arrived]) -> None:
@@ -138,14 +138,14 @@ class Intake:
         mailbox = self._mailboxes.of(agent_id)
         if mailbox is not None and (arrival is None or not mailbox.knows(arrival)):
             mailbox.note_mail()
-            self._on_mail_read(mailbox)
+            self._on_messages_read(mailbox)
             self._dispatcher.consider(mailbox)
 
-    def _on_mail_read(self, mailbox: Mailbox) -> None:
+    def _on_messages_read(self, mailbox: Mailbox) -> None:
         if self._mailboxes.is_known(mailbox):
-            self._notify_of_mail(mailbox)
+            self._notify_of_messages(mailbox)
 
-    def _notify_of_mail(self, mailbox: Mailbox) -> None:
+    def _notify_of_messages(self, mailbox: Mailbox) -> None:
         """Notify the run that holds the agent of a plain message."""
         if mailbox.run_id is None:
             return

@@ -92,7 +92,7 @@ class PostgresErasure(ErasureStore):
         self._links = links
         self.parts: Sequence[Erasable] = (
             PostgresTokens(links),  # first: no client adds to a tenant while it is erased
-            _PostgresPart(links, "mail", _OF_AGENTS, _erase_mail),
+            _PostgresPart(links, "mail", _OF_AGENTS, _erase_messages),
             _PostgresPart(links, "conversations", _OF_SESSIONS, _erase_turns),
             _PostgresPart(links, "runs", _OF_AGENTS, _erase_runs),
             _PostgresPart(links, "sessions", _OF_AGENTS, _erase_sessions),
@@ -151,7 +151,7 @@ class _PostgresPart(Erasable):
         return {row["kind"]: row["n"] for row in rows}
 
 
-async def _erase_mail(
+async def _erase_messages(
     links: Links, what: EraseRequest, cursor: str | None, limit: int
 ) -> EraseCount:
     args = (what.tenant, _agent(what), int(cursor or 0), limit)

@@ -124,7 +124,7 @@ class Writer:
                 self._worker.adoption.adopt(found.row, found.messages, reading=reading)
 
     async def _cancel_flagged(self, agent_id: AgentId) -> None:
-        """Cancel the agent's open run here, if the store has flagged it: the store notified only other hosts."""
+        """Cancel the agent's open run here if the store flagged it: only other hosts were notified."""
         busy = await self._store.lists.find_run_for_agent(agent_id)
         if busy is not None and busy.cancel_requested is not None:
             self._worker.intake.cancel(busy.run_id, agent_id, busy.cancel_requested)

@@ -20,7 +20,7 @@ from compose.web.access import OPENAPI, access_of
 from compose.web.endpoint import Handler, WebApi, WebCall, WebEndpoint
 from compose.web.graphs import control as graph_control
 from compose.web.graphs import events as graph_events
-from compose.web.graphs import flows, graph_runs, ledger
+from compose.web.graphs import flows, graph_runs, installs, ledger
 from compose.web.identity.authentication import Authentication
 from compose.web.limits import Limited
 from compose.web.openapi import openapi_of
@@ -53,6 +53,7 @@ ENDPOINTS: Final[tuple[WebEndpoint, ...]] = (
     *cleanup.ENDPOINTS,
     *any_agents.ENDPOINTS,
     *flows.ENDPOINTS,
+    *installs.ENDPOINTS,
     *graph_runs.ENDPOINTS,
     *ledger.ENDPOINTS,
     *graph_control.ENDPOINTS,

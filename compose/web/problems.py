@@ -85,8 +85,8 @@ class HttpProblem:
             instance=_text(str(scope["path"])),
             code=self.code,
             name=None if self.name is None else _text(self.name),
-            remedy=self.remedy,
-            errors=self.errors,
+            remedy=_text(self.remedy),
+            errors=_texts(self.errors),
         )
         return Response(
             body.model_dump_json(exclude_none=True),
@@ -201,6 +201,10 @@ def problem_of_input(exc: ValidationError, where: str) -> ProblemError:
     ]
     detail = "; ".join(f"{one['where']}: {one['problem']}" for one in found[:3])
     return ProblemError(HttpProblem(422, "invalid", detail, errors=found))
+
+
+def _texts(found: list[dict[str, str]] | None) -> list[dict[str, str]] | None:
+    return found and [{key: _text(text) for key, text in one.items()} for one in found]
 
 
 def _text(text: str) -> str:

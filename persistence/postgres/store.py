@@ -44,6 +44,7 @@ from persistence.postgres.stores.artifacts import PostgresArtifacts
 
 if TYPE_CHECKING:
     from actors.kernel.storage.erasure import ErasureStore
+    from actors.kernel.storage.flow_bundles import FlowBundleStore
     from actors.kernel.storage.memory import LongTermMemories
     from actors.kernel.storage.session_directory import SessionDirectory
     from actors.kernel.storage.token import TokenStore
@@ -60,6 +61,13 @@ def _tokens_of(store: PostgresStore) -> TokenStore:
     from persistence.postgres.features.tokens import PostgresTokens  # noqa: PLC0415 - no host uses it
 
     return PostgresTokens(store._links)  # noqa: SLF001 - a part of the class
+
+
+def _flow_bundles_of(store: PostgresStore) -> FlowBundleStore:
+    """Return the installed bundles of flows."""
+    from persistence.postgres.features.flow_bundles import PostgresFlowBundles  # noqa: PLC0415 - few use it
+
+    return PostgresFlowBundles(store._links)  # noqa: SLF001 - a part of the class
 
 
 class PostgresStore(RunStore):
@@ -137,6 +145,7 @@ class PostgresStore(RunStore):
         )
 
     tokens = cached_property(_tokens_of)
+    flow_bundles = cached_property(_flow_bundles_of)
 
     @cached_property
     def boards(self) -> PgTaskBoards:

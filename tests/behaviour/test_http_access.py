@@ -28,8 +28,12 @@ EVERY: Final[tuple[WebEndpoint, ...]] = (*ENDPOINTS, *AGUI, *PAGES)
 SCOPES: Final = (
     *((), ("sessions:own",), ("sessions:all",), ("operate",), ("cleanup",)),
     *(("sessions:own", "operate"), ("sessions:all", "cleanup")),
-    *(("flows:run",), ("flows:operate",)),
+    *(("flows:run",), ("flows:operate",), ("flows:install",)),
 )
+FLOW: Final = (
+    b'{"flow": 1, "id": "refund", "version": "0", "start": "e", "nodes": {"e": {"end": 1}}}'
+)
+INSTALLS: Final = ("POST /v1/flows", "DELETE /v1/flows/{flow}")
 REQUESTS: Final[dict[str, tuple[str, Any]]] = {
     "POST /v1/sessions": ("", {"session_id": "s"}),
     "PATCH /v1/sessions/{session}": ("", {"title": "t"}),
@@ -48,6 +52,7 @@ REQUESTS: Final[dict[str, tuple[str, Any]]] = {
     "POST /v1/graph-runs/{graph_run}/steer": ("", {"message": "x"}),
     "POST /v1/graph-runs/{graph_run}/limits": ("", {"updates": {}}),
     "POST /v1/events": ("", {"name": "x"}),
+    "POST /v1/flows": ("", FLOW),
     "POST /agui/{app}": (
         "?mode=echo",
         {"threadId": "s", "runId": "r", "messages": [{"id": "u", "role": "user", "content": "x"}]},
@@ -92,6 +97,8 @@ def wanted(one: WebEndpoint, scopes: tuple[str, ...], who: str) -> int:
         return 403
     if who == "stranger" and ("{run}" in one.path or "{graph_run}" in one.path):
         return 404
+    if who == "stranger" and name_of(one) in ("GET /v1/flows/{flow}", INSTALLS[1]):
+        return 404
     is_of_session = any(part in one.path for part in OF_SESSION)
     sees = who == "owner" or (who == "other" and "sessions:all" in scopes)
     if name_of(one) in ("POST /v1/sessions", "POST /agui/{app}"):
@@ -112,6 +119,9 @@ async def prepared(bed: Bed, guarded: Guarded) -> dict[str, str]:
     await ada.post("/v1/artifacts?session_id=s&name=a", b"bytes")
     app = bed.name().type
     await flows_at(app).register(bed.runtime)
+    await (await guarded.client("ada", "flows:install")).post("/v1/flows", FLOW)
+    far = await guarded.client("ada", "flows:install", tenant="acme")
+    await far("DELETE", "/v1/flows/refund")  # of a test before in this schema
     starter = await guarded.client("ada", "flows:run")
     flow = await started(starter)
     await waiting_at(starter, flow)
@@ -161,7 +171,8 @@ def test_each_endpoint_is_in_the_table_and_nothing_else() -> None:
             assert access == "cleanup"
         elif re.search("/(flows|graph-runs|v1/events)", name):
             changes = name.endswith(("/cancel", "/pause", "/resume", "/steer", "/limits"))
-            assert access == ("flows:operate" if changes else "flows:run"), name
+            wanted = "flows:operate" if changes else "flows:run"
+            assert access == ("flows:install" if name in INSTALLS else wanted), name
         else:
             assert access == "sessions:own", name
     with pytest.raises(LookupError, match=r"GET /v1/odd: say in compose/web/access\.py who may"):

@@ -303,7 +303,7 @@ async def test_what_is_not_there_is_404(bed: Bed) -> None:
             for more in ("", "/ledger"):
                 gone = await here("GET", path + more)
                 assert (gone.status, gone.data["code"]) == (404, "unknown_run"), path
-        for flow in ("nothing", f"refund?app={guarded.app}"):
+        for flow in ("nothing/runs", f"refund/runs?app={guarded.app}"):
             gone = await here("POST", f"/v1/flows/{flow}", {})
             assert gone.status == 404
         none = await here("POST", "/v1/flows/nothing/runs", {})

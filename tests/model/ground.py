@@ -118,6 +118,7 @@ class MemoryGround:
             "hooks",
             "transcripts",
             "artifacts",
+            "flow_bundles",
             "memories",
             "sessions",
             "tokens",

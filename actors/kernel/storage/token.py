@@ -12,10 +12,16 @@ from actors.kernel.text import check_name_of
 
 TokenState: TypeAlias = Literal["valid", "expired", "revoked"]
 Scope: TypeAlias = Literal[
-    "sessions:own", "sessions:all", "operate", "cleanup", "flows:run", "flows:operate"
+    "sessions:own",
+    "sessions:all",
+    "operate",
+    "cleanup",
+    "flows:run",
+    "flows:operate",
+    "flows:install",
 ]
 """Right of a principal: its own sessions, all sessions of its tenant, any run and agent, clean-up;
-start and answer runs of flows, stop them."""
+start and answer runs of flows, stop them, install and remove flows."""
 USED_EVERY_S: Final = 60.0
 """The use of a token is written at most so often."""
 

@@ -30,6 +30,7 @@ from actors.kernel.store.shards import BacklogStore, ShardStore
 if TYPE_CHECKING:
     from actors.kernel.runtime.hints import LogHints
     from actors.kernel.storage.erasure import ErasureStore
+    from actors.kernel.storage.flow_bundles import FlowBundleStore
     from actors.kernel.storage.memory import LongTermMemories
     from actors.kernel.storage.session_directory import SessionDirectory
     from actors.kernel.storage.token import TokenStore
@@ -74,6 +75,8 @@ class RunStore(Protocol):
     """Tokens of the API."""
     artifacts: ArtifactStores
     """Large bytes, by tenant and scope."""
+    flow_bundles: FlowBundleStore
+    """Installed bundles of flows, by tenant."""
     memories: LongTermMemories
     """Texts that agents keep, by tenant."""
     usage: UsageStore

@@ -81,6 +81,16 @@ class NodeMissingError(NonDeterminismError):
     parked_as = "version"
 
 
+class FlowMissingError(NonDeterminismError):
+    """A run is of an installed flow that this host cannot execute now: the run is parked, as it was."""
+
+    text = (
+        "flow {expected}: {found}. Install it, or serve it with what it needs, then resolve the run with "
+        "--retry"
+    )
+    parked_as = "version"
+
+
 class GraphRunFailedError(Facts, TerminalError):
     """A run of a graph failed: a node did, an effect at its last attempt, or a branch."""
 

@@ -198,6 +198,7 @@ class MemoryErasure(ErasureStore):
             _MemoryPart("runs", self._runs),
             _MemoryPart("sessions", self._sessions),
             _MemoryPart("agents", self._agents),
+            _MemoryPart("flows", self._flows),
             _MemoryPart("artifacts", self._artifacts),
             _MemoryPart("memories", self._memories),
         )
@@ -285,6 +286,11 @@ class MemoryErasure(ErasureStore):
             if what.covers(agent):
                 for key in state:
                     yield "state", partial(state.pop, key, None)
+
+    def _flows(self, what: EraseRequest) -> Iterator[_Removal]:
+        if what.scope is EraseScope.TENANT:
+            for remove in self._rows.flow_bundles.removals(what.tenant):
+                yield "bundles", remove
 
     def _artifacts(self, what: EraseRequest) -> Iterator[_Removal]:
         if what.scope in _OF_AGENTS:

@@ -34,6 +34,7 @@ from actors.runtime.memory.records import (
     unpack,
 )
 from actors.storage.artifacts import InMemoryArtifacts
+from actors.storage.flow_bundles import InMemoryFlowBundles
 from actors.storage.memories import InMemoryLongTermMemories
 from actors.storage.sessions import InMemorySessions
 from actors.storage.tokens import InMemoryTokens
@@ -51,6 +52,10 @@ class MemoryRows:
 
     def _open_runs_of(self, agent: AgentId) -> int:
         return len(self.open_by_agent.get(agent, ()))
+
+    def _open_runs_at(self, heads: Sequence[str]) -> int:
+        found = (str(one.cause.agent_id) for one in self.open_runs())
+        return sum(agent.startswith(tuple(heads)) for agent in found)
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -75,6 +80,7 @@ class MemoryRows:
         self.transcripts = MemoryTranscripts(clock.now)
         self.sessions = InMemorySessions(clock.now, self.transcripts, self._open_runs_of)
         self.artifacts = InMemoryArtifacts(clock.now)
+        self.flow_bundles = InMemoryFlowBundles(clock.now, self.artifacts, self._open_runs_at)
         self.memories = InMemoryLongTermMemories(clock.now, self._is_held)
         self.tokens = InMemoryTokens(clock.now)
         self.usage: UsageRows = {}

@@ -67,6 +67,7 @@ class MemoryStore(RunStore):
         self.directory = InMemorySessionDirectory(clock.now, rows.sessions)
         self.tokens = rows.tokens
         self.artifacts = rows.artifacts
+        self.flow_bundles = rows.flow_bundles
         self.memories = rows.memories
         self.usage = MemoryUsage(lambda: rows.usage)
         self.limits = MemoryLimits(limits, partial(rows.nudge, self))

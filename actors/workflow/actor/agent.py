@@ -10,7 +10,7 @@ from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.ids import AgentId
 from actors.runtime.context.run_context import RunContext
 from actors.workflow.actor.flow_address import flow_and_id
-from actors.workflow.actor.graph_run import SCHEDULED_AT, GraphRun
+from actors.workflow.actor.graph_run import BUNDLE, SCHEDULED_AT, GraphRun
 from actors.workflow.actor.terms import FlowTerms
 
 
@@ -27,12 +27,14 @@ class FlowAgent:
     Args:
         id: The address.
         terms: See `FlowTerms`.
+        bundle: The hash of the bundle that the flow is of; None: it is of none. A run that began with another
+            one is parked.
     """
 
     retention = HistoryRetention.PERMANENT
 
-    def __init__(self, id: AgentId, terms: FlowTerms) -> None:  # noqa: A002 - as every agent has it
-        self.id, self._terms = id, terms
+    def __init__(self, id: AgentId, terms: FlowTerms, bundle: str | None = None) -> None:  # noqa: A002 - as every agent has it
+        self.id, self._terms, self._bundle = id, terms, bundle
         self.batch = 1
         self._flow, _ = flow_and_id(id)
         spec = terms.specs.get(self._flow)
@@ -56,6 +58,8 @@ class FlowAgent:
         tick = inbox[0].metadata.get(SCHEDULED_AT) if inbox else None
         if tick is not None and isinstance(given, dict):
             given = {**given, SCHEDULED_AT: tick}
+        if self._bundle is not None and isinstance(given, dict):
+            given = {**given, BUNDLE: self._bundle}
         return await GraphRun(ctx, self._terms, self._terms.specs[self._flow]).run(given)
 
 

@@ -105,6 +105,10 @@ class Flows:
         """
         await runtime.register_type(self.app, self._agent)
 
+    def agent(self, agent_id: AgentId, bundle: str) -> FlowAgent:
+        """Return the agent whose run is a run of one of these graphs, all of a bundle of this hash."""
+        return FlowAgent(agent_id, self._terms, bundle)
+
     def _agent(self, agent_id: AgentId) -> FlowAgent:
         return FlowAgent(agent_id, self._terms)
 

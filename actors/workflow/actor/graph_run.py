@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from actors.kernel.workflow.branches import GraphFork
 from actors.kernel.workflow.effects import EffectOutcome, EffectType, RunStatus
-from actors.kernel.workflow.errors import GraphError, GraphRunFailedError
+from actors.kernel.workflow.errors import FlowMissingError, GraphError, GraphRunFailedError
 from actors.kernel.workflow.run_state import RunState, open_wait
 from actors.kernel.workflow.snapshots import Snapshot
 from actors.runtime.context.run_context import RunContext
@@ -38,6 +38,8 @@ RESTORED: Final = "restored"
 """In the message of a run that begins with a snapshot: this, and whether its graph may be another one."""
 SCHEDULED_AT: Final = "scheduled_at"
 """In the metadata of a schedule's message, and in `_runtime` of the run: the tick."""
+BUNDLE: Final = "bundle"
+"""The hash of the bundle of an installed flow, in `_runtime` of its run: the run goes on with no other one."""
 HEAD: Final = "head"
 WAITED: Final = "waited"
 """Beside the state of a run that continues: the hash of its last record, and the keys of its waits."""
@@ -68,7 +70,9 @@ class GraphRun:
             GraphError: `given` starts no run.
             GraphRunFailedError: It failed.
         """
-        self._begin(given if isinstance(given, dict) else {})
+        told = given if isinstance(given, dict) else {}
+        self._begin(told)
+        self._check_bundle(told.get(BUNDLE))
         await self._go(())
         state = self._decided.state
         if state.status is RunStatus.COMPLETED:
@@ -87,6 +91,13 @@ class GraphRun:
         else:
             self._decided.begin(partial(self._new, given))
 
+    def _check_bundle(self, bundle: str | None) -> None:
+        state = self._decided.state
+        begun_with = state.vars.get(RUNTIME, {}).get(BUNDLE)
+        if bundle is not None and begun_with not in {None, bundle}:
+            found = f"the run began with bundle {begun_with}, installed is {bundle}"
+            raise FlowMissingError("", state.workflow_id, found)
+
     def _new(self, given: dict[str, Any], at: str) -> RunState:
         variables = given.get("vars") or {}
         if not isinstance(variables, dict):
@@ -94,8 +105,9 @@ class GraphRun:
         whose = {name: given.get(name) for name in ("actor_id", "session_id", "parent_run_id")}
         config, run_id = self._terms.config, self._ctx.run_id
         run = new_run(self._spec, variables, config, run_id=run_id, at=at, **whose)
-        if SCHEDULED_AT in given:
-            run.vars = with_path(run.vars, [RUNTIME, SCHEDULED_AT], given[SCHEDULED_AT])
+        for name in (SCHEDULED_AT, BUNDLE):
+            if name in given:
+                run.vars = with_path(run.vars, [RUNTIME, name], given[name])
         return run
 
     def _restored(self, snapshot: Snapshot, is_forced: bool, at: str) -> RunState:

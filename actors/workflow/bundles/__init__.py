@@ -8,16 +8,28 @@ from actors.workflow.bundles.manifest import (
     WorkflowBundleError,
     WorkflowBundleManifest,
 )
-from actors.workflow.bundles.packing import pack_workflow_bundle
+from actors.workflow.bundles.packing import pack_workflow_bundle, packed_flow
 from actors.workflow.bundles.registry import (
     InstalledBundle,
     WorkflowBundleRegistry,
     WorkflowBundleRegistryError,
     default_workflow_bundles_dir,
 )
+from actors.workflow.bundles.stored import (
+    INSTALLED_APP,
+    BundleRecord,
+    BundleRegistry,
+    FolderBundles,
+    StoredBundles,
+)
 
 __all__ = [
+    "INSTALLED_APP",
+    "BundleRecord",
+    "BundleRegistry",
+    "FolderBundles",
     "InstalledBundle",
+    "StoredBundles",
     "WorkflowBundle",
     "WorkflowBundleEntrypoint",
     "WorkflowBundleError",
@@ -27,4 +39,5 @@ __all__ = [
     "default_workflow_bundles_dir",
     "open_workflow_bundle",
     "pack_workflow_bundle",
+    "packed_flow",
 ]

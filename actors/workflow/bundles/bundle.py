@@ -17,6 +17,7 @@ from actors.workflow.bundles.manifest import (
 )
 from actors.workflow.documents.compiling import compile_document
 from actors.workflow.documents.document import FlowDocument, FlowNode
+from actors.workflow.documents.findings import MOST_FINDINGS, FlowError, FlowFinding
 from actors.workflow.documents.reading import document_of, read_data
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.visual.compiling import compile_drawing
@@ -59,12 +60,18 @@ class WorkflowBundle:
         """Check all flows. A VisualFlow without a node is kept: it is not drawn yet.
 
         Raises:
-            FlowError: All mistakes of the first flow that has some.
+            FlowError: All mistakes of all flows.
         """
+        findings: list[FlowFinding] = []
         for flow_id in self.manifest.flows:
-            data = self._data(flow_id)
-            if not is_visualflow(data) or data["nodes"]:
-                self._compiled(flow_id, data)
+            try:
+                data = self._data(flow_id)
+                if not _is_empty(data):
+                    self._compiled(flow_id, data)
+            except FlowError as exc:
+                findings += exc.findings
+        if findings:
+            raise FlowError(tuple(findings[:MOST_FINDINGS]))
 
     def specs(self) -> list[WorkflowSpec]:
         """Return all flows as graphs.
@@ -77,6 +84,11 @@ class WorkflowBundle:
         """
         return [self.spec(flow_id) for flow_id in self.manifest.flows]
 
+    def drawn_specs(self) -> list[WorkflowSpec]:
+        """Return all flows as graphs but those in which nobody has drawn anything yet. See `specs`."""
+        data = {one: self._data(one) for one in self.manifest.flows}
+        return [self._compiled(one, flow) for one, flow in data.items() if not _is_empty(flow)]
+
     def spec(self, flow_id: str) -> WorkflowSpec:
         """Return a flow as a graph. See `specs`.
 
@@ -87,16 +99,12 @@ class WorkflowBundle:
         return self._compiled(flow_id, self._data(flow_id))
 
     def _compiled(self, flow_id: str, data: Any) -> WorkflowSpec:
-        names, file = {one: self._name(one) for one in self.manifest.flows}, self._file(flow_id)
+        names, file = self.manifest.graph_names, self._file(flow_id)
         if is_visualflow(data):
             spec, _ = compile_drawing(data, file, names)
         else:
             spec, _ = compile_document(_renamed(document_of(data, file), names), file)
         return replace(spec, workflow_id=names[flow_id])
-
-    def _name(self, flow_id: str) -> str:
-        ref = self.manifest.ref
-        return ref if flow_id == self.manifest.entry.flow_id else f"{ref}.{flow_id}"
 
     def _file(self, flow_id: str) -> str:
         return f"{self.manifest.ref}/{self.manifest.flows[flow_id]}"
@@ -109,6 +117,10 @@ class WorkflowBundle:
                 self.manifest.ref, f"it has no flow {flow_id!r}", f"It has {ids}"
             )
         return read_data(self.files[path], self._file(flow_id))
+
+
+def _is_empty(data: Any) -> bool:
+    return is_visualflow(data) and not data["nodes"]
 
 
 def _renamed(document: FlowDocument, names: Mapping[str, str]) -> FlowDocument:

@@ -87,6 +87,12 @@ class WorkflowBundleManifest(_ManifestPart):
         return f"{self.bundle_id}@{self.bundle_version}"
 
     @property
+    def graph_names(self) -> dict[str, str]:
+        """The graphs' names by flow: ``id@version`` of the default entry point, else ``id@version.flow``."""
+        first = self.entry.flow_id
+        return {one: self.ref if one == first else f"{self.ref}.{one}" for one in self.flows}
+
+    @property
     def entry(self) -> WorkflowBundleEntrypoint:
         """The default entry point, or the first one."""
         wanted = self.default_entrypoint
@@ -100,7 +106,8 @@ def read_manifest(data: Any, bundle: str) -> WorkflowBundleManifest:
         WorkflowBundleError: It is none.
     """
     try:
-        return WorkflowBundleManifest.model_validate(data)
+        manifest = WorkflowBundleManifest.model_validate(data)
+        manifest.model_dump_json()
     except ValidationError as exc:
         told = [
             f"{'/'.join(map(str, error['loc'])) or 'manifest'}: {error['msg'].removeprefix('Value error, ')}"
@@ -108,3 +115,7 @@ def read_manifest(data: Any, bundle: str) -> WorkflowBundleManifest:
         ]
         problem = f"its manifest.json is wrong: {'; '.join(told[:10])}"
         raise WorkflowBundleError(bundle, problem, "Pack it again") from None
+    except (ValueError, RecursionError) as exc:
+        problem = f"its manifest.json is too deep, or has a text that is no Unicode: {exc}"
+        raise WorkflowBundleError(bundle, problem, "Pack it again") from None
+    return manifest

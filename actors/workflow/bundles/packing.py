@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-import tempfile
+import secrets
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from actors.workflow.visual.reading import is_visualflow
 
 _WHEN: Final = (1980, 1, 1, 0, 0, 0)
 """The time of each file in a zip file, so that equal contents are equal bytes."""
+_ZIP: Final = b"PK"
 _SHOWN: Final = ("name", "version")
 """Of a VisualFlow."""
 
@@ -61,29 +62,71 @@ def pack_workflow_bundle(
     root = _read(Path(root_flow_json))
     folder = Path(root_flow_json).parent if flows_dir is None else Path(flows_dir)
     flows = _with_references(root, folder)
-    version = bundle_version or root.version
-    if version is None:
-        remedy = "Give a bundle_version, or the flow a version"
-        raise WorkflowBundleError(str(out_path), "it has no version", remedy)
-    entry = WorkflowBundleEntrypoint(
-        flow_id=root.id, name=root.title or root.id, interfaces=interfaces or root.interfaces
-    )
-    manifest = {
-        "bundle_format_version": "1",
-        "bundle_id": bundle_id or root.id,
-        "bundle_version": version,
-        "entrypoints": [entry.model_dump(mode="json")],
-        "default_entrypoint": root.id,
-        "flows": {flow_id: f"flows/{flow_id}.json" for flow_id in sorted(flows)},
-        "metadata": dict(metadata or {}),
-    }
-    files = {f"flows/{flow_id}.json": _json(one.data) for flow_id, one in flows.items()}
+    version = _version(bundle_version or root.version, str(out_path))
+    manifest = _manifest(root, flows, bundle_id or root.id, version)
+    if interfaces:
+        manifest["entrypoints"][0]["interfaces"] = [*interfaces]
+    manifest["metadata"] = dict(metadata or {})
+    files = _flow_files(flows)
     for name, path in (assets or {}).items():
         files[f"assets/{name}"] = Path(path).read_bytes()
     packed = _zipped({MANIFEST: _json(manifest)} | files)
     bundle = open_workflow_bundle(packed)
     write_whole(Path(out_path), packed)
     return bundle
+
+
+def packed_flow(data: bytes, *, version: str | None = None) -> bytes:
+    """Return the bytes of a bundle: of one flow document (JSON or YAML) or VisualFlow, or of a bundle as it is.
+
+    Args:
+        data: The bytes; they tell what it is.
+        version: Of the bundle; None: the flow's version.
+
+    Raises:
+        FlowError: The flow has mistakes.
+        WorkflowBundleError: It refers to another flow, or the bundle has no version.
+    """
+    if data.startswith(_ZIP):
+        return data
+    name = "flow.json" if data.lstrip()[:1] in {b"{", b"["} else "flow.yaml"
+    root = _told(read_data(data, name), Path(name))
+    for other, place in root.references.items():
+        if other != root.id:
+            problem = f"{place} refers to flow {other!r}, which is not in it"
+            remedy = "Pack both into a bundle with `callboard flows pack`, and send that"
+            raise WorkflowBundleError(root.id, problem, remedy)
+    flows, wanted = {root.id: root}, _version(version or root.version, root.id)
+    manifest = _manifest(root, flows, root.id, wanted)
+    return _zipped({MANIFEST: _json(manifest)} | _flow_files(flows))
+
+
+def _version(version: str | None, bundle: str) -> str:
+    if version is None:
+        remedy = "Give a bundle_version, or the flow a version"
+        raise WorkflowBundleError(bundle, "it has no version", remedy)
+    return version
+
+
+def _manifest(
+    root: _FlowFile, flows: Mapping[str, _FlowFile], bundle_id: str, version: str
+) -> dict[str, Any]:
+    entry = WorkflowBundleEntrypoint(
+        flow_id=root.id, name=root.title or root.id, interfaces=root.interfaces
+    )
+    return {
+        "bundle_format_version": "1",
+        "bundle_id": bundle_id,
+        "bundle_version": version,
+        "entrypoints": [entry.model_dump(mode="json")],
+        "default_entrypoint": root.id,
+        "flows": {flow_id: f"flows/{flow_id}.json" for flow_id in sorted(flows)},
+        "metadata": {},
+    }
+
+
+def _flow_files(flows: Mapping[str, _FlowFile]) -> dict[str, bytes]:
+    return {f"flows/{flow_id}.json": _json(one.data) for flow_id, one in flows.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +144,10 @@ class _FlowFile:
 
 
 def _read(path: Path) -> _FlowFile:
-    data = read_data(path, str(path))
+    return _told(read_data(path, str(path)), path)
+
+
+def _told(data: Any, path: Path) -> _FlowFile:
     if is_visualflow(data):
         spec, _ = compile_drawing(data, str(path))
         told = data.get("interfaces")
@@ -166,16 +212,27 @@ def _zipped(files: Mapping[str, bytes]) -> bytes:
     return out.getvalue()
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that a crash leaves the old one or the new one, and never a part."""
+def write_whole(path: Path, data: bytes, *, is_new: bool = False) -> None:
+    """Write a file, on the disk when this returns. A crash leaves the old one or the new one, and never a part.
+
+    Raises:
+        FileExistsError: There is one, and it `is_new`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".draft-")
+    draft = path.with_name(f".draft-{secrets.token_hex(8)}")
     try:
-        with os.fdopen(descriptor, "wb") as stream:
+        with draft.open("xb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        os.replace(draft, path)  # noqa: PTH105 - both are texts
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
+        if is_new:
+            os.link(draft, path)
+        else:
+            draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -113,13 +113,13 @@ class WorkflowBundleRegistry:
         bundle = open_workflow_bundle(data)
         bundle.check()
         path = self._path(bundle.manifest.ref)
-        if path.exists() and overwrite is not True:
-            if overwrite is None and open_workflow_bundle(path).hash == bundle.hash:
-                return InstalledBundle(path, bundle.manifest)
-            problem = "it is installed already, with this or other content"
-            remedy = "Give it another version, or say overwrite"
-            raise WorkflowBundleRegistryError(bundle.manifest.ref, problem, remedy)
-        write_whole(path, data)
+        try:
+            write_whole(path, data, is_new=overwrite is not True)
+        except FileExistsError:
+            if overwrite is not None or open_workflow_bundle(path).hash != bundle.hash:
+                problem = "it is installed already, with this or other content"
+                remedy = "Give it another version, or say overwrite"
+                raise WorkflowBundleRegistryError(bundle.manifest.ref, problem, remedy) from None
         return InstalledBundle(path, bundle.manifest)
 
     def list_bundles(self) -> list[InstalledBundle]:
@@ -206,7 +206,7 @@ class WorkflowBundleRegistry:
             bundle_id, at, its_version = path.name.removesuffix(_ENDING).partition("@")
             is_bundle = bool(at) and path.name.endswith(_ENDING)
             if is_bundle and wanted in {"", bundle_id} and version in {"", its_version}:
-                found.append((bundle_id, _order(its_version), path))
+                found.append((bundle_id, order_of(its_version), path))
         found.sort(key=lambda one: one[1], reverse=True)
         return [path for _, _, path in sorted(found, key=lambda one: one[0])]
 
@@ -235,7 +235,7 @@ def default_workflow_bundles_dir() -> Path:
     return here.resolve() if here.is_dir() else Path.home() / ".callboard" / "flows"
 
 
-def _order(version: str) -> list[tuple[int, int, str]]:
+def order_of(version: str) -> list[tuple[int, int, str]]:
     """Return what versions are ordered by: numbers as numbers, and a release behind its candidates."""
     parts = [one for one in re.split(r"[.+_-]", version) if one]
     return [(1, int(one), "") if one.isdecimal() else (0, 0, one) for one in parts] + [(0, 1, "")]

@@ -1,17 +1,26 @@
-"""`callboard flows pack|install|list|show|remove`: bundles of flows, in files and in a folder."""
+"""`callboard flows pack|install|list|show|remove`: bundles of flows in files, folders and databases."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from actors.errors import ContractError
-from actors.workflow.bundles import InstalledBundle, WorkflowBundleRegistry, pack_workflow_bundle
-from compose.commands.options import DebugFlag, Flag
+from actors.kernel.runtime.ids import DEFAULT_TENANT
+from actors.workflow.bundles import (
+    BundleRecord,
+    BundleRegistry,
+    FolderBundles,
+    StoredBundles,
+    WorkflowBundleRegistry,
+    pack_workflow_bundle,
+    packed_flow,
+)
+from compose.commands.options import HERE, DebugFlag, Flag, Target
 from compose.commands.output import Exit, NoDataError, print_json
 from compose.commands.terminal import print_table, say
 
@@ -71,74 +80,87 @@ def pack(
     return Exit.OK
 
 
-def install(
+async def install(
     file: Path,
     /,
     *,
-    directory: Path | None = None,
+    version: str | None = None,
     overwrite: Flag = False,
-    json: Flag = False,
-    debug: DebugFlag = False,
+    directory: Path | None = None,
+    shared: Flag = False,
+    tenant: str = DEFAULT_TENANT,
+    target: Target = HERE,
 ) -> int:
-    """Install a bundle into a folder, which a host serves: `callboard host FOLDER`.
+    """Install a flow: into a folder, which a host serves (`callboard host FOLDER`), or into a database.
 
-    The same bundle again changes nothing. Another one of the same version is refused.
+    All hosts of a database that serve `actors.workflow.installed:serve` execute runs of it.
 
-    Examples: `callboard flows install refund.flow`; `callboard flows install refund.flow --directory ./flows`
+    The same content again changes nothing. Other content of the same version is refused.
+
+    Examples: `callboard flows install refund.flow --directory ./flows`;
+    `callboard flows install refund.json --postgres-url postgresql://me:secret@db/shop`
 
     Parameters
     ----------
     file
-        The bundle.
+        A bundle, a flow document or a VisualFlow.
+    version
+        The version of a flow that says none.
+    overwrite
+        Replace a bundle of the same version, in a folder.
     directory
         The folder; without it that of ABSTRACTFRAMEWORK_WORKFLOWS_DIR, ./flows/bundles or ~/.callboard/flows.
-    overwrite
-        Replace a bundle of the same version.
-    json
-        Print one JSON object.
+    shared
+        For all hosts of the database that the environment names; --postgres-url and --data say so, too.
+    tenant
+        The owner, in a database.
     """
-    del debug
-    registry = WorkflowBundleRegistry(directory)
     with _files():
-        installed = registry.install(file, overwrite=True if overwrite else None)
-    if json:
-        print_json(_told(installed))
-    else:
-        say(f"{installed.bundle_ref} is in {registry.folder}")
-    return Exit.OK
+        data = packed_flow(_bytes_of(file), version=version)
+    if overwrite:
+        _check_folder(target, shared)
+        with _files():
+            WorkflowBundleRegistry(directory).install_bytes(data, overwrite=True)
+    async with _registry(target, directory, tenant, shared) as (registry, place):
+        with _files():
+            record, _ = await registry.install(data, by="cli")
+    return target.tell(_told(record), f"{record.manifest.ref} is in {place}")
 
 
-def list_bundles(
-    *, directory: Path | None = None, json: Flag = False, debug: DebugFlag = False
-) -> int:
+async def list_bundles(
+    *,
+    directory: Path | None = None,
+    shared: Flag = False,
+    tenant: str = DEFAULT_TENANT,
+    target: Target = HERE,
+) -> None:
     """List installed bundles, by name, the newest version first.
 
-    Example: `callboard flows list --directory ./flows`
+    Examples: `callboard flows list --directory ./flows`; `callboard flows list --shared --json`
 
     Parameters
     ----------
     directory
         See `callboard flows install`.
-    json
-        Print one JSON list.
+    shared
+        See `callboard flows install`.
+    tenant
+        See `callboard flows install`.
     """
-    del debug
-    registry = WorkflowBundleRegistry(directory)
-    found = registry.list_bundles()
-    if json:
-        print_json([_told(one) for one in found])
-        return Exit.OK
-    rows = [
-        (one.bundle_ref, one.manifest.entry.name, len(one.manifest.flows), one.path)
-        for one in found
-    ]
-    empty = f"no bundles in {registry.folder}"
-    print_table(("BUNDLE", "NAME", "FLOWS", "FILE"), rows, empty=empty)
-    return Exit.OK
+    async with _registry(target, directory, tenant, shared) as (registry, place):
+        found = await registry.list()
+    columns = ("BUNDLE", "NAME", "FLOWS", "FILE")
+    target.table(found, _told, columns, _row, empty=f"no bundles in {place}")
 
 
-def show(
-    ref: str, /, *, directory: Path | None = None, json: Flag = False, debug: DebugFlag = False
+async def show(
+    ref: str,
+    /,
+    *,
+    directory: Path | None = None,
+    shared: Flag = False,
+    tenant: str = DEFAULT_TENANT,
+    target: Target = HERE,
 ) -> int:
     """Show a bundle: its flows, their nodes and its hash.
 
@@ -150,14 +172,16 @@ def show(
         ID@VERSION, or ID for the newest version.
     directory
         See `callboard flows install`.
-    json
-        Print one JSON object.
+    shared
+        See `callboard flows install`.
+    tenant
+        See `callboard flows install`.
     """
-    del debug
-    with _known():
-        bundle = WorkflowBundleRegistry(directory).open(ref)
+    async with _registry(target, directory, tenant, shared) as (registry, _):
+        with _known():
+            bundle = await registry.open(ref)
     specs = bundle.specs()
-    if json:
+    if target.json:
         flows = {one.workflow_id: one.described() for one in specs}
         told = bundle.manifest.model_dump(mode="json")
         print_json({**told, "hash": bundle.hash, "graphs": flows})
@@ -168,14 +192,21 @@ def show(
     return Exit.OK
 
 
-def remove(
-    ref: str, /, *, directory: Path | None = None, json: Flag = False, debug: DebugFlag = False
+async def remove(
+    ref: str,
+    /,
+    *,
+    directory: Path | None = None,
+    shared: Flag = False,
+    tenant: str = DEFAULT_TENANT,
+    target: Target = HERE,
 ) -> int:
-    """Remove a bundle from its folder. Hosts that have loaded it go on with it until they restart.
+    """Remove a bundle. In a database one with open runs stays: the error says how many there are.
 
-    Open runs of its flows are parked by name by hosts that do not have it, and go on when it is back.
+    From a folder: hosts that have loaded it go on with it until they restart. Open runs of its flows are
+    parked by name by hosts that do not have it, and go on when it is back.
 
-    Examples: `callboard flows remove refund@1.2`; `callboard flows remove refund`
+    Examples: `callboard flows remove refund@1.2`; `callboard flows remove refund --shared`
 
     Parameters
     ----------
@@ -183,20 +214,61 @@ def remove(
         ID@VERSION, or ID for all versions.
     directory
         See `callboard flows install`.
-    json
-        Print one JSON object.
+    shared
+        See `callboard flows install`.
+    tenant
+        See `callboard flows install`.
     """
-    del debug
-    count = WorkflowBundleRegistry(directory).remove(ref)
-    if json:
-        print_json({"removed": count})
-    else:
-        say(f"{count} removed")
+    async with _registry(target, directory, tenant, shared) as (registry, _):
+        count = await registry.remove(ref)
+    target.tell({"removed": count}, f"{count} removed")
     return Exit.OK if count else Exit.NOT_FOUND
 
 
-def _told(one: InstalledBundle) -> dict[str, object]:
-    return {**one.manifest.model_dump(mode="json"), "file": str(one.path)}
+def _bytes_of(file: Path) -> bytes:
+    return file.read_bytes()
+
+
+def _is_shared(target: Target, shared: bool) -> bool:
+    return shared or target.postgres_url is not None or target.data is not None
+
+
+def _check_folder(target: Target, shared: bool) -> None:
+    if _is_shared(target, shared):
+        raise ContractError(
+            "--overwrite: a version that all hosts have never changes. Give it another version"
+        )
+
+
+@asynccontextmanager
+async def _registry(
+    target: Target, directory: Path | None, tenant: str, shared: bool
+) -> AsyncIterator[tuple[BundleRegistry, str]]:
+    """Yield a registry and its name for people.
+
+    Raises:
+        ContractError: A folder and a database were named.
+    """
+    if not _is_shared(target, shared):
+        folder = WorkflowBundleRegistry(directory)
+        yield FolderBundles(folder), str(folder.folder)
+        return
+    if directory is not None:
+        raise ContractError("--directory and a database name two registries: give one of them")
+    async with target.client() as runtime:
+        store = runtime.store
+        yield StoredBundles(store.flow_bundles, store.artifacts, tenant), f"tenant {tenant}"
+
+
+def _told(one: BundleRecord) -> dict[str, object]:
+    facts: dict[str, object] = {"hash": one.hash, "size_bytes": one.size_bytes, "file": one.place}
+    if one.installed_at is not None:
+        facts |= {"installed_by": one.installed_by, "installed_at": one.installed_at.isoformat()}
+    return {**one.manifest.model_dump(mode="json"), **facts}
+
+
+def _row(one: BundleRecord) -> tuple[object, ...]:
+    return one.manifest.ref, one.manifest.entry.name, len(one.manifest.flows), one.place
 
 
 @contextmanager

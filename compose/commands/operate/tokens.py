@@ -55,7 +55,7 @@ async def create(
     scope
         What the token is for: sessions:own (its principal's sessions, by default), sessions:all (all of the
         tenant), operate (any run and agent of the tenant), cleanup (of the sessions that it sees), flows:run
-        (runs of flows of the tenant), flows:operate (stop these).
+        (runs of flows of the tenant), flows:operate (stop these), flows:install (install and remove flows).
     expires
         A span such as 90d, after which it is of no use; without end, if left out.
     """

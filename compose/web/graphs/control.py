@@ -89,7 +89,7 @@ async def limit(call: WebCall, _: NoQuery, body: LimitsJson) -> Done:
 async def snapshot(call: WebCall, query: SnapshotQuery, _: None) -> Done:
     """Return a snapshot of a run as it is now, to be saved: `callboard graphs restore` begins a run with it."""
     row = await graph_run(call)
-    flows = flows_of(call.runtime)[row.agent_id.type]
+    flows = flows_of(call.runtime).get(row.agent_id.type, row.agent_id.type)
     runs = FlowRuns(call.runtime, flows, tenant=call.principal.tenant)
     made = SnapshotJson.model_validate((await runs.snapshot(row.run_id, query.name)).to_dict())
     file = f'attachment; filename="snapshot-{row.run_id}.json"'

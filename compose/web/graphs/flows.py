@@ -16,6 +16,7 @@ from actors.workflow.actor.flow_address import flow_address
 from actors.workflow.actor.flows import Flows
 from actors.workflow.actor.run_lists import run_of_id
 from actors.workflow.actor.runs import FlowRuns
+from actors.workflow.bundles import INSTALLED_APP
 from actors.workflow.machine.variables import check_callers
 from compose.web.endpoint import (
     Done,
@@ -26,6 +27,7 @@ from compose.web.endpoint import (
     WebEndpoint,
     json_response,
 )
+from compose.web.graphs.bundles import InstalledFlowJson, bundles_of, shown_bundle
 from compose.web.problems import HttpProblem, ProblemError
 from compose.web.resources.runs import KEY
 
@@ -60,9 +62,10 @@ class FlowJson(ShownModel):
 
 
 class FlowsJson(ShownModel):
-    """The flows that are served here, by name."""
+    """The flows that are served here, by name, and the installed ones, the newest version first."""
 
     flows: list[FlowJson]
+    installed: list[InstalledFlowJson] = Field(default_factory=list)
 
 
 class OfFlowApp(StrictModel):
@@ -114,14 +117,34 @@ def app_of(call: WebCall, flow: str, app: str | None) -> str:
     served = flows_of(call.runtime)
     apps = [name for name, one in served.items() if flow in one.specs and app in (None, name)]
     if not apps:
-        problem, remedy = f"no flow {flow} is served here", "GET /v1/flows lists flows"
-        raise ProblemError(HttpProblem(404, "unknown_flow", problem, remedy, flow))
+        raise unknown_flow(flow)
     if len(apps) > 1:
         problem = f"flow {flow} is one of each of the apps {', '.join(apps)}"
         raise ProblemError(
             HttpProblem(422, "ambiguous_flow", problem, "name one of them with ?app=", flow)
         )
     return apps[0]
+
+
+async def start_at(call: WebCall, flow: str, app: str | None) -> tuple[str, str]:
+    """Return the app and the whole name of a flow, of one that is served here, or of an installed one.
+
+    Raises:
+        ProblemError: See `app_of`.
+    """
+    served = flows_of(call.runtime)
+    if app == INSTALLED_APP or not any(flow in one.specs for one in served.values()):
+        found = await bundles_of(call).find_flow(flow) if app in {None, INSTALLED_APP} else None
+        if found is not None:
+            record, flow_id = found
+            return INSTALLED_APP, record.manifest.graph_names[flow_id]
+    return app_of(call, flow, app), flow
+
+
+def unknown_flow(flow: str) -> ProblemError:
+    """Return what to raise for the name of no flow."""
+    problem, remedy = f"no flow {flow} is served here or installed", "GET /v1/flows lists flows"
+    return ProblemError(HttpProblem(404, "unknown_flow", problem, remedy, flow))
 
 
 def phase_of(row: RunRow) -> RowPhase:
@@ -151,13 +174,14 @@ async def list_flows(call: WebCall, _: NoQuery, __: None) -> Done:
         if app not in known or known[app][0] is not flows:
             known[app] = flows, _told(app, flows)
         found += known[app][1]
-    return FlowsJson(flows=sorted(found, key=lambda one: (one.flow, one.app)))
+    installed = [shown_bundle(one) for one in await bundles_of(call).list()]
+    return FlowsJson(flows=sorted(found, key=lambda one: (one.flow, one.app)), installed=installed)
 
 
 async def start(call: WebCall, query: OfFlowApp, body: NewGraphRunJson) -> Done:
     """Start a run, durably: 201, or 200 with the run that was started with this key before."""
-    flow, tenant = call.names["flow"], call.principal.tenant
-    app, key = app_of(call, flow, query.app), call.request.headers.get(KEY)
+    tenant, key = call.principal.tenant, call.request.headers.get(KEY)
+    app, flow = await start_at(call, call.names["flow"], query.app)
     if key is not None:
         agent = flow_address(app, flow, key, tenant)
         known = await run_of_id(call.runtime.store.lists, agent)

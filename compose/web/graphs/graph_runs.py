@@ -20,6 +20,7 @@ from actors.kernel.workflow.run_state import RunState, open_waits
 from actors.runtime.replay.summary import row_of
 from actors.workflow.actor.run_lists import flow_of, flow_runs
 from actors.workflow.actor.runs import FlowRuns
+from actors.workflow.bundles import INSTALLED_APP
 from actors.workflow.machine.limits import limit_status
 from actors.workflow.machine.records import is_paused
 from compose.web.endpoint import Done, NoQuery, ShownModel, StrictModel, WebCall, WebEndpoint
@@ -27,10 +28,10 @@ from compose.web.graphs.flows import (
     GraphPhase,
     GraphRunNameJson,
     RowPhase,
-    app_of,
     flows_of,
     named,
     phase_of,
+    start_at,
 )
 from compose.web.resources.pages import Paged
 from compose.web.resources.runs import CancelJson
@@ -154,7 +155,7 @@ async def graph_run(call: WebCall) -> RunRow:
     except UnknownRunError:
         raise NoSuchRunError(id_[:100]) from None
     is_ones_own = row.agent_id.tenant == call.principal.tenant
-    if not is_ones_own or row.agent_id.type not in flows_of(call.runtime):
+    if not is_ones_own or row.agent_id.type not in {INSTALLED_APP, *flows_of(call.runtime)}:
         raise NoSuchRunError(id_[:100])
     return row
 
@@ -187,16 +188,18 @@ async def list_graph_runs(call: WebCall, query: GraphRunsQuery, _: None) -> Done
     """Return a page of runs."""
     if query.after is not None and not is_name(query.after):
         raise NoSuchRunError(query.after[:100])
-    apps = [app for app in flows_of(call.runtime) if query.app in (None, app)]
-    if query.flow is not None:
-        apps = [app_of(call, query.flow, query.app)]
+    apps = [app for app in (INSTALLED_APP, *flows_of(call.runtime)) if query.app in {None, app}]
+    flow = query.flow
+    if flow is not None:
+        app, flow = await start_at(call, flow, query.app)
+        apps = [app]
     status = () if query.status is None else _ROWS[query.status]
     after = None if query.after is None else RunId(query.after)
     rows, nexts = list[RunRow](), list[RunId | None]()
     for app in apps:
         among = RunFilter(type=app, tenant=call.principal.tenant, after=after)
         page = await flow_runs(
-            call.runtime.store.lists, among, flow=query.flow, status=status, limit=query.limit
+            call.runtime.store.lists, among, flow=flow, status=status, limit=query.limit
         )
         rows += page.rows
         nexts.append(page.next)

@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from compose.web.pages.assets import Assets
 from compose.web.pages.chat import PAGES as CHAT
+from compose.web.pages.graphs.flow_svg import DRAWING
 from compose.web.pages.graphs.graph_routes import GRAPH_PAGES
 from compose.web.problems import HttpProblem
 
@@ -25,7 +26,7 @@ async def static(request: Request) -> Response:
     return problem.response(request.scope)
 
 
-PAGES: Final = (*CHAT, *GRAPH_PAGES)
+PAGES: Final = (*CHAT, *GRAPH_PAGES, DRAWING)
 ROUTES: Final = [Route(STATIC, static, methods=["GET"])]
 
 __all__ = ["PAGES", "ROUTES"]

@@ -24,6 +24,7 @@ from actors.kernel.storage.errors import OpenRunsError
 from actors.kernel.store.operators import RetentionStore, agent_scope
 from persistence.errors import IndexInUseError
 from persistence.postgres.connection.link import Links, Row
+from persistence.postgres.features.flow_bundles import PostgresFlowBundles
 from persistence.postgres.features.tokens import PostgresTokens
 
 SQL_ERASE_MAIL: Final[LiteralString] = (
@@ -98,6 +99,7 @@ class PostgresErasure(ErasureStore):
             _PostgresPart(links, "sessions", _OF_AGENTS, _erase_sessions),
             _PostgresPart(links, "boards", _OF_SESSIONS, _erase_boards),
             _PostgresPart(links, "files", _ALONE, _erase_files),
+            PostgresFlowBundles(links),
             _PostgresPart(
                 links,
                 "artifacts",

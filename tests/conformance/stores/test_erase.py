@@ -17,6 +17,7 @@ from actors.kernel.agent.transcript import NO_CUT, NewCut, NewTurn
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId
 from actors.kernel.storage.erasure import EraseRequest
 from actors.kernel.storage.errors import OpenRunsError
+from actors.kernel.storage.flow_bundles import FLOWS_SCOPE, NewFlowBundle
 from actors.kernel.storage.graph import Entity, Relationship
 from actors.kernel.storage.memory import NewMemory
 from actors.kernel.storage.task import Task
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from actors.kernel.storage.graph import GraphStore
     from actors.kernel.storage.task import TaskStores
     from actors.kernel.storage.vector import VectorStore
+    from actors.kernel.store.store import RunStore
     from tests.conformance.bed import Bed
 
 OTHER = AgentId("desk", "2")
@@ -232,6 +234,14 @@ async def test_an_agent_goes_whole(home: Home) -> None:
     assert again.total == 0
 
 
+async def install(store: RunStore, tenant: str) -> None:
+    """Install a bundle of flows, of which nobody asks what is in it."""
+    ref = await store.artifacts.of(tenant, FLOWS_SCOPE).store(b"bundle")
+    facts = {"bundle": "b", "version": "1", "hash": "h", "manifest": "{}", "installed_by": "ada"}
+    new = NewFlowBundle(**facts, artifact=ref.id, size_bytes=ref.size_bytes)
+    assert await store.flow_bundles.put(tenant, new) is not None
+
+
 @pytest.mark.parametrize("tenant", TENANTS)
 async def test_a_tenant_goes_and_the_other_one_stays(home: Home, tenant: str) -> None:
     """The default tenant's agents lie between those of others, and none of these is touched."""
@@ -240,11 +250,15 @@ async def test_a_tenant_goes_and_the_other_one_stays(home: Home, tenant: str) ->
         for n in range(2):
             await tokens.create(new_token(f"{name}-{n}", tenant=name))
         await tokens.create(new_token(f"{name}-login", tenant=name, login_of=f"{name}-0"))
+        await install(home.bed.store, name)
     preview = await home.preview(tenant=tenant)
     report = await home.erase(tenant=tenant)
 
     assert not any("token" in one.name for one in report.unreached)
     assert report.counts["tokens"] == {"tokens": 3}
+    assert report.counts["flows"] == {"bundles": 1}
+    for name in TENANTS:
+        assert (await home.bed.store.flow_bundles.list(name) == []) is (name == tenant)
     assert {one.tenant for one in await tokens.list()} == {*TENANTS} - {tenant}
     assert (await tokens.find(f"{tenant}-login")) is None
     assert set(await tokens.over([f"{tenant}-0", f"{tenant}-login"])) == {

@@ -13,6 +13,7 @@ from tests.unit.test_help import COMMANDS
 NOWHERE = "postgresql://u:hidden-word@127.0.0.1:1/d"
 NO_NATS = "nats://u:hidden-word@127.0.0.1:1"
 BUNDLE = str(Path(__file__).with_name("waiting_run.json"))
+FLOW = str(Path(__file__).parents[3] / "docs" / "graphs" / "refund.json")
 ORDERS: dict[str, list[str]] = {
     "send": ["desk/a", "{}"],
     "ask": ["desk/a", "{}"],
@@ -70,6 +71,10 @@ ORDERS: dict[str, list[str]] = {
     "graphs export": ["r", "-o", "out.json"],
     "graphs import": ["billing", BUNDLE],
     "graphs restore": ["billing", '{"snapshot_id": "x", "run_id": "r"}'],
+    "flows install": [FLOW],
+    "flows list": [],
+    "flows show": ["refund"],
+    "flows remove": ["refund"],
     "memory list": [],
     "memory show": ["units", "--about", "user:7"],
     "memory forget": ["units", "--about", "user:7"],
@@ -108,13 +113,7 @@ WITHOUT_DATABASE = {
     "replay",
     "completion",
     "env",
-    *(
-        f"flows {one}"
-        for one in (
-            *("check", "draw", "schema", "import"),
-            *("pack", "install", "list", "show", "remove"),
-        )
-    ),
+    *(f"flows {one}" for one in ("check", "draw", "schema", "import", "pack")),
     "mcp-worker",
     "nats-config",
     "serve",

@@ -137,6 +137,12 @@ ROWS: Final = (
       union all select 'i' || n, 'd' || n, 'n' || n, 'default', 'p' || n, '{operate}', false, null, null
         from generate_series(1, $1::int) n
     """,
+    # Installed flows, of many versions.
+    """
+    insert into flow_bundles (tenant, bundle, version, hash, artifact, size_bytes, manifest, installed_by)
+      select 'default', 'b' || n % 100, n::text, 'h' || n, 'a' || n, 9, '{}', 'p'
+        from generate_series(1, $1::int) n
+    """,
     """
     insert into session_facts (agent, number, kind, run_id, at)
       select 'desk/o' || n, 1, 'queued', 'ended-' || n, now() from generate_series(1, $1::int) n

@@ -111,6 +111,22 @@ async def test_an_erase_finds_its_rows_by_keys(
     assert max(batches) < 20, batches
 
 
+@pytest.mark.parametrize("counted", ["never", "too early", "well"])
+async def test_a_removal_of_flows_finds_rows_and_runs_by_keys(
+    postgres_dsn: str, new_schema: str, book: PlanBook, counted: Counted
+) -> None:
+    """Whatever the planner knows: a removal of one version, and a list of all."""
+    settings = StoreSettings(url=postgres_dsn, owner=HostIncarnation("h"), schema=new_schema)
+    async with open_store(settings) as store:
+        await write(postgres_dsn, new_schema, dict.fromkeys(grown_tables.ROWS, (FEW,)), counted)
+        book.clear()
+        rows = store.flow_bundles
+        assert await rows.remove("default", "b1", "1", run_keys=["desk/o1:", "desk/none:"]) == 0
+        assert len(await rows.list("default", "b2")) == FEW // 100
+
+    assert found(book) == []
+
+
 OF_ONE: Final = """
 insert into memories (tenant, about, slot, version, id, text, source, run_id, turn, metadata, dimensions,
     created_at, updated_at)

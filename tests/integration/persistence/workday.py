@@ -472,6 +472,7 @@ class Workday:
         async def ask(n: int) -> None:
             agent, owner = self.agent("asked", n), f"p-{n}"
             await take_token(self.bed.store.tokens, f"{self.day}-{n}", owner)
+            await self.bed.store.flow_bundles.get("default", "b1", "1")
             await store.create(agent, SessionLabel(title="t"), owner=owner)
             assert not await store.create(agent, SessionLabel(), owner="other")
             run = await self.bed.begin(agent=agent)

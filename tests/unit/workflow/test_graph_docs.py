@@ -18,6 +18,7 @@ PAGES = {
     "getting-started": 3,
     "api": 3,
     "documents": 3,
+    "bundles": 1,
     "visualflow": 2,
     "limits": 1,
     "snapshots": 3,

@@ -13,6 +13,7 @@ from actors.workflow.actor.ledger_feed import BEGIN, LedgerPlace
 from actors.workflow.actor.run_lists import flow_of
 from actors.workflow.machine.records import is_paused
 from compose.web.endpoint import Done, StrictModel, WebCall
+from compose.web.graphs.bundles import installed_spec
 from compose.web.graphs.flows import flows_of
 from compose.web.graphs.graph_runs import graph_run, present
 from compose.web.pages.graphs.drawing import svg_of
@@ -52,7 +53,7 @@ async def show_graph_run(call: WebCall, query: StepQuery, _: None) -> Done:
         place = LedgerPlace(*parse_log_place(query.step, f"run {row.run_id}"))
     part = await read_part(call.runtime, row, place)
     state, open_ = await present(call, row)
-    flow = shelf_of(call).shown(flows_of(call.runtime)[row.agent_id.type], flow_of(row))
+    flow = await _shown(call, row)
     values = _at(part, place, flow, state)
     return page(
         call.request,
@@ -71,6 +72,16 @@ async def show_graph_run(call: WebCall, query: StepQuery, _: None) -> Done:
         children=sub_runs(part.steps),
         **values,
     )
+
+
+async def _shown(call: WebCall, row: RunRow) -> ShownFlow | None:
+    """Return the flow of a run; None: it is there no more."""
+    app, flow = row.agent_id.type, flow_of(row)
+    served = flows_of(call.runtime).get(app)
+    if served is not None:
+        return shelf_of(call).shown(served, flow)
+    spec = await installed_spec(call, flow)
+    return None if spec is None else shelf_of(call).installed(spec)
 
 
 def _at(

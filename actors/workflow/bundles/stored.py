@@ -1,0 +1,273 @@
+"""Registries of bundles as coroutines: one for all hosts of a deployment, and a folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Protocol
+
+from typing_extensions import override
+
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.blob import ArtifactStores
+from actors.kernel.storage.flow_bundles import (
+    FLOWS_SCOPE,
+    FlowBundleRow,
+    FlowBundleStore,
+    NewFlowBundle,
+)
+from actors.workflow.bundles.bundle import WorkflowBundle, open_workflow_bundle
+from actors.workflow.bundles.manifest import WorkflowBundleManifest
+from actors.workflow.bundles.registry import (
+    WorkflowBundleRegistry,
+    WorkflowBundleRegistryError,
+    order_of,
+)
+from actors.workflow.bundles.unpacking import unpacked
+
+INSTALLED_APP: Final = "installed"
+"""The type of the agents that are runs of installed flows."""
+BUNDLE_TYPE: Final = "application/zip"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleRecord:
+    """An installed bundle.
+
+    Attributes:
+        manifest: Its manifest.
+        hash: Of its content: see `WorkflowBundle.hash`.
+        size_bytes: Of its file.
+        place: The file in a folder, or the artifact.
+        installed_by: The principal; empty where nobody said it.
+        installed_at: None: not known.
+    """
+
+    manifest: WorkflowBundleManifest
+    hash: str
+    size_bytes: int
+    place: str
+    installed_by: str = ""
+    installed_at: datetime | None = None
+
+
+class BundleRegistry(Protocol):
+    """Installed bundles by ``id@version``; ``id`` alone is the newest version.
+
+    A crash never leaves half of one.
+    """
+
+    async def install(self, data: bytes, *, by: str = "") -> tuple[BundleRecord, bool]:
+        """Install the bytes of a bundle; return it, and whether it is new: the same content changes nothing.
+
+        Raises:
+            WorkflowBundleError: It is none, or not safe to read.
+            FlowError: All mistakes of its flows.
+            WorkflowBundleRegistryError: Other content is installed by this id and version.
+        """
+
+    async def list(self) -> list[BundleRecord]:
+        """Return all bundles by name, the newest version first."""
+
+    async def find(self, ref: str) -> BundleRecord | None:
+        """Return a bundle; None: it is not installed."""
+
+    async def open(self, ref: str) -> WorkflowBundle:
+        """Return a bundle with its files.
+
+        Raises:
+            WorkflowBundleRegistryError: It is not installed.
+        """
+
+    async def remove(self, ref: str) -> int:
+        """Remove a bundle, or all versions of it by ``id``; return how many there were.
+
+        Raises:
+            WorkflowBundleRegistryError: A run of it is open, where runs are known. Versions of before are gone.
+        """
+
+
+class FolderBundles(BundleRegistry):
+    """A folder of bundles. See `WorkflowBundleRegistry`; it knows of no runs.
+
+    Args:
+        registry: The folder.
+    """
+
+    def __init__(self, registry: WorkflowBundleRegistry) -> None:
+        self._registry = registry
+
+    @override
+    async def install(self, data: bytes, *, by: str = "") -> tuple[BundleRecord, bool]:
+        bundle = await unpacked(open_workflow_bundle, data)
+        was_there = await self.find(bundle.manifest.ref) is not None
+        await unpacked(self._registry.install_bytes, data)
+        record = await self.find(bundle.manifest.ref)
+        assert record is not None
+        return record, not was_there
+
+    @override
+    async def list(self) -> list[BundleRecord]:
+        return [self._record(one.path) for one in self._registry.list_bundles()]
+
+    @override
+    async def find(self, ref: str) -> BundleRecord | None:
+        try:
+            return self._record(self._registry.resolve_bundle(ref).path)
+        except WorkflowBundleRegistryError:
+            return None
+
+    @override
+    async def open(self, ref: str) -> WorkflowBundle:
+        return self._registry.open(ref)
+
+    @override
+    async def remove(self, ref: str) -> int:
+        return self._registry.remove(ref)
+
+    @staticmethod
+    def _record(path: Path) -> BundleRecord:
+        bundle = open_workflow_bundle(path)
+        size = path.stat().st_size
+        return BundleRecord(
+            manifest=bundle.manifest, hash=bundle.hash, size_bytes=size, place=str(path)
+        )
+
+
+class StoredBundles(BundleRegistry):
+    """The bundles of a tenant: rows, with their files as artifacts. All hosts see the same.
+
+    A process that dies in an install leaves the whole bundle, or an artifact that nobody pins, which is
+    collected.
+
+    Args:
+        rows: The rows.
+        artifacts: Where the files are.
+        tenant: The owner.
+    """
+
+    def __init__(self, rows: FlowBundleStore, artifacts: ArtifactStores, tenant: str) -> None:
+        self._rows, self._tenant = rows, tenant
+        self._files = artifacts.of(tenant, FLOWS_SCOPE)
+
+    @override
+    async def install(self, data: bytes, *, by: str = "") -> tuple[BundleRecord, bool]:
+        bundle = await unpacked(_checked, data)
+        manifest, hash_ = bundle.manifest, bundle.hash
+        place = (self._tenant, manifest.bundle_id, manifest.bundle_version)
+        known = await self._rows.get(*place)
+        row = known
+        if row is None:
+            ref = await self._files.store(data, content_type=BUNDLE_TYPE)
+            new = NewFlowBundle(
+                bundle=manifest.bundle_id,
+                version=manifest.bundle_version,
+                hash=hash_,
+                artifact=ref.id,
+                size_bytes=len(data),
+                manifest=manifest.model_dump_json(),
+                installed_by=by,
+            )
+            row = await self._rows.put(self._tenant, new)
+        if row is None:
+            problem = "it was removed while it was being installed"
+            raise WorkflowBundleRegistryError(manifest.ref, problem, "Install it again")
+        if row.hash != hash_:
+            problem = "other content is installed by this id and version"
+            raise WorkflowBundleRegistryError(manifest.ref, problem, "Give it another version")
+        return _record(row), known is None
+
+    @override
+    async def list(self) -> list[BundleRecord]:
+        return [_record(row) for row in _sorted(await self._rows.list(self._tenant))]
+
+    @override
+    async def find(self, ref: str) -> BundleRecord | None:
+        bundle, at, version = ref.partition("@")
+        if at:
+            row = await self._rows.get(self._tenant, bundle, version)
+            return None if row is None else _record(row)
+        rows = _sorted(await self._rows.list(self._tenant, bundle))
+        return _record(rows[0]) if rows else None
+
+    async def find_flow(self, name: str) -> tuple[BundleRecord, str] | None:
+        """Return the bundle and the id of a flow: of a bundle's first one, or of ``id@version.flow``."""
+        record = await self.find(name)
+        if record is not None:
+            return record, record.manifest.entry.flow_id
+        for row in _sorted(await self._rows.list(self._tenant, name.partition("@")[0])):
+            record = _record(row)
+            for flow_id, graph in record.manifest.graph_names.items():
+                if graph == name:
+                    return record, flow_id
+        return None
+
+    @override
+    async def open(self, ref: str) -> WorkflowBundle:
+        record = await self.find(ref)
+        if record is None:
+            remedy = "`callboard flows list` shows what is"
+            raise WorkflowBundleRegistryError(ref, "it is not installed", remedy)
+        return await self.load(record)
+
+    async def load(self, record: BundleRecord) -> WorkflowBundle:
+        """Return the files of a bundle that was found.
+
+        Raises:
+            WorkflowBundleRegistryError: It was removed meanwhile.
+        """
+        try:
+            data = await self._files.read(record.place, limit=record.size_bytes)
+        except KeyError:
+            problem, remedy = "it was removed meanwhile", "Install it again"
+            raise WorkflowBundleRegistryError(record.manifest.ref, problem, remedy) from None
+        return await unpacked(open_workflow_bundle, data)
+
+    @override
+    async def remove(self, ref: str) -> int:
+        bundle, at, version = ref.partition("@")
+        rows = await self._rows.list(self._tenant, bundle)
+        removed = 0
+        for row in _sorted(rows):
+            if version == row.version or not at:
+                removed += await self._removed(_record(row).manifest)
+        return removed
+
+    async def _removed(self, manifest: WorkflowBundleManifest) -> bool:
+        keys = [
+            str(AgentId(INSTALLED_APP, f"{name}:", self._tenant))
+            for name in manifest.graph_names.values()
+        ]
+        place = (self._tenant, manifest.bundle_id, manifest.bundle_version)
+        open_count = await self._rows.remove(*place, run_keys=keys)
+        if open_count:
+            problem = f"{open_count} of its runs {'is' if open_count == 1 else 'are'} open"
+            remedy = (
+                "Wait for their end, or cancel them: "
+                f"`callboard graphs list {INSTALLED_APP} --flow {manifest.ref}`"
+            )
+            raise WorkflowBundleRegistryError(manifest.ref, problem, remedy)
+        return open_count is not None
+
+
+def _checked(data: bytes) -> WorkflowBundle:
+    bundle = open_workflow_bundle(data)
+    bundle.check()
+    return bundle
+
+
+def _record(row: FlowBundleRow) -> BundleRecord:
+    return BundleRecord(
+        manifest=WorkflowBundleManifest.model_validate_json(row.manifest),
+        hash=row.hash,
+        size_bytes=row.size_bytes,
+        place=row.artifact,
+        installed_by=row.installed_by,
+        installed_at=row.installed_at,
+    )
+
+
+def _sorted(rows: list[FlowBundleRow]) -> list[FlowBundleRow]:
+    rows = sorted(rows, key=lambda one: order_of(one.version), reverse=True)
+    return sorted(rows, key=lambda one: one.bundle)

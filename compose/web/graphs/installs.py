@@ -1,0 +1,166 @@
+"""Flows that are installed over HTTP, shown, drawn and removed."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final, Literal
+
+from pydantic import JsonValue
+from starlette.responses import Response
+
+from actors.workflow.bundles import (
+    BundleRecord,
+    WorkflowBundleError,
+    WorkflowBundleRegistryError,
+    packed_flow,
+)
+from actors.workflow.bundles.inputs import input_schema
+from actors.workflow.bundles.unpacking import unpacked
+from actors.workflow.documents.findings import FlowError
+from actors.workflow.machine.spec import WorkflowSpec
+from compose.web.endpoint import (
+    Done,
+    NoQuery,
+    ShownModel,
+    StrictModel,
+    WebCall,
+    WebEndpoint,
+    json_response,
+)
+from compose.web.graphs.bundles import (
+    InstalledFlowJson,
+    bundles_of,
+    graphs_of,
+    installed_spec,
+    shown_bundle,
+)
+from compose.web.graphs.flows import flows_of, unknown_flow
+from compose.web.limits import read_body
+from compose.web.problems import HttpProblem, ProblemError
+
+MAX_BUNDLE_BYTES: Final = 64 * 2**20
+"""Of the body of an install."""
+_OCTETS: Final = "application/octet-stream"
+_CORRECT: Final = "correct the flow; `callboard flows check` finds the same mistakes"
+
+
+class InputSchemaJson(ShownModel):
+    """The JSON Schema of the vars that runs of a flow begin with."""
+
+    type: Literal["object"]
+    properties: dict[str, JsonValue]
+    additionalProperties: bool  # noqa: N815 - the name of JSON Schema
+
+
+class InstallQuery(StrictModel):
+    """The query of an install: the version of a flow that says none."""
+
+    version: str | None = None
+
+
+async def install(call: WebCall, query: InstallQuery, _: None) -> Done:
+    """Install a flow: 201, or 200 if the same content is installed already."""
+    data = await read_body(call.request, MAX_BUNDLE_BYTES)
+    try:
+        async with graphs_of(call).installing:
+            packed = await unpacked(partial(packed_flow, version=query.version), data)
+            record, is_new = await bundles_of(call).install(packed, by=call.principal.name)
+    except FlowError as exc:
+        found = [
+            {"where": f"{one.file}#{one.pointer}", "problem": one.problem, "remedy": one.remedy}
+            for one in exc.findings
+        ]
+        detail = "; ".join(f"{one['where']}: {one['problem']}" for one in found[:3])
+        raise ProblemError(
+            HttpProblem(422, "flow_refused", detail, _CORRECT, errors=found)
+        ) from None
+    except WorkflowBundleError as exc:
+        problem = HttpProblem(422, "bundle_refused", f"{exc.bundle}: {exc.problem}", exc.remedy)
+        raise ProblemError(problem) from None
+    except WorkflowBundleRegistryError as exc:
+        raise _conflict("flow_exists", exc) from None
+    place = {"location": f"/v1/flows/{record.manifest.ref}"}
+    return json_response(shown_bundle(record), 201 if is_new else 200, place)
+
+
+async def show(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return an installed bundle."""
+    return shown_bundle(await _found(call))
+
+
+async def schema(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return the JSON Schema of the vars that a run of a flow begins with."""
+    found = await bundles_of(call).find_flow(call.names["flow"])
+    if found is None:
+        await spec_named(call)
+        told = input_schema({})
+    else:
+        record, flow_id = found
+        bundle = await bundles_of(call).load(record)
+        told = input_schema(bundle.flow_json(flow_id))
+    return InputSchemaJson.model_validate(told)
+
+
+async def remove(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Remove a version of a bundle, or all by its id. One with open runs stays."""
+    try:
+        if not await bundles_of(call).remove(call.names["flow"]):
+            raise unknown_flow(call.names["flow"])
+    except WorkflowBundleRegistryError as exc:
+        raise _conflict("open_runs", exc) from None
+    return Response(status_code=204)
+
+
+async def _found(call: WebCall) -> BundleRecord:
+    found = await bundles_of(call).find_flow(call.names["flow"])
+    if found is None:
+        raise unknown_flow(call.names["flow"])
+    return found[0]
+
+
+async def spec_named(call: WebCall) -> WorkflowSpec:
+    """Return the graph that the path names: of a flow that is served here, or installed."""
+    flow = call.names["flow"]
+    served = (one.specs[flow] for one in flows_of(call.runtime).values() if flow in one.specs)
+    spec = next(served, None) or await installed_spec(call, flow)
+    if spec is None:
+        raise unknown_flow(flow)
+    return spec
+
+
+def _conflict(code: str, exc: WorkflowBundleRegistryError) -> ProblemError:
+    detail = f"bundle {exc.bundle}: {exc.problem}"
+    return ProblemError(HttpProblem(409, code, detail, exc.remedy, exc.bundle))
+
+
+_FLOWS: Final = "/v1/flows"
+_FLOW: Final = f"{_FLOWS}/{{flow}}"
+ENDPOINTS: Final = (
+    WebEndpoint(
+        method="POST",
+        path=_FLOWS,
+        call=install,
+        says="Install a flow document, a VisualFlow or a bundle.",
+        query=InstallQuery,
+        answer=InstalledFlowJson,
+        status=201,
+        takes=_OCTETS,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=_FLOW,
+        call=show,
+        says="Show an installed flow.",
+        answer=InstalledFlowJson,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=f"{_FLOW}/schema",
+        call=schema,
+        says="Return the JSON Schema of the vars that runs of a flow begin with.",
+        answer=InputSchemaJson,
+    ),
+    WebEndpoint(
+        method="DELETE", path=_FLOW, call=remove, says="Remove an installed flow.", status=204
+    ),
+)

@@ -1,0 +1,238 @@
+"""Flows that are installed over HTTP: told apart by content, refused whole, shown, drawn, removed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+import pytest
+
+from compose.web import app
+from compose.web.graphs import installs
+from compose.web.pages.graphs import flow_shelf
+from tests.behaviour.guarded import guarded_on
+from tests.behaviour.test_pages import page_of
+from tests.behaviour.web import WebClient
+from tests.unit.workflow.test_bundles import CHILD, ROOT, files_of, zipped
+from tests.unit.workflow.visual.drawn import edges, flow, node, reading
+
+if TYPE_CHECKING:
+    from tests.behaviour.bed import Bed
+
+pytestmark = pytest.mark.item(470, 471)
+REFUND: Final[dict[str, Any]] = {
+    "flow": 1,
+    "id": "refund",
+    "version": "1.2",
+    "title": "Refunds",
+    "start": "ask",
+    "nodes": {
+        "ask": {
+            "effect": "ask_user",
+            "with": {"prompt": "Refund ${vars.order.total}?", "wait_key": "ok"},
+            "into": "answer",
+            "next": "e",
+        },
+        "e": {"end": "${vars.answer.response}"},
+    },
+}
+YAML: Final = b"flow: 1\nid: plain\nstart: e\nnodes:\n  e: {end: 1}\n"
+DRAWN: Final[dict[str, Any]] = {
+    **flow(reading("n", "n"), node("e", "on_flow_end", "x"), wires=edges("s > e", "n.value > e.x")),
+    "id": "drawn",
+    "version": "3",
+}
+DRAWN["nodes"][0]["data"] = {
+    **DRAWN["nodes"][0].get("data", {}),
+    "outputs": [{"id": "exec-out", "type": "execution"}, {"id": "n", "type": "number"}],
+}
+
+
+def named(bed: Bed, data: dict[str, Any]) -> tuple[str, bytes]:
+    """The same flow under a name of this test, and its bytes."""
+    name = f"{data['id']}-{bed.name().type}"
+    return name, json.dumps({**data, "id": name}).encode()
+
+
+def bundle_at(bed: Bed) -> tuple[str, dict[str, bytes]]:
+    """A name of this test, and the files of a bundle."""
+    name = f"b-{bed.name().type}"
+    return name, files_of(bundle_id=name)
+
+
+async def test_flows_of_each_kind_are_told_apart_by_content(bed: Bed) -> None:
+    """A flow document, YAML, a VisualFlow and a bundle; what is installed is found in any process."""
+    web = WebClient(app(bed.runtime))
+    refund, document = named(bed, REFUND)
+    drawn, drawing = named(bed, DRAWN)
+    name, files = bundle_at(bed)
+    plain = f"plain-{name}"
+    yaml = YAML.replace(b"plain", plain.encode())
+    first = await web("POST", "/v1/flows", document)
+    again = await web("POST", "/v1/flows", document)
+    await web.post("/v1/flows?version=7", yaml)
+    await web.post("/v1/flows", drawing)
+    await web.post("/v1/flows", zipped(files))
+
+    assert (first.status, again.status, again.data) == (201, 200, first.data)
+    assert first.headers["location"] == f"/v1/flows/{refund}@1.2"
+    assert first.data["title"] == "Refunds"
+    assert first.data["installed_by"] == "local"
+    async with bed.client("serve") as elsewhere:
+        there = WebClient(app(elsewhere))
+        listed = {one["flow"] for one in (await there.get("/v1/flows"))["installed"]}
+        assert listed >= {f"{refund}@1.2", f"{plain}@7", f"{drawn}@3", f"{name}@1"}
+        assert await there.get(f"/v1/flows/{refund}") == first.data
+        assert await there.get(f"/v1/flows/{refund}@1.2") == first.data
+        svg = await there("GET", f"/v1/flows/{refund}/svg")
+        assert (svg.status, svg.headers["content-type"]) == (200, "image/svg+xml")
+        assert b"<svg" in svg.body
+        schema = await there.get(f"/v1/flows/{refund}/schema")
+        assert schema["properties"] == {"order": {}}
+        schema = await there.get(f"/v1/flows/{drawn}@3/schema")
+        assert schema["properties"] == {"n": {"type": "number"}}
+
+
+async def test_other_content_of_one_version_is_a_conflict(bed: Bed) -> None:
+    """What is there stays."""
+    web = WebClient(app(bed.runtime))
+    name, document = named(bed, REFUND)
+    first = await web.post("/v1/flows", document)
+    other = await web("POST", "/v1/flows", document.replace(b"Refunds", b"Others"))
+
+    assert (other.status, other.data["code"], other.data["name"]) == (
+        409,
+        "flow_exists",
+        f"{name}@1.2",
+    )
+    assert await web.get(f"/v1/flows/{name}") == first
+
+
+async def test_all_mistakes_are_told_at_once(bed: Bed) -> None:
+    """With file, pointer and remedy; nothing is installed."""
+    web = WebClient(app(bed.runtime))
+    name, files = bundle_at(bed)
+    child = {**CHILD, "start": "x", "colour": "red"}
+    wrong = await web("POST", "/v1/flows", json.dumps(child).encode())
+    files["flows/child.json"] = json.dumps({**CHILD, "start": "x"}).encode()
+    packed = await web("POST", "/v1/flows", zipped(files))
+    lone = await web("POST", "/v1/flows", json.dumps(ROOT).encode())
+    bare = await web("POST", "/v1/flows", json.dumps(CHILD).encode())
+
+    assert (wrong.status, wrong.data["code"]) == (422, "flow_refused")
+    assert wrong.data["errors"][0]["where"] == "flow.json#/colour"
+    assert packed.data["errors"][0]["where"] == f"{name}@1/flows/child.json#/start"
+    assert all(one["remedy"] for one in (*wrong.data["errors"], *packed.data["errors"]))
+    assert (lone.status, lone.data["code"]) == (422, "bundle_refused")
+    assert "refers to flow 'child'" in lone.data["detail"]
+    assert "has no version" in bare.data["detail"]
+    assert (await web("GET", f"/v1/flows/{name}")).status == 404
+    for path in ("nothing@1", "nothing/svg", "nothing/schema"):
+        assert (await web("GET", f"/v1/flows/{path}")).data["code"] == "unknown_flow"
+
+
+async def test_what_is_not_safe_or_too_large_is_refused(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the limits of bundles, and of the body before anything is made of it."""
+    web = WebClient(app(bed.runtime))
+    name, files = bundle_at(bed)
+    bad = {
+        "out": zipped({**files, "../out": b"x"}),
+        "absolute": zipped({**files, "/out": b"x"}),
+        "link": zipped({**files, "link": b"/etc/passwd"}, link=0o120777),
+        "twins": zipped({**files, "FLOWS/CHILD.json": b"{}"}),
+        "bomb": zipped({**files, "assets/bomb": bytes(8 * 2**20)}),
+        "cut": zipped(files)[:-30],
+        "text": zipped({**files, "manifest.json": b'{"metadata": "\\ud800"}'}),
+        "surrogate": zipped(files_of(bundle_id=name, metadata={"a": "\ud800"})),
+        "deep": zipped(files_of(bundle_id=name, metadata={"a": json.loads("[" * 400 + "]" * 400)})),
+    }
+    for what, data in bad.items():
+        answer = await web("POST", "/v1/flows", data)
+        assert (answer.status, answer.data["code"]) == (422, "bundle_refused"), (what, answer)
+    monkeypatch.setattr(installs, "MAX_BUNDLE_BYTES", 100)
+    large = await web("POST", "/v1/flows", zipped(files))
+
+    assert (large.status, large.data["code"]) == (413, "too_large")
+    assert (await web("GET", f"/v1/flows/{name}")).status == 404
+
+
+async def test_mutated_bundles_are_answered_and_never_half_there(bed: Bed) -> None:
+    """Bits, cuts and doubled bytes: installed whole, or refused."""
+    web, chance = WebClient(app(bed.runtime)), random.Random(7)
+    _, files = bundle_at(bed)
+    whole, seen = zipped(files), set()
+    kinds = [whole, files["flows/child.json"], json.dumps(DRAWN).encode(), YAML]
+    for n in range(200):
+        data = bytearray(kinds[n % len(kinds)])
+        for _ in range(chance.randrange(1, 6)):
+            place = chance.randrange(len(data))
+            match chance.randrange(3):
+                case 0:
+                    data[place] ^= 1 << chance.randrange(8)
+                case 1:
+                    del data[place : place + chance.randrange(1, 40)]
+                case _:
+                    data[place:place] = data[place : place + 20]
+        answer = await web("POST", f"/v1/flows?version=m{n}", bytes(data))
+        assert answer.status in {200, 201, 400, 409, 422}, answer
+        seen.add(answer.status)
+        if answer.status == 201:
+            found = await web.get(f"/v1/flows/{answer.data['flow']}")
+            assert found == answer.data
+            assert (await web("DELETE", f"/v1/flows/{answer.data['flow']}")).status == 204
+
+    assert seen >= {201, 422}
+
+
+async def test_of_installs_at_once_one_wins(bed: Bed) -> None:
+    """The others are conflicts."""
+    web = WebClient(app(bed.runtime))
+    name, document = named(bed, REFUND)
+    bodies = [document.replace(b"Refunds", b"Refund%d" % n) for n in range(4)]
+    answers = await asyncio.gather(*(web("POST", "/v1/flows", one) for one in bodies))
+
+    assert sorted(one.status for one in answers) == [201, 409, 409, 409]
+    [won] = [one.data for one in answers if one.status == 201]
+    assert await web.get(f"/v1/flows/{name}") == won
+
+
+async def test_flows_are_their_tenants_and_installs_need_a_scope(bed: Bed) -> None:
+    """Another tenant sees nothing of them; who may run flows may not install them."""
+    async with guarded_on(bed) as guarded:
+        name, document = named(bed, REFUND)
+        ada = await guarded.client("ada", "flows:install", "flows:run")
+        runner = await guarded.client("bob", "flows:run")
+        far = await guarded.client("ada", "flows:install", "flows:run", tenant="acme")
+        made = await ada.post("/v1/flows", document)
+
+        assert (await runner("POST", "/v1/flows", document)).status == 403
+        assert (await runner("DELETE", f"/v1/flows/{name}")).status == 403
+        assert (await runner.get(f"/v1/flows/{name}"))["installed_by"] == made["installed_by"]
+        assert (await far("GET", f"/v1/flows/{name}")).status == 404
+        assert (await far("DELETE", f"/v1/flows/{name}")).status == 404
+        assert (await ada("DELETE", f"/v1/flows/{name}@1.2")).status == 204
+        assert (await ada("GET", f"/v1/flows/{name}")).status == 404
+
+
+async def test_pages_show_installed_flows(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the list, and each with its drawing; few of them are kept."""
+    monkeypatch.setattr(flow_shelf, "MOST_INSTALLED", 1)
+    web = WebClient(app(bed.runtime))
+    refund, document = named(bed, REFUND)
+    drawn, drawing = named(bed, DRAWN)
+    for body in (document, drawing):
+        await web.post("/v1/flows", body)
+
+    links = (await page_of(web, "/flows")).links()
+    for name, nodes in ((f"{refund}@1.2", 2), (f"{drawn}@3", 2), (f"{refund}@1.2", 2)):
+        [here] = [one for one in links if unquote(one) == f"/flows/installed/{name}"]
+        page = await page_of(web, here)
+        assert name in page.text
+        assert len(page.all("g", "node")) == nodes
+    assert "no flow" in (await page_of(web, "/flows/installed/nothing", 404)).text
+    assert (await page_of(web, f"/flows/installed/{refund}")).text.count(f"{refund}@1.2") > 0

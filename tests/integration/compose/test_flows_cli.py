@@ -1,0 +1,65 @@
+"""`callboard flows` on a database: one registry for all hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.workflow.installed import InstalledFlows
+from compose.commands.output import Exit
+from tests.integration.compose.commandline import Cli
+from tests.integration.compose.test_graphs_cli import write
+from tests.integration.compose.test_unreachable import FLOW
+
+if TYPE_CHECKING:
+    from tests.harness.servers import TestPostgres
+
+pytestmark = [pytest.mark.postgres, pytest.mark.item(469)]
+
+
+@pytest.fixture
+def cli(postgres_server: TestPostgres, schema: str, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Commands on this test's schema."""
+    return Cli(postgres_server.url, schema, capsys)
+
+
+def text_of(file: str) -> str:
+    """Return the text of a file."""
+    return Path(file).read_text(encoding="utf-8")
+
+
+async def test_a_flow_is_installed_for_all_hosts(cli: Cli, tmp_path: Path) -> None:
+    """Installed, listed, shown and removed, as text and as JSON; a run holds it."""
+    other = tmp_path / "other.json"
+    write(str(other), text_of(FLOW).replace("3d", "2d"))
+    async with cli.host() as runtime:
+        await InstalledFlows().register(runtime)
+        empty = await cli.call("flows", "list")
+        done = await cli.call("flows", "install", FLOW)
+        again = await cli.call("flows", "install", FLOW, "--json")
+        odd = await cli.call("flows", "install", str(other))
+        forced = await cli.call("flows", "install", str(other), "--overwrite")
+        two = await cli.call("flows", "list", "--directory", str(tmp_path))
+        [listed] = (await cli.call("flows", "list", "--json")).data
+        shown = await cli.call("flows", "show", "refund", "--json")
+        far = await cli.call("flows", "list", "--tenant", "acme", "--json")
+        run = (await cli.call("graphs", "start", "installed", "refund@1.2", "--json")).data["run"]
+        held = await cli.call("flows", "remove", "refund@1.2")
+        await cli.call("graphs", "cancel", run)
+        await runtime.wait(run)
+        removed = await cli.call("flows", "remove", "refund", "--json")
+        gone = await cli.call("flows", "remove", "refund")
+
+    assert "no bundles in tenant default" in empty.out
+    assert done.out.strip() == "refund@1.2 is in tenant default"
+    assert again.data["hash"] == listed["hash"] == shown.data["hash"]
+    assert listed["installed_by"] == "cli"
+    assert (odd.code, "other content" in odd.err) == (Exit.USAGE, True)
+    assert (forced.code, "never changes" in forced.err) == (Exit.USAGE, True)
+    assert (two.code, "two registries" in two.err) == (Exit.USAGE, True)
+    assert far.data == []
+    assert (held.code, "1 of its runs is open" in held.err) == (Exit.USAGE, True)
+    assert removed.data == {"removed": 1}
+    assert gone.code == Exit.NOT_FOUND

@@ -24,7 +24,7 @@ class ActorsError(Exception):
     """Root of all errors of this project."""
 
     retryable: ClassVar[bool] = False
-    """Whether doing the same thing again later may succeed."""
+    """True if the same call may succeed later."""
 
 
 @dataclass_transform(eq_default=False)

@@ -96,7 +96,7 @@ class IndexInUseError(Facts, PersistenceError):
 
 
 RefusedError = StoreRefusedError
-"""One statement was refused; another one may well succeed."""
+"""Error of one refused statement; other statements may succeed."""
 
 DRIVER_ERRORS: Final = (
     OSError,
@@ -105,7 +105,7 @@ DRIVER_ERRORS: Final = (
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
 )
-"""All a call to the driver may raise; the last is its own state machine, when a server goes in mid-call."""
+"""Errors of a call to the driver; the last is of its own state machine, when a server goes in mid-call."""
 _LOST = (
     OSError,
     TimeoutError,

@@ -31,7 +31,7 @@ from persistence.schema_files import (
 _log = logging.getLogger("callboard.postgres")
 
 LOCK_WAIT_S: Final = 0.5
-"""So long a migration asks for a lock: sessions that need the same rows wait as long, and no longer."""
+"""Seconds that a migration asks for a lock: sessions that need the same rows wait as long, and no longer."""
 
 TABLES: Final = "callboard migrations"
 REST: Final = "callboard indexes"

@@ -35,7 +35,7 @@ class RunFileLocks:
             yield
         finally:
             with suppress(FileNotFoundError):
-                path.unlink()  # while it is held: who opened it before sees that, and opens a new one
+                path.unlink()  # still held: a process that has opened it sees that, and opens a new one
             os.close(descriptor)
 
     def _locked(self, path: Path, timeout_s: float) -> int:

@@ -11,7 +11,7 @@ class Backoff:
     def __init__(self, first_s: float = 0.05, longest_s: float = 1.0) -> None:
         self._first_s, self._longest_s = first_s, longest_s
         self.pause_s = first_s
-        """What `next_s` returns next, in seconds."""
+        """Seconds that `next_s` returns next."""
 
     def next_s(self) -> float:
         """Return how many seconds to wait now; the next pause is longer."""

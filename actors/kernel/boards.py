@@ -39,7 +39,7 @@ def allowed_from(status: TaskStatus) -> frozenset[TaskStatus]:
 
 
 def check_place(tenant: str, conversation_id: str, agent_id: AgentId) -> None:
-    """Return if these can name a board of this tenant.
+    """Check that these can name a board of this tenant.
 
     Raises:
         OtherTenantError: The agent is another tenant's.
@@ -51,7 +51,7 @@ def check_place(tenant: str, conversation_id: str, agent_id: AgentId) -> None:
 
 
 def check_conversation(conversation_id: str) -> None:
-    """Return if this can be the id of a conversation.
+    """Check that this can be the id of a conversation.
 
     Raises:
         InvalidTextError: It cannot be kept, or is empty.
@@ -64,7 +64,7 @@ def check_conversation(conversation_id: str) -> None:
 
 
 def check_key(key: str) -> None:
-    """Return if this can be the key of a call.
+    """Check that this can be the key of a call.
 
     Raises:
         InvalidTextError: It cannot be kept, or is too long.
@@ -73,7 +73,7 @@ def check_key(key: str) -> None:
 
 
 def check_task_id(task_id: str) -> None:
-    """Return if this can be the id of a task.
+    """Check that this can be the id of a task.
 
     Raises:
         InvalidTextError: It cannot be kept, or is too long.
@@ -85,7 +85,7 @@ def check_task_id(task_id: str) -> None:
 
 
 def check_note(note: str) -> None:
-    """Return if this can be a task's note.
+    """Check that this can be a task's note.
 
     Raises:
         InvalidTextError: It cannot be kept, or is too long.

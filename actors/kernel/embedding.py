@@ -131,7 +131,7 @@ async def checked_documents(
 
 
 def check_dimensions(document: CheckedDocument, wanted: int, whose: str) -> None:
-    """Return if the embedding has as many numbers as wanted.
+    """Check that the embedding has as many numbers as wanted.
 
     Raises:
         InvalidDocumentError: It has more or fewer.
@@ -159,7 +159,7 @@ def embedder_name(embedder: EmbeddingClient | None) -> str | None:
 
 
 def check_embedder(ours: str | None, wanted: str | None, collection: str) -> None:
-    """Return if a store's embedder may be that of a collection, because they have one name or one has none.
+    """Check that a store's embedder may be that of a collection, because they have one name or one has none.
 
     Raises:
         InvalidDocumentError: They have two names.
@@ -173,7 +173,7 @@ def check_embedder(ours: str | None, wanted: str | None, collection: str) -> Non
 
 
 def check_query(unit: array[float], wanted: int, collection: str) -> None:
-    """Return if a query's embedding has the collection's length.
+    """Check that a query's embedding has the collection's length.
 
     Raises:
         InvalidDocumentError: It has another one.
@@ -186,7 +186,7 @@ def check_query(unit: array[float], wanted: int, collection: str) -> None:
 
 
 def check_collection(collection: str) -> None:
-    """Return if this can name a collection.
+    """Check that this can name a collection.
 
     Raises:
         InvalidTextError: It cannot.
@@ -195,7 +195,7 @@ def check_collection(collection: str) -> None:
 
 
 def check_hits(limit: object) -> None:
-    """Return if so many hits can be asked for.
+    """Check that so many hits can be asked for.
 
     Raises:
         ContractError: They are negative, or more than `MAX_HITS`.
@@ -205,7 +205,7 @@ def check_hits(limit: object) -> None:
 
 
 def check_count(count: int, what: str) -> None:
-    """Return if so many documents or ids go into one call.
+    """Check that so many documents or ids go into one call.
 
     Raises:
         InvalidDocumentError: They are more than `MAX_DOCUMENTS`.
@@ -216,7 +216,7 @@ def check_count(count: int, what: str) -> None:
 
 
 def check_ids(ids: Sequence[str]) -> None:
-    """Return if these can be ids of documents.
+    """Check that these can be ids of documents.
 
     Raises:
         InvalidTextError: One of them cannot.

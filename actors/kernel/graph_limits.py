@@ -48,7 +48,7 @@ def relationship_properties(relationship: Relationship) -> str:
 
 
 def check_entity_id(entity_id: str) -> None:
-    """Return if this can be the id of an entity.
+    """Check that this can be the id of an entity.
 
     Raises:
         InvalidTextError: It cannot.
@@ -57,7 +57,7 @@ def check_entity_id(entity_id: str) -> None:
 
 
 def check_relationship_id(relationship_id: str) -> None:
-    """Return if this can be the id of a relationship.
+    """Check that this can be the id of a relationship.
 
     Raises:
         InvalidTextError: It cannot.
@@ -66,7 +66,7 @@ def check_relationship_id(relationship_id: str) -> None:
 
 
 def check_walk(depth: object, relationship_types: Sequence[str] | None) -> None:
-    """Return if neighbours can be asked for at this depth and by these types.
+    """Check that neighbours can be asked for at this depth and by these types.
 
     Raises:
         ContractError: The depth is out of range, or the types are one text or too many.

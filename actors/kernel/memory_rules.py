@@ -124,7 +124,7 @@ def checked_memory(new: NewMemory, embedding: Sequence[float] | None) -> Checked
 
 
 def check_memory_text(text: str) -> None:
-    """Return if this can be the text of a memory.
+    """Check that this can be the text of a memory.
 
     Raises:
         InvalidTextError: It cannot.
@@ -139,7 +139,7 @@ def check_memory_text(text: str) -> None:
 
 
 def check_about(about: str) -> None:
-    """Return if this can be a scope.
+    """Check that this can be a scope.
 
     Raises:
         InvalidTextError: It cannot.
@@ -153,7 +153,7 @@ def check_about(about: str) -> None:
 
 
 def check_key(key: str) -> None:
-    """Return if this can be the key of a memory, or the label of a block.
+    """Check that this can be the key of a memory, or the label of a block.
 
     Raises:
         InvalidTextError: It cannot.
@@ -179,7 +179,7 @@ def checked_keys(keys: Sequence[str]) -> list[str]:
 
 
 def check_expected(version: object) -> None:
-    """Return if this can be an expected version.
+    """Check that this can be an expected version.
 
     Raises:
         ContractError: It cannot.
@@ -188,7 +188,7 @@ def check_expected(version: object) -> None:
 
 
 def check_page(limit: int, offset: int) -> None:
-    """Return if so many memories can be listed.
+    """Check that so many memories can be listed.
 
     Raises:
         ContractError: They cannot.

@@ -52,7 +52,7 @@ def check_s(what: str, value: float) -> float:
 
 
 def check_expiry_s(expires_s: float) -> None:
-    """Return if a URL may be valid for so many seconds.
+    """Check that a URL may be valid for so many seconds.
 
     Raises:
         ContractError: It is no length of time above 0, of ten years at most.

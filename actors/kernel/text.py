@@ -20,7 +20,7 @@ MAX_INT: Final = 2**31 - 1
 
 
 def check_name_of(what: str, value: object) -> None:
-    """Return if this is text that can be a name, a key or an id.
+    """Check that this is text that can be a name, a key or an id.
 
     Raises:
         InvalidTextError: It is no text, too long, or has characters that no database takes.
@@ -29,7 +29,7 @@ def check_name_of(what: str, value: object) -> None:
 
 
 def check_text_of(what: str, value: object, *, limit_bytes: int = MAX_TEXT_BYTES) -> None:
-    """Return if this is text that can be kept beside something.
+    """Check that this is text that can be kept beside something.
 
     Raises:
         InvalidTextError: As for `check_name_of`.
@@ -38,7 +38,7 @@ def check_text_of(what: str, value: object, *, limit_bytes: int = MAX_TEXT_BYTES
 
 
 def check_file_key(key: str) -> None:
-    """Return if this can be the key of a file: a relative path of 1 to 1,024 bytes.
+    """Check that this can be the key of a file: a relative path of 1 to 1,024 bytes.
 
     Raises:
         InvalidTextError: No store takes it as text.
@@ -56,7 +56,7 @@ def is_name(value: object) -> bool:
 
 
 def check_number(what: str, value: object) -> None:
-    """Return if this is a whole number that fits into a column.
+    """Check that this is a whole number that fits into a column.
 
     Raises:
         ContractError: It is not.
@@ -68,7 +68,7 @@ def check_number(what: str, value: object) -> None:
 
 
 def check_message(message: Message) -> None:
-    """Return if a message can be kept and sent.
+    """Check that a message can be kept and sent.
 
     Raises:
         InvalidTextError: One of its texts cannot.
@@ -89,7 +89,7 @@ def check_message(message: Message) -> None:
 
 
 def check_metadata_texts(metadata: Mapping[str, str]) -> None:
-    """Return if these texts can go with a message.
+    """Check that these texts can go with a message.
 
     Raises:
         InvalidTextError: One of them cannot.

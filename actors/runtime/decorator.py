@@ -39,7 +39,7 @@ def agent(  # noqa: PLR0913 - each is an attribute that an agent may have
         tools: For `ctx.tool`.
         version: Of the code; recorded with each run.
         deadline_s: Seconds one attempt may take.
-        retry: How failures of its runs are retried, where who starts one does not say it.
+        retry: Retry policy of its runs, unless the call that starts a run gives one.
         batch: How many waiting messages one run is given at most; 1: each has a run of its own.
         input: Type of a message's payload, for `callboard describe`; nothing is checked by it.
         output: Type of what it returns; the function's return annotation when left out.

@@ -26,7 +26,7 @@ _log = logging.getLogger("callboard.runtime")
 
 
 class HostParts:
-    """The worker of a runtime, and what runs beside it. For who assembles a host; see `host_of`.
+    """The worker of a runtime, and the services beside it. For code that assembles a host; see `host_of`.
 
     Args:
         env: What executions share.

@@ -154,7 +154,7 @@ def version_of(agent: Agent) -> str | None:
 
 
 def check_attributes(agent: Agent) -> None:
-    """Return if what the agent says of itself is kept.
+    """Check that what the agent says of itself is kept.
 
     Raises:
         RegistrationError: `run` is no coroutine function, `retry` is no RetryPolicy, `batch` no number of
@@ -220,7 +220,7 @@ _known_problem_of = lru_cache(maxsize=256)(_inspect)
 
 
 def retry_of(agent: Agent) -> RetryPolicy | None:
-    """Return how failures of an agent's runs are retried where who starts them does not say it.
+    """Return the retry policy of an agent's runs, unless the call that starts a run gives one.
 
     Raises:
         RegistrationError: It is no RetryPolicy.

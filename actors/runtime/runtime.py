@@ -199,12 +199,12 @@ class Runtime(Client):
 
     @property
     def supervisor(self) -> Supervisor:
-        """The tree of runs, from outside of them."""
+        """Trees of runs, as a program outside of them reads and changes them."""
         return self._supervisor
 
     @property
     def schedules(self) -> Schedules:
-        """Messages that come to agents by themselves: at an instant, or by a cron expression."""
+        """Schedules: messages that the runtime sends to agents at an instant or by a cron expression."""
         return Schedules(
             self._store,
             self._entropy,
@@ -389,5 +389,5 @@ class Runtime(Client):
 
 
 def host_of(runtime: Runtime) -> HostParts:
-    """Return what a runtime is made of: for who assembles or watches a host, and may change."""
+    """Return the parts of a runtime, for code that assembles or watches a host. They may change."""
     return runtime._host  # noqa: SLF001 - no part of what a runtime is to its users

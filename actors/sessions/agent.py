@@ -72,7 +72,7 @@ class SessionAgent:
 
 
 def _check_keeps(mode: str, agent: Agent) -> None:
-    """Return if the turns of an agent are nodes of a session.
+    """Check that the turns of an agent are nodes of a session.
 
     Raises:
         RegistrationError: It has a history of its own, or its turns go with their run.

@@ -29,7 +29,7 @@ KINDS: Final[tuple[ArtifactKind, ...]] = get_args(ArtifactKind)
 MAX_NAME_BYTES: Final = 900
 """Of an artifact's name, which is part of the name of a pin's owner."""
 PIECE_BYTES: Final = 1024 * 1024
-"""So much of an artifact is read at a time."""
+"""Size of the parts in which an artifact is read."""
 PINS_PAGE: Final = 1000
 
 

@@ -16,7 +16,7 @@ from actors.sessions.cleanup import sweep_below
 _log = logging.getLogger("callboard.sessions")
 
 IDLE_BATCH: Final = 20
-"""So many idle sessions are looked for at once."""
+"""Number of idle sessions that are looked for at once."""
 PAUSE_S: Final = 0.2
 """Between two batches, so that the store has time for others."""
 EVERY_S: Final = 60.0

@@ -31,9 +31,9 @@ _Found: TypeAlias = tuple[SessionEvent, int | None, bool]
 cancelled run's last one."""
 
 FIRST_FACT_S: Final = 0.5
-"""So long a reader of one run waits for a fact before it reads whether the run is still there."""
+"""Seconds that a reader of one run waits for a fact before it reads whether the run is still there."""
 LOOK_BACK: Final = 50
-"""So many facts are read at once to find the run that is active at a cursor."""
+"""Number of facts that are read at once to find the run that is active at a cursor."""
 
 
 @dataclass(slots=True)

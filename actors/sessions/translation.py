@@ -20,7 +20,7 @@ Draft: TypeAlias = tuple[str, dict[str, Any], dict[str, str]]
 """An event before it has a position: its type, its payload, and the fields that name a node or a call."""
 
 AT_ONCE: Final = 8
-"""So many turns of one entry are read at once."""
+"""Number of turns of one entry that are read at once."""
 PERSON: Final = "person"
 CLIENT: Final = "client"
 _CONTENT: Final = frozenset(("args", "arguments", "content", "error", "output", "result", "text"))
@@ -288,4 +288,4 @@ _PLAIN: Final[dict[str, Callable[[RunLogEntry], Draft]]] = {
     K.RUN_FAILED: _picked("run_failed", "error"),
     K.RUN_CANCELLED: _picked("run_cancelled", "reason"),
 }
-"""What makes the event of an entry that says all of it by itself."""
+"""Functions that make the event of an entry that needs no other entry."""

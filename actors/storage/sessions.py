@@ -67,7 +67,7 @@ class InMemorySessions(SessionStore):
         self._readers: defaultdict[AgentId, set[asyncio.Event]] = defaultdict(set)
 
     def check_open(self, agent: AgentId) -> None:
-        """Return if the session takes runs.
+        """Check that the session takes runs.
 
         Raises:
             SessionDeletingError: It is being deleted.

@@ -54,7 +54,7 @@ class _Transcript:
     next_ordinal: int = 0
     cut: Cut | None = None
     cuts: list[Cut] = field(default_factory=list)
-    """All cuts, in the order they were made: each holds for the paths that its last turn is on."""
+    """Cuts, in the order they were made: each holds for the paths that its last turn is on."""
     head: int | None = None
     """Ordinal of the active turn, if it is not the last one on the path."""
     path: Path | None = None

@@ -1,4 +1,4 @@
-"""`ActorClient`: what another Python service needs to work with agents, over NATS alone.
+"""`ActorClient`: the client of agents for other Python services, over NATS alone.
 
 Importing it needs nats-py and none of the runtime's other libraries. See docs/clients.md.
 
@@ -277,7 +277,7 @@ class ActorClient:
 
         Args:
             run: What `submit` gave, or an id.
-            from_: The first entry's number; who has seen entry n goes on with n + 1.
+            from_: The first entry's number; after entry n, continue with n + 1.
 
         Raises:
             UnknownRunError: No run has this id.

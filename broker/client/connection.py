@@ -142,7 +142,7 @@ class ClientConnection:
         """
         if key is None:
             return nullcontext()
-        # It lives as long as somebody has it or waits for it.
+        # It lives as long as a caller has it or waits for it.
         return self._turns.setdefault(key, asyncio.Lock())
 
 

@@ -168,7 +168,7 @@ class Watch:
                         passed = None if event is None else sequence.take(event)
                         if passed is not None:
                             yield passed
-                            self._note_activity()  # the time that its reader took is nobody's silence
+                            self._note_activity()  # its reader's time is no silence of the host
                         if sequence.is_over:
                             return
             except Missed as missed:

@@ -272,7 +272,7 @@ def checked_run(run_id: object) -> RunId:
     """Return the id of a run.
 
     Raises:
-        BadRequestError: It is none.
+        BadRequestError: The text is not valid.
     """
     if not isinstance(run_id, str) or _RUN.fullmatch(run_id) is None:
         raise bad(f"run {run_id!r:.80}", "this is no id of a run", "Use what submit() gave.")

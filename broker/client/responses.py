@@ -171,7 +171,7 @@ def status_of(run_id: str, told: Mapping[str, Any]) -> Status:
 
 
 def event_of(run_id: str, answer: Response) -> Event | None:
-    """Return an event; None for what is none that this version knows."""
+    """Return an event; None for a kind that this version does not know."""
     try:
         told = json.loads(answer.body)
         if told["kind"] not in {"entry", "delta", "end"}:

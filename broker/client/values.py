@@ -17,7 +17,7 @@ class Patience:
 
     Attributes:
         attempt_s: For the answer to one attempt.
-        slice_s: For a run's end, in one request; who waits longer asks again.
+        slice_s: For a run's end, in one request; a longer wait repeats the request.
         grace_s: For an answer beyond what its host was given.
         silence_s: For the next sign of a stream of events.
         unserved_s: Seconds for which a request is repeated while no host serves it.

@@ -74,7 +74,7 @@ class Gateway:
     Args:
         front: The client API, which executes requests.
         subjects: The deployment's names.
-        host: Shown to who asks ``$SRV``.
+        host: Shown in answers of ``$SRV``.
         scope: Makes scopes for background tasks.
     """
 
@@ -91,7 +91,7 @@ class Gateway:
         self._client: NatsConnection | None = None
         self._streams: EventStreams | None = None
         self._groups: list[Subscription] = []
-        self._is_leaving = False
+        self._is_stopping = False
         self._held: dict[int, _Held] = {}
         self._held_bytes = 0
         self._numbers = itertools.count()
@@ -104,7 +104,7 @@ class Gateway:
     @property
     def has_left(self) -> bool:
         """True if the gateway takes no more requests."""
-        return self._is_leaving and not self._groups
+        return self._is_stopping and not self._groups
 
     async def attach(self, client: NatsConnection, inbox: str, tasks: Tasks) -> None:
         """See `ConnectionUser.attach`."""
@@ -115,7 +115,7 @@ class Gateway:
 
         def renewed(subject: bytes, _reply: bytes, _data: bytes, headers: bytes) -> None:
             stream = subject.rpartition(b".")[2].decode(errors="replace")
-            # To a beat that nobody is subscribed to, the server itself answers.
+            # If a beat has no subscriber, the server itself answers.
             (streams.end if headers.startswith(NO_RESPONDERS) else streams.renew)(stream)
 
         def renewed_by_name(_subject: bytes, _reply: bytes, data: bytes, _headers: bytes) -> None:
@@ -129,7 +129,7 @@ class Gateway:
             await client.listen(subject, self._teller(say, tasks))
         await client.listen(self._subjects.prefixed(f"api.v1.*.*.{RENEW}"), renewed_by_name)
         for kind, endpoint in self._endpoints.items():
-            if not self._is_leaving:
+            if not self._is_stopping:
                 sink = self._taker(kind, tasks)
                 self._groups.append(await client.listen(endpoint.subject, sink, queue=QUEUE))
 
@@ -142,7 +142,7 @@ class Gateway:
 
     async def leave(self) -> None:
         """See `ConnectionUser.leave`: leave the queue group."""
-        self._is_leaving = True
+        self._is_stopping = True
         client = self._client
         while client is not None and self._groups:
             await client.forget(self._groups.pop())
@@ -170,7 +170,7 @@ class Gateway:
         endpoint = self._endpoints[kind]
 
         def sink(subject: bytes, reply: bytes, data: bytes, raw_headers: bytes) -> None:
-            if not reply:  # nobody would get an answer; a renewal looks so too
+            if not reply:  # there is no reply subject to answer; a renewal looks the same
                 return
             endpoint.requests += 1
             request = GatewayRequest(
@@ -185,7 +185,7 @@ class Gateway:
             size = len(data) + len(raw_headers)
             if len(self._held) >= MAX_REQUESTS or self._held_bytes + size > MAX_HELD_BYTES:
                 endpoint.done(0, TOO_MANY.message)
-                self._turn_away(request, tasks)
+                self._refuse_excess(request, tasks)
                 return
             number = next(self._numbers)
             self._held[number] = _Held(request, size)
@@ -194,8 +194,8 @@ class Gateway:
 
         return sink
 
-    def _turn_away(self, request: GatewayRequest, tasks: Tasks) -> None:
-        """Refuse, where that does not wait: nothing piles up for who asks faster than is answered."""
+    def _refuse_excess(self, request: GatewayRequest, tasks: Tasks) -> None:
+        """Refuse, if that does not wait: no backlog grows for a client that asks faster than hosts answer."""
         client = self._client
         if client is not None and client.pending_data_size <= PENDING_BYTES:
             tasks.start(

@@ -91,10 +91,10 @@ class Verbs:
         return run_id, run_id == own
 
     async def api(self, request: GatewayRequest, origin: ApiOrigin) -> GatewayAnswer:
-        """Do what the verb says and return its result.
+        """Execute a request `api.v1.….VERB` and return its result.
 
         Raises:
-            RequestError: There is no such verb; or see `problem_of`.
+            RequestError: The verb is unknown, or it failed: see `problem_of`.
         """
         verb = self._verbs.get(origin.verb)
         if verb is None:
@@ -186,7 +186,7 @@ class Fields:
     def __init__(self, found: dict[str, JsonValue]) -> None:
         self._found = found
         self.trace: dict[str, str] = {}
-        """What the headers say about where the request comes from."""
+        """Trace context of the request, from its headers."""
 
     @classmethod
     def of(cls, request: GatewayRequest) -> Fields:
@@ -247,7 +247,7 @@ class Fields:
         return {key: str(text)[:1024] for key, text in value.items()}  # type: ignore[union-attr] # checked
 
     def refuse_others(self) -> None:
-        """Return if every field was taken: one that is misspelt shall not be ignored."""
+        """Check that every field was taken: one that is misspelt shall not be ignored."""
         if self._found:
             raise malformed(f"unknown field {min(self._found)!r}")
 
@@ -366,7 +366,7 @@ def _answer_of(ended: RunResult, request: GatewayRequest, agent_id: AgentId) -> 
 
 
 def _cloud_event(headers: Mapping[str, str], ended: RunResult, agent_id: AgentId) -> dict[str, str]:
-    """Return the attributes of an answer to a CloudEvent."""
+    """Return the `ce_` headers of the answer, if the request was a CloudEvent; else none."""
     if not any(name in headers for name in _CLOUD_EVENT):
         return {}
     source = names.header_value(f"/agents/{agent_id}")

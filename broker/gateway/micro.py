@@ -42,11 +42,11 @@ class Endpoint:
             self.last_error = error
 
     def info(self) -> service.EndpointInfo:
-        """Return what it is."""
+        """Return the name, subject and queue group for `$SRV.INFO`."""
         return service.EndpointInfo(name=self.name, subject=self.subject, queue_group=QUEUE)
 
     def stats(self) -> service.EndpointStats:
-        """Return how much it was used."""
+        """Return the counts of requests and errors, and the processing time, for `$SRV.STATS`."""
         total = int(self.seconds * 1e9)
         return service.EndpointStats(
             name=self.name,

@@ -80,7 +80,7 @@ class RequestError(errors.Facts, errors.ContractError):
 
 
 def malformed(message: str) -> RequestError:
-    """Return what to raise for a request that is none."""
+    """Return the error to raise for a malformed request."""
     return RequestError(Problem(400, "malformed", message, _CORRECT_BODY))
 
 

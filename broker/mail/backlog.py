@@ -12,9 +12,9 @@ servers from 2.16 on has domain and account before the stream, and perhaps a tok
 
 
 OVERHEAD_BYTES: Final = 512
-"""What a message takes in memory beside its headers and its body: names, numbers, where to acknowledge it."""
+"""Memory of a message beside its headers and its body: names, numbers, the reply subject."""
 WHOLE_BYTES: Final = 3 * 1024 * 1024
-"""What is large and comes while more than this is here is kept without its headers and body."""
+"""Size of the backlog above which a large message is kept without its headers and body."""
 LARGE_BYTES: Final = 8 * 1024
 """Of headers and body. Less is not worth to be read twice."""
 
@@ -40,7 +40,7 @@ class Delivered(NamedTuple):
     stored_ns: int
     subject: bytes
     reply: bytes
-    """Where to acknowledge it."""
+    """Subject for its acknowledgement."""
     headers: bytes
     data: bytes
     let_go_bytes: int = 0
@@ -76,9 +76,9 @@ class Backlog:
     def __init__(self, tenant_of: Callable[[bytes], bytes]) -> None:
         self._tenant_of = tenant_of
         self._tenants: OrderedDict[bytes, deque[Delivered]] = OrderedDict()
-        """Whose message is next comes first."""
+        """Messages by tenant; the tenant whose message is delivered next comes first."""
         self._order: deque[Delivered] = deque()
-        """All from the oldest that was not handed out."""
+        """Messages in order, from the oldest that was not delivered."""
         self._ahead: set[int] = set()
         """Sequences of what was handed out before something older."""
         self._count = 0

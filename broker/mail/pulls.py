@@ -20,7 +20,7 @@ _ACK: Final = b"$JS.ACK."
 _NEVER: Final = "1970-01-01T00:00:00Z"
 _NEXT: Final = "$JS.API.CONSUMER.MSG.NEXT"
 SETTLE_S: Final = 0.2
-"""So long the other servers may take to notice that no server serves a lost one's consumers."""
+"""Seconds that the other servers may take to notice that no server serves a lost one's consumers."""
 CREATE_LIMIT_S: Final = 2.0
 """Of the creating of one consumer."""
 CATCHING_UP: Final = 16
@@ -72,7 +72,7 @@ class Pulls:
         self.permits = asyncio.Semaphore(CATCHING_UP)
         """Of readers with a backlog."""
         self.asking = 0
-        """How many have one."""
+        """Number of readers that have a permit."""
         self.buffered_bytes = 0
         """Of what readers have and did not hand out."""
         self._readers: dict[bytes, Reader] = {}

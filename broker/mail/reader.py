@@ -52,7 +52,7 @@ ASK_AGAIN_AT: Final = 128
 ASK_BYTES: Final = 1_536 * 1024
 """Limit of one request; more than the largest message, which could not be delivered otherwise."""
 ASK_AHEAD: Final = 8
-"""So many times `ASK_BYTES` are asked for ahead, by all readers with a permit together, and once by each."""
+"""Multiple of `ASK_BYTES` that all readers with a permit request together; each requests it once at least."""
 AHEAD_BYTES: Final = 256 * 1024 * 1024
 """A reader asks for nothing while more than this, whole or passed by, waits for being handed out."""
 KEEP_BYTES: Final = 1024 * 1024
@@ -134,7 +134,7 @@ class ShardReader:
         self._ack = b""
         self._wake = asyncio.Event()
         self._now = asyncio.get_running_loop().time
-        self._heard_at = self._prove_at = self._now()
+        self._active_at = self._prove_at = self._now()
         self._budget = BodyBudget(self._now)
         self._fruitless = 0
 
@@ -149,12 +149,12 @@ class ShardReader:
         self._outstanding -= 1
         self._newest = message.reply
         self._pulls.buffered_bytes += self._buffer.add(message)
-        self._heard_at = self._now()
+        self._active_at = self._now()
         self._wake.set()
 
     def status(self, code: int, words: str, headers: dict[str, str], batch: int) -> None:
         """Take what the server says about a pull request for `batch` messages."""
-        self._heard_at = self._now()
+        self._active_at = self._now()
         if code == 100:  # noqa: PLR2004 - an idle heartbeat
             last = int(headers.get("Nats-Last-Consumer", self._last))
             if last > self._last:
@@ -170,22 +170,22 @@ class ShardReader:
             self._break(f"{code} {words}")
 
     def acked(self, upto: int) -> None:
-        """Acknowledge, with the next step, what was handed out up to this sequence."""
+        """Acknowledge, with the next step, the messages that were delivered up to this sequence."""
         while self._unacked and self._unacked[0][0] <= upto:
             self._ack = self._unacked.popleft()[1]
             self._wake.set()
 
     def denied(self, error: BrokerError) -> None:
-        """End by this error: the server forbids to pull."""
+        """Let the next step raise this error: the server denies pull requests."""
         self._denied = error
         self._wake.set()
 
     def wake(self) -> None:
-        """Look again: the connection is lost."""
+        """Let the next step begin now: the connection was lost."""
         self._wake.set()
 
     def check_consumer(self) -> None:
-        """See whether the consumer is there, with the next step: a server that held it may be lost."""
+        """Check in the next step that the consumer exists: the server that held it may be lost."""
         self._is_unchecked = True
         self._wake.set()
 
@@ -261,8 +261,8 @@ class ShardReader:
             await self._acquire()
         return not self._backlog or not self._outstanding
 
-    async def _goes_on(self) -> bool:
-        """Return whether to ask for more of a backlog beside what is here, which no task waits for."""
+    async def _may_continue(self) -> bool:
+        """Return True if more of a backlog may be requested beside the buffered messages."""
         permits = self._pulls.permits
         if permits.locked() or not self._pulls.has_room:
             return False
@@ -282,7 +282,7 @@ class ShardReader:
             self._pulls.permits.release()
 
     async def _ask(self, *, is_permitted: bool = False) -> None:
-        if self._backlog and not is_permitted and not await self._goes_on():
+        if self._backlog and not is_permitted and not await self._may_continue():
             return
         reads_ahead = self._backlog > 0 and self._pulls.has_room
         room = MAX_BUFFERED - len(self._buffer) - self._outstanding
@@ -294,7 +294,7 @@ class ShardReader:
         times = max(1, ASK_AHEAD // max(1, self._pulls.asking)) if reads_ahead else 1
         limit = b"" if self._is_next_oversize else b',"max_bytes":%d' % (times * ASK_BYTES)
         self._outstanding += batch
-        self._heard_at = self._now()
+        self._active_at = self._now()
         await self._pulls.ask(
             self._consumer,
             batch,
@@ -311,25 +311,24 @@ class ShardReader:
 
     async def _wait(self) -> None:
         try:
-            async with asyncio.timeout_at(min(self._prove_at, self._heard_at + SILENT_S)):
+            async with asyncio.timeout_at(min(self._prove_at, self._active_at + SILENT_S)):
                 await self._wake.wait()
         except TimeoutError:
-            if self._now() >= self._heard_at + SILENT_S:
+            if self._now() >= self._active_at + SILENT_S:
                 self._break(f"silent for {SILENT_S:g} s")
         self._wake.clear()
         if self._denied is not None:
             raise self._denied
 
     async def _prove_idle(self) -> bool:
-        """Move on to what was read of other shards, if there is nothing for this one before it.
+        """Advance the cursor to the newest message of the stream, if none before it is for this shard.
 
         The end of a pull request (408) is not enough: a server that was stopped for the whole
-        time of a request ends it before its consumer looked into the store. So the store is asked:
-        is anything for this shard behind what was handed out? The newest message was read before
-        that question, so whatever has a smaller sequence was stored before it: a stream stores in
-        the order of its sequences, and one server (R1), or the stream's leader, answers from that
-        store. What it does not find there up to the newest will never be there. If a message comes
-        in the meantime, that one is handed out first.
+        time of a request ends it before its consumer looked into the store. So this asks the store
+        for the first message of this shard after the last delivered one. The newest sequence was read before
+        that request. A stream stores messages in the order of their sequences, and one server (R1), or
+        the stream's leader, answers from that store. So if it finds no message up to the newest
+        sequence, there will never be one. If a message arrives in the meantime, it is delivered first.
         """
         self._prove_at = self._now() + PROVE_EVERY_S
         sequence, stored_ns = self._pulls.newest

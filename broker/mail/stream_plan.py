@@ -1,6 +1,6 @@
 """The streams as data: their subjects, limits and sources.
 
-What is in MAIL and TOPIC is also in the senders' outbox or in EDGE; only EDGE holds what nobody
+What is in MAIL and TOPIC is also in the senders' outbox or in EDGE; only EDGE holds what no host
 else does. So MAIL and TOPIC may be deleted at any time, and EDGE never loses anything on purpose.
 """
 

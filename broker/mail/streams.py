@@ -71,7 +71,7 @@ async def ensure(
 async def _check_all(api: Api, plan: StreamPlan, hurried: Api | None) -> frozenset[str]:
     """Refuse before anything is made: a host with the wrong database leaves no trace.
 
-    Returns the names of streams that are there and do not answer who is in a hurry.
+    Returns the names of streams that exist and do not answer within a short time limit.
     """
     _check(await _config(api, plan.subjects.stream("MAIL")), plan)
     others = [(plan.subjects.stream(name), pattern) for name, pattern in _OTHERS]

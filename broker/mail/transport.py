@@ -22,7 +22,7 @@ from broker.wire.headers import NEEDED_PAYLOAD_BYTES
 from broker.wire.subjects import Subjects
 
 HURRIED_S: Final = 0.5
-"""So long a stream other than MAIL may take to answer, or it is looked at with the next guard."""
+"""Seconds that a stream other than MAIL may take to answer; else the next guard checks it."""
 
 
 class JetStreamTransport:

@@ -74,7 +74,7 @@ class NatsConnection(NatsClient):
     Attributes:
         lost: Set when the connection is of no use any more, for whatever reason.
         address: The server's host and port.
-        admits_anybody: Whether the server lets in who has neither a login nor a certificate.
+        admits_anybody: True if the server admits clients with neither a login nor a certificate.
     """
 
     def __init__(self, address: str) -> None:
@@ -88,10 +88,10 @@ class NatsConnection(NatsClient):
         self.on_server_gone: Callable[[], None] | None = None
         """Told when the cluster has lost a server, which is not this connection's."""
         self.is_encrypted = False
-        """Whether the server wants encryption, and was talked to in that way."""
+        """True if the server requires encryption, and the connection uses it."""
         self._others: frozenset[str] = frozenset()
         self.wants_tls = False
-        """Whether a server that does not encrypt is refused, before anything is sent to it."""
+        """True if a server without encryption is refused before anything is sent to it."""
         self._sinks: dict[int, Sink] = {}
         self._why = ""
         self.reported: Exception | None = None

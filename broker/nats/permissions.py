@@ -23,13 +23,13 @@ HOST_INBOX: Final = "_INBOX_host"
 ADMIN_INBOXES: Final = (HOST_INBOX, "_INBOX_admin", "_INBOX_tap")
 """Programs that set up, read and watch are answered here; external clients cannot have these."""
 _INBOXES: Final = ("_INBOX", "_R_.")
-"""How inboxes begin: those of clients, and what a server makes of them for another account."""
+"""Prefixes of inboxes: those of clients, and their form after an import from another account."""
 _OTHER_CLUSTER: Final = re.compile(r"_GR_\.[^.]+\.[^.]+\.")
-"""What a server puts before the reply subject of a request that came from another cluster."""
+"""Prefix of the reply subject of a request that came from another cluster."""
 _OF_RUNS: Final = ("result", "status", "cancel", "signal", "events", "renew")
 """Verbs about a run, which say nothing of agents that its caller did not reach before."""
 REPLY_LIMIT_S: Final = 65 * 60
-"""So long a request may be answered: the longest ask is an hour."""
+"""Seconds within which a request may be answered: the longest ask is an hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Permissions:
     def host(self, *, inbox: str = HOST_INBOX, makes_streams: bool = False) -> UserGrant:
         """Return what a host needs: messages and the gateway.
 
-        It may purge MAIL alone, whose contents are held elsewhere too: of EDGE, which holds what nobody
+        It may purge MAIL alone, whose contents are held elsewhere too: of EDGE, which holds what no host
         else does, it can take nothing away.
 
         Args:

@@ -77,7 +77,7 @@ class ReconnectingConnection:
                 await self._serve()
                 said = ""
                 backoff.reset()
-            except Exception as exc:  # noqa: BLE001 - without it, nobody can ask this host any more
+            except Exception as exc:  # noqa: BLE001 - without it, no client can ask this host any more
                 is_known = isinstance(exc, BrokerError | NatsError | OSError)
                 if str(exc) != said:
                     _log.warning(

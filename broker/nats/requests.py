@@ -26,7 +26,7 @@ from broker.wire.headers import block_bytes
 API_LIMIT_S: Final = 5.0
 PUBLISH_LIMIT_S: Final = 2.0
 AGAIN_S: Final = 0.25
-"""So often a question is asked again that was not answered: new leaders do not know of it."""
+"""Seconds after which an unanswered request is repeated: new leaders do not know of it."""
 _READS: Final = ("INFO", "STREAM.NAMES", "STREAM.INFO.", "STREAM.MSG.GET.", "CONSUMER.CREATE.")
 """Asking twice is as good as asking once: a consumer that is created again as it is stays as it is."""
 TOO_LARGE: Final = 10054
@@ -230,7 +230,7 @@ class Requests:
             limit.cancel()
             del self._takers[token]
             if future.done() and not future.cancelled():
-                future.exception()  # it is raised above, or nobody wants it any more
+                future.exception()  # it is raised above, or no caller waits for it any more
 
     @contextmanager
     def taking(self, subject: str, taker: Taker) -> Generator[str]:

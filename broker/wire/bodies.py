@@ -24,7 +24,7 @@ _CLOUD_EVENT: Final = ("ce-id", "ce-source", "ce-type", "ce-subject", "ce-time")
 
 
 def check_size(size: int, limit: int = MAX_BODY_BYTES) -> None:
-    """Return if a body may have this many bytes.
+    """Check that a body may have this many bytes.
 
     Raises:
         BadMessageError: They are too many.

@@ -113,7 +113,7 @@ class Decoder:
         self._subjects = subjects
 
     def decode(self, wire: Wire) -> Received:
-        """Return what the message is; `Undecodable` content for what is none. Never raises."""
+        """Decode a message; its content is `Undecodable` if the bytes are no message. Never raises."""
         source = wire.headers.get(wire_headers.STREAM_SOURCE)
         try:
             if source is None:
@@ -185,7 +185,7 @@ class Decoder:
     def _undecodable(self, wire: Wire, source: str | None, problem: str) -> Received:
         """Return the same for the same bytes at the same position, however often they are read."""
         stream, number = self._subjects.stream("MAIL"), str(wire.sequence)
-        agent = self._letters_of(wire.subject)
+        agent = self._dead_letter_agent(wire.subject)
         sender, message_id = "ext:invalid", None
         if source is None:
             # With its true sender and id the ingest finds its outbox row, which must go: the rest
@@ -194,7 +194,7 @@ class Decoder:
         else:
             with contextlib.suppress(ContractError):
                 stream, number, *_ = _parts(source)
-            # A false claim does not hide who made it; where the subject holds a hash, only a true
+            # A false claim does not hide its publisher; where the subject holds a hash, only a true
             # one tells whose it is.
             for is_believed in (False, True):
                 with contextlib.suppress(ContractError, ValueError):
@@ -208,7 +208,7 @@ class Decoder:
             wire.sequence, agent, sender, message_id, content, sourced=source is not None
         )
 
-    def _letters_of(self, subject: str) -> AgentId:
+    def _dead_letter_agent(self, subject: str) -> AgentId:
         """Return the owner of the dead letter, as far as the stored subject names it."""
         try:
             if self._subjects.is_post(subject):
@@ -241,7 +241,7 @@ def _message(body: JsonValue, agent: AgentId) -> Message:
     """Return the message in the body of a host.
 
     Raises:
-        BadMessageError: It is none, or not for this agent.
+        BadMessageError: The bytes are no message, or one for another agent.
     """
     if type(body) is not dict:
         raise BadMessageError(f"the body is a {type(body).__name__}, not a map")

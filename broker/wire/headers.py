@@ -25,7 +25,7 @@ RUN: Final = "Actor-Run"
 REASON: Final = "Actor-Reason"
 """The reason why a message became a dead letter."""
 TIMEOUT: Final = "Actor-Timeout"
-"""Seconds that who asks waits for the answer."""
+"""Header: seconds that the client waits for the answer."""
 ON_CONFLICT: Final = "Actor-On-Conflict"
 PRIORITY: Final = "Actor-Priority"
 EVENT: Final = "Actor-Event"
@@ -53,10 +53,10 @@ ENVELOPE_BYTES: Final = 32 * 1024
 MAX_MAIL_BYTES: Final = MAX_BODY_BYTES + ENVELOPE_BYTES
 """Of the body of a message that a host sends, whose payload has `MAX_BODY_BYTES` as JSON at most."""
 NEEDED_PAYLOAD_BYTES: Final = 512 * 1024
-"""What a server has to take as one message (``max_payload``), headers included: any that we send fits."""
+"""Least ``max_payload`` of a server, headers included: every message of ours fits."""
 MAX_ID_BYTES: Final = 256
 TEXT: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
-"""What can be shown in one line."""
+"""Pattern of text that can be shown in one line."""
 
 
 def header_value(text: str) -> str:

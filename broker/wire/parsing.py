@@ -136,7 +136,7 @@ def parse_post_origin(
 
 
 def parse_ask(subjects: Subjects, subject: str, claimed: AgentId | None = None) -> AgentOrigin:
-    """Return who asks whom.
+    """Return the client and the agent of a request subject.
 
     Args:
         subjects: Of the deployment.
@@ -154,7 +154,7 @@ def parse_ask(subjects: Subjects, subject: str, claimed: AgentId | None = None) 
 
 
 def parse_api(subjects: Subjects, subject: str) -> ApiOrigin:
-    """Return who asks what of the hosts.
+    """Return the client and the verb of a request to the hosts.
 
     Raises:
         SubjectError: It is no such subject.
@@ -170,7 +170,7 @@ def parse_api(subjects: Subjects, subject: str) -> ApiOrigin:
 
 
 def mailbox_of(subjects: Subjects, subject: str) -> AgentId:
-    """Return who has this mailbox; for one behind a hash, a stand-in of the same shard.
+    """Return the agent of this mailbox; for a hashed key, a stand-in of the same shard.
 
     Raises:
         SubjectError: It is no stored subject of this deployment.

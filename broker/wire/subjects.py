@@ -23,7 +23,7 @@ from broker.errors import SubjectError
 from broker.wire.headers import TARGET
 
 _TAILS: Final[dict[Sight, str]] = {"own": "", "tenant": ".tenant"}
-"""What stands behind the subject of a request; the server's permissions say who may publish which."""
+"""Suffix of the subject of a request; the server's permissions say which client may publish it."""
 
 StreamName: TypeAlias = Literal["MAIL", "EDGE", "TOPIC", "DEAD"]
 

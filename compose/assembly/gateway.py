@@ -27,7 +27,7 @@ from compose.assembly.settings import Settings
 _log = logging.getLogger("callboard.host")
 
 READY_S: Final = 5.0
-"""So long a host waits for this line when it starts; it serves agents without it, too."""
+"""Seconds that a host waits for this line when it starts; it serves agents without it, too."""
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 
 

@@ -98,7 +98,7 @@ class NatsAccounts:
             self._user(HOST, HOSTS_ACCOUNT, rules.host(makes_streams=self.hosts_make_streams)),
             self._user(ADMIN, HOSTS_ACCOUNT, rules.admin()),
             *(
-                self._user(one.user, self._account(one.tenant), self._outsider(one))
+                self._user(one.user, self._account(one.tenant), self._external_client(one))
                 for one in self.publishers
             ),
             *(self._user(tenant, self._account(tenant), None) for tenant in self.tenants),
@@ -168,7 +168,7 @@ class NatsAccounts:
             )
         return User(name=name, account=account, grant=grant, nkey=nkey)
 
-    def _outsider(self, one: Publisher) -> UserGrant:
+    def _external_client(self, one: Publisher) -> UserGrant:
         sees: Sight = "tenant" if one.user in self.sees_tenant else "own"
         return Permissions(self.namespace).outsider(one.name, one.tenant, sees=sees)
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from persistence.redis import RedisJournal
 
 LEASE_MARGIN_S: Final = 2.0
-"""So long before the end of a lease that was not renewed a host begins no effect any more."""
+"""Seconds before the end of a lease that was not renewed from which a host begins no effect."""
 
 
 def build_runtime(
@@ -189,7 +189,7 @@ def _on(
     nats_url: str | None = None,
     redis_url: str | None = None,
 ) -> Settings:
-    """Return the settings, or those of the environment, with these servers and no others."""
+    """Return the given settings (None: the environment's) with the URLs of all three servers replaced."""
     urls = {"postgres_url": postgres_url, "nats_url": nats_url, "redis_url": redis_url}
     return (settings or read_settings()).model_copy(update=urls)
 

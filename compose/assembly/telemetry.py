@@ -39,16 +39,16 @@ except ModuleNotFoundError as exc:
 
 
 EXPORT_EVERY_S: Final = 0.5
-"""How long a span waits for others to be exported with."""
+"""Seconds that a span waits to be exported together with others."""
 
 EXPORT_LIMIT_S: Final = 3.0
-"""How long one request to the collector may take, and so how long a host waits for it when it stops."""
+"""Time limit in seconds of one request to the collector, and so of a host's wait for it when it stops."""
 
 SAID_EVERY_S: Final = 60.0
-"""How often the log says that spans are lost."""
+"""Seconds between log lines that say that spans are lost."""
 
 QUEUE: Final = 8192
-"""So many ended spans wait for the collector at most; then the oldest are dropped."""
+"""Number of ended spans that wait for the collector at most; then the oldest are dropped."""
 
 MAX_CONTENT: Final = 1024
 """Characters of content shown in one attribute, and of each text in it."""

@@ -70,7 +70,7 @@ AllFlag = Annotated[Flag, Parameter(name="--all")]
 FollowFlag = Annotated[Flag, Parameter(alias="-f")]
 
 Limit = Annotated[int, within(1, 1_000_000, "Give 1 or more, up to 1000000.")]
-"""How many are shown at most."""
+"""Number of rows that are shown at most."""
 LimitOpt = Annotated[Limit, Parameter(help="At most so many.")]
 MostRunsOpt = Annotated[
     Limit, Parameter(help="At most so many runs; a sentence says when there are more.")
@@ -162,7 +162,7 @@ def span_s(text: str) -> float:
 
 
 def instant(option: str, text: str | None) -> datetime | None:
-    """Return an instant that was given as such, or as a span back from now; None for none.
+    """Parse an option: an ISO instant, or a span that is subtracted from now (`2h`). None stays None.
 
     Raises:
         ContractError: It is neither.
@@ -172,7 +172,7 @@ def instant(option: str, text: str | None) -> datetime | None:
 
 
 def day(option: str, text: str | None) -> date | None:
-    """Return a day in UTC that was given as such, or as a span back from now; None for none.
+    """Parse an option: a day in UTC, or a span that is subtracted from now (`30d`). None stays None.
 
     Raises:
         ContractError: It is neither.

@@ -27,9 +27,9 @@ class Job(TypedDict):
 
     documents: list[str]
     sentences: int
-    """How many of each document go into the report."""
+    """Number of sentences of each document that go into the report."""
     pace_s: float
-    """How long to linger over each document, so that a person can watch."""
+    """Seconds to spend on each document, so that a person can watch."""
     report: str
     published: str
     ledger: str
@@ -103,7 +103,7 @@ def publish(published: str, line: str) -> None:
 
 
 async def was_published(published: str, effect_id: str) -> None:
-    """Return if the effect's line is there.
+    """Check that the effect's line is there.
 
     Raises:
         EffectDidNotHappen: It is not.
@@ -128,4 +128,4 @@ def write_report(report: str, sections: list[Section]) -> str:
 
 
 AGENTS: Final = [Desk()]
-"""What `callboard host compose.demo.desk:AGENTS` serves."""
+"""Agents that `callboard host compose.demo.desk:AGENTS` serves."""

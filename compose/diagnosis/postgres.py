@@ -123,7 +123,7 @@ async def diagnose_postgres(connection: Connection) -> list[Finding]:
     found.append(_shards(await connection.fetch(SQL_SHARDS), is_served=bool(hosts)))
     found.append(_unserved({name: row["unserved"] or 0 for name, row in waiting.items()}))
     found.append(_parked(await connection.fetch(SQL_PARKED)))
-    found.append(_letters(await connection.fetchval(SQL_LETTERS)))
+    found.append(_dead_letters(await connection.fetchval(SQL_LETTERS)))
     if embeddings := await connection.fetch(SQL_EMBEDDINGS):
         found.append(_embeddings(embeddings))
         if await connection.fetchval(SQL_MOST_EMBEDDINGS) > EXACT_ROWS:
@@ -274,7 +274,7 @@ def _parked(rows: list[asyncpg.Record]) -> Finding:
     return judge("parked", found, data, wrong=bool(rows), remedy=remedy)
 
 
-def _letters(count: int) -> Finding:
+def _dead_letters(count: int) -> Finding:
     remedy = "callboard dlq list, then callboard dlq redrive"
     data: Data = {"dead_letters": count}
     return judge("dead letters", str(count or "none"), data, wrong=count > 0, remedy=remedy)

@@ -30,9 +30,9 @@ class LaunchSpec(TypedDict):
     """Sent to the server when the owner's launching thread ends. 0: none. Linux only."""
     uid: int | None
     gid: int | None
-    """Who the server is; None keeps the caller."""
+    """User and group of the server; None keeps the caller."""
     user_namespace: bool
-    """Whether uid and gid are names for the caller's own ids (Linux), or really changed to."""
+    """True if uid and gid are names for the caller's own ids (Linux), False if they are really changed to."""
 
 
 def main() -> None:

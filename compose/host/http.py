@@ -29,11 +29,11 @@ _log = logging.getLogger("callboard.host")
 
 BACKLOG: Final = 64
 STOP_LIMIT_S: Final = 2
-"""How long an answer that is under way when the host ends may take."""
+"""Seconds that an answer under way may take when the host ends."""
 MAX_REQUESTS: Final = 32
 """Questions about readiness and metrics at once; more are answered with 503. Health has no limit."""
 MAX_CONNECTIONS: Final = 256
-"""One more closes the oldest, so that idle connections cannot keep out a client that sends a request."""
+"""Limit of connections. One more closes the oldest, so that idle ones cannot keep out a request."""
 QUIET_LIMIT_S: Final = 5.0
 """A connection that has not brought a whole request for so long is closed, and an answer that is not taken."""
 

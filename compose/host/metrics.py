@@ -45,9 +45,9 @@ _log = logging.getLogger("callboard.host")
 TOTALS_EVERY_S: Final = 5.0
 """Totals are counted at most so often, however often and by how many they are read."""
 ANSWER_LIMIT_S: Final = 2.0
-"""How long the database may take; then the host counts as not ready, and totals are left out."""
+"""Seconds that the database may take; then the host counts as not ready, and totals are left out."""
 COUNT_WAIT_S: Final = 2.0
-"""How long a page waits for a count that it began; then it shows what was counted before."""
+"""Seconds that a page waits for a count that it began; then it shows the count before."""
 MAX_TYPES: Final = 100
 OTHER: Final = "other"
 _PROBE: Final = RunId("~probe")
@@ -99,7 +99,7 @@ class HostProbes:
         parts = host_of(self.runtime)
         if parts.serves and not parts.worker.env.may_act():
             found.append({"check": "lease", "problem": "was not renewed in time"})
-        if parts.mail is not None and (problem := _mail_problem(parts.mail)):
+        if parts.mail is not None and (problem := _broker_problem(parts.mail)):
             found.append({"check": "nats", "problem": problem})
         return found
 
@@ -162,7 +162,7 @@ def _log_failure(exc: Exception) -> None:
     _log.warning("totals could not be counted", extra={"problem": problem})
 
 
-def _mail_problem(mail: MailService) -> str:
+def _broker_problem(mail: MailService) -> str:
     """Return why messages do not move, in words of ours: the server's are for the log."""
     from broker import JetStreamOffError  # noqa: PLC0415 - a host with a broker has NATS's client
 

@@ -44,7 +44,7 @@ class TokenFile:
     path: Path
 
     def check(self) -> None:
-        """Return if there is a token in it.
+        """Check that there is a token in it.
 
         Raises:
             ContractError: It cannot be read, has no token, or a short one.

@@ -23,7 +23,7 @@ from compose.host.loader import ServeError, agent_of, are_flows, instance_of
 from compose.mcp.server import ID_KEY, Report, client_call
 
 _SENDER: Final = "submit:mcp"
-"""One for all workers, so that an id is one run whichever of them is asked."""
+"""Sender of the runs of all workers, so that an id is one run at every worker."""
 _ODD: Final = re.compile(r"[^A-Za-z0-9_.-]")
 """Characters that names of tools do not have."""
 _VARS: Final = {"type": "object", "properties": {}, "additionalProperties": True}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MOST_STEPS_UP: Final = 1000
 """A chain of causes is not longer: a longer one is a mistake in the rows."""
 MOST_FOLLOWERS: Final = 50
-"""So many followers of a topic are asked whether they got a post."""
+"""Number of followers of a topic that are checked for a post."""
 
 _WAIT_ENDS: Final = frozenset(
     {

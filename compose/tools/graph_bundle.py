@@ -105,7 +105,7 @@ async def bundle_of(
     wanted = [run_id]
     for one in wanted:
         try:
-            state, records = await _at_rest(runtime, runs, one)
+            state, records = await _unchanged(runtime, runs, one)
         except NoSuchRunError:
             if one == run_id:
                 raise
@@ -120,10 +120,10 @@ async def bundle_of(
     )
 
 
-async def _at_rest(
+async def _unchanged(
     runtime: Runtime, runs: FlowRuns, run_id: RunId
 ) -> tuple[RunState, list[dict[str, Any]]]:
-    """Return a run and its records, between which it wrote nothing."""
+    """Return a run's state and its records, read while the run wrote nothing."""
     for _ in range(_TRIES):
         before = await runtime.store.reads.run(run_id)
         state, records = await runs.state(run_id), await runs.ledger(run_id)

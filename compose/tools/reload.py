@@ -37,7 +37,7 @@ POLL_S: Final = 0.2
 SHOW_EVERY_S: Final = 1.0
 RATE_OVER_S: Final = 10.0
 DRAIN_S: Final = 5.0
-"""How long running code of an old generation may go on; then its successor replays it."""
+"""Seconds that running code of an old generation may continue; then its successor replays it."""
 LEASE_S: Final = 3.0
 """A generation that was killed is followed after so long."""
 SUSPEND_AFTER_S: Final = 0.5
@@ -178,15 +178,15 @@ class _Generations:
         host, self._host = self._host, None
         if host is not None:
             await asyncio.to_thread(host.stop, 2 * DRAIN_S)
-            self._tell_log()
+            self._print_log()
 
     async def follow(self) -> None:
         """Show what the present host logs, and that it ended by itself; for ever."""
         while True:
-            self._tell_log()
+            self._print_log()
             host = self._host
             if host is not None and not host.is_running:
-                self._tell_log()
+                self._print_log()
                 self._host = None
                 code = host.returncode
                 self._view.happened(
@@ -196,7 +196,7 @@ class _Generations:
                 )
             await asyncio.sleep(POLL_S)
 
-    def _tell_log(self) -> None:
+    def _print_log(self) -> None:
         with self._log.open("rb") as log:
             log.seek(self._read)
             text = log.read()

@@ -34,7 +34,7 @@ from actors.runtime.registry import Registry, version_of
 from compose.tools.export import ExportedRun
 
 LIMIT_S: Final = 30.0
-"""How long the code of one run may take between effects, all in all."""
+"""Seconds in all that the code of one run may take between effects."""
 
 Outcome: TypeAlias = Literal["reproduced", "diverged", "past_end", "stuck", "unserved", "not_begun"]
 BAD: Final[frozenset[Outcome]] = frozenset({"diverged", "past_end", "stuck", "unserved"})

@@ -34,7 +34,7 @@ MAX_WAITING: Final = 10_000
 MAX_DECODED: Final = 1024 * 1024
 INBOX_PREFIX: Final = "_INBOX_tap"
 SETTLE_S: Final = 5.0
-"""How long the server has to accept or refuse a subscription."""
+"""Seconds that the server has to accept or refuse a subscription."""
 ALL: Final = ("agent.v1.>", "topic.v1.>", "dead.v1.>", "ask.v1.>", "api.v1.>", "run.v1.>")
 _OF_AGENTS: Final = ("agent", "dead", "ask", "run")
 _ADDRESS: Final = 5
@@ -169,7 +169,7 @@ def read_message(subject: str, headers: Mapping[str, str], body: bytes) -> Seen:
 
 
 def _placed(parts: list[str]) -> tuple[str, str, dict[str, str]]:
-    """Return kind, agent or topic, and what else the tokens of a subject say."""
+    """Parse a subject's tokens: the kind of message, its agent or topic, and further fields by name."""
     words = [_word(part) for part in parts]
     place = _place(words) if len(words) >= _ADDRESS else ".".join(parts)
     kind, more = "other", {}

@@ -183,7 +183,7 @@ def _refusing(code: str, problem: str, missing: ModuleNotFoundError) -> Handler:
 
 
 def _pages() -> tuple[tuple[WebEndpoint, ...], list[Route]]:
-    """Return the pages for people, and the routes of their scripts; without the extra a hint instead."""
+    """Return the endpoints of the pages and the routes of their scripts. Without the extra, `/` answers 501."""
     try:
         from compose.web.pages.routes import PAGES, ROUTES  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as exc:

@@ -11,9 +11,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from compose.web.limits import MAX_HEAD_BYTES
 
 HEAD_LIMIT_S: Final = 10.0
-"""So long the head of a request may take; a new connection has to send one in that time."""
+"""Seconds that the head of a request may take; a new connection has to send one in that time."""
 LINGER_S: Final = 2.0
-"""So long a refused client may go on sending."""
+"""Seconds that a refused client may continue to send."""
 _HEAD_TOO_LARGE: Final = b"\r\n".join(
     (
         b"HTTP/1.1 431 Request Header Fields Too Large",

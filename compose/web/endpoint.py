@@ -23,7 +23,7 @@ from compose.web.problems import HttpProblem, ProblemError, problem_of, problem_
 from compose.web.streams import Streams
 
 MOST_CLIENTS: Final = 1_024
-"""So many principals' clients of apps are kept."""
+"""Number of principals' clients of apps that are kept."""
 
 
 class StrictModel(BaseModel):

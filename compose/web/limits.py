@@ -21,7 +21,7 @@ MAX_HEAD_BYTES: Final = 16 * 1024
 MAX_FIELDS: Final = 64
 """Of a query."""
 BODY_LIMIT_S: Final = 30.0
-"""So long a body may take, and each piece of an artifact."""
+"""Seconds that a body may take, and each piece of an artifact."""
 MAX_WAIT_S: Final = 60.0
 """The longest `Prefer: wait`."""
 _CLOSE: Final = {"connection": "close"}

@@ -44,7 +44,7 @@ class Principal:
         return self.only_owner in (None, owner)
 
     def check(self, scope: Scope) -> None:
-        """Return if it may do what needs this scope.
+        """Check that it may do what needs this scope.
 
         Raises:
             ProblemError: It may not.

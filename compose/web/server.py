@@ -16,7 +16,7 @@ _log = logging.getLogger("callboard.web")
 
 BACKLOG: Final = 1_024
 STOP_LIMIT_S: Final = 5
-"""So long answers under way have when the server ends."""
+"""Seconds that answers under way have when the server ends."""
 
 
 @asynccontextmanager

@@ -83,7 +83,7 @@ class Streams:
         self._is_stopping = False
 
     def check(self, principal: Principal) -> None:
-        """Return if one more may be opened.
+        """Check that one more may be opened.
 
         Raises:
             ProblemError: There are too many, or the process is about to end.
@@ -157,7 +157,7 @@ class EventStream:
         self._last_id: str | None = None
         self._news = asyncio.Event()
         self.is_over = False
-        """Whether nothing more is added."""
+        """True if nothing more is added."""
 
     def beat(self) -> None:
         """Send a heartbeat, unless something waits to be sent."""

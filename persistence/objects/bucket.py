@@ -29,7 +29,7 @@ PART_BYTES: Final = 8 << 20
 """The most that one request carries, either way. A larger object takes several."""
 PARTS_AT_ONCE: Final = 4
 READ_TRIES: Final = 3
-"""How often an object is read from its beginning when it is replaced meanwhile."""
+"""Number of times that an object is read from its beginning when it is replaced meanwhile."""
 CONNECT_S: Final = 5.0
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
@@ -102,7 +102,7 @@ class Bucket:
         """Return so many bytes of an object that is never replaced.
 
         Raises:
-            KeyError: There is none, or it ends before them: a folder lost its last bytes with the power.
+            KeyError: There is no object, or it ends before them: a folder lost its last bytes with the power.
         """
         data = bytearray()
         while len(data) < limit:
@@ -118,7 +118,7 @@ class Bucket:
         """Return an object.
 
         Raises:
-            KeyError: There is none.
+            KeyError: There is no object of this name.
             ConflictError: It was replaced each time while it was read.
         """
         for _ in range(READ_TRIES):
@@ -133,7 +133,7 @@ class Bucket:
             await obstore.delete_async(client, name)
 
     async def sign(self, name: str, expires: timedelta) -> str:
-        """Return a URL of an object in a bucket, which anybody may read for so long."""
+        """Return a URL of an object in a bucket, which any client may read for so long."""
         with self._doing("signing a URL", name) as client:
             assert isinstance(client, S3Store)
             return await obstore.sign_async(client, "GET", name, expires)
@@ -204,7 +204,7 @@ def folder_of(path: Path) -> Bucket:
     """Return a folder that is used as a bucket. It is made, with its parents, when it is used."""
 
     def make() -> LocalStore:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)  # tenants' files are nobody else's
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)  # for the host's user alone
         return LocalStore(path)
 
     return Bucket(make, str(path), translate_folder)

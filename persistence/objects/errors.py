@@ -35,7 +35,7 @@ class BucketRefusedError(Facts, PersistenceError):
 
 
 CLIENT_ERRORS: Final = (BaseError, OSError, ValueError)
-"""All that a call of the client raises."""
+"""Errors that a call of the client raises."""
 _NO_BUCKET: Final = "NoSuchBucket"
 _KEYS: Final = (
     "Check access_key and secret_key, the machine's clock, and the user's rights: s3:GetObject, "

@@ -71,7 +71,11 @@ class _ObjectFiles(FileStore):
         await self._bucket.delete(self._name(key))
 
     def _name(self, key: str) -> str:
-        """Return the name of a file's object."""
+        """Return the object's name in the bucket for a file's key.
+
+        Raises:
+            ContractError: The key is not valid.
+        """
         check_file_key(key)
         return name_of_file(self._tenant, self._scope, key)
 

@@ -92,7 +92,7 @@ class S3Settings:
             return
         found = _ENDPOINT.fullmatch(self.endpoint)
         if found is None or not 0 < int(found[1] or 1) <= _LAST_PORT:
-            # It is not quoted: somebody may have written keys into it.
+            # It is not quoted: it may contain keys.
             remedy = "Write https://host:port, without a path, and the keys apart"
             raise BucketSettingsError("the endpoint", "it is no address of a server", remedy)
 

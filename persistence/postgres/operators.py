@@ -109,7 +109,7 @@ class Operators(OperatorStore):
         letters = await self._links.fetch(doing, SQL_SELECT_LETTERS, list(ids))
         if not letters:
             return []
-        messages = [_letter_again(row) for row in letters]
+        messages = [_redriven_message(row) for row in letters]
         rows = await self._links.fetch(
             doing,
             SQL_REDRIVE_LETTERS,
@@ -176,7 +176,7 @@ def _message_again(row: Row, dead: RunId) -> Message:
     return replace(message, id=derive_id("redrive", message.id, dead))
 
 
-def _letter_again(row: Row) -> Message:
+def _redriven_message(row: Row) -> Message:
     message = Message.from_json(from_json(row["body"]))
     payload = message.payload
     is_signal = isinstance(payload, dict) and payload.get("kind") == SIGNAL_KIND

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("callboard.postgres")
 
 TIME_EVERY_S: Final = 10.0
-"""How old the database's time may get without heartbeats."""
+"""Age that the database's time may reach without heartbeats, in seconds."""
 
 
 def _tokens_of(store: PostgresStore) -> TokenStore:
@@ -86,7 +86,7 @@ class PostgresStore(RunStore):
     ) -> None:
         self.settings = settings
         self.is_behind = is_behind
-        """Whether it began without a migration that hosts start without: see `catch_up_beside_work`."""
+        """True if it began without a migration that hosts can start without: see `catch_up_beside_work`."""
         self.clock = clock
         """The database's time, for all that is compared with rows."""
         self._outage = outage = ServerOutage(settings)
@@ -130,7 +130,7 @@ class PostgresStore(RunStore):
         self.mail = Mail(settings, links, mailing, on_foreign=self.arrivals.nudge)
         self.outbox = Outbox(links, self.commits, limit=settings.group_limit)
         self.group_size = self.commits.group_size
-        """How many commits were committed together."""
+        """Histogram of the number of commits that were committed together."""
         outage.on_new_incarnation = self._on_new_incarnation
         self._batchers = (
             *self.reads.batchers,

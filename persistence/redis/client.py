@@ -20,7 +20,7 @@ from actors.errors import ContractError
 _log = logging.getLogger("callboard.redis")
 
 ANSWER_S: Final = 1.0
-"""How long a connect or an answer may take before its connection counts as lost."""
+"""Seconds that a connect or an answer may take before its connection counts as lost."""
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 RETRIES: Final = 2
@@ -47,7 +47,7 @@ def address(url: str) -> str:
     """Return what may be shown of a URL: scheme, host, port and database.
 
     Raises:
-        RedisUrlError: It is none, or a special character of a password cuts it at the wrong position.
+        RedisUrlError: It is no URL of Redis, or a special character of a password cuts it off too early.
     """
     try:
         parts = urlsplit(url)

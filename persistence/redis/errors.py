@@ -29,7 +29,7 @@ class RedisRefusedError(Facts, PersistenceError):
 
 
 REDIS_ERRORS: Final = (RedisError, OSError)
-"""All that a call of the client raises; `TimeoutError` is an `OSError`."""
+"""Errors that a call of the client raises; `TimeoutError` is an `OSError`."""
 
 
 def translate_redis(exc: Exception, doing: str) -> PersistenceError:

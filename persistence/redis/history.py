@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 HISTORY_TTL_S: Final = 7 * 24 * 3600.0
 LEAST_TTL_S: Final = 0.001
 ANSWER_S: Final = 10.0
-"""How long one answer may take: it may hold a turn of many megabytes."""
+"""Seconds that one answer may take: it may hold a turn of many megabytes."""
 PART_BYTES: Final = 1024 * 1024
 """About so much of a session is read at once, so that Redis answers others meanwhile."""
 CALLS_AT_ONCE: Final = 32
@@ -61,7 +61,7 @@ _PROBLEMS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Sight:
+class _SessionMark:
     """A session as it was when it was seen last. Instants are microseconds of the server's clock."""
 
     began: int = 0
@@ -99,8 +99,8 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
         self._read = redis.register_script(READ)
         self._clear = redis.register_script(CLEAR)
         self._clear_run = redis.register_script(CLEAR_RUN)
-        self._seen: OrderedDict[tuple[AgentId, str], _Sight] = OrderedDict()
-        self._room = asyncio.Semaphore(CALLS_AT_ONCE)
+        self._seen: OrderedDict[tuple[AgentId, str], _SessionMark] = OrderedDict()
+        self._slots = asyncio.Semaphore(CALLS_AT_ONCE)
 
     def keys_of(self, agent_id: AgentId, session_id: str) -> tuple[str, str]:
         """Return the keys of a session: of its turns, and of its mark. A cluster keeps both in one slot.
@@ -218,7 +218,7 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
 
     async def _redis_call(self, doing: str, *words: str | int) -> Any:
         try:
-            async with self._room:
+            async with self._slots:
                 return await self._redis.execute_command(*words)  # type: ignore[no-untyped-call]
         except REDIS_ERRORS as exc:
             raise translate_redis(exc, doing) from exc
@@ -246,28 +246,28 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
     async def _ask(
         self, doing: str, script: Any, session: tuple[AgentId, str], *words: str | bytes | int
     ) -> list[Any]:
-        """Return what a script replies. It is sent again if its answer is lost.
+        """Execute a script for a session and return its reply. It is sent again if the reply is lost.
 
         Raises:
             HistoryLostError: Turns of the session are gone.
             RedisUnreachableError: Redis is away, or slow.
-            RedisRefusedError: Redis refuses it.
+            RedisRefusedError: Redis refuses the script.
         """
-        seen = self._seen.get(session, _Sight())
+        seen = self._seen.get(session, _SessionMark())
         keys = self.keys_of(*session)
         told = (seen.began, seen.added, seen.expires, *words)
         try:
-            async with self._room:
+            async with self._slots:
                 reply: list[Any] = await script(keys=keys, args=told)
         except REDIS_ERRORS as exc:
             raise translate_redis(exc, doing) from exc
         if reply[0] < 0:
             raise _lost(session, Code(reply[0]))
         if len(reply) > 1 and reply[1]:
-            self._remember(session, _Sight(*reply[1 : _EXPIRES + 1]))
+            self._remember(session, _SessionMark(*reply[1 : _EXPIRES + 1]))
         return reply
 
-    def _remember(self, session: tuple[AgentId, str], sight: _Sight) -> None:
+    def _remember(self, session: tuple[AgentId, str], sight: _SessionMark) -> None:
         known = self._seen.get(session, sight)
         if (sight.began, sight.added) >= (known.began, known.added):  # else the reply was overtaken
             self._seen[session] = sight

@@ -68,7 +68,7 @@ class RedisJournal:
         self.namespace = check_name("namespace", namespace)
         self._line = Line(redis)
         self._ttl = b"%d" % ttl_s
-        self._is_gone = self._said_unusable = False
+        self._is_gone = self._is_logged_unusable = False
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -173,8 +173,8 @@ class RedisJournal:
             _log.info("Redis is back", extra={"dropped": self.counters.dropped})
 
     def _unusable(self, name: str, problem: str) -> None:
-        if not self._said_unusable:
-            self._said_unusable = True
+        if not self._is_logged_unusable:
+            self._is_logged_unusable = True
             _log.warning(
                 "a result in Redis is damaged and was ignored; others like it will not be reported",
                 extra={"key": name, "problem": problem},

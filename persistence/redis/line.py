@@ -26,10 +26,10 @@ QUEUE_BYTES: Final = 16 * 1024 * 1024
 """Most commands, and bytes, that wait for a slow server; then the oldest is given up."""
 SENT_LIMIT: Final = 256
 SENT_BYTES: Final = 1024 * 1024
-"""How far writing runs ahead of the replies. What has been written cannot be given up any more."""
+"""Bytes by which writing may be ahead of the replies. A written command cannot be given up any more."""
 TRIES: Final = 2
 RENEW_S: Final = 5.0
-"""So old a connection to a replica, which refuses writes, is at least when it is made anew."""
+"""Least age in seconds at which a connection to a replica, which refuses writes, is made anew."""
 
 Reply: TypeAlias = object
 """bytes or None, a `ResponseError` of the server, or another exception: the command was given up."""
@@ -56,9 +56,9 @@ def pack(*words: bytes) -> bytes:
 
 
 class Line:
-    """Sends commands while `running()`.
+    """Pipeline of commands over one connection. It sends while `running()`.
 
-    One whose connection was lost before its reply is sent once more: it has to be idempotent.
+    A command whose connection was lost before its reply is sent a second time, so it must be idempotent.
     """
 
     def __init__(self, redis: Redis) -> None:
@@ -72,7 +72,7 @@ class Line:
         self._is_stopping = False
 
     def send(self, command: Command) -> None:
-        """Write the command now; queue it where the server is behind, or not there."""
+        """Write the command now. Queue it if the server is behind or there is no connection."""
         if self._queue or not self._write(command):
             self._enqueue(command)
             while len(self._queue) > QUEUE_LIMIT or self._queued_bytes > QUEUE_BYTES:
@@ -81,7 +81,7 @@ class Line:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Connect and read replies while the block lasts; at its end the others are given up."""
+        """Connect and read replies while the block lasts. At its end, commands without a reply fail."""
         self._is_stopping = False
         self._wanted.set()  # connects before the first command
 

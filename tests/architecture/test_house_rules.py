@@ -227,7 +227,7 @@ def test_imports_keep_to_the_contracts() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_no_file_names_a_place_on_somebodys_machine() -> None:
+def test_no_file_names_a_place_on_a_developers_machine() -> None:
     """Nothing that is committed holds an absolute path of a developer's or CI's machine."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],

@@ -243,7 +243,7 @@ def test_every_documented_attribute_of_an_agent_is_read() -> None:
     assert [name for name in names if name not in uses.asked] == []
 
 
-def test_every_field_that_somebody_gives_is_read() -> None:
+def test_every_field_that_a_caller_gives_is_read() -> None:
     """Settings, policies, budgets, tools, messages: whatever can be said has an effect."""
     uses = product()
 
@@ -284,7 +284,7 @@ def _texts(file: Path, name: str) -> set[str]:
     raise AssertionError(name)
 
 
-def test_every_field_that_somebody_is_told_is_set() -> None:
+def test_every_field_that_a_caller_reads_is_set() -> None:
     """What a hook, a caller or a watcher can look at is more than a default."""
     uses = product()
 
@@ -299,7 +299,7 @@ def test_every_field_that_somebody_is_told_is_set() -> None:
     assert never == []
 
 
-def test_every_parameter_that_somebody_gives_is_used() -> None:
+def test_every_parameter_that_a_caller_gives_is_used() -> None:
     """Of the calls of authors, programs and outside services, and of every command."""
     commands = [file for file in product_files() if ROOT / "compose/commands" in file.parents]
     functions = [

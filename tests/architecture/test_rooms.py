@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from tests.architecture.test_house_rules import FunctionNode, place, product_files, tree_of
 
@@ -75,10 +75,10 @@ def test_no_two_classes_have_one_name() -> None:
 
 
 def riddles(file: Path) -> list[str]:
-    """The docstrings of a file that begin with a relative clause or a bare pronoun."""
-    documented = (ast.Module, ast.ClassDef, *get_args(FunctionNode))
-    texts = (ast.get_docstring(n) for n in ast.walk(tree_of(file)) if isinstance(n, documented))
-    return [text for text in texts if text and text.split()[0].strip(",.:;") in RIDDLES]
+    """The docstrings of a file, those of values too, that begin with a relative clause or a bare pronoun."""
+    lines = (n.value for n in ast.walk(tree_of(file)) if isinstance(n, ast.Expr))
+    texts = [n.value for n in lines if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return [text for text in texts if text.split()[0].strip(",.:;") in RIDDLES]
 
 
 def test_docstrings_begin_with_a_noun_or_a_verb() -> None:

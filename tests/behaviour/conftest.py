@@ -101,7 +101,7 @@ _WITHOUT_MAIL = frozenset(
         "versions",
         "waits",
         "windows",
-        "every_door_refuses_text_that_no_store_takes",
+        "every_entry_point_refuses_text_that_no_store_takes",
     )
 )
 """Files, and single tests, in which no mail travels that differs with a broker."""

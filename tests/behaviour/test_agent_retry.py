@@ -87,7 +87,7 @@ async def test_a_policy_that_the_call_gives_wins_also_when_it_is_the_default(bed
     assert (row.wake_at - failed.ts).total_seconds() > 3
 
 
-async def test_mail_begins_runs_that_are_retried_as_the_agent_says(bed: Bed) -> None:
+async def test_messages_begin_runs_that_are_retried_as_the_agent_says(bed: Bed) -> None:
     """There is no call that could say otherwise."""
     failing = Failing()
     target = await bed.serve(failing.act, retry=TWICE)
@@ -122,7 +122,7 @@ async def test_a_child_is_retried_as_its_agent_says(bed: Bed) -> None:
     assert [(await ended(bed, run))[0] for run in runs] == [2, 3]
 
 
-async def test_whoever_begins_the_run_decides_not_whoever_submits_it(bed: Bed) -> None:
+async def test_the_host_that_begins_the_run_decides_not_the_one_that_submits_it(bed: Bed) -> None:
     """A process that serves no agent submits; keys of a type registered whole have agents of their own."""
     failing, type_ = Failing(), bed.name().type
 

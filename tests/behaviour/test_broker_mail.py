@@ -74,7 +74,7 @@ async def test_ten_agents_send_to_one_in_order(bed: Bed) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.item(118, 200, 201)
-async def test_ten_outsiders_send_to_one_in_order(bed: Bed) -> None:
+async def test_ten_external_clients_send_to_one_in_order(bed: Bed) -> None:
     """All at once, while the host dies and another one goes on."""
     publishers, each = 10, 200
     total = publishers * each
@@ -231,7 +231,7 @@ async def test_a_slow_agent_stops_nobody(bed: Bed) -> None:
 
 @pytest.mark.nats
 @pytest.mark.item(195)
-async def test_signal_and_cancel_do_not_stand_behind_a_queue_of_mail(bed: Bed) -> None:
+async def test_signal_and_cancel_do_not_stand_behind_a_queue_of_messages(bed: Bed) -> None:
     """A waiting run gets its signal from outside, and a busy one is cancelled, with 1,000 waiting."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:

@@ -50,7 +50,7 @@ async def _echo(ctx: RunContext, inbox: list[Message]) -> None:
 
 @pytest.mark.nats
 @pytest.mark.item(32, 195)
-async def test_whole_types_and_single_agents_get_mail_alike(bed: Bed) -> None:
+async def test_whole_types_and_single_agents_get_messages_alike(bed: Bed) -> None:
     """From outside and from each other, with one consumer for each agent or partition."""
     got: list[tuple[str, object]] = []
 
@@ -106,7 +106,7 @@ async def test_a_type_is_registered_one_way_or_the_other(bed: Bed) -> None:
 
 @pytest.mark.nats
 @pytest.mark.item(32, 195, 200)
-async def test_mail_for_a_type_that_nobody_serves_waits(bed: Bed) -> None:
+async def test_messages_for_an_unserved_type_wait(bed: Bed) -> None:
     """From agents and from outside, in order, until somebody registers the type."""
     got: list[object] = []
     target = bed.name()
@@ -132,7 +132,7 @@ async def test_mail_for_a_type_that_nobody_serves_waits(bed: Bed) -> None:
 
 @pytest.mark.nats
 @pytest.mark.item(32, 200)
-async def test_mail_for_a_type_that_nobody_serves_becomes_rows(bed: Bed) -> None:
+async def test_messages_for_an_unserved_type_become_rows(bed: Bed) -> None:
     """Before the stream is purged, some host reads it; whoever registers the type gets it all."""
     got: list[object] = []
     target = bed.name()
@@ -200,7 +200,7 @@ async def test_a_dead_letter_is_published_for_those_who_watch(bed: Bed) -> None:
 
 @pytest.mark.nats
 @pytest.mark.item(119, 202)
-async def test_mail_from_outside_that_fails_for_good_is_a_dead_letter_too(bed: Bed) -> None:
+async def test_a_message_from_outside_that_fails_for_good_is_a_dead_letter_too(bed: Bed) -> None:
     """It is gone from the inbox, the next message is handled, and its id stays known."""
     got: list[object] = []
 

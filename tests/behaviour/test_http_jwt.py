@@ -112,7 +112,7 @@ async def who(guarded: Guarded, token: str) -> Answer:
     return await guarded.with_token(token)("GET", "/v1/login")
 
 
-async def test_claims_say_who_somebody_is(bed: Bed) -> None:
+async def test_claims_name_the_principal(bed: Bed) -> None:
     """By keys of each kind; scopes of others say nothing, and may be a list."""
     signer = Signer(bed)
     async with trusting(bed) as guarded:

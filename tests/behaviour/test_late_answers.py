@@ -111,7 +111,7 @@ async def test_a_run_that_ends_while_its_shard_is_read_holds_nobody_behind(
     await bed.until(lambda: bed.world.count["note"] == 1)
 
 
-async def test_a_signal_that_comes_while_a_shard_is_read_wakes_whom_mail_has_named(
+async def test_a_signal_that_comes_while_a_shard_is_read_wakes_a_run_that_a_message_named(
     bed: Bed,
 ) -> None:
     """Not only the next scan does: the mailbox is there before it is known whose run it is about."""

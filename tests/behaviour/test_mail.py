@@ -45,7 +45,7 @@ class Collector:
 
 
 @pytest.mark.item(33, 152, 183, 194, 195)
-async def test_mail_starts_a_run_like_a_submitted_one(bed: Bed) -> None:
+async def test_a_message_starts_a_run_like_a_submitted_one(bed: Bed) -> None:
     """With the defaults of submit, and the message in its inbox and its log."""
     got = Collector()
     runs: list[str] = []
@@ -208,7 +208,7 @@ async def test_receive_with_a_timeout(bed: Bed) -> None:
 
 
 @pytest.mark.item(33, 34, 195)
-async def test_mail_of_another_process_wakes_the_agent(bed: Bed) -> None:
+async def test_a_message_of_another_process_wakes_the_agent(bed: Bed) -> None:
     """A client's message reaches the waiting run, and starts one where none waits."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -293,7 +293,7 @@ async def _deliver(bed: Bed, agent: AgentId, payloads: Sequence[object]) -> None
         )
 
 
-async def test_beyond_a_bound_waiting_mail_stays_in_the_store(bed: Bed) -> None:
+async def test_beyond_a_bound_waiting_messages_stay_in_the_store(bed: Bed) -> None:
     """Thousands for one slow agent are handled once each and in order, 50 of them in memory."""
     count = 5000 if bed.backend == "memory" else 1500
     got, held = Collector(), _watched(bed, 50)
@@ -314,7 +314,7 @@ async def test_beyond_a_bound_waiting_mail_stays_in_the_store(bed: Bed) -> None:
     assert bed.runtime._host.worker.mail_capacity.used == 0
 
 
-async def test_receive_gets_mail_that_stayed_in_the_store(bed: Bed) -> None:
+async def test_receive_gets_messages_that_stayed_in_the_store(bed: Bed) -> None:
     """A waiting run reads on, also over a restart, and what it leaves starts the next run."""
     count, rest = (600, 40) if bed.backend == "memory" else (150, 20)
     left, held = Collector(), _watched(bed, 10)
@@ -371,7 +371,7 @@ async def test_order_and_number_hold_for_many_senders_beyond_the_bound(bed: Bed)
     assert len(got.all) == senders * each
 
 
-async def test_agents_beyond_the_capacity_get_their_mail_all_the_same(bed: Bed) -> None:
+async def test_agents_beyond_the_capacity_get_their_messages_all_the_same(bed: Bed) -> None:
     """Others that wait for something else fill the worker's memory; nobody starves."""
     bed.runtime._host.worker.mail_capacity.total = 20
     got = Collector()
@@ -393,7 +393,7 @@ async def test_agents_beyond_the_capacity_get_their_mail_all_the_same(bed: Bed) 
 
 
 @pytest.mark.item(41)
-async def test_mail_of_an_agent_that_is_not_served_is_not_held_in_memory(bed: Bed) -> None:
+async def test_messages_of_an_agent_that_is_not_served_are_not_held_in_memory(bed: Bed) -> None:
     """It stays rows, with the runs; all of it goes by arrival once the agent is registered."""
     got = Collector()
 

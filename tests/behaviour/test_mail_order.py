@@ -181,7 +181,7 @@ async def test_two_processes_that_write_in_one_name_keep_its_order(
     assert hook.lost
 
 
-async def test_mail_on_the_common_path_is_as_many_statements_as_ever(bed: Bed) -> None:
+async def test_a_message_on_the_common_path_is_as_many_statements_as_ever(bed: Bed) -> None:
     """A message to a free agent is one delivery and one commit; each received one is one more each."""
     faults = Faults()
     bed.go_wrong(faults)

@@ -207,7 +207,7 @@ async def test_hosts_that_stop_in_good_order_do_not_count_as_deaths(bed: Bed) ->
 
 
 @pytest.mark.item(118, 201)
-async def test_mail_that_comes_during_a_take_over_is_handled_once_and_in_order(
+async def test_messages_that_come_during_a_take_over_are_handled_once_and_in_order(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Old mail is in the store, new mail is offered before that was read, hosts come and go."""

@@ -30,7 +30,7 @@ async def ends(bed: Bed, topic: Any, got: list[Any]) -> None:
 
 
 @pytest.mark.item(26, 32, 94, 243)
-async def test_what_an_outsider_publishes_reaches_every_follower_once(bed: Bed) -> None:
+async def test_what_an_external_client_publishes_reaches_every_follower_once(bed: Bed) -> None:
     """In order; its sender is the topic, and the metadata names the service."""
     topic = topic_of(bed, "eu.west é/1")
     followers = [await follower(bed, topic) for _ in range(3)]
@@ -49,7 +49,7 @@ async def test_what_an_outsider_publishes_reaches_every_follower_once(bed: Bed) 
 
 
 @pytest.mark.item(27)
-async def test_an_outsiders_post_sent_again_is_known(bed: Bed) -> None:
+async def test_an_external_clients_post_sent_again_is_known(bed: Bed) -> None:
     """By publisher and id, also after the host died; another publisher's is another post."""
     topic = topic_of(bed)
     agent, got = await follower(bed, topic)
@@ -95,7 +95,7 @@ async def test_a_post_that_is_no_message_is_one_dead_letter_and_the_topic_goes_o
     assert got == [{"n": 1}, {"end": True}]
 
 
-async def test_nobody_follows_what_an_outsider_publishes(bed: Bed) -> None:
+async def test_nobody_follows_what_an_external_client_publishes(bed: Bed) -> None:
     """It is read and forgotten: a later follower does not get it."""
     topic = topic_of(bed)
     same = next(

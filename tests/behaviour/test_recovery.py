@@ -137,7 +137,7 @@ async def test_a_stale_host_writes_nothing(bed: Bed) -> None:
 
 @pytest.mark.item(98, 108, 132, 195)
 @pytest.mark.parametrize("how", ["signal", "mail"])
-async def test_what_comes_while_no_host_lives_wakes_the_run(bed: Bed, how: str) -> None:
+async def test_what_comes_while_no_host_is_up_wakes_the_run(bed: Bed, how: str) -> None:
     """A client's signal or mail for a suspended run is found by the host that takes over."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -163,7 +163,9 @@ async def test_what_comes_while_no_host_lives_wakes_the_run(bed: Bed, how: str) 
 
 @pytest.mark.item(33, 59, 190)
 @pytest.mark.parametrize("manner", [Manner.ERROR_BEFORE, Manner.ERROR_AFTER])
-async def test_mail_whose_run_could_not_be_written_is_not_lost(bed: Bed, manner: Manner) -> None:
+async def test_a_message_whose_run_could_not_be_written_is_not_lost(
+    bed: Bed, manner: Manner
+) -> None:
     """The store refuses, or does not answer, the turn that was to start the run: it is tried again."""
     faults = Faults(method="commit", manner=manner)
     bed.go_wrong(faults)

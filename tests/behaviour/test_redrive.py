@@ -111,7 +111,7 @@ async def test_dead_letters_of_a_redriven_run_count_as_redriven(bed: Bed) -> Non
 
 
 @pytest.mark.item(488)
-async def test_mail_of_a_dead_run_is_given_again(bed: Bed) -> None:
+async def test_messages_of_a_dead_run_are_given_again(bed: Bed) -> None:
     """A run that mail had started is redriven like one that was submitted."""
     runs: list[RunId] = []
 

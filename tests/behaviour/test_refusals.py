@@ -210,7 +210,7 @@ async def test_empty_text_begins_a_run_once(bed: Bed, verb: str) -> None:
         "limit",
     ],
 )
-async def test_every_door_refuses_text_that_no_store_takes(bed: Bed, door: str) -> None:
+async def test_every_entry_point_refuses_text_that_no_store_takes(bed: Bed, door: str) -> None:
     """With an error about the argument; nothing is written and no store's error is seen."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:

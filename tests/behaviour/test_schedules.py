@@ -92,7 +92,7 @@ async def test_a_delayed_message_comes_once_and_never_early(bed: Bed) -> None:
     assert (found.state, found.last_at) == ("done", made.next_at)
 
 
-async def test_an_instant_far_away_is_kept_until_then_by_whoever_lives(bed: Bed) -> None:
+async def test_an_instant_far_away_is_kept_until_then_by_the_hosts_that_are_up(bed: Bed) -> None:
     """The host that knew of it dies; the next one fires it, not before its time."""
     seen, name = Seen(bed), names(bed)("later")
     agent = await bed.serve(seen)
@@ -155,7 +155,9 @@ async def test_with_catch_up_all_every_missed_tick_comes(bed: Bed) -> None:
     assert found.next_at == midnights[-1] + timedelta(days=1)
 
 
-async def test_mail_of_a_schedule_starts_a_run_and_is_received_by_one_that_waits(bed: Bed) -> None:
+async def test_a_message_of_a_schedule_starts_a_run_and_is_received_by_one_that_waits(
+    bed: Bed,
+) -> None:
     """As any other mail."""
     got: list[Any] = []
 
@@ -191,7 +193,7 @@ async def test_a_schedule_written_by_another_process_fires_at_its_time(
     assert seen.at[0] >= made.next_at
 
 
-async def test_a_tick_for_an_agent_nobody_serves_comes_once_somebody_does(bed: Bed) -> None:
+async def test_a_tick_for_an_agent_that_no_host_serves_comes_once_a_host_does(bed: Bed) -> None:
     """Written before its type was known anywhere; nothing of it is lost."""
     seen, name, agent = Seen(bed), names(bed), bed.name()
     await api(bed).create(name("one"), agent, "one", delay_s=0)

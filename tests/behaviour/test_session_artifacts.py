@@ -138,7 +138,9 @@ async def test_runs_of_a_session_share_its_names(bed: Bed, app: str) -> None:
 
 
 @pytest.mark.parametrize("manner", [Manner.DIE_BEFORE, Manner.DIE_AFTER], ids=["before", "after"])
-async def test_whoever_dies_at_whatever_call_of_a_put(bed: Bed, app: str, manner: Manner) -> None:
+async def test_a_death_at_any_call_of_a_put_leaves_it_whole(
+    bed: Bed, app: str, manner: Manner
+) -> None:
     """The name has the earlier bytes or the new ones, never none; the same put again ends it.
 
     What was stored and not pinned is garbage, and goes with the collection.

@@ -233,7 +233,7 @@ async def test_a_spawn_over_budget_is_denied(bed: Bed, caught: bool) -> None:
 
 
 @pytest.mark.item(236, 237)
-async def test_spawns_of_one_turn_over_budget(bed: Bed) -> None:
+async def test_spawns_of_one_commit_over_budget(bed: Bed) -> None:
     """Spawned without waiting in between, the first two have places and the third raises."""
     child = await bed.serve(double)
 

@@ -147,7 +147,7 @@ class Jammed:
     shut = leave
 
 
-async def test_a_door_that_fails_keeps_no_host_from_stopping(bed: Bed) -> None:
+async def test_a_gateway_that_fails_keeps_no_host_from_stopping(bed: Bed) -> None:
     """Its shards are free at once, and what it executed goes on elsewhere."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:

@@ -64,7 +64,9 @@ def asking(bed: Bed, target: AgentId) -> Act:
 @pytest.mark.item(32, 85, 87, 88, 89, 92, 244, 248)
 @pytest.mark.parametrize("manner", [Manner.DIE_BEFORE, Manner.DIE_AFTER], ids=["before", "after"])
 @pytest.mark.timeout(120)
-async def test_whoever_dies_at_whatever_commit(bed: Bed, manner: Manner) -> None:
+async def test_a_conversation_ends_well_after_a_death_at_any_commit(
+    bed: Bed, manner: Manner
+) -> None:
     """The outcome is the reply, the question was sent once, the target's effect happened once."""
     if bed.backend == "nats" or (bed.backend == "postgres" and not IS_SLOW):
         pytest.skip("two host processes die at every commit in tests/system")

@@ -320,7 +320,7 @@ PLANTED: Final = [
     Planted(
         plant=turns_overtake_a_batch,
         found_by=f"{_UNIT}/delivery/test_inbound.py::"
-        "test_what_a_turn_wrote_meanwhile_is_offered_behind_what_came_before",
+        "test_what_a_commit_wrote_meanwhile_is_offered_behind_what_came_before",
     ),
     Planted(
         plant=what_is_left_waits_for_the_scan,
@@ -344,7 +344,7 @@ PLANTED: Final = [
     Planted(
         plant=signals_of_new_shards_are_not_looked_for,
         found_by=f"{_BEHAVIOUR}/test_recovery.py::"
-        "test_what_comes_while_no_host_lives_wakes_the_run[memory-drops-signal]",
+        "test_what_comes_while_no_host_is_up_wakes_the_run[memory-drops-signal]",
     ),
     Planted(
         plant=timers_of_new_shards_are_not_read,
@@ -368,7 +368,7 @@ PLANTED: Final = [
     Planted(
         plant=late_comers_pass_the_queue,
         found_by=f"{_UNIT}/worker/test_limiters.py::"
-        "test_nobody_passes_while_somebody_waits_or_nothing_is_free",
+        "test_no_run_passes_while_another_waits_or_no_slot_is_free",
     ),
     Planted(
         plant=doubtful_places_are_free,
@@ -401,7 +401,7 @@ PLANTED: Final = [
     Planted(
         plant=parts_forget_the_order,
         found_by="tests/conformance/run_store/test_mail.py::"
-        "test_a_turn_takes_no_message_before_an_older_one_of_its_sender[composed]",
+        "test_a_commit_takes_no_message_before_an_older_one_of_its_sender[composed]",
     ),
     Planted(
         plant=every_tenant_is_served,

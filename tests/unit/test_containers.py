@@ -310,7 +310,7 @@ def test_manifests_fit_together(name: str) -> None:
         assert set(listed) == present
 
 
-def test_the_api_answers_whoever_has_a_token_and_streams_are_not_buffered() -> None:
+def test_the_api_answers_a_client_with_a_token_and_streams_are_not_buffered() -> None:
     """Pods without agents ask for tokens. The ingress leads to them, keeps nothing back, and cuts no stream."""
     [container] = manifest("Deployment", API)["spec"]["template"]["spec"]["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}

@@ -107,7 +107,7 @@ def test_links_between_documents_lead_somewhere(name: str) -> None:
     assert missing == []
 
 
-def test_every_published_subject_in_the_documents_is_one_for_outsiders() -> None:
+def test_every_published_subject_in_the_documents_is_one_for_external_clients() -> None:
     """It leads to an agent or a topic, and the line below says what comes of it."""
     commands = [one for block in blocks("docs/subjects.md", "sh") for one in published(block)]
 

@@ -102,7 +102,7 @@ def test_models_and_strategies_are_bounded() -> None:
     assert calls.models["openai", "m-0"].duration_s.count == 2
 
 
-def test_types_that_somebody_made_up_push_no_real_one_out() -> None:
+def test_made_up_types_push_no_real_one_out() -> None:
     """They share the last label, however early in the alphabet they are."""
     made_up = [f"a{n:04}" for n in range(MAX_TYPES + 20)]
     found = bounded(dict.fromkeys(["orders", "shipping", *made_up], 1.0), ["shipping", *made_up])
@@ -162,7 +162,7 @@ def test_code_that_cannot_be_compiled_is_told_by_file_and_line(tmp_path: Path) -
     assert "null.py" in str(syntax_problem([null]))
 
 
-def test_the_rate_counts_what_ended_since_somebody_looked() -> None:
+def test_the_rate_counts_what_ended_since_the_last_reading() -> None:
     """What had ended before does not count; after ten seconds of silence it is nothing again."""
     row = RunRow(RunId("r"), AgentId("desk", "a"), RunStatus.COMPLETED)
     rows = [replace(row, run_id=RunId(f"r{n}")) for n in range(30)]

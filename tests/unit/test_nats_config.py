@@ -175,7 +175,7 @@ def test_answers_go_nowhere_else(place: str) -> None:
 
 
 @pytest.mark.parametrize("namespace", ["", "shop"])
-def test_a_tenants_account_gets_outsiders_subjects_only(namespace: str) -> None:
+def test_a_tenants_account_gets_external_clients_subjects_only(namespace: str) -> None:
     """What only hosts may say is never exported."""
     at, mine = Subjects(namespace), AgentId("desk", "1", "acme")
     exports = tuple(one.subject for one in Permissions(namespace).exports("acme"))
@@ -195,7 +195,7 @@ def test_a_tenants_account_gets_outsiders_subjects_only(namespace: str) -> None:
         assert not allows(exports, subject), subject
 
 
-def test_no_grant_of_an_outsider_is_a_wildcard_at_a_place_of_trust() -> None:
+def test_no_grant_of_an_external_client_is_a_wildcard_at_a_place_of_trust() -> None:
     """Tenant and publisher are always written out."""
     for namespace in ("", "shop"):
         grant = Permissions(namespace).outsider("crm", "acme", sees="tenant")

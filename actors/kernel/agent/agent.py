@@ -12,7 +12,7 @@ from actors.kernel.agent.supervision import Supervision
 from actors.kernel.runtime.ids import AgentId, RunId
 
 MAX_MESSAGES: Final = 100
-"""How many waiting messages one run is given, where its agent does not take fewer."""
+"""Number of waiting messages that one run gets, unless its agent's `batch` is smaller."""
 
 
 @runtime_checkable
@@ -28,7 +28,7 @@ class AgentRunContext(Protocol):
         """The tenant of the run."""
 
     def check(self) -> None:
-        """Return if the run may go on.
+        """Check that the run may go on.
 
         Raises:
             CancellationError: The run was cancelled.

@@ -32,7 +32,7 @@ class CancellationToken:
                 child.cancel(reason)
 
     def check(self) -> None:
-        """Return if the token is not cancelled.
+        """Check that the token is not cancelled.
 
         Raises:
             CancellationError: Somebody did.

@@ -35,7 +35,7 @@ SET_BY_RUNTIME: Final = frozenset(
 
 
 def check_payload_size(size_bytes: int, *, what: str) -> None:
-    """Return if a payload of this size may be sent.
+    """Check that a payload of this size may be sent.
 
     Raises:
         MessageTooLargeError: It may not.
@@ -45,7 +45,7 @@ def check_payload_size(size_bytes: int, *, what: str) -> None:
 
 
 def check_metadata(metadata: dict[str, str], *, what: str) -> None:
-    """Return if a message may have this metadata.
+    """Check that a message may have this metadata.
 
     Raises:
         NotSerializableError: It is not JSON data.

@@ -36,4 +36,4 @@ class SessionChange:
 
 
 ASKED_TO_STOP: Final = SessionChange(("cancelling",))
-"""What a cancel means for the session; it comes with no commit of the run."""
+"""Change of a session by a cancel request, which comes with no commit of the run."""

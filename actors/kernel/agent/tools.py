@@ -134,7 +134,7 @@ class Tool:
 
 
 def check_tools(tools: Sequence[Tool], agent: object) -> None:
-    """Return if each tool of an agent has a name of its own.
+    """Check that each tool of an agent has a name of its own.
 
     Raises:
         ContractError: Two have the same: the first one would be called for both.

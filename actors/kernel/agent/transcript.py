@@ -165,7 +165,7 @@ def new_turn(message: ChatMessage, session_id: str) -> NewTurn:
 
 
 def check_turn(message: ChatMessage) -> None:
-    """Return if a turn may be kept.
+    """Check that a turn may be kept.
 
     Raises:
         MessageTooLargeError: It has more than `MAX_TURN_BYTES` as JSON.
@@ -190,7 +190,7 @@ def message_of_turn(turn: Turn | NewTurn) -> ChatMessage:
 
 
 def check_page(limit: int | None, offset: int) -> None:
-    """Return if these can be a page of a history.
+    """Check that these can be a page of a history.
 
     Raises:
         ContractError: One of them is negative.

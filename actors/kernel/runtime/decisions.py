@@ -15,7 +15,7 @@ from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 
 RESERVED: Final = "~"
-"""How the names of an operator's signals begin; agents cannot wait for them."""
+"""Prefix of the names of an operator's signals; agents cannot wait for them."""
 
 RESOLVE: Final = "~resolve:"
 """With a position: decides an effect in doubt there. It is about the entry that began the effect."""
@@ -27,7 +27,7 @@ OPERATOR: Final = "~"
 """The sender of all decisions."""
 
 IN_DOUBT: Final = "in_doubt"
-"""Why a run is parked that has an effect in doubt."""
+"""Reason for which a run with an effect in doubt is parked."""
 
 
 def decision_id(name: str, seq: int) -> str:

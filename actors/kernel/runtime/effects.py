@@ -171,11 +171,11 @@ class EffectCall:
     id: str = field(init=False, default="")
     """Set once the call has a position and is not a hit; the key too."""
     key: str = ""
-    """What the world is to know it by; the id, if nothing else is given."""
+    """Idempotency key for services outside; by default the effect's id."""
     intent: int = field(init=False, default=-1)
     """Seq of the entry that says it was begun; set with it."""
     receipt: dict[str, JsonValue] | None = None
-    """How its request was made, for people: recorded with the result, never compared."""
+    """Description of its request, for readers: recorded with the result, never compared."""
     session: str | None = None
     """The conversation that it belongs to; None: the run's own. For traces."""
     asked_at: float | None = None
@@ -183,7 +183,7 @@ class EffectCall:
     tool_call_id: str = ""
     """The model's id of the call that a tool answers; empty: no model asked for it. For traces."""
     tokens_left: int | None = None
-    """What the budget of the run's tree leaves a counted call that executes now; None: any number."""
+    """Tokens that the tree's budget leaves for a counted call that executes now; None: any number."""
     cap: int | None = None
     """The limit of the answer that the budget asked for, recorded like the receipt; None: it asked for none."""
     on_recorded: Callable[[dict[str, JsonValue]], None] | None = None

@@ -9,7 +9,7 @@ from typing import Final, Literal, Protocol
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 
 FOLLOWED_S: Final = 60.0
-"""So long a log counts as followed after somebody said so; who follows it says so again in a third of it."""
+"""Seconds that a log counts as followed after an announcement; followers repeat it three times as often."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class EntryKind(StrEnum):
 
 
 EXECUTES: Final = frozenset({EntryKind.EFFECT_INTENT, EntryKind.TOOL_CALLED})
-"""What an effect records before it touches the outside."""
+"""Entries that an effect records before it acts outside."""
 
 TERMINAL_KINDS: Final = frozenset(
     {EntryKind.RUN_COMPLETED, EntryKind.RUN_FAILED, EntryKind.RUN_CANCELLED}
@@ -142,7 +142,7 @@ class RunLogEntry:
 
 
 def check_entry(entry: NewEntry) -> None:
-    """Return if the entry may be appended.
+    """Check that the entry may be appended.
 
     Raises:
         InvalidEntryError: Unknown kind, missing key or unknown key.

@@ -110,7 +110,7 @@ class RunRow:
     swept: bool = False
     """A tombstone: ended long ago, its log, result and messages are gone."""
     fork: ForkPoint | None = None
-    """Whose log it began with, or will when its agent is free."""
+    """Run whose log it began with, or will when its agent is free."""
     parent_agent: AgentId | None = None
     """The agent of its present parent, in a row that was loaded to be executed. Other rows have None."""
 

@@ -47,7 +47,7 @@ WaitKind: TypeAlias = Literal["ask", "join", "approval", "tool", "user", "event"
 GRAPH_WAITS: Final = ("user", "event", "job")
 """Waits of graphs: for a person, an event, a job elsewhere."""
 FROM_OUTSIDE: Final = ("approval", "tool", *GRAPH_WAITS)
-"""What no agent answers: a person does, the program that a run talks to, or an event."""
+"""Kinds of waits that no agent answers, but a person, the program that a run talks to, or an event."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,7 @@ class ArtifactBytes(Protocol):
         """Remove the bytes, if they are there."""
 
     async def probe(self) -> None:
-        """Return if the storage answers and may be read; nothing is written."""
+        """Check that the storage answers and may be read; nothing is written."""
 
 
 @runtime_checkable

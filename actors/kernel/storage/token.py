@@ -20,7 +20,7 @@ Scope: TypeAlias = Literal[
     "flows:operate",
     "flows:install",
 ]
-"""What a principal may do: with its own sessions, with all of its tenant, with any run and agent, clean up;
+"""Right of a principal: its own sessions, all sessions of its tenant, any run and agent, clean-up;
 start and answer runs of flows, stop them, install and remove flows."""
 USED_EVERY_S: Final = 60.0
 """The use of a token is written at most so often."""

@@ -26,7 +26,7 @@ class Subscription:
 
 
 def check_follow(follower: AgentId, topic: TopicId) -> None:
-    """Return if the agent may follow the topic.
+    """Check that the agent may follow the topic.
 
     Raises:
         OtherTenantError: They are of two tenants.
@@ -36,7 +36,7 @@ def check_follow(follower: AgentId, topic: TopicId) -> None:
 
 
 def check_mode(mode: object) -> None:
-    """Return if this is a way to follow, or None for none.
+    """Check that this is a way to follow, or None for none.
 
     Raises:
         ContractError: It is not.
@@ -46,7 +46,7 @@ def check_mode(mode: object) -> None:
 
 
 def check_topics(commit: Commit) -> None:
-    """Return if the commit follows and posts within its tenant.
+    """Check that the commit follows and posts within its tenant.
 
     Raises:
         OtherTenantError: It does not.

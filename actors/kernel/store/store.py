@@ -40,13 +40,13 @@ class RunStore(Protocol):
     """Rows, by role: logs, runs, inboxes, signals, state, shards. See the module's docstring."""
 
     commits: CommitStore
-    """What owners of runs write."""
+    """Writes of the owners of runs."""
     arrivals: ArrivalStore
-    """What anybody may write."""
+    """Writes that any process may make."""
     shards: ShardStore
-    """Who may act for which agents."""
+    """Ownership of shards."""
     backlog: BacklogStore
-    """What the owner of shards has to do there."""
+    """Work of the owner of shards."""
     reads: ReadStore
     """Runs and state, by id."""
     lists: ListStore
@@ -56,15 +56,15 @@ class RunStore(Protocol):
     retention: RetentionStore
     """Takes away what is old."""
     insight: InsightStore
-    """What operators look at."""
+    """Reads for operators."""
     follows: FollowGraph
-    """Who follows what."""
+    """Followers of topics."""
     posts: PostStore
     """Posts on their way to followers."""
     schedules: ScheduleStore
     """Messages that come by themselves."""
     limits: LimitStore
-    """How many runs execute at once and start per second, over all hosts."""
+    """Limits of runs that execute at once and that start per second, over all hosts."""
     transcripts: TranscriptStore
     """Conversations of agents."""
     sessions: SessionStore

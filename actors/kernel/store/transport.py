@@ -131,7 +131,7 @@ class StreamState:
     first_sequence: int
     last_sequence: int
     deployment: str
-    """Whose stream it is: the id of the database that belongs to it."""
+    """Owner of the stream: the id of the database that belongs to it."""
 
 
 class MailConnection(Protocol):

@@ -28,7 +28,7 @@ _REMEDY: Final = (
 
 
 def check_answer(wait: WaitState, payload: Any) -> None:
-    """Return if an answer fits a wait of TOOL_CALLS; other waits take any.
+    """Check that an answer fits a wait of TOOL_CALLS; other waits take any.
 
     Raises:
         GraphError: It decides nothing, or it is about another call.

@@ -18,7 +18,7 @@ from actors.kernel.store.store import RunStore
 from actors.kernel.text import check_name_of, check_text_of, is_name
 
 MOST: Final = 10_000
-"""So many waits of a run are looked through for calls of tools."""
+"""Number of waits of a run that are searched for calls of tools."""
 
 
 class Approvals:

@@ -9,7 +9,7 @@ from typing import Final, Self
 from actors.kernel.runtime.live import Delta
 
 HOLD_S: Final = 1.0
-"""So long pieces behind a gap wait for the whole answer, which an old host, or a dead one, never sends."""
+"""Seconds that pieces behind a gap wait for the whole answer, which an old host, or a dead one, never sends."""
 
 
 class CatchUp:

@@ -1,4 +1,4 @@
-"""Client: begin runs, talk to them, wait for their ends. What a program may do that serves no agent."""
+"""Client of a store: submit runs, send messages and signals, wait for results. It needs no served agent."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _log = logging.getLogger("callboard.client")
 
 VERSION: Final = 1
 ANY_OBJECT: Final[dict[str, JsonValue]] = {"type": "object"}
-"""What bodies from outside have to be at least."""
+"""Schema that every body from outside has to fit."""
 EXAMPLE_KEY: Final = "KEY"
 """Key of the agent that a factory makes to be described; it is never run."""
 _NOT_DECLARED: Final = object()

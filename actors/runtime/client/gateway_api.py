@@ -60,7 +60,7 @@ class RuntimeFront:
     Args:
         store: The rows.
         client: Does what a client of this process may ask, too.
-        writer: Writes in the name of who asks.
+        writer: Writes in the name of the client.
         registry: What is served here.
         live: Pieces of models' answers.
     """
@@ -110,7 +110,7 @@ class RuntimeFront:
             return
         if await self._served.includes(agent_id):
             return
-        # Its host may have died since: who asks again waits for the run that there is.
+        # Its host may have died since: a repeated request waits for the existing run.
         if await self._store.lists.run_of_message(agent_id, sender, message_id) is None:
             raise UnservedError(str(agent_id))
 

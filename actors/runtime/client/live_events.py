@@ -48,7 +48,7 @@ class LiveEvents:
         bus.answer_by(self._answers_of)
 
     def publish(self, delta: Delta) -> None:
-        """Hand a piece to everybody who listens, here and elsewhere; returns at once."""
+        """Pass a piece to all listeners, on this host and others; return at once."""
         self.open_answers.add(delta)
         for feed in self._readers.get(delta.run_id, ()):
             feed.add_delta(self._entry(delta))
@@ -56,7 +56,7 @@ class LiveEvents:
             self.bus.publish(delta)
 
     def announce_end(self, agent_id: AgentId, run_id: RunId) -> None:
-        """Tell who waits on other hosts that a run has ended here."""
+        """Notify waiters on other hosts that a run has ended here."""
         if self.bus is not None:
             self.bus.announce_end(agent_id, run_id)
 
@@ -150,7 +150,7 @@ async def _read_log(log: AsyncIterator[RunLogEntry], feed: Feed) -> None:
         async for entry in log:
             await feed.add_entry(entry)
         feed.end(None)
-    except Exception as exc:  # noqa: BLE001 - raised to the reader, who is another task
+    except Exception as exc:  # noqa: BLE001 - raised to the reader, which is another task
         feed.end(exc)
 
 
@@ -216,7 +216,7 @@ class Feed:
         self._is_over = False
         self._error: Exception | None = None
         self._came = asyncio.Event()
-        self._room = asyncio.Event()
+        self._has_slot = asyncio.Event()
 
     def add_delta(self, delta: RunLogEntry) -> None:
         """Add a piece; of too many the oldest goes."""
@@ -231,8 +231,8 @@ class Feed:
     async def add_entry(self, entry: RunLogEntry) -> None:
         """Add an entry of the log once the queue has a free slot."""
         while len(self._items) - self._deltas >= MAX_ENTRIES:
-            self._room.clear()
-            await self._room.wait()
+            self._has_slot.clear()
+            await self._has_slot.wait()
         self._items.append(entry)
         self._came.set()
 
@@ -257,5 +257,5 @@ class Feed:
         item = self._items.popleft()
         if item.seq < 0:
             self._deltas -= 1
-        self._room.set()
+        self._has_slot.set()
         return item

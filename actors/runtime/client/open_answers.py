@@ -9,7 +9,7 @@ from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.live import Delta
 
 MAX_BYTES: Final = 256 * 1024
-"""Of one answer, as UTF-8. A longer one is not kept, and who comes later sees its pieces only."""
+"""Size of one answer, as UTF-8. A longer one is not kept, and later readers see only its later pieces."""
 
 
 @dataclass(slots=True)

@@ -67,7 +67,7 @@ class Writer:
             is_new = done.run_id == run.run_id
             self._worker.intake.offer(done.arrived, new_run=run if is_new else None)
             if on_conflict == "interrupt":
-                await self._tell_interrupted(run.agent_id)
+                await self._cancel_flagged(run.agent_id)
         return done.run_id
 
     def new_run(
@@ -123,8 +123,8 @@ class Writer:
             if found.row.status is RunStatus.PENDING and found.row.last_seq < 0:
                 self._worker.adoption.adopt(found.row, found.messages, reading=reading)
 
-    async def _tell_interrupted(self, agent_id: AgentId) -> None:
-        """The store flagged the agent's open run; other hosts were nudged, this one was not."""
+    async def _cancel_flagged(self, agent_id: AgentId) -> None:
+        """Cancel the agent's open run here if the store flagged it: only other hosts were notified."""
         busy = await self._store.lists.find_run_for_agent(agent_id)
         if busy is not None and busy.cancel_requested is not None:
             self._worker.intake.cancel(busy.run_id, agent_id, busy.cancel_requested)

@@ -24,10 +24,10 @@ F = TypeVar("F")
 
 
 def refuse_reserved(name: str) -> None:
-    """Return if agents and callers may use this signal name.
+    """Refuse a signal name that is reserved for operators' decisions.
 
     Raises:
-        ContractError: It is an operator's: see `Runtime.resolve`.
+        ContractError: The name is reserved: see `Runtime.resolve`.
     """
     if name.startswith(RESERVED):
         msg = f"signal name {name!r} is reserved: names must not start with {RESERVED!r}"
@@ -54,7 +54,7 @@ class Buffer(Generic[F]):
     It knows whether what was read is current. Of many branches one reads, the others wait for it.
 
     Attributes:
-        is_current: Whether all is read that somebody spoke of, or is being read: nobody has to `refresh`.
+        is_current: True if all hinted items are read, or are being read: no `refresh` is needed.
         on_found: Told what is there, whenever it was read.
     """
 

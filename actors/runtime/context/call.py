@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 Payload: TypeAlias = "dict[str, JsonValue]"
 Entry: TypeAlias = "tuple[EntryKind, str, Payload]"
-"""What is to be recorded: kind, position, payload."""
+"""Entry to be recorded: kind, position, payload."""
 
 POLL_S: Final = 0.05
-"""How often an effect that may not begin looks at the lease."""
+"""Seconds between two checks of the lease by an effect that may not begin."""
 
 
 @dataclass(slots=True)
@@ -65,12 +65,12 @@ class RunState:
     embedder: EmbeddingClient | None = None
     """The agent's; None: its memories are found by their words."""
     results: ResultCache | None = None
-    """Where results outlive a crash that keeps them from the log."""
+    """Cache of results that survives a crash before their commit."""
     recovering: bool = False
     """An execution before this one may have been broken off, its last results missing in the log. Until
     this one has recorded a result of its own; what comes behind that was never begun before."""
     unrepeatable: int = 0
-    """How many at-most-once effects were begun and have no durable result yet."""
+    """Number of at-most-once effects that were begun and have no durable result yet."""
     refusals: dict[str, Exception] = field(default_factory=dict)
     """Calls that raise, by position, and record that: over budget, or waiting in a cycle."""
     session: str | None = None
@@ -86,7 +86,7 @@ class RunState:
     diverged: NonDeterminismError | None = None
     """Set once the code asked for something else than what the log has; nothing executes then."""
     senders: dict[str, set[str]] = field(default_factory=dict)
-    """Who has sent the messages that the code was given, by the messages' ids."""
+    """Senders of the messages that the code was given, by the messages' ids."""
     spans: ExecutionSpans | None = None
     """Called with live progress; None: there is no listener."""
     counters: Counters = field(default_factory=Counters)
@@ -342,7 +342,7 @@ def tell(run: RunState, verb: str, target: AgentId | TopicId, message: Message |
 
 
 def refuse_tenant(run: RunState, what: AgentId | TopicId) -> None:
-    """Return if the agent or topic belongs to the run's tenant.
+    """Check that the agent or topic belongs to the run's tenant.
 
     Raises:
         OtherTenantError: It does not.

@@ -1,7 +1,7 @@
 """Effects: look up, else begin, execute, record, flush; once for all effect verbs.
 
-This is where an agent's side effects happen. The rules are in docs/replay.md. "My step ran twice": the
-promise is number 5 of docs/semantics.md, and `Effects.perform` decides.
+An agent's side effects are executed here, by `Effects.perform`; the verbs above it build its argument. The
+rules are in docs/replay.md. "My step ran twice": see promise 5 of docs/semantics.md.
 """
 
 from __future__ import annotations
@@ -65,22 +65,22 @@ class StepOptions(TypedDict, total=False):
 
 
 SHOWN_S: Final = 0.1
-"""An effect of a graph that takes longer is in the log while it executes, with the steps that led to it."""
+"""Seconds after which the intent of a graph's effect is flushed while it executes, with the steps before it."""
 STARTS: Final = {"step": H.STEP_START, "tool": H.TOOL_START, "llm": H.LLM_START}
 ENDS: Final = {"step": H.STEP_END, "tool": H.TOOL_END, "llm": H.LLM_END}
-"""Which hooks see an effect that executes; one that is replayed is not seen."""
+"""Hooks that are called for an effect that executes; a replayed effect calls none."""
 
 
 def idempotency_key(message: Message | None = None) -> str:
     """Return the key of the effect that executes now: the same on every repetition of it.
 
-    For use inside a function given to `ctx.step` or a tool, to hand to the service it calls. It is that
-    of `ctx.step(…, key=…)`, else made of the run, the position of the call in it, and the arguments.
+    Call it inside a function given to `ctx.step` or a tool, and pass the key to the service that is called.
+    The key is that of `ctx.step(…, key=…)`, else made of the run, the call's position and its arguments.
 
     Args:
         message: Return the key that `key=message` would give: made of agent, sender, message id and the
-            effect's name. It is the same in whatever run the message is handled, so that a service
-            knows it again after a restore. What is done for one message needs names apart.
+            effect's name. It is the same in every run that processes the message, so that a service
+            recognises it after a restore. Effects of one message need different names.
 
     Raises:
         ContractError: No effect is executing here.

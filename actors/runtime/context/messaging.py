@@ -178,7 +178,7 @@ def send(
     Args:
         call: The call that sends.
         spoken: What spans call it.
-        target: Who gets it: an agent, or who follows a topic.
+        target: The receiver: an agent, or a topic.
         payload: JSON data, or a message that has it.
         what: The message in words, for errors.
     """

@@ -23,7 +23,7 @@ from actors.kernel.json import JsonValue
 _log = logging.getLogger("callboard.context")
 
 HOOK_LIMIT_S: Final = 5.0
-"""How long one hook may take."""
+"""Time limit of one hook, in seconds."""
 
 
 async def call_agent(agent: Agent, ctx: AgentRunContext, inbox: list[Message]) -> Any:

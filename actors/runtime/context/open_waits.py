@@ -1,6 +1,7 @@
 """The open waits of a run's branches, indexed by what ends them.
 
-Finding who waits for a signal or an answer, and taking a wait in or out, costs the same however many are open.
+The cost of finding the branch that waits for a signal or an answer, and of adding or removing a wait, does
+not depend on the number of open waits.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Trigger:
     mail: Arrived | None = None
     answer: Answer | None = None
     entry: Entry | None = None
-    """What is recorded as it is: the end of a time limit, or a refusal."""
+    """Entry that is recorded as it is: the end of a time limit, or a refusal."""
     is_refusal: bool = False
     is_unasked: bool = False
     """True if no agent answered: the time is over, or the run that was to be asked has ended."""
@@ -154,12 +155,12 @@ class PausedWaits:
         return next(iter(found.values()))[0] if found else None
 
     def for_signals(self, counts: Iterable[tuple[str, int]]) -> list[PendingWait]:
-        """Return who can have signals of these names, of which so many are there, in order."""
+        """Return the branches that can take signals of these names, given their counts, in order."""
         waits = self._by_source["signal"]
         return sorted((w for name, n in counts for w in waits.get(name, ())[:n]), key=_n_of)
 
     def for_answers(self, keys: Iterable[str]) -> list[PendingWait]:
-        """Return who pauses for answers with these keys, in order."""
+        """Return the branches that wait for answers with these keys, in order."""
         waits = self._by_source["answer"]
         return sorted((w for key in keys for w in waits.get(key, ())), key=_n_of)
 
@@ -188,7 +189,7 @@ class OpenWaits:
         self._by_position: dict[str, PendingWait] = {}
         self._outside_count = 0
         self._rows: dict[bool, tuple[Wait, ...]] = {}
-        """What `rows` returned since the last change, by `must`."""
+        """Results of `rows` since the last change, by `must`."""
 
     def __len__(self) -> int:
         return len(self._open)

@@ -41,7 +41,7 @@ PERSON: Final = "person"
 CLIENT: Final = "client"
 """The target of a call of a tool that the run's client executes."""
 _KINDS: Final = (K.ASK_SENT, K.ASK_REPLIED, K.ASK_TIMEOUT, K.EFFECT_RESULT)
-"""What a question leaves behind."""
+"""Entries of a question."""
 _OUTCOMES: Final = {
     "replied": AskKind.REPLIED,
     "completed": AskKind.REPLIED,
@@ -67,7 +67,7 @@ class Question(AnswerWait):
         self.is_asked = False
 
     def resume(self) -> bool:
-        """Take over what an execution before this one has asked; False if none has."""
+        """Take over the question that an earlier execution of this run recorded; False if there is none."""
         begun = self.call.begun
         if begun is None:
             return False
@@ -78,7 +78,7 @@ class Question(AnswerWait):
         return True
 
     def ask(self, request: JsonValue = None, call_id: str = "") -> None:
-        """Record the question; of one to a person also what it is about, and which call."""
+        """Record that the question is asked. `request` and `call_id` describe one to a person or a client."""
         entry: Payload = {"target": self.target, "message_id": self.key}
         if call_id:
             entry["call"] = call_id
@@ -103,10 +103,10 @@ class Ask(Question):
 
     Args:
         call: The call, met.
-        target: Who is asked.
+        target: The agent or run that is asked.
         content: The question.
         timeout_s: Its limit.
-        key: Questions of the run with the same are one; None: it is one of its own.
+        key: Questions of the run with the same key are one question; None: a question of its own.
         store: Where runs are looked up.
     """
 
@@ -318,7 +318,7 @@ class Questions:
 
 
 def _named(target: AgentId | RunHandle) -> str:
-    """Return how a question names who is asked."""
+    """Return the text by which a question names its target."""
     return target.run_id if isinstance(target, RunHandle) else str(target)
 
 

@@ -102,7 +102,7 @@ class RunContext(ConversationVerbs, RareVerbs):
         return self.meta.agent_id.tenant
 
     def check(self) -> None:
-        """Return if the run may go on. Not recorded.
+        """Check that the run may go on. Not recorded.
 
         Raises:
             CancellationError: The run was cancelled.

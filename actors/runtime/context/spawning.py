@@ -23,7 +23,7 @@ MAX_COUNT: Final = 2**53
 """The greatest number of tokens that a budget counts to."""
 
 Child: TypeAlias = "Agent | AgentId | str"
-"""Who is to run: an agent, its id, or a type whose key is given or drawn from the position."""
+"""Agent of a child: an agent, its id, or a type whose key is given or drawn from the position."""
 
 
 class ChildTerms(NamedTuple):
@@ -35,7 +35,7 @@ class ChildTerms(NamedTuple):
     task: str | None = None
 
     def check(self) -> None:
-        """Return if every assembly can keep them.
+        """Check that every assembly can keep them.
 
         Raises:
             ContractError: One of them it cannot.
@@ -188,7 +188,7 @@ def _child_of(parent: RunRow, agent_id: AgentId, place: str, given: ChildTerms) 
 
 
 def check_supervision(terms: Supervision) -> None:
-    """Return if every assembly can keep these terms.
+    """Check that every assembly can keep these terms.
 
     Raises:
         ContractError: A text or a number cannot be kept.
@@ -216,7 +216,7 @@ def _check_task(task: str | None) -> None:
 
 
 def check_policy(policy: RetryPolicy) -> None:
-    """Return if every assembly can keep this retry policy.
+    """Check that every assembly can keep this retry policy.
 
     Raises:
         ContractError: A text or a number cannot be kept.

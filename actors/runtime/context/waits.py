@@ -242,9 +242,9 @@ class Waits:
         elif wait.row is not None and not run.answers.is_current:
             self._wake(self.paused.first("answer"))
         elif wait.mail:
-            self._next_for_mail()
+            self._wake_receiver()
 
-    def _next_for_mail(self) -> None:
+    def _wake_receiver(self) -> None:
         if self._mail.is_there():
             self._wake(self.paused.first("mail"))
 
@@ -367,7 +367,7 @@ class Waits:
             answer = self._run.answers.take_now(wait.row.key, keep=wait.keep)
             return Trigger(answer=answer) if answer is not None else None
         mail = self._mail.take()
-        self._next_for_mail()
+        self._wake_receiver()
         return Trigger(mail=mail) if mail is not None else None
 
 

@@ -19,9 +19,9 @@ from actors.runtime.worker.held_shards import HeldShards
 _log = logging.getLogger("callboard.delivery")
 
 AFTER_S: Final = 1.0
-"""So long the broker may be unusable before messages go round it."""
+"""Seconds that the broker may be unusable before messages go through the database."""
 POLL_S: Final = 5.0
-"""How often the outbox is polled meanwhile, for rows that no commit of this host announced."""
+"""Seconds between polls of the outbox meanwhile, for rows that no commit of this host announced."""
 AGAIN_S: Final = 1.0
 
 

@@ -128,12 +128,12 @@ class PostDelivery:
         while (backlog := self._worker.dispatcher.backlog) > BACKLOG_LIMIT:
             if backlog <= MAX_BACKLOG and loop.time() >= until:
                 return
-            await asyncio.sleep(BACK_OFF_S)  # nobody says when one begins
+            await asyncio.sleep(BACK_OFF_S)  # there is no notification when one begins
 
     def _deliver(self, expanded: Expanded) -> None:
         intake = self._worker.intake
         for shard, lazy in expanded.lazy.items():
-            # First, so that nobody is given what comes after such a post before it.
+            # First, so that no follower gets a later post before this one.
             intake.lazy_mail_waits(shard, lazy)
         for shard, woken in expanded.woken.items():
             for arrived in woken:

@@ -63,7 +63,7 @@ class Inbound:
         self._has_news = False
 
     def take_news(self) -> bool:
-        """Return whether a cursor moved since this was asked last."""
+        """Return True if a cursor moved since the last call."""
         news, self._has_news = self._has_news, False
         return news
 
@@ -71,7 +71,7 @@ class Inbound:
         """Read the messages of one shard until the shard or the connection is lost."""
         try:
             while (over := self._writing.get(lease.shard)) is not None:
-                await over.wait()  # of the connection before
+                await over.wait()  # for the batch of the previous connection
             async with aclosing(connection.read(lease, cursor)) as batches:
                 async for batch in batches:
                     done = asyncio.get_running_loop().create_future()
@@ -84,12 +84,12 @@ class Inbound:
         except BrokerError as exc:
             _log.debug("reading stops", extra={"shard": lease.shard, "problem": str(exc)})
             self._on_broken(str(exc))
-        except Exception:  # noqa: BLE001 - a mailbox that nobody reads would be a silent loss
+        except Exception:  # noqa: BLE001 - an unread mailbox would be a silent loss
             _log.exception("reading broke off", extra={"shard": lease.shard})
             self._on_broken("reading broke off: see the error before")
 
     async def _write(self, batch: MailBatch, done: asyncio.Future[bool]) -> None:
-        """Write the rows of a batch and offer them; `done` says whether reading can continue."""
+        """Write the rows of a batch and offer them. `done` becomes True if reading can continue."""
         shard, is_written = batch.lease.shard, False
         try:
             match await self._until_written(batch):
@@ -110,7 +110,7 @@ class Inbound:
                 case StaleStream():
                     self._on_broken("the stream MAIL has a new epoch")
         except Exception:
-            # Else nobody would read this shard until the next connection.
+            # Else no host would read this shard until the next connection.
             self._on_broken("messages could not be written")
             raise
         finally:

@@ -39,7 +39,7 @@ from actors.runtime.worker.worker import Worker
 _log = logging.getLogger("callboard.delivery")
 
 UPKEEP_S: Final = 5.0
-"""How often the outbox is polled, and messages that every shard has read are purged."""
+"""Seconds between polls of the outbox, and between purges of messages that every shard has read."""
 GUARD_S: Final = 30.0
 PURGE_AT_LEAST: Final = 256
 LONGEST_PAUSE_S: Final = 1.0
@@ -82,10 +82,10 @@ class MailService:
         )
         self._bypass = Bypass(self._relay, broker.outbox, worker.held)
         self._is_unsent = False
-        """Whether the connection in use was notified of no row of the outbox."""
+        """True if the connection in use was notified of no row of the outbox."""
         self._outage = _Outage()
         self._problem = ""
-        """Why the connection is given up, if a reader knows."""
+        """Reason to give the connection up, if a reader knows one."""
         self.connected = asyncio.Event()
         """Set while a guarded connection is in use."""
         self._refused: ContractError | None = None
@@ -149,12 +149,12 @@ class MailService:
                 self._outage.begins(self._problem or "the connection was given up")
             except (BrokerError, PersistenceError) as exc:
                 if isinstance(exc, StreamRolledBackError) and exc.problem:
-                    self._outage.is_refused(exc)  # until somebody makes the stream anew
+                    self._outage.is_refused(exc)  # until an operator makes the stream anew
                 self._outage.begins(str(exc), exc)
             except ContractError as exc:
                 if not self._tried.is_set():
                     raise
-                self._outage.is_refused(exc)  # until somebody sets the streams right
+                self._outage.is_refused(exc)  # until an operator corrects the streams
             except Exception:  # noqa: BLE001 - a host that gets no messages any more would be a silent loss
                 _log.exception("the broker's connection broke off")
                 self._outage.begins("see the error before")

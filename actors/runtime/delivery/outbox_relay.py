@@ -67,7 +67,7 @@ class OutboxRelay:
         self._outbox = outbox
         self._may_act, self._on_suspect = may_act, on_suspect
         self._connection: Route | None = None
-        self._mail_only = False
+        self._agents_only = False
         self._tasks: TaskScope | None = None
         self._queues: dict[_Pair, deque[OutboxRow]] = {}
         """Rows to publish next. Each pair in here has a task that sends its rows."""
@@ -87,7 +87,7 @@ class OutboxRelay:
 
         With `mail_only`, rows that only observers at the broker read stay in the outbox.
         """
-        self._connection, self._tasks, self._mail_only = connection, tasks, mail_only
+        self._connection, self._tasks, self._agents_only = connection, tasks, mail_only
         self._queues, self._sent, self._forget, self._held = {}, {}, [], []
         self._is_forgetting = self._is_due = False
 
@@ -118,7 +118,7 @@ class OutboxRelay:
             self._enqueue(rows)
 
     async def load(self, leases: Sequence[ShardLease]) -> set[int]:
-        """Publish the outbox rows of these shards that no receiver has yet; return the `n` of all of them.
+        """Publish the outbox rows of these shards; return the number `n` of each row that was found.
 
         A row that the broker accepted on this connection is published again only if its receiver
         has read past it: then the broker lost it, or its predecessor was missing.
@@ -141,7 +141,7 @@ class OutboxRelay:
         return found
 
     async def reload(self, leases: Sequence[ShardLease]) -> None:
-        """Load once more, and forget what has left the outbox."""
+        """Load again, and drop the state of rows that have left the outbox."""
         before = {*self._sent, *self._repeats}
         for n in before - await self.load(leases):
             self._sent.pop(n, None)
@@ -155,7 +155,7 @@ class OutboxRelay:
 
     def _enqueue(self, rows: Iterable[OutboxRow]) -> None:
         for row in rows:
-            if self._mail_only and _is_for_onlookers(row):
+            if self._agents_only and _is_for_onlookers(row):
                 continue
             pair = _pair(row)
             queue = self._queues.get(pair)
@@ -198,7 +198,7 @@ class OutboxRelay:
                     continue
             self._repeats.pop(row.n, None)
             queue.popleft()
-            if _is_for_onlookers(row):  # nobody in here receives it
+            if _is_for_onlookers(row):  # no agent receives it
                 self._forget.append(row)
                 if not queue or len(self._forget) >= FORGET_AT:
                     self._forget_soon()

@@ -50,7 +50,7 @@ MAX_BLOCKED: Final = 2
 """A run that so many hosts in a row gave up because it blocked their event loop is parked."""
 
 UNWIND_LIMIT_S: Final = 10.0
-"""How long an agent's code may go on after its cancellation."""
+"""Seconds that an agent's code may continue after its cancellation."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Execution:
     was_running: bool = False
     refusals: Refusals = field(default_factory=dict)
     refused: str | None = None
-    """Why the run has to be parked without its code: the store takes nothing that comes next."""
+    """Reason to park the run without its code: the store refuses every next entry."""
     blocking: Blocking | None = None
     token: CancellationToken = field(default_factory=CancellationToken)
     _code: Agent = field(init=False)
@@ -77,7 +77,7 @@ class Execution:
     _ctx: RunContext = field(init=False)
     _ending: Ending = field(init=False)
     known_seq: int = -1
-    """Where the log ends at least, in a store that has forgotten nothing of it; see `invalidate`."""
+    """Least end of the log, in a store that has not lost any of it; see `invalidate`."""
     _suspend: asyncio.TimerHandle | None = None
     _is_idle: bool = False
     _may_stay: bool = True

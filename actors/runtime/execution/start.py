@@ -28,7 +28,7 @@ from actors.runtime.telemetry.trace_context import executing
 from actors.storage.identity import AgentIdentity
 
 _SPAWNED_BY: Final = "spawn:"
-"""How senders of first messages begin that `ctx.spawn` has written."""
+"""Prefix of the senders of first messages that `ctx.spawn` has written."""
 
 
 def meta_of(row: RunRow, attempt: int, token: CancellationToken) -> RunMeta:

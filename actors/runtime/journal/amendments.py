@@ -33,7 +33,7 @@ class Amendments:
     received: dict[MessageKey, tuple[str, Callable[[], None]]] = field(default_factory=dict)
 
     def without_refused(self, commit: Commit, outcome: CommitOutcome) -> Commit | None:
-        """Return the commit without what was refused, if that disturbs only who asked for it."""
+        """Return the commit without the refused parts, if that affects only the calls that asked for them."""
         match outcome:
             case OverBudget(positions, limit) if self.refusable.keys() >= set(positions):
                 refused = {p: self.refusable[p](limit) for p in positions}
@@ -43,7 +43,7 @@ class Amendments:
                 calls = {key: self.received.pop(key) for key in keys}
                 for _, put_back in calls.values():
                     put_back()
-                return _without_mail(
+                return _without_messages(
                     commit, {key: position for key, (position, _) in calls.items()}
                 )
         return None
@@ -91,7 +91,7 @@ def _without(commit: Commit, refusals: Mapping[str, dict[str, JsonValue]]) -> Co
     return replace(commit, entries=entries, spawned=spawned, budget=budget)
 
 
-def _without_mail(commit: Commit, calls: Mapping[MessageKey, str]) -> Commit:
+def _without_messages(commit: Commit, calls: Mapping[MessageKey, str]) -> Commit:
     """Return the commit without messages that it may not take yet; the positions of their calls are given.
 
     A call that was given nothing is abandoned there, and goes on waiting.

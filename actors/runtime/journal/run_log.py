@@ -121,7 +121,7 @@ class RunLog:
             branch.flushing = False
 
     async def _covered(self, seq: int) -> None:
-        """Return when the log is durable up to `seq`, or when it is the caller who has to flush."""
+        """Return when the log is durable up to `seq`, or when the caller has to flush."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._branches, (seq, id(waiter), waiter))
         try:
@@ -131,7 +131,7 @@ class RunLog:
             raise
 
     def _let_branches_go(self) -> None:
-        """Let those go on whose entries are durable, and the first of the others, who flushes.
+        """Wake the waiters whose entries are durable, and the first of the others, which then flushes.
 
         All of them, if nothing can be written any more. No branch is woken by the flushes of others.
         """
@@ -145,7 +145,7 @@ class RunLog:
 
     async def _flush(self, *, idle: bool = False) -> None:
         if self._in_flight or self.broken is not None:
-            return  # somebody flushed before this one, beside the run, had its first step
+            return  # another task flushed before this task had its first step
         writes, waits = self.writes, self._new_waits(self.waits_of(idle))
         entries = writes.entries
         self._in_flight = True

@@ -22,7 +22,7 @@ from actors.runtime.replay.failures import text_of
 PASSING: Final = frozenset({"08", "40", "53", "55", "57", "58"})
 """Classes of SQLSTATEs that say nothing of what was given: connection, rollback, resources, system."""
 MAX_REFUSALS: Final = 2
-"""So often the store may refuse what a run writes behind one end of its log; then the run is parked."""
+"""Number of times that the store may refuse the entries after one end of a log; then the run is parked."""
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 

@@ -11,7 +11,7 @@ from actors.kernel.runtime.wakeup import WakeSet
 IDLE_PER_SLOT: Final = 2
 """Runs that may wait in memory, for each run that may execute."""
 MAX_IDLE_FOR_SIGNALS: Final = 64
-"""How many may while they wait for signals and times alone: people and calendars take long."""
+"""Number of runs that may wait in memory for signals and times alone: people and calendars take long."""
 
 SLEEPER_LIMIT_S: Final = 0.1
 """A run that sleeps for long stays so long: what cancels it from outside is seen in memory alone."""

@@ -1,4 +1,4 @@
-"""Hints on their way through a host: from who hears or causes one to who acts on it."""
+"""Hints inside a host: from the part that receives or causes one to the parts that act on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _log = logging.getLogger("callboard.loop")
 
 
 class Notifications:
-    """Passes hints on, by their kind. Made before all who publish or subscribe.
+    """Passes hints on, by their kind. Made before all parts that publish or subscribe.
 
     Attributes:
         is_open: Whether the host executes: there are no notifications before.
@@ -22,12 +22,12 @@ class Notifications:
         self.is_open = False
 
     def subscribe(self, handler: Callable[[Nudge], None], *kinds: str) -> None:
-        """Call `handler` with each hint of these kinds, behind those who subscribed before."""
+        """Call `handler` with each hint of these kinds, after the handlers that subscribed before."""
         for kind in kinds:
             self._subscribers.setdefault(kind, []).append(handler)
 
     def publish(self, nudge: Nudge) -> None:
-        """Let everybody act on a hint who subscribed to its kind."""
+        """Call the handlers that subscribed to the hint's kind."""
         if not self.is_open:
             return
         if nudge.kind not in self._subscribers:

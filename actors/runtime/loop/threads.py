@@ -14,7 +14,7 @@ from actors.errors import ContractError
 
 
 def refuse_coroutines(fn: Callable[..., Any], what: str) -> None:
-    """Return if this function can be called in a thread.
+    """Check that this function can be called in a thread.
 
     Raises:
         ContractError: It is a coroutine function.
@@ -35,7 +35,7 @@ async def in_thread(fn: Callable[..., Any], *args: Any, **named: Any) -> Any:
 
     def complete(value: Any, exc: BaseException | None) -> None:
         if ended.done():
-            return  # nobody waits any more
+            return  # no caller waits any more
         if exc is None:
             ended.set_result(value)
         elif isinstance(

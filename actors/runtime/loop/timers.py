@@ -15,7 +15,7 @@ HORIZON_S: Final = 10.0
 """Timers due later are left to the next scan of the store."""
 
 LEAD_S: Final = 0.05
-"""How long before its time an evicted run is loaded: what is left to do then is one commit."""
+"""Seconds before its time at which an evicted run is loaded: then only one commit is left to do."""
 
 MAX_ARM_S: Final = 5.0
 """The longest time that the loop's timer is set for. Then the clock is read again, as it may have stepped."""

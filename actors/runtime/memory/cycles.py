@@ -13,7 +13,7 @@ from actors.runtime.memory.records import RunRecord, WaitRow
 from actors.runtime.memory.rows import MemoryRows
 
 _STEPS: Final = 1000
-"""So many runs are looked at from one wait at most."""
+"""Number of runs that are followed from one wait, at most."""
 
 
 def cycles_of(rows: MemoryRows, record: RunRecord) -> tuple[WaitCycle, ...]:

@@ -1,4 +1,4 @@
-"""Rows of who follows what, and of posts whose followers have not all been given them."""
+"""Rows of followers, and of posts that not all followers have yet."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class FollowRows:
         return True
 
     def publish(self, post: Message, at: datetime) -> tuple[bool, bool]:
-        """Write a post; return whether it was not known, and whether anybody follows."""
+        """Write a post; return whether it was new, and whether its topic has followers."""
         topic, sender = check_post(post)
         if (topic, sender, post.id) in self.posts:
             return False, False

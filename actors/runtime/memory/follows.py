@@ -25,7 +25,7 @@ from actors.runtime.memory.records import InboxRow
 from actors.runtime.memory.rows import MemoryRows
 
 _KEPT: Final = timedelta(days=8)
-"""So long the id of a post is known."""
+"""Time for which the id of a post is known."""
 
 
 class MemoryFollows(FollowGraph, PostStore):

@@ -241,9 +241,9 @@ class MemoryErasure(ErasureStore):
             for turn, run_id in turns:
                 run = self._rows.runs.get(RunId(run_id))
                 if what.session is None or run is None or run.status.is_terminal:
-                    yield "turns", partial(self._forget_turn, agent, session, turn)
+                    yield "turns", partial(self._delete_turn, agent, session, turn)
 
-    def _forget_turn(self, agent: AgentId, session: str, turn: str) -> None:
+    def _delete_turn(self, agent: AgentId, session: str, turn: str) -> None:
         """Remove a turn; a session without turns goes with its last one."""
         kept = self._rows.transcripts.kept
         kept[agent, session].remove_turn(turn)

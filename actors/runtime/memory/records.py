@@ -189,7 +189,7 @@ class RunRecord:
     children: list[RunId] = field(default_factory=list)
     signals: list[SignalRow] = field(default_factory=list)
     decisions: dict[tuple[str, int], bytes] = field(default_factory=dict)
-    """What operators decided, by name and entry, also what was consumed."""
+    """Decisions of operators, by name and entry, also consumed ones."""
     answers: dict[str, AnswerRow] = field(default_factory=dict)
     """By key, also those that were taken: the first one of a key counts for ever."""
     waits: list[WaitRow] = field(default_factory=list)

@@ -62,18 +62,18 @@ class MemoryRows:
         self.home, self.shard = MEMORY_SHARD, ShardRow()
         self.types: dict[str, Literal["type", "agent"]] = {}
         self.serves: dict[HostIncarnation, Serves] = {}
-        """What each host said last that it executes."""
+        """Agents and types that each host last declared."""
         self.runs: dict[RunId, RunRecord] = {}
         self.open_by_agent: defaultdict[AgentId, dict[RunId, RunRecord]] = defaultdict(dict)
         self.inbox: dict[MessageKey, InboxRow] = {}
         self.pending: dict[AgentId, dict[int, InboxRow]] = {}
         self.dropped: set[RunId] = set()
-        """Runs that were here and are forgotten: who reads on in their logs has come to the end."""
+        """Runs that were here and are deleted: a reader of their logs has reached the end."""
         self.signal_ids: set[tuple[RunId, str, str]] = set()
         self.waiting: dict[RunId, RunRecord] = {}
         """Runs with open waits."""
         self.waiters: dict[RunId, dict[RunId, None]] = {}
-        """By run waited for: who waits for it."""
+        """Waiting runs, by the run that they wait for."""
         self.accounts: dict[RunId, TreeAccount] = {}
         """By root, since its tree's first spawn."""
         self.follows = FollowRows()
@@ -333,7 +333,7 @@ def last_error(error: JsonValue, *, others: int) -> str:
 
 
 def check_entries(entries: Iterable[NewEntry]) -> None:
-    """Return if all may be appended.
+    """Check that all may be appended.
 
     Raises:
         InvalidEntryError: One may not; nothing was written.

@@ -34,7 +34,7 @@ class InMemorySchedules(ScheduleStore):
 
     Args:
         clock: Decides what is due.
-        rows: Inboxes and who owns them.
+        rows: Inboxes and their owners.
         schedules: The schedules.
         source: The store that is not nudged for what it changes itself.
         on_fired: Called with messages that were written, before `fire` returns.

@@ -1,4 +1,4 @@
-"""Answers and open waits of runs in memory: who is answered by what, and who waits for it."""
+"""Answers and open waits of runs, in memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def reply(rows: MemoryRows, record: RunRecord, answers: Iterable[Answer]) -> lis
 
 
 def answer_end(rows: MemoryRows, record: RunRecord) -> list[Nudge]:
-    """Answer everybody who waits for the end of a run that has just ended, and its parent."""
+    """Answer all runs that wait for the end of a run that has just ended, and its parent."""
     run_id = record.cause.run_id
     ends: dict[tuple[RunId, str], None] = {}
     if record.cause.parent is not None:
@@ -69,11 +69,11 @@ def answer_end(rows: MemoryRows, record: RunRecord) -> list[Nudge]:
             ends[asker.cause.run_id, mail.key.message_id] = None
     nudges: list[Nudge] = []
     for waiting, key in ends:
-        nudges += _tell_end(rows, record, waiting, key)
+        nudges += _deliver_end(rows, record, waiting, key)
     return nudges
 
 
-def _tell_end(rows: MemoryRows, ended: RunRecord, waiting: RunId, key: str) -> list[Nudge]:
+def _deliver_end(rows: MemoryRows, ended: RunRecord, waiting: RunId, key: str) -> list[Nudge]:
     record = rows.runs.get(waiting)
     if record is None or record.cause.agent_id.tenant != ended.cause.agent_id.tenant:
         return []
@@ -134,7 +134,7 @@ def set_waits(rows: MemoryRows, record: RunRecord, waits: Iterable[Wait]) -> lis
         rows.waiters.setdefault(wait.target_run, {})[run_id] = None
         target = rows.runs.get(wait.target_run)
         if target is not None and target.status.is_terminal:
-            nudges += _tell_end(rows, target, run_id, wait.key)
+            nudges += _deliver_end(rows, target, run_id, wait.key)
             nudges += _give_again(record, wait.key)
     if record.waits:
         rows.waiting[run_id] = record

@@ -106,7 +106,7 @@ def _in_memory(clock: Clock) -> RunStore:
 def _fanout(store: RunStore, foreign: Foreign, on_nudge: Callable[[Nudge], None]) -> FanoutStrategy:
     if foreign.follow_graph is None:
         return StoreFanout(store.posts, on_nudge=on_nudge)
-    return PushAllFanout()  # who follows by another graph has no rows here
+    return PushAllFanout()  # followers of another graph have no rows here
 
 
 def _shards(worker: Worker) -> Callable[[], list[ShardId]]:

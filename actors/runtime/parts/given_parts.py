@@ -23,7 +23,7 @@ from actors.runtime.parts.journal import RESULT_KINDS, result_of
 from actors.runtime.parts.mirror import SchedulerMirror
 
 _ALL: Final = 100_000
-"""So many unhandled messages of one agent are read back at most."""
+"""Number of unhandled messages of one agent that are read back, at most."""
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ class GivenParts:
             await self.mirror.queued(record.row())
 
     async def executes(self, lease: Lease) -> None:
-        """Tell the scheduler who executes a run."""
+        """Notify the scheduler of the host that executes a run."""
         record = self.rows.runs.get(lease.run_id)
         if self.mirror is not None and record is not None:
             await self.mirror.executing(record.row(), lease.owner)

@@ -17,7 +17,7 @@ _log = logging.getLogger("callboard.parts")
 class SchedulerMirror:
     """Enqueues, leases and releases runs on a foreign scheduler as they go on here.
 
-    The store decides who executes what: a run that the scheduler would hand out later is taken
+    The store decides which host executes a run: a run that the scheduler would hand out later is taken
     from it when it begins here. What it refuses is logged, because the commit has happened.
     """
 

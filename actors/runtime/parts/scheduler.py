@@ -33,7 +33,7 @@ class _Run:
     lease: Lease | None = None
     not_before: datetime | None = None
     triggered: bool = False
-    """Something came while it ran: it must not stay suspended."""
+    """True if a wake-up came while it ran: it must not stay suspended."""
     is_asked_to_stop: bool = False
     has_started: bool = False
 

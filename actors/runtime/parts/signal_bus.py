@@ -87,7 +87,7 @@ class InMemorySignalBus:
                 return unpack(await future)
         except BaseException:
             if future.done() and not future.cancelled():
-                # It was given the signal but nobody will see it: the next one gets it first.
+                # It was given the signal but its caller is gone: the next one gets it first.
                 self._buffers.setdefault(slot, deque()).appendleft(future.result())
             raise
         finally:

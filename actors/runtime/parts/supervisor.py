@@ -30,7 +30,7 @@ from actors.runtime.parts.view_parts import LeaseOf, StoreView
 from actors.runtime.replay.summary import ANSWER_OF, result_of_row, row_of
 
 _TRIES: Final = 10
-"""So often a spawn is written behind an end of the log that moves."""
+"""Number of times that a spawn is written after an end of the log that moves."""
 
 
 class SupervisorView(StoreView):
@@ -144,7 +144,7 @@ class SupervisorView(StoreView):
         above = await row_of(self._store, parent)
         if agent.tenant != above.agent_id.tenant:
             raise OtherTenantError(f"agent {agent}", above.agent_id.tenant)
-        # Counted after the row was read: who spawns between the two moves the end of the log.
+        # Counted after the row was read: a spawn between the two moves the end of the log.
         number = len(await self._store.lists.children(parent))
         if boot is None:
             while await self._store.reads.run(run_id_of_child(parent, f"sup.{number}")) is not None:

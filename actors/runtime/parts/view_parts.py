@@ -23,7 +23,7 @@ from actors.kernel.runtime.scheduler import Lease, ShardLease
 from actors.kernel.store.store import RunStore
 
 LeaseOf: TypeAlias = "Callable[[AgentId], ShardLease | None]"
-"""Which shard lease this host holds for an agent; None when the agent's shard is another's."""
+"""Function: the shard lease that this host holds for an agent; None if another host owns the shard."""
 
 
 class StoreView:

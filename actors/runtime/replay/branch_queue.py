@@ -53,7 +53,7 @@ class BranchQueue:
         self._takers.append(branch)
 
     def next_hit(self, durable: int) -> Branch | None:
-        """Remove and return who goes on with the first entry, if the log is durable up to that.
+        """Remove and return the branch that continues with the first entry, if the log is durable up to it.
 
         An input counts at once: see `BranchScheduler.queue_resume`. Afterwards the first branch in `hits`
         does want to go on.
@@ -74,7 +74,7 @@ class BranchQueue:
         return misses
 
     def next_takers(self) -> list[Branch]:
-        """Remove and return who consumes something: all that do it together, or else one."""
+        """Remove and return branches that consume something: all that do so together, or else one."""
         together = [branch for branch in self._takers_together if branch.state is BranchState.TAKE]
         self._takers_together.clear()
         while self._takers and not together:

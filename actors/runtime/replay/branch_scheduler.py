@@ -178,7 +178,7 @@ class BranchScheduler:
     ) -> None:
         """Return after `on_taken` was called: when no recorded entry waits for its branch.
 
-        So what is consumed is consumed by a branch that goes on with it: nobody recorded earlier can
+        So the branch that consumes it also continues with it: no branch recorded earlier can
         win against it and close it. The branch works before and after. With `together` nobody else
         could want the same: all such branches take in one go, and what they record is one flush.
         """
@@ -250,7 +250,7 @@ class BranchScheduler:
     def _resume_next(self) -> None:
         """Let a ready branch continue after a change from outside."""
         while self.live.running == 0 and self._quiet():
-            pass  # a branch that had not begun has ended: nobody runs yet
+            pass  # a branch that had not begun has ended: no branch runs yet
 
     def _quiet(self) -> bool:
         """Do the first thing that applies; see docs/replay.md, "Order". False when no branch goes on."""
@@ -287,7 +287,7 @@ class BranchScheduler:
         try:
             branch.value = await coro
         except BaseException as exc:  # noqa: BLE001 - kept as the branch's outcome, raised by its group
-            # A traceback that nobody will see would keep the execution in memory: see `detach`.
+            # A traceback that is never shown would keep the execution in memory: see `detach`.
             branch.error = exc.with_traceback(None) if branch.closed else exc
         finally:
             if branch.closed:

@@ -79,7 +79,7 @@ class Branch:
         self.has_input = False
         """The entry that it goes on with, if it waits for that."""
         self.group: Group | None = None
-        """Whose child it is; None: the root, or on its own."""
+        """Group whose child it is; None: the root, or a branch of its own."""
         self.groups: list[Group] = []
         """The groups that the branch has opened, the innermost last."""
         self.begun: dict[str, str] = {}
@@ -148,10 +148,10 @@ class Group:
         self.parent = parent
         self.children: list[Branch] = []
         self.is_awaited = False
-        """Whether it is this group that its parent waits for."""
+        """True if its parent waits for this group."""
         self._open_count = 0
         self._ended_upto = 0
-        """All children before this one have ended."""
+        """Number of the first children that have all ended."""
         self._failures: deque[Branch] = deque()
         """In the order in which they ended."""
 

@@ -109,7 +109,7 @@ def recorded_error(payload: dict[str, JsonValue]) -> Exception:
 
 
 def raise_if_refused(seq: int, payload: dict[str, JsonValue]) -> None:
-    """Return if the entry is no refusal.
+    """Check that the entry is no refusal.
 
     Raises:
         Exception: What was recorded, rebuilt; it may be the error that ends an attempt.

@@ -19,7 +19,7 @@ from actors.kernel.runtime.scheduler import DEFAULT_RETRY, RetryPolicy
 
 BEGINS: Final = EXECUTES | {K.TIMER_SET, K.ASK_SENT}
 COUNTED: Final = frozenset({K.MSG_SENT, K.ASK_SENT, K.CHILD_SPAWNED})
-"""What is sent and spawned at a position has a number there, so that another one has another id."""
+"""Entries that are numbered at their position, so that each message and child has an id of its own."""
 
 ENDS_OF: Final[dict[str, tuple[str, ...]]] = {
     K.EFFECT_INTENT: (K.EFFECT_RESULT, K.LLM_CALL),
@@ -29,16 +29,16 @@ ENDS_OF: Final[dict[str, tuple[str, ...]]] = {
 }
 
 SUPERVISOR: Final = "sup."
-"""How positions of children begin that were spawned for a run from outside its code."""
+"""Prefix of positions of children that were spawned for a run from outside its code."""
 
 PATCH: Final = "patch:"
-"""How positions of `patched` begin, behind the generation."""
+"""Prefix of positions of `patched`, after the generation."""
 
 PAID: Final = "~"
-"""Stands in positions of what a call does beside itself, behind the call's own: replay need not meet them."""
+"""Separator in positions of paid calls that belong to a call (`P~0`): replay does not need to reach them."""
 
 NO_PROGRESS: Final = EXECUTES | {K.RUN_RESUMED, K.RUN_SUSPENDED}
-"""What a host that dies over and over in the same effect leaves behind."""
+"""Entries that a host leaves which dies over and over in the same effect."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Place:
     abandoned: RunLogEntry | None = None
     resolved: RunLogEntry | None = None
     sent_count: int = 0
-    """How many messages and children this position has made."""
+    """Number of messages and children that this position has made."""
     ends_void: bool = False
     """The recorded result ended an attempt: the effect executes anew."""
 
@@ -71,17 +71,17 @@ class History:
         attempt: The attempt that replays now, 1 for the first of this generation.
         recoveries: How often the run was found RUNNING by a new owner, in this generation.
         deaths: How often in a row the run was found RUNNING by a new owner, without an entry between.
-        progress_seq: The last entry of those that a host which dies over and over would not leave.
+        progress_seq: The last entry that shows progress: one of a kind outside `NO_PROGRESS`.
         pool_keys: State keys that pool entries set, with the seq of the last one.
         strict_left: Positions with strict entries that the code has not asked for yet.
         children: Runs spawned in this generation, in order, with their agents.
-        joined: How runs ended that were joined in this generation, by id, by the log.
+        joined: Recorded ends of the runs that were joined in this generation, by id.
         failures: When the attempts of this generation failed, but for those that took the run's messages
             apart: they count for none of them.
         refused: How often a question was refused, by its idempotency key, in this generation and before.
         version: Of the agent that began this generation; None: it has none.
-        mode: In which its agent executes it, as the generation's first entry says; None: its agent has none.
-        retry: That agent's policy, where who started the run gave none.
+        mode: Its agent's mode, from the generation's first entry; None: the agent has none.
+        retry: That agent's policy, if the call that started the run gave none.
         parent_agent: The agent that spawned the run, as far as the generation's first entry says.
     """
 
@@ -205,7 +205,7 @@ class History:
     def _find_strict(self) -> None:
         for position, place in self.places.items():
             if PATCH in position or PAID in position:
-                continue  # who asks no more whether a patch applies takes its path in any case
+                continue  # code without the call `patched` takes its path in any case
             entry = place.end or place.begin
             if entry is None or place.ends_void:
                 continue
@@ -266,7 +266,7 @@ class History:
 
 
 def policy_of(run: RunRow, entries: Iterable[RunLogEntry]) -> RetryPolicy:
-    """Return how a run's failures are retried: as who started it said, else its agent, else the default."""
+    """Return a run's retry policy: that of the call that started it, else its agent's, else the default."""
     policy = None
     for entry in entries:
         if entry.kind in (K.RUN_STARTED, K.RUN_CONTINUED):

@@ -18,12 +18,12 @@ class LiveBranches:
 
     Args:
         groups: Notified of branches that end before they began.
-        on_move: Called when anybody goes on.
+        on_move: Called when any branch continues.
 
     Attributes:
         running: How many run agent code, but for those that await something the runtime does not know.
         working: How many execute, record or flush: the run cannot be suspended now.
-        moves: Grows whenever anybody goes on.
+        moves: Grows whenever any branch continues.
         unwinding: The signal that ends all branches; None: the run goes on.
     """
 

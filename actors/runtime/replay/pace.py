@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 MOVES: Final = 100
-"""So many go on between two looks of the event loop at everything else."""
+"""Number of branches that continue between two passes of the event loop."""
 
 
 class Pace:

@@ -21,7 +21,7 @@ ANSWER_OF: Final[dict[RunStatus, AnswerStatus]] = {
     RunStatus.FAILED: "failed",
     RunStatus.CANCELLED: "cancelled",
 }
-"""What the end of a run answers to those who wait for it."""
+"""Statuses of the answer that the end of a run gives to waiting runs."""
 
 _MILESTONES: Final = ("run.", "effect.", "tool.", "llm.", "child.", "ask.", "orphans.")
 _LOOK_BACK: Final = 100

@@ -29,10 +29,10 @@ from actors.runtime.schedules.cron import next_tick, zone_of
 _log = logging.getLogger("callboard.schedules")
 
 PAGE: Final = 500
-"""So many schedules are read with one statement."""
+"""Number of schedules that are read with one statement."""
 
 _TRIES: Final = 20
-"""How often a change is tried again that others were faster than."""
+"""Number of times that a change is tried again after a concurrent change."""
 
 
 class Schedules:

@@ -24,10 +24,10 @@ from actors.runtime.worker.worker import Worker
 _log = logging.getLogger("callboard.schedules")
 
 POLL_S: Final = 5.0
-"""How often the store is polled for schedules that no nudge announced."""
+"""Seconds between polls of the store for schedules that no hint announced."""
 
 PAGE: Final = 500
-"""So many schedules are read, and fired in one commit, at most."""
+"""Number of schedules that are read, and fired in one commit, at most."""
 
 REFUSED_PAUSE_S: Final = 0.2
 """Pause after a firing that moved nothing: the shard is another host's, or another host was faster."""
@@ -36,7 +36,7 @@ AWAY_PAUSE_S: Final = 1.0
 """Pause after the store could not do something."""
 
 KEEP_DONE_S: Final = 8 * 86_400.0
-"""So long a schedule that fired its last tick is still known, as ids of messages are."""
+"""Seconds that a schedule is known after its last tick, as ids of messages are."""
 
 FORGET_EVERY_S: Final = 600.0
 

@@ -23,9 +23,9 @@ from actors.kernel.storage.errors import OpenRunsError
 from actors.kernel.store.store import RunStore
 
 NAMED: Final = 10
-"""So many open runs a refusal names."""
+"""Number of open runs that a refusal names."""
 AT_ONCE: Final = 100
-"""So many open runs are cancelled at once."""
+"""Number of open runs that are cancelled at once."""
 AGAIN_S: Final = 0.1
 """The pause before runs that were cancelled are polled again."""
 EDGE_DAYS: Final = 7
@@ -174,7 +174,7 @@ class Erasing:
                     await self.cancel(run_id)
                     self._cancelled[run_id] = None
                 if not is_session:
-                    await self._withdraw_mail(agent)
+                    await self._withdraw_messages(agent)
             if asyncio.get_running_loop().time() > end:
                 problem = f"they were cancelled and are still open after {self.wait_s:g} s"
                 raise _refusal(what, found, f"{problem}: does a host serve them? Erase again")
@@ -183,7 +183,7 @@ class Erasing:
             if is_session:
                 found = [one for one in found if one[0] in first]
 
-    async def _withdraw_mail(self, agent: AgentId) -> None:
+    async def _withdraw_messages(self, agent: AgentId) -> None:
         """Remove waiting messages, which would begin runs when the open ones have ended."""
         gone = await self.store.retention.forget_agent(agent, cancel=True, limit=ERASE_BATCH)
         rows = {"messages": gone.messages, "state": gone.state, "follows": gone.follows}

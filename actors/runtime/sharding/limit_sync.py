@@ -18,7 +18,7 @@ from actors.runtime.worker.dispatcher import Dispatcher
 _log = logging.getLogger("callboard.sharding")
 
 READ_S: Final = 5.0
-"""How often limits are polled that no nudge announced."""
+"""Seconds between polls of limits that no hint announced."""
 PAUSE_S: Final = 0.005
 """Pause after each exchange: what comes meanwhile goes with the next."""
 AGAIN_S: Final = 1.0
@@ -32,7 +32,7 @@ class Limiting:
     Args:
         store: The limits of the deployment.
         owner: Who claims.
-        dispatcher: Its admission is supplied; starts who waited and is back in the ready queue.
+        dispatcher: Its admission is supplied; starts runs that waited and are back in the ready queue.
         notifications: Hints of changes, and of slots that are free or wanted elsewhere.
     """
 
@@ -48,7 +48,7 @@ class Limiting:
         self._changed = asyncio.Event()
         self._read_at = 0.0
         self._reads = self._read_last = 0
-        self._is_started = self._is_leaving = False
+        self._is_started = self._is_stopping = False
         self._asking = asyncio.Lock()
         self._admission.on_change = self._changed.set
         notifications.subscribe(self._follow, "limits", "places", "life")
@@ -87,7 +87,7 @@ class Limiting:
 
         Cut off, it could still be executed, behind `stop`: its slots would be held for a lease.
         """
-        self._is_leaving = True
+        self._is_stopping = True
         await until_free(self._asking, limit_s=LEAVE_LIMIT_S)
 
     async def stop(self) -> None:
@@ -120,14 +120,14 @@ class Limiting:
             self._read_at = 0.0
             raise
         if number < self._read_last:
-            return  # somebody asked later and was answered before
+            return  # a later request was answered before
         self._read_last = number
         self._admission.define(limits)
         self._on_admitted()
 
     async def _exchange(self) -> None:
         async with self._asking:
-            claims = () if self._is_leaving else self._admission.claims()
+            claims = () if self._is_stopping else self._admission.claims()
             if not claims:
                 return
             try:

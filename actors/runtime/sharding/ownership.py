@@ -24,11 +24,11 @@ from actors.runtime.worker.worker import Worker
 _log = logging.getLogger("callboard.sharding")
 
 SCAN_S: Final = 5.0
-"""How often the store is polled for timers, shards and messages that no nudge announced."""
+"""Seconds between polls of the store for timers, shards and messages that no hint announced."""
 
 LEAVE_LIMIT_S: Final = 1.0
 CLAIM_LIMIT_S: Final = 5.0
-"""How long a host that stops waits for the answer to a claim under way."""
+"""Seconds that a host that stops waits for the answer to a claim under way."""
 _CLAIM_LIMIT: Final = 10_000
 
 
@@ -61,7 +61,7 @@ class Ownership:
         self._rebalancer = Rebalancer(worker, self._release, drain_s=drain_s)
         self._claiming = asyncio.Lock()
         self._declared: Serves | None = None
-        self._is_leaving = False
+        self._is_stopping = False
         notifications.subscribe(self._follow, "shards", "life")
 
     async def start(self) -> None:
@@ -90,7 +90,7 @@ class Ownership:
 
         Cut off, it could still be executed, behind `stop`: the shards would have no owner for a lease.
         """
-        self._is_leaving = True
+        self._is_stopping = True
         await until_free(self._claiming, limit_s=limit_s)
 
     async def stop(self) -> None:
@@ -107,7 +107,7 @@ class Ownership:
         """Declare what is registered, take free shards, and read what is in them."""
         async with self._claiming:
             serves = self._registry.serves()
-            if self._is_leaving or not (serves.types or serves.agents):
+            if self._is_stopping or not (serves.types or serves.agents):
                 return
             serves = replace(serves, types=(*serves.types, *self._also_serves))
             if serves != self._declared:
@@ -118,7 +118,7 @@ class Ownership:
             )
             for lease in leases:
                 self._worker.adoption.grant(lease)
-            if self._is_leaving:
+            if self._is_stopping:
                 return
             await self._recovery.load()
         self._recovery.scan_in_background()

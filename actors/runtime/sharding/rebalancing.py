@@ -18,13 +18,13 @@ from actors.runtime.worker.worker import Worker
 _log = logging.getLogger("callboard.sharding")
 
 DRAIN_S: Final = 30.0
-"""How long executions may take to end or suspend before they are handed over."""
+"""Seconds that executions may take to end or suspend before they are handed over."""
 
 POLL_S: Final = 0.1
-"""How often a shard that is to be given back is looked at."""
+"""Seconds between checks of a shard that is to be released."""
 
 LEAVE_S: Final = UNWIND_LIMIT_S + 5.0
-"""How long executions may take until their eviction once they were asked to."""
+"""Seconds that executions may take until their eviction after it was requested."""
 
 
 class Rebalancer:
@@ -87,10 +87,10 @@ class Rebalancer:
         _log.info("shards were released", extra={"shards": [lease.shard for lease in leases]})
 
     async def _drain(self, leases: Sequence[ShardLease]) -> None:
-        """Give each back once nothing executes in it; after a time evict what executes."""
+        """Release each shard once nothing executes in it; after a time limit evict its executions."""
         try:
             left = await self._give_idle(leases, limit_s=self._drain_s)
-            leaving = [lease for lease in left if self._tell_to_leave(lease)]
+            leaving = [lease for lease in left if self._hand_over_runs(lease)]
             kept = [lease.shard for lease in left if lease not in leaving]
             if kept:
                 self._leaving.difference_update(kept)
@@ -117,8 +117,8 @@ class Rebalancer:
                 await asyncio.sleep(POLL_S)
         return left
 
-    def _tell_to_leave(self, lease: ShardLease) -> bool:
-        """Hand over what executes in a shard; False if that would leave an effect in doubt."""
+    def _hand_over_runs(self, lease: ShardLease) -> bool:
+        """Hand over the executions of a shard; return False if that would leave an effect in doubt."""
         executing = self._worker.executing_in(lease.shard)
         if any(execution.has_unrepeatable_effect for execution in executing):
             return False

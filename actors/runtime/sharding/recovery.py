@@ -52,7 +52,7 @@ class Recovery:
         self._intake, self._adoption = worker.intake, worker.adoption
         self._publish, self._tasks = notifications.publish, tasks
         self._arrival = self._before = self._last = -1
-        self._is_scanning_mail = self._is_scanning_cycles = False
+        self._is_scanning_messages = self._is_scanning_cycles = False
         self._may_have_cycles: set[ShardId] = set()
         self._incarnations = 0
         self._left: list[Callable[[], Awaitable[None]]] = []
@@ -82,9 +82,9 @@ class Recovery:
 
     def scan_in_background(self) -> None:
         """Look, beside what starts in new shards, for messages that wait there and for cycles."""
-        if not self._is_scanning_mail and self._worker.held.unscanned:
-            self._is_scanning_mail = True
-            self._tasks.start(self._scan_mail(), name="scan for messages")
+        if not self._is_scanning_messages and self._worker.held.unscanned:
+            self._is_scanning_messages = True
+            self._tasks.start(self._scan_messages(), name="scan for messages")
         if not self._is_scanning_cycles and self._may_have_cycles:
             self._is_scanning_cycles = True
             self._tasks.start(self._scan_old_cycles(), name="scan for wait cycles")
@@ -93,7 +93,7 @@ class Recovery:
         """Read what hints announced while there was no listener."""
         held = [lease.shard for lease in self._worker.held.loaded]
         await self._read_runs(held, is_new=False)
-        await self._read_mail(held, self._before)
+        await self._read_messages(held, self._before)
 
     async def scan(self, shards: Sequence[ShardId]) -> None:
         """Read of these shards what no hint may have announced: the backstop of the nudges.
@@ -111,11 +111,11 @@ class Recovery:
                 # Thousands of children of one parent may wait here for their place.
                 if nudge.kind != "run" or not self._adoption.knows(nudge.run_id):
                     self._publish(nudge)
-        if self._is_scanning_mail:
+        if self._is_scanning_messages:
             return
         if self._last < 0:
             self._before = self._last = self._arrival
-        await self._read_mail(shards, self._before)
+        await self._read_messages(shards, self._before)
         self._before, self._last = self._last, self._arrival
 
     def soon(self, read: Callable[[], Awaitable[None]], *, name: str) -> None:
@@ -217,12 +217,12 @@ class Recovery:
         finally:
             self._is_scanning_cycles = False
 
-    async def _scan_mail(self) -> None:
+    async def _scan_messages(self) -> None:
         try:
             while leases := self._worker.held.unscanned:
                 incarnation = self._incarnations
                 try:
-                    await self._read_mail([lease.shard for lease in leases])
+                    await self._read_messages([lease.shard for lease in leases])
                 except ActorsError as exc:
                     _log.warning("the scan for messages is retried", exc_info=exc)
                     await asyncio.sleep(READ_AGAIN_S)
@@ -230,9 +230,9 @@ class Recovery:
                     if incarnation == self._incarnations:
                         self._adoption.mail_scanned(leases)
         finally:
-            self._is_scanning_mail = False
+            self._is_scanning_messages = False
 
-    async def _read_mail(self, shards: Sequence[ShardId], after: int = -1) -> None:
+    async def _read_messages(self, shards: Sequence[ShardId], after: int = -1) -> None:
         """Notify the worker which agents have messages; the messages stay where they are.
 
         A page of several shards is sorted from a page of each: where much waits, shards are read one
@@ -248,7 +248,7 @@ class Recovery:
             after = page[-1][1]
             if len(shards) > 1:
                 half = len(shards) // 2
-                await self._read_mail(shards[:half], after)
+                await self._read_messages(shards[:half], after)
                 shards = shards[half:]
 
     async def _read_timers(self, shards: Sequence[ShardId]) -> None:

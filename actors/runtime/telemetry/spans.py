@@ -202,7 +202,7 @@ class ExecutionSpans:
         if before is not None:
             links.append(Link(context_of(self._place(before))))
             if was_running:
-                self._tell_lost(before)
+                self._record_lost(before)
         reason = facts.reason_of(self._loaded, was_running=was_running)
         return self._start_span(
             self._seq,
@@ -228,8 +228,8 @@ class ExecutionSpans:
             links=links,
         )
 
-    def _tell_lost(self, seq: int) -> None:
-        """Tell the execution that another host could not end: what it did stands in the log."""
+    def _record_lost(self, seq: int) -> None:
+        """Record the span of an execution whose host was lost, from its entries in the log."""
         entries = [entry for entry in self._loaded.entries if entry.seq > seq]
         span = self._start_span(seq, entries[0].ts, (), {"callboard.turn.end": "lost"})
         self._tracing.failed(span, "host_lost", "")

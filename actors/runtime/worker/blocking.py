@@ -19,7 +19,7 @@ _OURS: Final = frozenset({"actors", "broker", "compose", "persistence"})
 
 
 def blocker_in(frame: FrameType | None, worker: Worker) -> Blocker:
-    """Return who executes in this frame, the innermost of a thread that goes on meanwhile."""
+    """Return the execution of this frame, the innermost of a thread that runs meanwhile."""
     place, in_doubt = _place(frame), worker.in_doubt_elsewhere
     found = _who(frame)
     if found is None:

@@ -38,8 +38,8 @@ class Dispatcher:
     """Starts agents that have something to do, as far as the capacity goes and limits allow.
 
     Args:
-        env: Has the store, with signals that may wake a parked run, and who waits in memory.
-        mailboxes: Say who may start.
+        env: Has the store, with signals that may wake a parked run, and the runs that wait in memory.
+        mailboxes: Decide which agents may start.
         tasks: What is started runs here.
         capacity: How many agents execute at once, besides those whose run waits in memory.
         drive: Executes what is next for an agent, and calls `leave` behind it.
@@ -172,7 +172,7 @@ class Dispatcher:
     def _make_ready(self, mailbox: Mailbox) -> None:
         if not self._mailboxes.may_start(mailbox):
             mailbox.nudged = mailbox.nudged or mailbox.run_id is not None
-            return  # somebody looks at it when it may
+            return  # it is considered again when it may start
         mailbox.holding = Holding.READY
         mailbox.ready_at = asyncio.get_running_loop().time()
         self._ready.offer(mailbox, priority=mailbox.priority, tenant=mailbox.agent_id.tenant)

@@ -58,7 +58,7 @@ async def fork_run(store: RunStore, run_id: RunId, *, at_seq: int, copy: int) ->
 
 
 def refuse_open(entries: Sequence[RunLogEntry]) -> None:
-    """Return if a run can go on behind the last of these entries without doing something twice.
+    """Check that a run can go on behind the last of these entries without doing something twice.
 
     Raises:
         ContractError: It cannot; names the entry and one to fork at instead.

@@ -66,7 +66,7 @@ class HeldShards:
         self.read_since[shard] = self.readings
         for phase in (self.loading, self.unread):
             phase.add(shard)
-        self.lazy[shard] = None  # who has lazy rows is asked once it is read
+        self.lazy[shard] = None  # agents with lazy rows are looked up once it is read
 
     def holds(self, lease: ShardLease) -> bool:
         """Return True if this very lease is held: the shard was not lost, and claimed again, since."""

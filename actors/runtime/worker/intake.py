@@ -50,7 +50,7 @@ class Intake:
         self._state = state
         self._mailboxes, self._dispatcher = state.mailboxes, state.dispatcher
         self._executing, self._store = state.executing, env.store
-        self.loader = MailboxLoader(env.store, state.tasks, self._on_mail_read)
+        self.loader = MailboxLoader(env.store, state.tasks, self._on_messages_read)
         self.env = replace(
             env,
             mail_of=self.mail_of,
@@ -72,7 +72,7 @@ class Intake:
         elif nudge.kind == "signal" and nudge.agent_id is not None and nudge.run_id is not None:
             self.signalled(nudge.run_id, nudge.agent_id)
         elif nudge.kind == "cancel" and nudge.run_id is not None:
-            # Should it start before anybody has read that, its row is read first.
+            # If it starts before that row was read, the row is read first.
             self._state.fresh.pop(nudge.run_id, None)
 
     def offer(
@@ -99,7 +99,7 @@ class Intake:
         if mailbox.holding is Holding.NOTHING and priority is not None:
             mailbox.priority = priority
         if arrived.run_id is None:
-            self._notify_of_mail(mailbox)
+            self._notify_of_messages(mailbox)
         self._dispatcher.consider(mailbox)
 
     def routed(self, arrived: Sequence[Arrived]) -> None:
@@ -138,14 +138,14 @@ class Intake:
         mailbox = self._mailboxes.of(agent_id)
         if mailbox is not None and (arrival is None or not mailbox.knows(arrival)):
             mailbox.note_mail()
-            self._on_mail_read(mailbox)
+            self._on_messages_read(mailbox)
             self._dispatcher.consider(mailbox)
 
-    def _on_mail_read(self, mailbox: Mailbox) -> None:
+    def _on_messages_read(self, mailbox: Mailbox) -> None:
         if self._mailboxes.is_known(mailbox):
-            self._notify_of_mail(mailbox)
+            self._notify_of_messages(mailbox)
 
-    def _notify_of_mail(self, mailbox: Mailbox) -> None:
+    def _notify_of_messages(self, mailbox: Mailbox) -> None:
         """Notify the run that holds the agent of a plain message."""
         if mailbox.run_id is None:
             return
@@ -264,7 +264,7 @@ class Intake:
             )
         )
         if not isinstance(outcome, Committed):
-            # It has ended, or goes on, or is somebody else's now: who changed it sees its cancel flag.
+            # It has ended, continues, or has another owner: the host that changed it sees its cancel flag.
             _log.debug(
                 "a cancel met a change of the run", extra={"run": run.run_id, "why": str(outcome)}
             )

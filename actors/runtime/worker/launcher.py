@@ -44,7 +44,7 @@ class Launcher:
         """
         if mailbox.holding is Holding.EXECUTING:
             return None
-        mailbox.holding = Holding.EXECUTING  # from here on nobody else starts it
+        mailbox.holding = Holding.EXECUTING  # from here on no other task starts it
         if mailbox.run_id is not None:
             broke_off = mailbox.taken is not None
             return await self._resume(mailbox, mailbox.run_id, broke_off=broke_off)
@@ -158,7 +158,7 @@ class Launcher:
             return  # as in `resume`
         mailbox.free()
         mailbox.spill()
-        mailbox.holding = Holding.EXECUTING  # nobody starts it before all is there
+        mailbox.holding = Holding.EXECUTING  # no task starts it before all is there
         for loaded in found:
             self._adoption.adopt(loaded.row, loaded.messages, reading=reading)
         mailbox.holding = Holding.NOTHING

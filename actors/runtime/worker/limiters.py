@@ -11,11 +11,11 @@ from actors.runtime.worker.ready_queue import ReadyQueue
 POLL_S: Final = 0.5
 """Pause before slots are asked for again that there were not: a nudge says so earlier."""
 LINGER_S: Final = 0.25
-"""So long a slot is kept that this host does not need, unless others want it."""
+"""Seconds that an unneeded slot is kept, unless other hosts want it."""
 SHARE_S: Final = 0.1
-"""So often a host whose slots others want asks what its share is."""
+"""Seconds between requests for its share by a host whose slots others want."""
 REFRESH_S: Final = 5.0
-"""So often a host that has slots says so, and hears what a nudge that was lost would have said."""
+"""Seconds between reports of a host that has slots; the answer replaces hints that were lost."""
 SHORTEST_WAIT_S: Final = 0.02
 LONGEST_WAIT_S: Final = 1.0
 """Bounds of the pause before starts are asked for again: high rates come in blocks."""
@@ -86,7 +86,7 @@ class Slots(Generic[E]):
         self.held = 0
         """As the store has it; after an answer that was lost, as many as it may have."""
         self._usable = 0
-        """How many of them may be used: fewer than are held while some are being released."""
+        """Number of them that may be used: fewer than are held while some are being released."""
         self._share = 0
         self._contended = False
         self._asked = 0
@@ -128,7 +128,7 @@ class Slots(Generic[E]):
         elif self._demand < self._usable:
             found.append(now if self._contended else self._spare_since + LINGER_S)
         elif self._demand < self._asked:
-            found.append(self._asked_at + LINGER_S)  # nobody waits any more: others may hope again
+            found.append(self._asked_at + LINGER_S)  # no run waits: others may be admitted
         if self.held:
             found.append(self._asked_at + (SHARE_S if self._contended else REFRESH_S))
         return min(found, default=None)

@@ -21,10 +21,10 @@ from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime.loop.timers import HORIZON_S, LEAD_S
 
 MAILBOX_LIMIT: Final = 200
-"""How many waiting messages of one agent are in memory."""
+"""Number of waiting messages of one agent that are in memory."""
 
 WORKER_LIMIT: Final = 50_000
-"""How many waiting messages of all agents are in memory; what an agent starts with comes on top."""
+"""Number of waiting messages of all agents that are in memory; what an agent starts with comes on top."""
 
 
 class Holding(Enum):
@@ -85,17 +85,17 @@ class Mailbox:
     ready_at: float = 0.0
     """When it could go on, by the loop's clock; for a meter."""
     wants_mail: bool = False
-    """Whether plain messages wake the waiting run."""
+    """True if plain messages wake the waiting run."""
     presumed: bool = False
     """A hint named the run: that it holds the agent, and what it waits for, its row has to say."""
     nudged: bool = False
-    """Something came while the run could not be woken: wake it when it can."""
+    """True if a hint came while the run could not be woken: wake it when possible."""
     recovering: bool = False
     """The run was found RUNNING: another host died while executing it."""
     queue: list[tuple[int, Arrived]] | None = None
     """Messages by arrival; one with a `run_id` is the boot message of a queued run."""
     plain: int = 0
-    """How many of them are plain messages."""
+    """Number of them that are plain messages."""
     missed: bool = False
     """Messages wait in the store that are not here."""
     is_reading: bool = False

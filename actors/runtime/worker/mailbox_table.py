@@ -141,7 +141,7 @@ class MailboxTable:
     def ask_anew(self, agent_id: AgentId) -> None:
         """Read the agent's runs again: rows read before may lack what an evicted execution wrote.
 
-        While the shard is read, who is taken for the holder of the agent may be from such a row.
+        While the shard is read, the assumed holder of the agent may be from such a row.
         """
         mailbox = self.of(agent_id)
         if mailbox is None:
@@ -256,7 +256,7 @@ class MailboxTable:
             anew.queue, anew.priority, mailbox.queue = mailbox.queue, mailbox.priority, None
 
     def invalidate(self, executing: Collection[AgentId]) -> None:
-        """The store may be behind what is known here: keep nothing but who executes these agents."""
+        """Keep only the executions of these agents: the store may be behind the state in memory."""
         self._asleep.clear()
         for agent_id, mailbox in list(self._by_agent.items()):
             if agent_id in executing:

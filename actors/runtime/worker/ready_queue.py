@@ -23,9 +23,9 @@ class ReadyQueue(Generic[T]):
         """The next one comes first; the items of each by priority."""
         self._lane_of: dict[T, tuple[str, int]] = {}
         self.weights: dict[str, int] = {}
-        """How many items a tenant takes in each round, where that is not one."""
+        """Number of items that a tenant takes in each round, if it is not one."""
         self._taken = 0
-        """How many of those the current tenant has had."""
+        """Number of those that the current tenant has had."""
         self._current: str | None = None
 
     def __len__(self) -> int:

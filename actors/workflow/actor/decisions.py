@@ -42,9 +42,9 @@ class Decision:
 
 
 NEXT: Final = Decision()
-"""What the branch's node answers, or the join."""
+"""Decision without an effect: the branch's node, or the join, says what is next."""
 MOST_NODES: Final = 32
-"""So many nodes are called for one entry of the log, at most."""
+"""Number of nodes that are called for one entry of the log, at most."""
 
 
 class Decisions:

@@ -154,7 +154,7 @@ class GraphRun:
             await self._ctx.continue_as_new(kept)
 
     async def _attempt(self, seen: RunState, opened: OpenStep) -> Decision:
-        """Make one attempt of an effect; return what is decided behind it."""
+        """Make one attempt of an effect; return the decision that records its outcome."""
         if opened.due is not None:
             await self._ctx.sleep_until(datetime.fromisoformat(opened.due))
             return Decision(lambda now, at: attempts.retried(now, opened, at=at))
@@ -172,9 +172,9 @@ class GraphRun:
         )
 
     async def _executed(self, shown: RunState, opened: OpenStep) -> tuple[str, EffectOutcome]:
-        """Return the position of an effect that a handler executes, once, and its outcome.
+        """Execute an effect by its handler, once; return its position and outcome.
 
-        What an operator lets fail has failed, and so has a handler that wants the process to exit.
+        The outcome is a failure if an operator decided so, and if the handler raises SystemExit.
         """
 
         async def execute() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from actors.runtime.runtime import Runtime
 from actors.workflow.actor.step_entry import Folded
 
 _REACH: Final = 1024
-"""So many entries back the start of a generation is looked for first; then eight times as many."""
+"""Entries before the end that are searched first for a generation's start; then eight times as many."""
 
 
 class LedgerPlace(NamedTuple):

@@ -13,9 +13,9 @@ from actors.kernel.store.lists import ListStore, RunFilter
 from actors.workflow.actor.flow_address import flow_and_id
 
 PAGE: Final = 500
-"""So many rows are read at once for the runs of one flow."""
+"""Number of rows that are read at once for the runs of one flow."""
 MOST_READ: Final = 5_000
-"""So many rows are read for a page of them, at most."""
+"""Number of rows that are read for a page of them, at most."""
 
 
 class FlowRunPage(NamedTuple):

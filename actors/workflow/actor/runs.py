@@ -39,7 +39,7 @@ from actors.workflow.machine.waits import mismatch
 
 _START: Final = "start"
 _SENDER: Final = "submit:flows"
-"""One for all processes, so that an id is one run wherever it is started."""
+"""Sender of runs that any process starts, so that an id is one run wherever it is started."""
 
 
 class FlowRuns:

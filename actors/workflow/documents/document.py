@@ -89,14 +89,14 @@ class FlowNode(_NodeData):
 
 
 class Case(_DocumentPart):
-    """A way out of a switch."""
+    """A case of a switch: a condition, and the node that follows if it is true."""
 
     when: str
     next: NodeName
 
 
 class SwitchNode(_NodeData):
-    """The first case whose expression is true."""
+    """A node that continues at the first case whose expression is true, else at `else`."""
 
     kind: ClassVar[str] = "switch"
     switch: Annotated[list[Case], Field(min_length=1)]

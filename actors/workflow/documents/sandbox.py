@@ -17,7 +17,7 @@ from typing import Any, Final
 from actors.errors import ActorsError, Facts
 
 _WAIT_S: Final = 30.0
-"""How long an evaluation waits for a worker that is free."""
+"""Seconds that an evaluation waits for a free worker."""
 
 
 @dataclass(frozen=True, slots=True)

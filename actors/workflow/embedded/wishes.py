@@ -1,4 +1,4 @@
-"""Wishes for runs: to pause, to go on, to cancel. Who drives a run grants them between two steps."""
+"""Requests to pause, continue or cancel a run. The thread that drives it applies them between steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A wish for a run."""
+    """A request to pause, continue or cancel a run."""
 
     kind: Literal["pause", "unpause", "cancel"]
     reason: str | None = None
@@ -18,7 +18,7 @@ class Wish:
 
 
 class Wishes:
-    """Wishes that were not granted yet, by run. Those of this process: others wait for the run's lock."""
+    """Requests of this process that were not applied yet, by run. Other processes wait for the run's lock."""
 
     def __init__(self) -> None:
         self._open: defaultdict[str, list[Wish]] = defaultdict(list)

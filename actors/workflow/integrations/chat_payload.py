@@ -25,7 +25,7 @@ _LOGINS: Final = frozenset(
 
 
 def check_no_login(payload: Mapping[str, Any]) -> None:
-    """Return if a payload holds no key of a provider: the ledger would keep it.
+    """Check that a payload holds no key of a provider: the ledger would keep it.
 
     Raises:
         GraphError: It does; the error names the field, not its value.

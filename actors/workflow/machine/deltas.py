@@ -32,7 +32,7 @@ from actors.workflow.machine.variables import (
 
 TRACES: Final = "node_traces"
 TRACES_PER_NODE: Final = 5
-"""All of them are in each checkpoint; the ledger has every attempt."""
+"""Number of attempts of a node that each checkpoint keeps; the ledger has every attempt."""
 TRACE_BYTES: Final = 4096
 TRACE_DEPTH: Final = 32
 

@@ -33,7 +33,7 @@ from actors.workflow.machine.variables import (
 _OWN: Final = ([RUNTIME, SEQ], [RUNTIME, RECORDS], [RUNTIME, BRANCH])
 MOST_BRANCHES: Final = 1000
 DEEPEST_FORK: Final = 4
-"""How many forks may be within each other."""
+"""Depth to which forks may be nested."""
 
 
 def planned(
@@ -166,7 +166,7 @@ def _trial(state: RunState, opened: OpenStep) -> None:
 
 
 def started(state: RunState, opened: OpenStep) -> StepRecord:
-    """Return the record that an attempt begins."""
+    """Return the record, with status STARTED, of the start of an attempt."""
     delta = opened.changed | {"open": opened.seq, "next": opened.next_node}
     return attempt_of(state, opened, StepStatus.STARTED, at=None, delta=delta)
 

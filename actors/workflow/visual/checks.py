@@ -109,7 +109,7 @@ def controlled_in(drawing: Drawing) -> set[str]:
 
 
 def _check_circles(drawing: Drawing, findings: DrawingFindings) -> None:
-    """Note nodes that are computed of themselves."""
+    """Report nodes whose value depends on itself."""
     controlled = controlled_in(drawing)
     reads: dict[str, set[str]] = {
         name: set() for name, node in drawing.nodes.items() if not is_step(node, controlled)

@@ -18,7 +18,7 @@ WHERE: Final = (
     ("CALLBOARD_NATS_URL", "nats"),
     ("CALLBOARD_REDIS_URL", "redis"),
 )
-"""Which variable names the server of which sub-folder."""
+"""Variable that names the server, by sub-folder."""
 
 
 async def env(*, data: Path | None = None, json: Flag = False, debug: DebugFlag = False) -> int:

@@ -87,7 +87,7 @@ def _agent_of(tenant: str, text: str) -> AgentId:
 
 
 def _ask(tenant: str, agent: AgentId | None, session: str | None, about: str | None) -> None:
-    """Return if a person agrees.
+    """Ask a person at the terminal to confirm.
 
     Raises:
         ContractError: There is no terminal to ask at, or the user does not agree.

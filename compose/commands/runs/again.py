@@ -123,7 +123,7 @@ async def redrive(*runs: str, every: AllFlag = False, target: Target = HERE) -> 
 
 
 async def _again(runtime: Runtime, run: RunId) -> RunId | AlreadyRedrivenError:
-    """Return the run's new one, or why it has none: the others are redriven all the same."""
+    """Redrive a run; return the new run's id, or the refusal: the command continues with the others."""
     try:
         return await runtime.redrive_run(run)
     except AlreadyRedrivenError as exc:

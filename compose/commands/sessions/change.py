@@ -79,7 +79,7 @@ async def delete(
 
 
 def _ask(session: str) -> None:
-    """Return if a person agrees.
+    """Ask a person at the terminal to confirm.
 
     Raises:
         ContractError: There is no terminal to ask at, or the user does not agree.

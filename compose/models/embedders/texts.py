@@ -13,7 +13,7 @@ _WHAT: Final = "a text to embed"
 
 
 def check_embeddable(texts: Sequence[str], *, limit_bytes: int) -> None:
-    """Return if each of these is text that can be embedded.
+    """Check that each of these is text that can be embedded.
 
     Raises:
         InvalidTextError: One has more bytes than the limit in UTF-8, or NUL or half a surrogate pair.

@@ -61,13 +61,13 @@ async def give_answers(
 
 
 async def _check_covered(call: WebCall, given: AguiInput, tree: RunTree) -> None:
-    """Return if the input answers all open interrupts: the protocol wants them together."""
+    """Check that the input answers all open interrupts: the protocol wants them together."""
     open_ = await open_interrupts(call.runtime, tree.run_ids)
     refuse_open(open_ - {one.interrupt_id for one in given.resume})
 
 
 def refuse_open(interrupts: set[str]) -> None:
-    """Return if there are none of these interrupts.
+    """Check that there are none of these interrupts.
 
     Raises:
         AnswerError: There are.

@@ -29,7 +29,7 @@ from actors.sessions.message import UserMessage
 from compose.web.problems import HttpProblem, ProblemError
 
 MAX_TOOLS: Final = 128
-"""So many tools a client may bring: models take no more."""
+"""Number of tools that a client may bring: models take no more."""
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 """Names that providers of models take."""
 

@@ -14,9 +14,9 @@ from compose.web.resources.readers import feed_of_run
 from compose.web.resources.runs import OPEN
 
 MAX_OPEN: Final = 100
-"""So many open runs of a session are read."""
+"""Number of open runs of a session that are read."""
 MAX_ENDED: Final = 10
-"""So many others, the newest ones, for an answer that was given before."""
+"""Number of ended runs, the newest ones, that are read for an answer that was given before."""
 
 
 async def open_runs_of(call: WebCall, found: FoundSession) -> list[RunRow]:

@@ -30,7 +30,7 @@ from actors.sessions.events import SessionEvent
 
 CUSTOM: Final = "callboard."
 """Names of events that the protocol has no type for begin so; the type of the session's event follows."""
-_TOLD_AS_THEY_ARE: Final = frozenset(
+_UNCHANGED: Final = frozenset(
     {
         "run_queued",
         "run_waiting",
@@ -127,7 +127,7 @@ class RunEvents:
             case "approval_decided":
                 self.interrupts.pop(said["approval_id"], None)
                 self.decided[said["approval_id"]] = said["status"]
-        if event.type in _TOLD_AS_THEY_ARE:
+        if event.type in _UNCHANGED:
             yield CustomEvent(name=f"{CUSTOM}{event.type}", value=said)
 
     def reopened(self) -> Iterator[BaseEvent]:

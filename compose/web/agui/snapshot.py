@@ -21,7 +21,7 @@ from actors.kernel.agent.transcript import Turn
 from actors.kernel.json import canonical_json
 
 MOST: Final = 1_000
-"""So many messages are shown, the last ones."""
+"""Number of messages that are shown, the last ones."""
 _USER: Final = TypeAdapter(UserInput)
 _MEDIA: Final = {"image": "image", "audio": "audio", "video": "video", "file": "document"}
 

@@ -12,7 +12,7 @@ from actors.sessions.events import SessionEvent
 from actors.sessions.feed import Ahead
 
 MAX_FOLLOWED: Final = 32
-"""So many runs below are read at once. Of others only starts and ends are sent."""
+"""Number of runs below that are read at once. Of others only starts and ends are sent."""
 _log = logging.getLogger("callboard.web")
 
 

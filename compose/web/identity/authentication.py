@@ -19,9 +19,9 @@ from compose.web.principal import SCOPES, Principal
 from compose.web.problems import ProblemError
 
 FRESH_S: Final = 2.0
-"""So long a process goes by what it read of a token: a revoked one works so long at most."""
+"""Seconds that a process uses a token after reading it: a revoked token works that long at most."""
 MOST_KNOWN: Final = 4_096
-"""So many tokens a process remembers meanwhile."""
+"""Number of tokens that a process remembers meanwhile."""
 
 Recognize: TypeAlias = Callable[[str], Awaitable[Principal]]
 """Returns the principal whom a bearer token names, or raises `ProblemError`."""

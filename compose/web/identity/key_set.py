@@ -22,7 +22,7 @@ from compose.web.problems import HttpProblem, ProblemError
 _log = logging.getLogger("callboard.web")
 
 REFRESH_S: Final = 300.0
-"""So long keys are used before they are read again."""
+"""Seconds that keys are used before they are read again."""
 RETRY_S: Final = 10.0
 """Between two attempts to read them: also of tokens that name a key which is not known."""
 TIMEOUT_S: Final = 5.0

@@ -12,7 +12,7 @@ from actors.kernel.runtime.ids import AgentId
 from actors.kernel.store.store import RunStore
 
 MOST: Final = 500
-"""So many nodes of other branches are read."""
+"""Number of nodes of other branches that are read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from compose.web.resources.runs import OPEN
 from compose.web.resources.sessions import MOST_QUEUED
 
 WINDOW: Final = 40
-"""So many nodes of the path a page has."""
+"""Number of nodes of the path on a page."""
 WINDOW_CHARACTERS: Final = 64 * 1024
 """Of what was said on a page; more only if one node has more."""
 MOST_CARDS: Final = 300

@@ -14,7 +14,7 @@ from actors.sessions.translation import RunTranslator
 from compose.web.pages.cards import RunCards
 
 MOST_FOLDS: Final = 64
-"""So many open runs are kept, the last ones that were read."""
+"""Number of open runs that are kept, the last ones that were read."""
 MOST_CARDS: Final = 2_000
 """A run with more cards is read from its start each time."""
 

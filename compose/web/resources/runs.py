@@ -190,7 +190,7 @@ async def run_of(call: WebCall, found: FoundSession) -> RunRow:
 
 
 def check_mode(call: WebCall, found: FoundSession, mode: str) -> None:
-    """Return if the session's app has this mode, or nothing is known here of its modes.
+    """Check that the session's app has this mode, or nothing is known here of its modes.
 
     Raises:
         UnknownModeError: There is no such mode.

@@ -22,7 +22,7 @@ Talk: TypeAlias = "Mapping[str, list[TalkRow]]"
 """Spawns, answers, waits, spends, follows, posts, releases and withdraws of a commit."""
 
 WAITING: Final = "waiting"
-"""All waits are replaced: they are few, or those that are rows are not known."""
+"""Key of commits that replace all waits of their run: they are few, or the present rows are not known."""
 
 _MUST: Final = "must"
 """The run can do nothing else than wait, for one of many."""
@@ -69,7 +69,7 @@ def talk_of(commit: Commit) -> Talk | None:
 
 
 def talk_argument(talks: Iterable[tuple[int, Talk]]) -> str | None:
-    """Return the argument for these commits, by number, None when there are none."""
+    """Return JSON with the rows of these commits, each with its commit's number; None if there are no rows."""
     merged: dict[str, list[Any]] = {}
     for number, talk in talks:
         for name, rows in talk.items():
@@ -83,7 +83,7 @@ def talk_argument(talks: Iterable[tuple[int, Talk]]) -> str | None:
 
 
 def runs_named(talk: Talk) -> list[str]:
-    """Return the runs of others that are answered, or waited for from now on; they are locked, too."""
+    """Return the ids of runs that this commit answers or begins to wait for. The commit locks them, too."""
     named: list[str] = [answer["run"] for answer in talk["answers"]]
     named += [wait["target"] for wait in talk.get("waits", ()) if wait["target"] is not None]
     return named

@@ -257,7 +257,7 @@ def then_columns(then: Then, attempt: int) -> ThenColumns:
 
 
 def check_commit(commit: Commit) -> None:
-    """Return if this store can write everything in the commit.
+    """Check that this store can write everything in the commit.
 
     Raises:
         ContractError: It binds another agent's messages, or creates another run.

@@ -14,7 +14,7 @@ from persistence.postgres.connection.link import Row
 A = TypeVar("A")
 R = TypeVar("R")
 MOST_CALLS: Final = 10_000
-"""So many callers share a group of questions."""
+"""Number of callers that share a group of questions."""
 
 
 class Batched(Generic[A, R]):

@@ -11,10 +11,10 @@ from persistence.postgres.connection.link import Link
 SQL_READ_CLOCK: Final[LiteralString] = "select present() as now"
 
 DRIFT_S: Final = 0.001
-"""So much two good clocks part between two heartbeats."""
+"""Seconds by which two good clocks differ after one heartbeat interval, at most."""
 
 SLEWED_S: Final = 1.0
-"""So much ahead, it goes at half its speed until it is right. More is a step of the database's clock."""
+"""Seconds ahead up to which it goes at half its speed until it is right. More is a step of the database's."""
 
 
 class Reading(NamedTuple):

@@ -204,15 +204,15 @@ class Link:
     ) -> tuple[list[Row], bool]:
         """Like `fetch`; also return whether an earlier try may have been executed.
 
-        Between two tries of a server that has no capacity others have the connection.
+        While a server is full, other callers use the connection between two tries.
         """
         attempt = partial(self.attempt, doing, sql, *args)
-        return await _until_room(self._settings, self._outage, attempt)
+        return await _until_capacity(self._settings, self._outage, attempt)
 
     async def attempt(
         self, doing: str, sql: LiteralString, *args: object, deadline: float, again: bool
     ) -> Attempted:
-        """Return rows, or that there is no capacity; and whether an earlier try may have been executed."""
+        """Execute; return rows, or the error of a full server, and if an earlier try may have been executed."""
         passing = 0
         async with self._lock:
             while True:
@@ -258,7 +258,7 @@ async def shut(connection: Connection) -> None:
         connection.terminate()
 
 
-async def _until_room(
+async def _until_capacity(
     settings: StoreSettings, outage: ServerOutage, attempt: Callable[..., Awaitable[Attempted]]
 ) -> tuple[list[Row], bool]:
     """Return what `attempt` does, which is called again while the server has no capacity."""
@@ -312,7 +312,7 @@ class Links:
     async def fetch(self, doing: str, sql: LiteralString, *args: object) -> list[Row]:
         """See `Link.fetch`."""
         attempt = partial(self._attempt, doing, sql, *args)
-        rows, _ = await _until_room(self._settings, self._outage, attempt)
+        rows, _ = await _until_capacity(self._settings, self._outage, attempt)
         return rows
 
     async def _attempt(

@@ -92,8 +92,8 @@ class PostgresErasure(ErasureStore):
     ) -> None:
         self._links = links
         self.parts: Sequence[Erasable] = (
-            PostgresTokens(links),  # first: nobody adds to a tenant while it goes
-            _PostgresPart(links, "mail", _OF_AGENTS, _erase_mail),
+            PostgresTokens(links),  # first: no client adds to a tenant while it is erased
+            _PostgresPart(links, "mail", _OF_AGENTS, _erase_messages),
             _PostgresPart(links, "conversations", _OF_SESSIONS, _erase_turns),
             _PostgresPart(links, "runs", _OF_AGENTS, _erase_runs),
             _PostgresPart(links, "sessions", _OF_AGENTS, _erase_sessions),
@@ -153,7 +153,7 @@ class _PostgresPart(Erasable):
         return {row["kind"]: row["n"] for row in rows}
 
 
-async def _erase_mail(
+async def _erase_messages(
     links: Links, what: EraseRequest, cursor: str | None, limit: int
 ) -> EraseCount:
     args = (what.tenant, _agent(what), int(cursor or 0), limit)

@@ -26,7 +26,7 @@ SAY_EVERY: Final = 20
 WATCHED_S: Final = 20.0
 """It is not written again for so long that a session is followed: it holds for 30 s at least."""
 MOST_WATCHED: Final = 10_000
-"""So many sessions are remembered for that."""
+"""Number of sessions that are remembered for that."""
 
 SQL_LOOK_AT_SESSIONS: Final[LiteralString] = """
 select s.agent, s.last_fact from sessions s where s.agent = any($1::text[])
@@ -134,7 +134,7 @@ class FactReaders:
                 await self.look(say=looks % SAY_EVERY == 0)
             except ActorsError as exc:
                 _log.debug("sessions that are followed could not be looked at", exc_info=exc)
-                for agent in self._waiting:  # who reads for itself has the error
+                for agent in self._waiting:  # a caller that reads for itself has the error
                     self.wake(agent)
 
     async def look(self, *, say: bool) -> None:

@@ -1,4 +1,4 @@
-"""FollowGraph and PostStore on PostgreSQL: who follows what, and posts on their way, as rows."""
+"""FollowGraph and PostStore on PostgreSQL: rows of followers, and of posts on their way."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Follows(FollowGraph, PostStore):
 
     def __init__(self, settings: StoreSettings, links: Links, link: Link, chunks: Link) -> None:
         self._settings, self._links = settings, links
-        # A chunk takes its time: it does not keep those waiting who publish or follow.
+        # A chunk takes time: publishers and followers do not wait for it.
         self._link, self._chunks = link, chunks
         self._changes: Batcher[_Change, _Changed] = Batcher(
             self._flush_changes, limit=settings.group_limit

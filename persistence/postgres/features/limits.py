@@ -1,4 +1,4 @@
-"""Limits over all hosts: what they are, who holds slots, and the buckets of starts."""
+"""Limits over all hosts: their values, the holders of slots, and the buckets of starts."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ from persistence.postgres.features.transcripts import Transcripts
 
 TAIL_PAGE: Final = 1_000
 FACT_READERS: Final = 50
-"""So many different readers have pages of facts in one statement."""
+"""Number of readers that have pages of facts in one statement."""
 DELETE_BATCH: Final = 1_000
-"""So many facts go in one statement."""
+"""Number of facts that are deleted in one statement."""
 
 SESSION: Final[LiteralString] = """
   s.agent, s.project, s.last_fact, s.created_at, s.last_at, s.title, s.metadata, s.owner,

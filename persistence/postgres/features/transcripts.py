@@ -37,7 +37,7 @@ ReadTurns: TypeAlias = Callable[[int, int | None], Awaitable[Sequence[Row]]]
 """Returns rows of turns behind an ordinal, at most so many, oldest first."""
 
 KEPT_TURNS: Final = 2_048
-"""So many decoded turns of all sessions stay in memory, the last ones that windows were made of."""
+"""Number of decoded turns of all sessions that stay in memory, the last ones that windows were made of."""
 KEPT_CHARS: Final = 4_096
 """Of the JSON of a turn that stays: all of them are a few MiB at most."""
 

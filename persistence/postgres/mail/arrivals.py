@@ -77,7 +77,7 @@ class _Signal(NamedTuple):
 
 
 _Answer: TypeAlias = tuple[RunId, str, AnswerStatus, str | None, str | None, RunId | None, int]
-"""Run, key, status, result and error as text, who ended, and the last entry there."""
+"""Run, key, status, result and error as text, the ended run, and its last entry."""
 
 
 class Arrivals(ArrivalStore):
@@ -102,12 +102,20 @@ class Arrivals(ArrivalStore):
         self._links, self._link, self._keyed, self._reads = links, link, keyed, reads
         limit = settings.group_limit
         self._submits: Batcher[_Submit, Submitted] = Batcher(self._flush_submits, limit=limit)
-        self._mails: Batcher[_Delivery, list[Arrived]] = Batcher(self._flush_mails, limit=limit)
+        self._deliveries: Batcher[_Delivery, list[Arrived]] = Batcher(
+            self._flush_deliveries, limit=limit
+        )
         self._signals: Batcher[_Signal, SignalOutcome] = Batcher(self._flush_signals, limit=limit)
         self._answers: Batcher[_Answer, SignalOutcome] = Batcher(self._flush_answers, limit=limit)
         self._nudges: Batcher[tuple[str, Nudge], None] = Batcher(self._flush_nudges, limit=limit)
         self._fault = armed("submit")
-        self.batchers = (self._submits, self._mails, self._signals, self._answers, self._nudges)
+        self.batchers = (
+            self._submits,
+            self._deliveries,
+            self._signals,
+            self._answers,
+            self._nudges,
+        )
 
     @override
     async def submit(
@@ -128,7 +136,7 @@ class Arrivals(ArrivalStore):
     async def deliver(self, messages: Sequence[Message]) -> list[Arrived]:
         if not messages:
             return []
-        return await self._mails.call(
+        return await self._deliveries.call(
             _Delivery(messages, [mail_row(message) for message in messages])
         )
 
@@ -216,7 +224,7 @@ class Arrivals(ArrivalStore):
                 self._on_session(submit.agent_id)
             call.answer(Submitted(run_id, arrived, row["local"]))
 
-    async def _flush_mails(self, calls: list[Batched[_Delivery, list[Arrived]]]) -> None:
+    async def _flush_deliveries(self, calls: list[Batched[_Delivery, list[Arrived]]]) -> None:
         flat = [row for call in calls for row in call.args.rows]
         rows, again = await self._link.fetch_once_or_again(
             "delivering", SQL_DELIVER_MAIL, self._me, *columns(flat, 5)

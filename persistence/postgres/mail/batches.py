@@ -28,7 +28,7 @@ from persistence.postgres.connection.batch import Batched
 from persistence.postgres.connection.link import Row
 
 GROUP_ROWS: Final = 2000
-"""So many messages are one statement at most, or one batch, however large."""
+"""Number of messages in one statement at most, or one batch, however large."""
 Key: TypeAlias = tuple[str, str, str]
 """Agent, sender and message id."""
 
@@ -80,11 +80,11 @@ def encoded(batch: MailBatch) -> IngestBatch:
         except NotSerializableError as exc:
             content = Undecodable(str(exc), repr(content).encode(errors="replace")[:KEPT_BYTES])
         problem = content.problem.replace("\x00", "")
-        mail.setdefault(key, (*where, _letter(item, content.data), problem, item.sourced))
+        mail.setdefault(key, (*where, _dead_letter_text(item, content.data), problem, item.sourced))
     return IngestBatch(batch.lease, batch.upto, batch.behind, mail, messages, signals, posts)
 
 
-def _letter(item: Received, data: bytes) -> str:
+def _dead_letter_text(item: Received, data: bytes) -> str:
     """The body of the dead letter that bytes become."""
     payload: JsonValue = {
         "encoding": "base64",

@@ -26,10 +26,10 @@ from persistence.postgres.reads.log_readers import LogReaders
 
 ENTRY_PAGE: Final = 1000
 NEW_ENTRIES: Final = 50
-"""So many entries of a log that is followed are read together with others'."""
+"""Number of entries of a followed log that are read together with others'."""
 TAIL_POLL_S: Final = 0.5
 FIRST_POLL_S: Final = 0.05
-"""What was written while others were being notified that the log is followed came without a hint."""
+"""Seconds until the first poll: entries of the time before hosts knew of the follower came without a hint."""
 
 SQL_LOAD_RUNS: Final[LiteralString] = (
     "select"  # noqa: S608 - constants only

@@ -36,7 +36,7 @@ SQL_HEARTBEAT: Final[LiteralString] = (
 )
 SQL_GIVE_UP_BLOCKED: Final[LiteralString] = "select give_up_blocked($1,$2,$3,$4,$5)"
 _OTHER_MODE: Final = "CB002"
-_OTHER_KIND_OF_MAIL: Final = "CB003"
+_OTHER_TRANSPORT: Final = "CB003"
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 
 
@@ -114,8 +114,8 @@ class ShardLeases(ShardStore):
                 self._settings.brokered,
             )
         except RefusedError as exc:
-            if exc.sqlstate == _OTHER_KIND_OF_MAIL:
-                raise _other_kind_of_mail(is_brokered=exc.problem == "brokered") from exc
+            if exc.sqlstate == _OTHER_TRANSPORT:
+                raise _other_transport(is_brokered=exc.problem == "brokered") from exc
             if exc.sqlstate != _LOCK_NOT_AVAILABLE:
                 raise
             _log.warning("shards are busy; claiming them with the next try")
@@ -210,7 +210,7 @@ def _one_or_the_other(type_: str, was: str) -> RegistrationError:
     )
 
 
-def _other_kind_of_mail(*, is_brokered: bool) -> ContractError:
+def _other_transport(*, is_brokered: bool) -> ContractError:
     if is_brokered:
         return ContractError(
             "messages in this database travel by a broker, and this host has none: its agents would "

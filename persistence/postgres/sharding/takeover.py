@@ -24,7 +24,7 @@ JUST_AFTER_S: Final = 0.02
 
 AGAIN_S: Final = 0.1
 LONGEST_AGAIN_S: Final = 1.0
-"""What falls to other survivors is looked for again after the one, then twice as long, up to the other."""
+"""Bounds in seconds of the pause until shards that fall to other survivors are looked for again; it doubles."""
 
 
 class Takeover:

@@ -28,7 +28,7 @@ lost tables that this process has used."""
 _LOCKED: Final = "55P03"
 """SQLSTATE of a lock that was not to be had in time."""
 AGAIN_S: Final = 60.0
-"""So long tables are used before it is asked again whether they are up to date."""
+"""Seconds that tables are used before the next check that they are up to date."""
 _FIRST_USE: Final = """
 do $first_use$
 declare there int;

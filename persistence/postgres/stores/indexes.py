@@ -242,7 +242,7 @@ class SearchIndexes:
 
     @asynccontextmanager
     async def _locked(self, doing: str) -> AsyncIterator[None]:
-        """Hold the lock of those who build and drop; driver errors become ours."""
+        """Hold the lock of builds and drops of indexes; driver errors become ours."""
         if not await self._connection.fetchval(SQL_LOCK_INDEXES):
             raise ConflictError("another process builds or drops an index: wait for its end")
         try:

@@ -43,7 +43,7 @@ async def test_a_run_is_of_who_sent_what_it_began_with(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("mode", ["join", "interrupt"])
-async def test_apart_a_run_of_somebody_else_is_neither_joined_nor_stopped(
+async def test_apart_a_run_of_another_owner_is_neither_joined_nor_stopped(
     bed: Bed, mode: str
 ) -> None:
     """The submit is refused and leaves nothing; the same one is accepted once the agent is free."""
@@ -96,7 +96,7 @@ async def test_apart_of_many_at_once_none_stops_what_another_one_started(bed: Be
     assert len(senders) == 1
 
 
-async def test_of_mail_of_several_senders_a_run_is_nobodys(bed: Bed) -> None:
+async def test_a_run_of_messages_of_several_senders_has_no_single_starter(bed: Bed) -> None:
     """It would show each of them what the others sent."""
     messages = [message(n, id=f"m{n}", sender=who) for n, who in enumerate((CRM, SHOP))]
     arrived = await bed.store.arrivals.deliver(messages)

@@ -192,7 +192,7 @@ async def test_one_id_from_two_senders_or_to_two_agents_is_two_messages(bed: Bed
     assert len(await bed.store.arrivals.deliver(mail)) == len(mail)
 
 
-async def test_mail_for_a_type_nobody_declared_is_kept(bed: Bed) -> None:
+async def test_messages_for_an_undeclared_type_are_kept(bed: Bed) -> None:
     """It waits as rows until somebody serves the type."""
     arrived = await bed.store.arrivals.deliver([message(id="1", to=UNDECLARED)])
 
@@ -218,7 +218,7 @@ async def test_the_order_of_each_sender_is_kept(bed: Bed) -> None:
         assert [m.message.payload for m in mail if m.sender == f"client:c{c}"] == list(range(30))
 
 
-async def test_a_turn_takes_no_message_before_an_older_one_of_its_sender(bed: Bed) -> None:
+async def test_a_commit_takes_no_message_before_an_older_one_of_its_sender(bed: Bed) -> None:
     """It is refused whole and names what came too early, once that run begins and once it receives."""
     await bed.store.arrivals.deliver([message(id=f"a{n}", sender="client:a") for n in range(3)])
     await bed.store.arrivals.deliver([message(id=f"b{n}", sender="client:b") for n in range(3)])
@@ -239,7 +239,7 @@ async def test_a_turn_takes_no_message_before_an_older_one_of_its_sender(bed: Be
     assert ids_of(await bed.store.backlog.pending_mail(agent=DESK)) == ["a2"]
 
 
-async def test_mail_of_others_and_what_a_run_has_already_hold_nothing_back(bed: Bed) -> None:
+async def test_messages_of_others_and_what_a_run_has_already_hold_nothing_back(bed: Bed) -> None:
     """Only the same sender's mail to the same agent goes before; a bound message may be bound again."""
     await bed.store.arrivals.deliver([message(id="1"), message(id="2", to=CLERK), message(id="3")])
     await bed.store.arrivals.deliver([message(id="4", sender="client:other"), message(id="5")])
@@ -321,7 +321,7 @@ async def test_dead_letters_of_one_run_say_that_they_went_together(bed: Bed) -> 
     }
 
 
-async def test_who_handles_mail_message_by_message_takes_it_in_any_order(bed: Bed) -> None:
+async def test_a_commit_may_take_messages_of_a_sender_in_any_order(bed: Bed) -> None:
     """A turn that says so may leave older messages of the same sender behind."""
     await bed.store.arrivals.deliver([message(id="1"), message(id="2")])
     key = mail_key("client:tests", "2")
@@ -347,7 +347,7 @@ async def test_messages_of_a_run_arrive_in_the_order_it_sent_them(bed: Bed) -> N
     assert {m.sender for m in mail} == {f"agent:{DESK}"}
 
 
-async def test_a_turn_that_sends_a_known_message_routes_nothing(bed: Bed) -> None:
+async def test_a_commit_that_sends_a_known_message_routes_nothing(bed: Bed) -> None:
     """The id of a sent message is for ever: the same one from a later turn changes nothing."""
     run = await bed.begin()
     first = await run.commit(run.turn(outgoing=(outgoing("a", to=CLERK, id="o"),)))

@@ -82,7 +82,7 @@ async def test_a_host_whose_shard_was_taken_over_can_write_nothing(bed: Bed) -> 
 
 
 @pytest.mark.item(484)
-async def test_a_take_over_while_turns_are_in_flight_lets_each_run_have_one_writer(
+async def test_a_take_over_while_commits_are_in_flight_lets_each_run_have_one_writer(
     bed: Bed,
 ) -> None:
     """Turns sent while the shard moves are whole or refused; none lands behind the new owner's."""

@@ -202,7 +202,7 @@ async def test_open_runs_come_in_pages_without_the_ended_ones(bed: Bed) -> None:
     assert await bed.store.backlog.open_runs([]) == []
 
 
-async def test_pending_mail_comes_in_pages_by_arrival(bed: Bed) -> None:
+async def test_pending_messages_come_in_pages_by_arrival(bed: Bed) -> None:
     """For shards, without the messages, and for one agent; where a page ends the next begins."""
     agents = [AgentId("desk", str(n % 3)) for n in range(10)]
     await bed.store.arrivals.deliver([message(n, id=str(n), to=a) for n, a in enumerate(agents)])

@@ -186,7 +186,7 @@ async def test_a_commit_that_is_refused_writes_no_fact(bed: Bed) -> None:
         assert await kinds(rival) == ["queued", "started"]
 
 
-async def test_a_run_of_waiting_mail_makes_its_session(bed: Bed) -> None:
+async def test_a_run_of_waiting_messages_makes_its_session(bed: Bed) -> None:
     """Without a fact of a queue, and without a project."""
     await bed.store.arrivals.deliver([message(id="m", to=CHAT)])
     key = MessageKey(CHAT, "client:tests", "m")

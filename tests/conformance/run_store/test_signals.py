@@ -249,7 +249,7 @@ async def test_a_cancel_flags_the_whole_subtree(bed: Bed) -> None:
     assert beside.cancel_requested is None
 
 
-async def test_a_turn_learns_that_its_run_is_asked_to_stop(bed: Bed) -> None:
+async def test_a_commit_learns_that_its_run_is_asked_to_stop(bed: Bed) -> None:
     """Each commit after the request says so; the first reason stays."""
     run = await bed.begin()
     before = await run.commit(run.turn(result("0")))

@@ -72,7 +72,7 @@ async def test_of_several_answers_the_first_counts(bed: Bed) -> None:
     assert not late.accepted
 
 
-async def test_a_reply_in_the_last_turn_comes_before_the_end(bed: Bed) -> None:
+async def test_a_reply_in_the_last_commit_comes_before_the_end(bed: Bed) -> None:
     """The run that replies and ends in one turn has replied."""
     asker = await bed.begin()
     target = await asked(asker)
@@ -150,7 +150,7 @@ async def test_an_answer_is_taken_once(bed: Bed) -> None:
     assert await answers(bed, asker) == []
 
 
-async def test_a_turn_that_is_sent_again_answers_once(bed: Bed) -> None:
+async def test_a_commit_that_is_sent_again_answers_once(bed: Bed) -> None:
     """The second copy finds another end of the log and changes nothing."""
     asker = await bed.begin()
     target = await asked(asker)

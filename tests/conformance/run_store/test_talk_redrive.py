@@ -175,7 +175,7 @@ async def die(run: Turns) -> list[int]:
     return sorted(letter.id for letter in letters if letter.run_id == run.run_id)
 
 
-async def test_a_run_whose_letters_were_given_back_is_not_redriven(bed: Bed) -> None:
+async def test_a_run_whose_dead_letters_were_redriven_is_not_redriven(bed: Bed) -> None:
     """Of one or of all of them: the refusal names those, and the others, which can be given back too."""
     run = await begin(bed, "one", "two")
     first, second = await die(run)
@@ -216,7 +216,7 @@ async def test_what_a_run_received_on_its_way_stays_a_dead_letter(bed: Bed) -> N
         await _finish_all(bed)
 
 
-async def test_of_a_run_and_its_letters_at_once_one_is_redriven(bed: Bed) -> None:
+async def test_of_a_run_and_its_dead_letters_at_once_one_is_redriven(bed: Bed) -> None:
     """In any order and from several processes: each message is given to the agent once."""
     for n in range(150):
         run = await begin(bed, f"a{n}", f"b{n}")

@@ -69,7 +69,7 @@ async def test_waits_are_replaced_kept_and_gone(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_turn_that_knows_the_waits_before_it_writes_the_same(bed: Bed, seed: int) -> None:
+async def test_a_commit_that_knows_the_waits_before_it_writes_the_same(bed: Bed, seed: int) -> None:
     """Whatever comes, changes or goes, and whether the run rests: what is open is what it says."""
     rnd, run = random.Random(seed), await bed.begin()
     every = [replace(ask_wait(f"k{n}", must=False), position=f"{n // 2}") for n in range(40)]
@@ -106,7 +106,7 @@ async def test_a_wait_that_goes_on_has_its_old_beginning(bed: Bed) -> None:
     assert not now["a"].wait.must
 
 
-async def test_a_refused_turn_leaves_the_waits(bed: Bed) -> None:
+async def test_a_refused_commit_leaves_the_waits(bed: Bed) -> None:
     """They are part of the turn."""
     run = await bed.begin()
     await run.commit(run.turn(result("0"), waits=(ask_wait("a"),)))
@@ -174,7 +174,7 @@ def key_of(sent: Outgoing) -> MessageKey:
     return MessageKey(sent.target, sent.sender, sent.message.id)
 
 
-async def test_a_question_is_taken_back_with_the_turn_that_refuses_it(bed: Bed) -> None:
+async def test_a_question_is_taken_back_with_the_commit_that_refuses_it(bed: Bed) -> None:
     """Nobody is given it any more; what else its sender said stays, and its id stays known."""
     run = await bed.begin()
     first, other = question(run, CLERK), question(run, CLERK, id="ask-2")
@@ -212,7 +212,7 @@ async def test_a_question_that_was_begun_is_not_taken_back(bed: Bed) -> None:
     assert [answer.key for answer in await bed.store.reads.answers(run.run_id)] == ["ask-1"]
 
 
-async def test_a_turn_that_takes_a_question_back_is_whole(bed: Bed) -> None:
+async def test_a_commit_that_takes_a_question_back_is_whole(bed: Bed) -> None:
     """When it is refused the question stays."""
     run = await bed.begin()
     sent = question(run, CLERK)

@@ -252,7 +252,7 @@ async def test_a_small_state_is_read_at_once_and_a_large_one_by_its_keys(bed: Be
     assert not any(part.is_whole for part in large)
 
 
-async def test_a_turn_writes_all_of_its_parts(bed: Bed) -> None:
+async def test_a_commit_writes_all_of_its_parts(bed: Bed) -> None:
     """Entries, bound mail, sent mail, state, children and status become visible together."""
     await bed.store.arrivals.deliver([message(id="in")])
     (mail,) = await bed.store.backlog.pending_mail(agent=DESK)
@@ -291,7 +291,7 @@ def mail_key(sender: str, id: str, agent: AgentId = DESK) -> MessageKey:  # noqa
     return MessageKey(agent, sender, id)
 
 
-async def test_a_refused_turn_writes_none_of_its_parts(bed: Bed) -> None:
+async def test_a_refused_commit_writes_none_of_its_parts(bed: Bed) -> None:
     """A turn short of one message leaves log, mail, state, signals and children as they were."""
     await bed.store.arrivals.deliver([message(id="here")])
     run = await bed.begin()
@@ -315,7 +315,7 @@ async def test_a_refused_turn_writes_none_of_its_parts(bed: Bed) -> None:
     assert len(await log_of(bed, run.run_id)) == 1
 
 
-async def test_a_stale_turn_does_not_harm_the_good_ones_beside_it(bed: Bed) -> None:
+async def test_a_stale_commit_does_not_harm_the_good_ones_beside_it(bed: Bed) -> None:
     """Of turns sent at once, those with a wrong end, lost mail or no lease are refused alone."""
     runs = [await bed.begin(agent=AgentId("desk", str(n))) for n in range(6)]
     runs[1].seq = 7
@@ -338,7 +338,7 @@ async def test_a_stale_turn_does_not_harm_the_good_ones_beside_it(bed: Bed) -> N
 
 
 @pytest.mark.parametrize("end", ["continue", "suspend", "finish"])
-async def test_a_turn_sent_again_doubles_nothing(bed: Bed, end: str) -> None:
+async def test_a_commit_sent_again_doubles_nothing(bed: Bed, end: str) -> None:
     """Whatever became of it, a second copy is refused; mail, child and entries are there once."""
     run = await bed.begin()
     child = run.child("1", CLERK)
@@ -366,7 +366,7 @@ async def test_a_turn_sent_again_doubles_nothing(bed: Bed, end: str) -> None:
     assert len(await bed.store.lists.runs(agent=CLERK)) == 1
 
 
-async def test_a_refused_turn_sent_again_is_refused_again(bed: Bed) -> None:
+async def test_a_refused_commit_sent_again_is_refused_again(bed: Bed) -> None:
     """Conflict and LeaseLost stay what they are, and write nothing the second time either."""
     run = await bed.begin()
     stale = replace(run.turn(result("0")), expected_seq=9)
@@ -378,7 +378,7 @@ async def test_a_refused_turn_sent_again_is_refused_again(bed: Bed) -> None:
     assert len(await log_of(bed, run.run_id)) == 1
 
 
-async def test_an_append_and_a_turn_of_one_run_sent_at_once_are_both_written(bed: Bed) -> None:
+async def test_an_append_and_a_commit_of_one_run_sent_at_once_are_both_written(bed: Bed) -> None:
     """A flush that holds both merges them: the turn stands behind the append."""
     bed.needs("merging")
     run = await bed.begin()
@@ -395,7 +395,7 @@ async def test_an_append_and_a_turn_of_one_run_sent_at_once_are_both_written(bed
     assert [e.position for e in await log_of(bed, run.run_id)] == ["", "0", "1"]
 
 
-async def test_a_turn_may_create_its_run_from_waiting_mail(bed: Bed) -> None:
+async def test_a_commit_may_create_its_run_from_waiting_messages(bed: Bed) -> None:
     """Run row, first entries and binding are one commit; the run is queued where its mail was."""
     await bed.store.arrivals.deliver([message("a", id="1"), message("b", id="2")])
     first, second = await bed.store.backlog.pending_mail(agent=DESK)
@@ -427,7 +427,7 @@ async def test_a_message_is_bound_to_one_run_only(bed: Bed) -> None:
     assert await bed.store.reads.run(other.run_id) is None
 
 
-async def test_a_turn_of_a_run_that_does_not_exist_is_missing(bed: Bed) -> None:
+async def test_a_commit_of_a_run_that_does_not_exist_is_missing(bed: Bed) -> None:
     """Without `create` there is nothing to write to."""
     ghost = Turns(bed, RunId("0" * 32))
 
@@ -436,7 +436,7 @@ async def test_a_turn_of_a_run_that_does_not_exist_is_missing(bed: Bed) -> None:
     assert isinstance(outcome, Missing)
 
 
-async def test_state_is_written_replaced_and_removed_by_turns(bed: Bed) -> None:
+async def test_state_is_written_replaced_and_removed_by_commits(bed: Bed) -> None:
     """State belongs to the agent: it outlives the run, key by key."""
     run = await bed.begin()
     await run.commit(run.turn(result("0"), state={"a": 1, "b": [1], "c": None}))

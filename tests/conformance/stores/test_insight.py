@@ -33,7 +33,7 @@ async def agent(bed: Bed, agent_id: AgentId) -> AgentRow:
     return row
 
 
-async def test_agents_with_mail_or_an_open_run_are_listed(bed: Bed) -> None:
+async def test_agents_with_messages_or_an_open_run_are_listed(bed: Bed) -> None:
     """By tenant, type and key, in pages, of one type or tenant; ended ones and others are not there."""
     await bed.submit(agent=AgentId("desk", "2"))
     await bed.store.arrivals.deliver([message(to=who, id="m") for who in (ACME, LOST, CLERK)])

@@ -226,7 +226,7 @@ async def test_only_the_owner_of_a_shard_makes_rows(line: Line) -> None:
 
 
 @pytest.mark.item(41)
-async def test_mail_of_nobodys_agents_is_found_and_not_purged_unread(line: Line) -> None:
+async def test_messages_of_undeclared_agents_are_found_and_not_purged_unread(line: Line) -> None:
     """It gets a shard from what the broker says is waiting; what all have read goes."""
     for agent, name in ((BERT, "a"), (NOVA, "n")):
         [row] = await line.send(agent, name)
@@ -258,7 +258,7 @@ async def test_a_dead_letter_leaves_the_outbox_once_the_broker_has_it(line: Line
     assert list(await line.connection.waiting()) == []
 
 
-async def test_mail_that_is_given_up_is_one_dead_letter_and_what_is_behind_it_arrives(
+async def test_a_message_that_is_given_up_is_one_dead_letter_and_what_is_behind_it_arrives(
     line: Line,
 ) -> None:
     """Its id is known then, its row is gone; the sender's next messages go on, and a second time is none."""
@@ -287,7 +287,7 @@ async def test_mail_that_is_given_up_is_one_dead_letter_and_what_is_behind_it_ar
 
 
 @pytest.mark.item(27, 94, 243)
-async def test_an_outsiders_post_is_work_for_its_followers_owner_once(
+async def test_an_external_clients_post_is_work_for_its_followers_owner_once(
     line: Line, nats_server: TestNats, namespace: str
 ) -> None:
     """In the commit that moves the cursor; read again, or published again, it is known."""

@@ -49,7 +49,7 @@ async def test_every_follower_gets_a_post_once(bed: Bed, count: int) -> None:
 
 
 @pytest.mark.item(242)
-async def test_whoever_brings_a_post_is_given_the_rows_that_it_wrote(bed: Bed) -> None:
+async def test_the_caller_that_writes_a_post_gets_the_rows_that_it_wrote(bed: Bed) -> None:
     """As they are read from the store, so that nobody has to read them."""
     fans = desks(6)
     await follow(bed, fans)
@@ -333,7 +333,7 @@ async def test_a_lazy_follower_has_the_post_and_is_not_notified(bed: Bed) -> Non
     assert await bed.store.posts.lazy(bed.shards) == {shard: {str(lazy)}}
 
 
-async def test_a_lazy_followers_post_is_mail_for_a_run_that_is_there(bed: Bed) -> None:
+async def test_a_lazy_followers_post_is_a_message_for_a_run_that_is_there(bed: Bed) -> None:
     """It ends a wait for messages, is bound once, and done with its run."""
     await follow(bed, [DESK], mode="lazy")
     await bed.store.posts.publish(post())
@@ -422,7 +422,7 @@ def emit(text: str, *, id: str, topic: TopicId = NEWS) -> Outgoing:  # noqa: A00
 
 
 @pytest.mark.item(94, 95, 96)
-async def test_a_turn_follows_before_it_posts(bed: Bed) -> None:
+async def test_a_commit_follows_before_it_posts(bed: Bed) -> None:
     """All of it is one commit: who follows in the turn gets its posts, who stops does not."""
     turns = await bed.begin()
     await follow(bed, [AgentId("clerk", "1")])
@@ -448,7 +448,7 @@ async def test_a_turn_follows_before_it_posts(bed: Bed) -> None:
 
 
 @pytest.mark.item(95, 96)
-async def test_changes_of_one_turn_are_made_in_order(bed: Bed) -> None:
+async def test_changes_of_one_commit_are_made_in_order(bed: Bed) -> None:
     """The last one counts, and each end is an end."""
     turns = await bed.begin()
     modes: list[FollowMode | None] = ["eager", None, "lazy", None, "lazy", "eager"]
@@ -460,7 +460,7 @@ async def test_changes_of_one_turn_are_made_in_order(bed: Bed) -> None:
     assert (found.follower, found.mode) == (DESK, "eager")
 
 
-async def test_a_turn_that_is_refused_follows_and_posts_nothing(bed: Bed) -> None:
+async def test_a_commit_that_is_refused_follows_and_posts_nothing(bed: Bed) -> None:
     """All or nothing."""
     turns = await bed.begin()
     await follow(bed, [AgentId("clerk", "1")])
@@ -478,7 +478,7 @@ async def test_a_turn_that_is_refused_follows_and_posts_nothing(bed: Bed) -> Non
 
 
 @pytest.mark.item(137)
-async def test_a_turn_reaches_no_topic_of_another_tenant(bed: Bed) -> None:
+async def test_a_commit_reaches_no_topic_of_another_tenant(bed: Bed) -> None:
     """Neither to follow nor to post; nothing of the turn is written."""
     turns = await bed.begin()
 

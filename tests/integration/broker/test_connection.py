@@ -168,7 +168,9 @@ async def test_a_purge_takes_what_is_strictly_below(nats_server: TestNats, names
         assert await connection.stored_at(4) is not None
 
 
-async def test_agents_with_waiting_mail_are_listed(nats_server: TestNats, namespace: str) -> None:
+async def test_agents_with_waiting_messages_are_listed(
+    nats_server: TestNats, namespace: str
+) -> None:
     """Each agent that has a message in the stream is told once; foreign subjects are passed over."""
     agents = {AgentId("greeter", f"k.{n} *>", f"tenant{n % 3}") for n in range(300)}
 

@@ -430,7 +430,7 @@ async def test_an_idle_shard_moves_with_what_others_read(
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_a_proof_of_idleness_never_passes_mail(
+async def test_a_proof_of_idleness_never_passes_a_message(
     own_nats: OwnNats, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """However late deliveries are, and whenever the server is stopped: all it covers was handed out."""

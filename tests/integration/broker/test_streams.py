@@ -140,7 +140,7 @@ async def test_ensuring_again_asks_and_changes_nothing(bed: Bed) -> None:
     assert {one.split(".")[1] for one in asked} == {"INFO", "NAMES"}
 
 
-async def test_what_is_published_becomes_mail_of_the_addressed_agent(bed: Bed) -> None:
+async def test_what_is_published_becomes_a_message_of_the_addressed_agent(bed: Bed) -> None:
     """Mail of a host, a message and a signal from outside are in one mailbox, told apart."""
     names = await bed.ensure()
     await bed.host(DESK, "m1")
@@ -173,7 +173,7 @@ async def test_the_same_id_of_two_publishers_is_two_messages(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("header", ["Nats-Stream-Source", "Nats-Rollup", "Nats-TTL"])
-async def test_an_outsider_cannot_use_headers_of_the_server(bed: Bed, header: str) -> None:
+async def test_an_external_client_cannot_use_headers_of_the_server(bed: Bed, header: str) -> None:
     """The server itself refuses to be told where a message came from, or to wipe a stream."""
     await bed.ensure()
     value = {"Nats-Rollup": "all", "Nats-TTL": "1"}.get(header, "X 1 > > y")
@@ -329,7 +329,7 @@ async def test_a_setting_that_cannot_be_changed_is_refused_with_the_way_out(
         await bed.ensure()
 
 
-async def test_a_stream_of_somebody_else_on_our_subjects_is_refused(bed: Bed) -> None:
+async def test_a_stream_of_another_system_on_our_subjects_is_refused(bed: Bed) -> None:
     """A wildcard stream would take the outsiders' messages away."""
     name = bed.subjects.stream("MAIL") + "-copy"
     subjects = [bed.subjects.prefixed("agent.>")]
@@ -349,7 +349,7 @@ async def test_a_post_from_outside_is_stored_with_those_of_hosts(bed: Bed) -> No
 
 
 @pytest.mark.parametrize("topic", [NEWS, TopicId("a.b", "é* /:>", "x-1"), TopicId("n", "k" * 200)])
-async def test_a_post_from_outside_is_also_mail_of_its_topic(bed: Bed, topic: TopicId) -> None:
+async def test_a_post_from_outside_is_also_a_message_of_its_topic(bed: Bed, topic: TopicId) -> None:
     """The server computes the same partition, and the origin tells topic and publisher."""
     await bed.ensure()
     headers = {"Actor-Target": quote(str(topic), safe="/:")}

@@ -25,7 +25,7 @@ COUNT = 4800
 AGENTS = [AgentId("desk", f"a{i}") for i in range(40)]
 
 
-async def test_of_readers_with_a_backlog_only_some_have_mail_on_its_way(
+async def test_of_readers_with_a_backlog_only_some_have_messages_on_their_way(
     nats_server: TestNats, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others get theirs when one of those was read to its end, and nothing is passed over."""

@@ -176,7 +176,9 @@ def test_a_place_for_artifacts_has_to_answer(
 
 
 @pytest.mark.usefixtures("named")
-def test_without_postgres_the_rest_is_looked_at(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_postgres_the_other_parts_are_checked(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The exit code is that of every command whose database does not answer."""
     monkeypatch.setenv("CALLBOARD_START_WAIT_S", "0.2")
     said = cli.bare("doctor", "--json", "--postgres-url", f"postgresql://me:secret@{AWAY}/d")
@@ -213,7 +215,7 @@ async def test_streams_that_are_not_as_they_must_be_are_wrong(
 
 @pytest.mark.usefixtures("named")
 @pytest.mark.parametrize("plain", ["EDGE", "MAIL", "TOPIC", "DEAD"])
-async def test_whatever_somebody_changed_in_a_stream_is_named(
+async def test_each_change_of_a_stream_is_named(
     cli: Cli, nats_server: TestNats, namespace: str, plain: str
 ) -> None:
     """What sends on, loses or shortens is wrong; a limit of bytes is the operator's, and told."""

@@ -124,7 +124,7 @@ async def test_a_session_is_exported(cli: Cli, tmp_path: Path) -> None:
     assert len(file.read_text().splitlines()) == 6
 
 
-async def test_a_session_is_deleted_once_somebody_agrees(
+async def test_a_session_is_deleted_only_when_that_is_confirmed(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refused without a terminal to ask at; afterwards there is none."""

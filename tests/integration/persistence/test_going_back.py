@@ -120,7 +120,7 @@ async def test_a_host_is_notified_once_of_another_incarnation_and_before_anythin
             assert told.count("life") == 1
 
 
-async def test_lives_that_do_not_know_of_each_other_give_no_number_twice(
+async def test_incarnations_that_do_not_know_of_each_other_give_no_number_twice(
     server: PostgresServer,
 ) -> None:
     """Two standbys of one age take over, one after the other: the second knows nothing of the first."""

@@ -114,7 +114,7 @@ async def test_waits_that_are_read_and_answered_at_once_are_few_statements(
 
 
 @pytest.mark.item(59, 484)
-async def test_refused_turns_leave_their_group_whole(
+async def test_refused_commits_leave_their_group_whole(
     bed: Bed, postgres_dsn: str, schema: str
 ) -> None:
     """Of fifty turns one is of another epoch, one at a wrong seq, one short of a message."""
@@ -147,7 +147,7 @@ async def test_refused_turns_leave_their_group_whole(
     assert len(await sql(postgres_dsn, schema, "select from agent_state")) == 47
 
 
-async def test_an_append_and_a_turn_of_one_run_are_one_unit(bed: Bed) -> None:
+async def test_an_append_and_a_commit_of_one_run_are_one_unit(bed: Bed) -> None:
     """Both are in one round trip; a turn that is refused does not take the append with it."""
     run = await bed.begin()
     good = replace(run.turn(result("1")), expected_seq=1)
@@ -187,7 +187,7 @@ async def test_many_calls_of_one_run_at_once_are_written_in_order(bed: Bed) -> N
     assert len(await kinds(run)) == 22
 
 
-async def test_a_turn_behind_a_lost_append_is_refused(bed: Bed) -> None:
+async def test_a_commit_behind_a_lost_append_is_refused(bed: Bed) -> None:
     """The log's end is compared, not a cached number: an append that is not there leaves no gap."""
     run = await bed.begin()
     lost = replace(run.turn(result("1")), expected_seq=1)
@@ -244,7 +244,7 @@ async def test_a_take_over_while_a_group_waits_for_the_lock_refuses_it(
     assert len(await kinds(run)) == 1
 
 
-async def test_two_turns_of_one_group_that_want_one_message_do_not_both_get_it(bed: Bed) -> None:
+async def test_two_commits_of_one_group_that_want_one_message_do_not_both_get_it(bed: Bed) -> None:
     """Each of them alone passes the check; together the first one wins, turn by turn."""
     await bed.store.arrivals.deliver([message(id="1")])
     key = MessageKey(DESK, "client:tests", "1")
@@ -445,7 +445,7 @@ OWN: Final = (
 @pytest.mark.parametrize(
     ("end", "beside"), [(end, beside) for end in ENDS for beside in (False, True)]
 )
-async def test_a_run_of_one_turn_leaves_what_one_of_two_does(
+async def test_a_run_of_one_commit_leaves_what_one_of_two_does(
     bed: Bed, postgres_dsn: str, schema: str, *, end: str, beside: bool
 ) -> None:
     """It is written once, as what it became: whatever that is, and whoever is in its group."""

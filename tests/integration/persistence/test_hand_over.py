@@ -34,7 +34,7 @@ async def hand_over(post: Post, rows: Sequence[OutboxRow]) -> list[bool]:
     return list(await asyncio.gather(*(post.store.outbox.hand_over(row) for row in rows)))
 
 
-async def test_mail_is_handed_over_in_order_and_leaves_the_outbox(post: Post) -> None:
+async def test_messages_are_handed_over_in_order_and_leave_the_outbox(post: Post) -> None:
     """The cursor stays where it is, and the broker's copies change nothing."""
     await post.send(await post.begin(), "a", "b", "c")
     await post.ingest(post.read("x", sourced=True))
@@ -72,7 +72,7 @@ async def test_what_was_taken_meanwhile_is_let_go(post: Post) -> None:
     assert await post.inbox() == ["a", "b"]
 
 
-async def test_mail_of_a_commit_behind_it_waits_for_nothing(postgres_dsn: str, schema: str) -> None:
+async def test_messages_of_a_later_commit_wait_for_nothing(postgres_dsn: str, schema: str) -> None:
     """Once its pair has nothing on the way, what the same host owns is delivered by the commit."""
     async with post_office(postgres_dsn, schema, local_delivery=False) as there:
         await there.send(await there.begin(), "a")
@@ -106,7 +106,7 @@ async def test_the_owner_is_notified_in_the_commit_and_an_old_one_reads_no_more(
         assert await taker.arrive("a", "b") == []
 
 
-async def test_mail_for_a_type_nobody_declared_gets_its_shard(
+async def test_a_message_for_an_undeclared_type_gets_its_shard(
     post: Post, postgres_dsn: str, schema: str
 ) -> None:
     """It waits there as rows, as what the broker brings does."""
@@ -120,7 +120,7 @@ async def test_mail_for_a_type_nobody_declared_gets_its_shard(
     assert ids_of(await post.store.backlog.pending_mail(agent=nova)) == ["a"]
 
 
-async def test_before_there_was_a_stream_mail_waits(
+async def test_before_there_was_a_stream_messages_wait(
     post: Post, postgres_dsn: str, schema: str
 ) -> None:
     """There is no cursor that could stay where it is."""

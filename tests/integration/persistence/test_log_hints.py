@@ -214,7 +214,7 @@ async def test_hosts_tell_of_a_log_that_another_one_follows(
     assert not pair.ears.said()
 
 
-async def test_a_log_whose_hints_are_lost_is_looked_at_now_and_then(
+async def test_a_log_whose_hints_are_lost_is_polled(
     postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever was told nothing sees the entry all the same."""

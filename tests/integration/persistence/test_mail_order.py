@@ -32,7 +32,7 @@ async def post(postgres_dsn: str, schema: str) -> AsyncIterator[Post]:
         yield found
 
 
-async def test_mail_leaves_the_outbox_with_the_commit_that_makes_it_a_row(post: Post) -> None:
+async def test_a_message_leaves_the_outbox_with_the_commit_of_its_inbox_row(post: Post) -> None:
     """And the cursor moves with it."""
     await post.send(await post.begin(), "a", "b")
     assert await post.on_the_way() == ["a", "b"]
@@ -44,7 +44,7 @@ async def test_mail_leaves_the_outbox_with_the_commit_that_makes_it_a_row(post: 
     assert await post.cursor() == 2
 
 
-async def test_mail_that_no_commit_has_sent_is_not_kept(post: Post) -> None:
+async def test_a_message_that_no_commit_has_sent_is_not_kept(post: Post) -> None:
     """A database that went back has forgotten that commit; its run goes on, and sends the same id."""
     run = await post.begin()
     await post.send(run, "a")
@@ -254,7 +254,7 @@ async def test_another_host_goes_on_where_the_cursor_is(post: Post) -> None:
         assert await other.inbox() == ["a", "b", "c"]
 
 
-async def test_mail_for_a_type_nobody_declared_moves_when_somebody_does(
+async def test_messages_for_an_undeclared_type_move_when_it_is_declared(
     post: Post, postgres_dsn: str, schema: str
 ) -> None:
     """Its shard goes with its cursor, a batch that was read for it is refused, no message is lost."""

@@ -86,7 +86,7 @@ async def test_a_signal_for_a_run_that_ended_is_dropped(post: Post) -> None:
     assert await post.store.lists.dead_letters() == []
 
 
-async def test_bytes_that_are_no_mail_become_one_dead_letter(post: Post) -> None:
+async def test_bytes_that_are_no_message_become_one_dead_letter(post: Post) -> None:
     """However often they are read; the mailbox goes on, and nobody can redrive them."""
     items = [post.read("bad", content=BROKEN, sourced=True), post.read("a", sourced=True)]
 
@@ -182,7 +182,7 @@ async def test_low_water_is_the_lowest_cursor_of_all_shards(post: Post) -> None:
     assert await post.store.mail.low_water(newer) == 0
 
 
-async def test_mail_of_nobodys_agents_gets_a_shard_each(
+async def test_messages_of_undeclared_agents_get_a_shard_each(
     post: Post, postgres_dsn: str, schema: str
 ) -> None:
     """One for all of an undeclared type, one for each single agent, none for a partition."""
@@ -200,7 +200,7 @@ async def test_mail_of_nobodys_agents_gets_a_shard_each(
     assert [row["shard"] for row in rows] == ["i:default:solo/1", "i:t:solo/2", "u:nova"]
 
 
-async def test_a_type_cannot_change_its_kind_while_its_mail_is_on_the_way(post: Post) -> None:
+async def test_a_type_cannot_change_its_kind_while_its_messages_are_on_the_way(post: Post) -> None:
     """Its outbox rows belong to its present shards."""
     solo = AgentId("solo", "1")
     await post.bed.claim(Serves(agents=(solo,)))
@@ -216,7 +216,7 @@ async def test_a_type_cannot_change_its_kind_while_its_mail_is_on_the_way(post: 
 
 @pytest.mark.item(59)
 @pytest.mark.parametrize("what", ["request", "response"])
-async def test_a_batch_whose_answer_is_lost_is_told_as_if_it_was_not(
+async def test_a_batch_whose_answer_is_lost_is_reported_as_if_it_was_not(
     postgres_dsn: str, schema: str, what: str
 ) -> None:
     """What became a row is reported, in order; what was refused or not its turn is not."""

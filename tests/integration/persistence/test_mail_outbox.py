@@ -43,7 +43,7 @@ async def give_away(post: Post, other: Post, agent: AgentId) -> None:
     await move_shard(post, other, post.store.shards.shard_of(agent))
 
 
-async def test_mail_between_agents_of_one_host_needs_no_broker(post: Post) -> None:
+async def test_messages_between_agents_of_one_host_need_no_broker(post: Post) -> None:
     """Its inbox row is part of the turn."""
     sent = await post.send(await post.begin(), "a", "b")
 
@@ -52,7 +52,7 @@ async def test_mail_between_agents_of_one_host_needs_no_broker(post: Post) -> No
     assert await post.inbox() == ["a", "b"]
 
 
-async def test_mail_for_another_host_waits_in_the_outbox(post: Post) -> None:
+async def test_messages_for_another_host_wait_in_the_outbox(post: Post) -> None:
     """It is nobody's inbox row before that host's own commit makes it one."""
     async with post.bed.rival() as rival:
         other = await post_of(rival)
@@ -66,14 +66,14 @@ async def test_mail_for_another_host_waits_in_the_outbox(post: Post) -> None:
         assert await other.arrive("a", "b") == ["a", "b"]
 
 
-async def test_mail_for_agents_nobody_declared_waits_in_the_outbox(post: Post) -> None:
+async def test_messages_for_undeclared_agents_wait_in_the_outbox(post: Post) -> None:
     """There is no host of theirs yet."""
     await post.send(await post.begin(), "a", to=AgentId("nova", "1"))
 
     assert await post.on_the_way() == ["a"]
 
 
-async def test_what_comes_behind_mail_on_its_way_takes_the_same_way(post: Post) -> None:
+async def test_what_comes_behind_a_message_on_its_way_takes_the_same_way(post: Post) -> None:
     """Also when the shard is ours by then; local again once the outbox of the pair is empty."""
     run = await post.begin()
     async with post.bed.rival() as rival:
@@ -92,7 +92,7 @@ async def test_what_comes_behind_mail_on_its_way_takes_the_same_way(post: Post) 
         assert await post.inbox() == ["a", "b", "c", "d", "e"]
 
 
-async def test_a_shard_cannot_move_while_a_turn_delivers_into_it(
+async def test_a_shard_cannot_move_while_a_commit_delivers_into_it(
     post: Post, postgres_dsn: str, schema: str
 ) -> None:
     """A turn that decided for the inbox holds the target's shard until it is committed."""
@@ -126,7 +126,7 @@ async def test_a_shard_cannot_move_while_a_turn_delivers_into_it(
     assert (await post.send(run, "b")).routed == ()
 
 
-async def test_a_target_shard_that_moves_first_makes_the_turn_send_it_there(
+async def test_a_target_shard_that_moves_first_makes_the_commit_send_it_there(
     post: Post, postgres_dsn: str, schema: str
 ) -> None:
     """The decision is made under the lock; the turn itself is not stale."""
@@ -174,7 +174,7 @@ async def test_the_hook_is_notified_of_outbox_rows_before_the_commit_is_answered
 
 
 @pytest.mark.parametrize("what", ["request", "response"])
-async def test_a_turn_whose_answer_is_lost_still_tells_of_its_outbox_rows(
+async def test_a_commit_whose_answer_is_lost_still_tells_of_its_outbox_rows(
     postgres_dsn: str, schema: str, what: str
 ) -> None:
     """Once, whether the server did it or not."""
@@ -246,7 +246,7 @@ async def test_the_outbox_is_read_in_pages_and_tells_how_far_its_targets_were_re
         assert await post.store.outbox.page([lease]) == []
 
 
-async def test_a_post_of_a_turn_is_in_the_outbox_for_observers(
+async def test_a_post_of_a_commit_is_in_the_outbox_for_observers(
     post: Post, postgres_dsn: str, schema: str
 ) -> None:
     """Once, for the owner of its topic's shard; followers get it from its rows."""
@@ -261,7 +261,9 @@ async def test_a_post_of_a_turn_is_in_the_outbox_for_observers(
     assert [tuple(row) for row in rows] == [("topic:news/default", sender, "a")]
 
 
-async def test_a_refused_turn_leaves_nothing_in_the_outbox(postgres_dsn: str, schema: str) -> None:
+async def test_a_refused_commit_leaves_nothing_in_the_outbox(
+    postgres_dsn: str, schema: str
+) -> None:
     """Its neighbours' rows are there."""
     async with post_office(postgres_dsn, schema, local_delivery=False) as post:
         fine, stale = await post.begin(), await post.begin(AgentId("desk", "x"))

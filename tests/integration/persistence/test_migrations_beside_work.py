@@ -208,7 +208,7 @@ VECTORS_1: Final = (
 SQL_VERSION: Final = "select version from store_tables where name = $1"
 
 
-async def test_a_store_uses_tables_of_before_while_somebody_reads_them(
+async def test_a_store_uses_tables_of_before_while_another_session_reads_them(
     postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits behind it, and they are brought up to date when the reader has ended."""

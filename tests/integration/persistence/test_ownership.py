@@ -52,7 +52,7 @@ async def test_what_came_before_a_type_was_declared_moves_to_its_shards(
     assert isinstance(await run.send(run.turn(result("0"))), Committed)
 
 
-async def test_mail_and_declaration_at_once_lose_nothing(
+async def test_messages_and_declaration_at_once_lose_nothing(
     bed: Bed, postgres_dsn: str, schema: str
 ) -> None:
     """Whatever the order in which they meet, every message ends in a shard that can be claimed."""
@@ -73,7 +73,7 @@ async def test_mail_and_declaration_at_once_lose_nothing(
     assert {row["shard"] for row in rows} <= {f"p:race:{n}" for n in range(4)}
 
 
-async def test_mail_for_an_agent_of_an_instance_type_waits_for_it(bed: Bed) -> None:
+async def test_messages_for_an_agent_of_an_instance_type_wait_for_it(bed: Bed) -> None:
     """The other agents of its type do not take it."""
     first, second = AgentId("solo", "a"), AgentId("solo", "b")
     await bed.claim(Serves(agents=(first,)))

@@ -44,7 +44,7 @@ async def hears(url: str, schema: str) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_hosts_tell_of_sessions_that_somebody_follows(
+async def test_hosts_notify_of_sessions_that_a_client_follows(
     postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody looks for itself here; of other sessions nothing is said, nor when the reader has gone."""
@@ -126,7 +126,7 @@ async def test_many_readers_of_a_session_read_its_facts_once(
     assert counts[fact_readers.SQL_WATCH_SESSION] < READERS
 
 
-async def test_one_look_is_for_all_sessions_that_are_followed(
+async def test_one_poll_is_for_all_sessions_that_are_followed(
     postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It finds facts that nobody told of; a session without any is not read again."""

@@ -60,7 +60,7 @@ async def test_a_second_host_has_half_of_the_shards_one_heartbeat_after_it_came(
     ],
     ids=str,
 )
-async def test_shares_follow_capacity_and_come_to_rest(
+async def test_shares_follow_capacity_and_converge(
     fleet: Fleet, capacities: tuple[int, ...], counts: list[int]
 ) -> None:
     """Two rounds after the last arrival every share is exact, and ten rounds later nothing moved."""
@@ -332,7 +332,7 @@ async def test_a_store_that_only_asks_is_no_host(fleet: Fleet) -> None:
     assert report.surplus == ()
 
 
-async def test_three_hosts_competing_a_hundred_times_come_to_rest_each_time(fleet: Fleet) -> None:
+async def test_three_hosts_competing_a_hundred_times_converge_each_time(fleet: Fleet) -> None:
     """After any shards were given up: one owner per epoch, and within two rounds no gap, all fair."""
     serves = Serves(types=("a", "b"))
     members = [await fleet.arrive(f"h{n}", serves) for n in range(3)]

@@ -258,7 +258,9 @@ async def test_a_tree_keeps_its_account(bed: Bed, postgres_dsn: str, schema: str
     assert await rows_of(postgres_dsn, schema, "runs", "budgets") == [0, 0]
 
 
-async def test_letters_wait_for_their_run(bed: Bed, postgres_dsn: str, schema: str) -> None:
+async def test_dead_letters_are_kept_until_their_run_is_swept(
+    bed: Bed, postgres_dsn: str, schema: str
+) -> None:
     """A letter is there as long as its run could be redriven in its place."""
     await give_up(await bed.begin(id="dead"))
     await step_clock(postgres_dsn, schema, timedelta(days=9))

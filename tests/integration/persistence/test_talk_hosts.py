@@ -100,7 +100,7 @@ async def test_the_owner_of_a_waiting_run_is_notified_of_its_answer(
     assert (answer.result, answer.by) == ("yes", target.run_id)
 
 
-async def test_an_end_waits_for_a_turn_of_who_waits_for_it(
+async def test_an_end_waits_for_a_commit_of_the_run_that_waits_for_it(
     near: Bed, postgres_dsn: str, schema: str
 ) -> None:
     """So either the suspending turn sees the answer, or the answer sees the run suspended."""
@@ -190,7 +190,7 @@ async def test_orphans_of_other_hosts_are_asked_to_stop(near: Bed, far: Bed) -> 
 
 @pytest.mark.item(128, 234)
 @pytest.mark.parametrize("what", ["request", "response"])
-async def test_a_talking_turn_whose_answer_is_lost_is_written_once(
+async def test_a_talking_commit_whose_answer_is_lost_is_written_once(
     postgres_dsn: str, schema: str, what: str
 ) -> None:
     """Its child, its reply and its budget count once, and it names those it concerns all the same."""

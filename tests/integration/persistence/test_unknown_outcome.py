@@ -76,7 +76,7 @@ async def test_an_append_whose_answer_is_lost_is_written_once(
 
 @pytest.mark.item(59)
 @pytest.mark.parametrize("what", ["request", "response"])
-async def test_a_turn_whose_answer_is_lost_is_written_once(
+async def test_a_commit_whose_answer_is_lost_is_written_once(
     postgres_dsn: str, schema: str, what: Lost
 ) -> None:
     """Its outcome is complete: messages sent, the cancel flag, and that its wait is over."""
@@ -221,7 +221,7 @@ async def test_calls_wait_while_the_server_restarts(
         assert len(said) <= 4
 
 
-async def test_calls_give_up_after_the_limit_and_turns_wait_for_ever(
+async def test_calls_give_up_after_the_limit_and_commits_wait_for_ever(
     own_postgres: OwnPostgres,
 ) -> None:
     """PersistenceError names the server and the limit; what a run did is written when the server is back."""

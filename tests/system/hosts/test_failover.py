@@ -53,7 +53,7 @@ def hosts(nats: NatsServer, postgres: PostgresServer, tmp_path: Path) -> Iterato
     found.end()
 
 
-async def test_what_outsiders_published_is_handled_by_hosts_that_stay_up(
+async def test_what_external_clients_published_is_handled_by_hosts_that_stay_up(
     load: Load, postgres: PostgresServer
 ) -> None:
     """What was acknowledged, read and handled by commits that are lost is read and handled again."""
@@ -133,7 +133,7 @@ async def _begins_at(load: Load, sequence: int) -> bool:
 
 
 @pytest.mark.usefixtures("often")
-async def test_mail_that_was_purged_comes_again_from_where_it_was_published(
+async def test_messages_that_were_purged_come_again_from_where_they_were_published(
     load: Load, postgres: PostgresServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The database that took over has not read it: the stream, which has it no more, is made anew."""

@@ -91,7 +91,7 @@ async def test_a_host_gets_the_types_and_the_agents_that_it_serves_and_no_others
 
 
 @pytest.mark.item(142, 481)
-async def test_mail_for_a_type_nobody_serves_waits_as_rows_until_somebody_does(  # noqa: PLR0917 - fixtures
+async def test_messages_for_an_unserved_type_wait_as_rows_until_a_host_serves_it(  # noqa: PLR0917 - fixtures
     fleet: Hosts, client: Runtime, rows: Rows, cli: Cli, outsider: RawNats
 ) -> None:
     """An agent and an outsider write to it; `doctor` names the type, and its first host handles all."""
@@ -132,7 +132,7 @@ async def test_what_a_host_owned_unserved_is_read_when_it_serves_it_itself(
 
 
 @pytest.mark.item(172, 250, 481, 486)
-async def test_a_killed_hosts_mail_is_handled_by_the_others_within_its_lease_and_two_seconds(
+async def test_a_killed_hosts_messages_are_handled_by_others_within_its_lease_and_two_seconds(
     fleet: Hosts, client: Runtime, rows: Rows, outsider: RawNats
 ) -> None:
     """Agents on both hosts and an outsider write without a pause: nothing lost, doubled, overtaken."""
@@ -349,7 +349,7 @@ async def test_hosts_that_all_lost_the_broker_keep_what_they_have(
 
 @pytest.mark.slow
 @pytest.mark.item(481, 486)
-async def test_mail_between_hosts_outlasts_a_broker_that_is_gone_for_ten_seconds(
+async def test_messages_between_hosts_outlast_a_broker_that_is_gone_for_ten_seconds(
     fleet: Hosts, client: Runtime, rows: Rows, own_nats: OwnNats
 ) -> None:
     """No host ends or loses its shards; what is sent meanwhile is handled meanwhile, in order."""
@@ -378,7 +378,9 @@ async def test_mail_between_hosts_outlasts_a_broker_that_is_gone_for_ten_seconds
     assert owners == names
 
 
-async def test_a_host_without_a_broker_is_refused_where_mail_travels_by_one(fleet: Hosts) -> None:
+async def test_a_host_without_a_broker_is_refused_where_messages_travel_by_one(
+    fleet: Hosts,
+) -> None:
     """It would own agents and not read their mail; it ends with one sentence that names the remedy."""
     await fleet.serving(NODES)
     del fleet.more["nats_url"]

@@ -164,7 +164,7 @@ async def test_an_effect_in_doubt_is_reported_and_decided_by_the_operator(
 
 
 @pytest.mark.item(158, 226)
-async def test_a_signal_sent_while_no_host_lives_is_heard_by_the_next(
+async def test_a_signal_sent_while_no_host_is_up_is_delivered_by_the_next(
     hosts: Hosts, client: Runtime, cli: Cli
 ) -> None:
     """It is a row; nobody has to be there when it is written."""
@@ -181,7 +181,7 @@ async def test_a_signal_sent_while_no_host_lives_is_heard_by_the_next(
         assert await client.result(run_id) == {"now": True}
 
 
-async def test_a_decision_made_while_no_host_lives_is_heard_by_the_next(
+async def test_a_decision_made_while_no_host_is_up_is_delivered_by_the_next(
     hosts: Hosts, client: Runtime, cli: Cli, tmp_path: Path
 ) -> None:
     """An operator may decide first and start the host afterwards."""

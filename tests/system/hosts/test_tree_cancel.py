@@ -213,7 +213,7 @@ CASES: Final = [
 @pytest.mark.timeout(120)
 @pytest.mark.item(84, 145, 231, 239, 247, 486)
 @pytest.mark.parametrize(("count", "victims", "by"), CASES if IS_SLOW else CASES[1::5])
-async def test_nothing_of_a_cancelled_tree_is_left_open_whoever_dies(  # noqa: PLR0917 - fixtures
+async def test_nothing_of_a_cancelled_tree_is_left_open_after_any_death(  # noqa: PLR0917 - fixtures
     fleet: Hosts, client: Runtime, rows: Rows, count: int, victims: str, by: str
 ) -> None:
     """All end once, cancelled for that reason or before by themselves; who joins is told so."""

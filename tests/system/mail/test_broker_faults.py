@@ -129,7 +129,7 @@ async def test_a_host_too_slow_for_the_server_is_cut_off_and_goes_on(
     assert await load.problems() == []
 
 
-async def test_an_owner_that_froze_with_mail_on_its_way_changes_nothing(
+async def test_an_owner_that_froze_with_messages_on_their_way_changes_nothing(
     load: Load, nats: NatsServer, postgres_dsn: str
 ) -> None:
     """Its pulls and its ingest come alive when its shards belong to somebody else."""
@@ -211,7 +211,7 @@ async def test_postgres_killed_under_load_costs_nothing_but_time(
 
 
 @pytest.mark.timeout(180 if WAITING <= 50_000 else 3600)
-async def test_a_host_that_finds_much_mail_takes_little_of_it_into_memory(
+async def test_a_host_that_finds_many_messages_takes_few_into_memory(
     own_nats: OwnNats, postgres_dsn: str, schema: str
 ) -> None:
     """Three fifths wait for one agent, the rest for thousands; each is handled once, in order."""

@@ -61,7 +61,7 @@ async def test_a_data_folder_deleted_between_two_turns_loses_nothing_that_runs_s
     assert [one.levelname for one in caplog.records if ANOTHER in one.message] == ["ERROR"]
 
 
-async def test_what_outsiders_published_and_no_host_had_read_is_lost_aloud(
+async def test_what_external_clients_published_and_no_host_had_read_is_lost_aloud(
     load: Load, nats: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Runs' mail of the same time arrives; outsiders go on, in a stream of another name."""

@@ -67,7 +67,7 @@ async def holds(rows: Rows) -> None:
 
 @pytest.mark.item(24, 172, 481, 486)
 @pytest.mark.parametrize(("side", "point", "nth", "moment"), with_moments(POINTS))
-async def test_mail_is_handled_once_and_in_order_whoever_dies(  # noqa: PLR0917 - fixtures
+async def test_messages_are_handled_once_and_in_order_after_any_death(  # noqa: PLR0917 - fixtures
     fleet: Hosts, client: Runtime, rows: Rows, side: str, point: str, nth: int, moment: str
 ) -> None:
     """Another host takes the dead one's agent over, publishes what it had sent, reads what it got."""

@@ -40,7 +40,7 @@ def load(nats: NatsServer, postgres_dsn: str, schema: str) -> Load:
     return Load(nats.url, postgres_dsn, schema)
 
 
-async def test_mail_between_hosts_goes_on_while_the_broker_is_away(
+async def test_messages_between_hosts_go_on_while_the_broker_is_away(
     load: Load, nats: NatsServer
 ) -> None:
     """From a second behind its loss on; when it is back outsiders go on, and nothing comes twice."""
@@ -84,7 +84,7 @@ async def test_a_broker_that_freezes_in_the_middle_of_it_brings_nothing_twice(
 
 
 @pytest.mark.parametrize(("side", "nth", "moment"), with_moments(POINTS))
-async def test_mail_is_handled_once_and_in_order_whoever_dies_while_the_broker_is_away(  # noqa: PLR0917 - fixtures
+async def test_messages_are_handled_once_and_in_order_after_any_death_while_the_broker_is_away(  # noqa: PLR0917 - fixtures
     fleet: Hosts, nats: NatsServer, client: Runtime, rows: Rows, side: str, nth: int, moment: str
 ) -> None:
     """Right before it hands over what it sent, or right after; a host that comes then goes on."""

@@ -65,7 +65,7 @@ async def has_leaders(load: Load, lost: NatsServer) -> bool:
 
 
 @pytest.mark.parametrize("is_leader", [False, True], ids=["another", "leader"])
-async def test_mail_goes_on_when_one_of_three_servers_is_lost(  # noqa: PLR0917 - fixtures
+async def test_messages_go_on_when_one_of_three_servers_is_lost(  # noqa: PLR0917 - fixtures
     cluster: list[NatsServer],
     postgres_dsn: str,
     schema: str,

@@ -53,7 +53,7 @@ async def made_by_admin(port: int, namespace: str = "") -> None:
 
 
 @pytest.mark.parametrize("namespace", ["", "shop"])
-async def test_a_hosts_login_is_enough_for_mail(tmp_path: Path, namespace: str) -> None:
+async def test_a_hosts_login_is_enough_for_the_stream_mail(tmp_path: Path, namespace: str) -> None:
     """Streams that the admin made, mail, posts, dead letters, purges, nudges."""
     heard: list[Nudge] = []
     async with secured_server(tmp_path, NatsAccounts(namespace=namespace)) as port:
@@ -76,7 +76,7 @@ async def test_a_hosts_login_is_enough_for_mail(tmp_path: Path, namespace: str) 
                 await two.forget_stream(await two.stream_state())
 
 
-async def test_a_host_that_may_make_streams_makes_mail_anew(tmp_path: Path) -> None:
+async def test_a_host_that_may_make_streams_makes_the_stream_mail_anew(tmp_path: Path) -> None:
     """Where an operator has chosen so, nobody else is needed."""
     async with secured_server(tmp_path, NatsAccounts(hosts_make_streams=True)) as port:
         async with as_host(port, "one") as host:

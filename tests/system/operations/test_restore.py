@@ -125,7 +125,7 @@ def deployment(own_nats: OwnNats, own_postgres: OwnPostgres) -> Deployment:
     return Deployment(own_nats(), own_postgres())
 
 
-async def test_a_restored_database_gets_what_outsiders_published_since(
+async def test_a_restored_database_gets_what_external_clients_published_since(
     deployment: Deployment, tmp_path: Path
 ) -> None:
     """Orders before the back-up are not done again; those since are, and new ones come behind them."""
@@ -180,7 +180,7 @@ class Cashier:
         self.charged[self.id.type, kind, order] = idempotency_key()
 
 
-async def test_mail_that_is_cut_into_other_runs_is_charged_under_the_same_keys(
+async def test_messages_that_are_cut_into_other_runs_are_charged_under_the_same_keys(
     deployment: Deployment, tmp_path: Path
 ) -> None:
     """A message's key never changes; a run's does, but where each message has a run of its own."""

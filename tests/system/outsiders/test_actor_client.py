@@ -255,7 +255,7 @@ async def test_a_run_is_watched_live(crm: ActorClient) -> None:
     ]
 
 
-async def test_an_agent_follows_a_topic_because_somebody_says_so(
+async def test_an_agent_follows_a_topic_at_the_request_of_a_client(
     bed: Bed, crm: ActorClient
 ) -> None:
     """It gets what is published from then on, once per id, until it follows no more."""

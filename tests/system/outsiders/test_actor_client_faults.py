@@ -134,7 +134,7 @@ async def test_no_host_and_no_stream_are_told_soon(nats_server: TestNats, namesp
             await client.status("r1")
 
 
-async def test_answers_of_somebody_else_are_errors(nats_server: TestNats, namespace: str) -> None:
+async def test_answers_of_another_service_are_errors(nats_server: TestNats, namespace: str) -> None:
     """What is cut off, refused or of another form is told in one line."""
     async with (
         gateway(nats_server.url, namespace) as hosts,

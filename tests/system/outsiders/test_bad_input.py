@@ -170,7 +170,7 @@ BAD_MAIL: Final[dict[str, tuple[dict[str, Any], dict[str, str], str]]] = {
 
 
 @pytest.mark.parametrize("name", BAD_MAIL)
-async def test_mail_of_a_host_that_is_not_understood_is_one_dead_letter(
+async def test_a_message_of_a_host_that_is_not_understood_is_one_dead_letter(
     bed: Bed, name: str
 ) -> None:
     """Another version's message, for example, is kept for a person and stops nobody."""
@@ -203,7 +203,7 @@ async def _is_there(bed: Bed, agent: AgentId) -> bool:
 
 
 @pytest.mark.parametrize("key", ["~fan", "~"])
-async def test_a_reserved_key_is_not_for_outsiders(bed: Bed, key: str) -> None:
+async def test_a_reserved_key_is_not_for_external_clients(bed: Bed, key: str) -> None:
     """What is fanned out goes through such keys; an outsider's message to one is a dead letter."""
     agent = desk(key, "acme")
     await bed.publish(agent, {"n": 1})
@@ -295,7 +295,7 @@ async def test_what_is_over_512_kib_is_refused_at_once_and_stored_nowhere(bed: B
     assert await bed.letters(agent) == []
 
 
-async def test_what_is_over_a_megabyte_costs_the_outsider_his_connection(bed: Bed) -> None:
+async def test_what_is_over_a_megabyte_costs_the_external_client_its_connection(bed: Bed) -> None:
     """Nobody else notices."""
     agent = desk("a-megabyte")
     async with raw_nats(bed.nats_url) as other:

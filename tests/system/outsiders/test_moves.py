@@ -142,7 +142,7 @@ async def test_an_id_counts_also_when_the_same_message_is_published_to_the_next_
     assert run is not None
 
 
-async def test_mail_for_a_type_that_nobody_serves_waits_for_its_host(bed: Bed) -> None:
+async def test_messages_for_an_unserved_type_wait_for_its_host(bed: Bed) -> None:
     """It is acknowledged, it is no dead letter, and the first host that serves the type handles it."""
     agent = AgentId("late", "a")
     async with bed.running():

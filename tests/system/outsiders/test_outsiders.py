@@ -165,7 +165,7 @@ async def test_messages_without_an_id_are_all_handled(bed: Bed) -> None:
 
 
 @pytest.mark.item(199, 486)
-async def test_an_outsider_who_uses_the_id_of_a_message_between_agents_does_not_stop_it(
+async def test_an_external_client_who_uses_the_id_of_a_message_between_agents_does_not_stop_it(
     bed: Bed,
 ) -> None:
     """He was first, and both are handled: an id belongs to its sender."""
@@ -372,7 +372,7 @@ async def test_a_signal_to_no_run_at_all_is_one_dead_letter_that_nobody_can_redr
     assert letter.message.sender == "ext:crm"
 
 
-async def test_outsiders_at_once_do_not_disturb_each_other(bed: Bed) -> None:
+async def test_external_clients_at_once_do_not_disturb_each_other(bed: Bed) -> None:
     """A hundred messages in one packet to ten agents are handled once each, in order."""
     body = [json.dumps({"n": n}).encode() for n in range(100)]
     packet = b"".join(

@@ -302,7 +302,7 @@ async def test_a_tenant_sees_live_runs_of_its_own_only(bed: Bed, port: int) -> N
         "$JS.API.DIRECT.GET.MAIL",
     ],
 )
-async def test_a_host_can_neither_pose_as_an_outsider_nor_lose_what_outsiders_sent(
+async def test_a_host_can_neither_pose_as_an_external_client_nor_lose_what_external_clients_sent(
     bed: Bed, port: int, subject: str
 ) -> None:
     """Who sent something is what the server vouches for, also against a host that was taken over."""
@@ -381,7 +381,7 @@ async def test_no_answer_goes_where_its_asker_may_not_publish(
         assert now == made
 
 
-async def test_what_a_stolen_hosts_login_has_jetstream_say_is_no_message_of_an_outsider(
+async def test_what_a_stolen_hosts_login_has_jetstream_say_is_no_message_of_an_external_client(
     bed: Bed, port: int
 ) -> None:
     """The server answers a host's questions wherever it says; agents are not given that."""

@@ -105,7 +105,7 @@ async def publish(outsider: RawNats, namespace: str, payload: object) -> None:
         for point, nth, moment in with_moments([("ingest", 1), ("expand", 1), ("expand", 7)])
     ],
 )
-async def test_each_follower_of_the_moment_gets_a_post_once_whoever_dies(  # noqa: PLR0917 - fixtures
+async def test_each_follower_of_the_moment_gets_a_post_once_after_any_death(  # noqa: PLR0917 - fixtures
     fleet: Hosts, client: Runtime, rows: Rows, outsider: RawNats, namespace: str, fault: str
 ) -> None:
     """The reader of the topic, or who brings the post; those who come after it get nothing."""
@@ -141,7 +141,7 @@ async def test_each_follower_of_the_moment_gets_a_post_once_whoever_dies(  # noq
 @pytest.mark.timeout(120)
 @pytest.mark.item(94, 147, 486)
 @pytest.mark.parametrize(("nth", "moment"), with_moments([(1,), (2,), (3,), (4,)]))
-async def test_posts_of_a_run_reach_each_follower_once_and_in_order_whoever_dies(  # noqa: PLR0917 - fixtures
+async def test_posts_of_a_run_reach_each_follower_once_and_in_order_after_any_death(  # noqa: PLR0917 - fixtures
     fleet: Hosts, client: Runtime, rows: Rows, nth: int, moment: str
 ) -> None:
     """The host is killed at each commit of the run that publishes; the next one goes on."""

@@ -130,7 +130,9 @@ async def test_with_the_grant_all_runs_of_the_tenant_are_seen(bed: Bed, host: Ru
     assert row.cancel_requested is not None
 
 
-async def test_a_run_of_mail_is_of_its_only_sender(bed: Bed, crm: Outside, host: Runtime) -> None:
+async def test_a_run_of_messages_is_of_its_only_sender(
+    bed: Bed, crm: Outside, host: Runtime
+) -> None:
     """As one that it asked for; another publisher does not see it."""
     async with bed.connected():
         await bed.publish(AgentId("waiter", "mail"), {"n": 1}, message_id="m")

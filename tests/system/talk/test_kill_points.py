@@ -102,7 +102,7 @@ async def bury(fleet: Hosts, doomed: dict[str, HostProcess], rows: Rows) -> set[
 
 @pytest.mark.item(145, 146, 172, 229, 231, 235, 244, 486)
 @pytest.mark.parametrize(("side", "point", "nth", "moment"), POINTS if IS_SLOW else CERTAIN[2::5])
-async def test_a_conversation_ends_well_whoever_dies_at_whichever_write(  # noqa: PLR0917 - fixtures
+async def test_a_conversation_ends_well_after_a_death_at_any_write(  # noqa: PLR0917 - fixtures
     fleet: Hosts,
     client: Runtime,
     rows: Rows,

@@ -190,7 +190,7 @@ for _name, _changes, _words in (
 
 @pytest.mark.item(4)
 @pytest.mark.parametrize("name", BAD_MAIL)
-def test_bad_mail_of_a_host_is_undecodable(name: str) -> None:
+def test_a_bad_message_of_a_host_is_undecodable(name: str) -> None:
     """It says what is wrong, keeps the bytes, and is the same when it is read again."""
     wire, words = BAD_MAIL[name]
     received = decode(wire)
@@ -226,7 +226,7 @@ def test_bare_json_from_outside_is_a_message() -> None:
     assert sent.id == received.message_id
 
 
-def test_claims_of_an_outsider_change_nothing() -> None:
+def test_claims_of_an_external_client_change_nothing() -> None:
     """Headers that hosts use mean nothing from outside."""
     claims = {
         "Actor-Sender": "agent:boss/1",
@@ -250,7 +250,7 @@ def test_a_missing_id_is_made_from_the_place_in_edge() -> None:
 
 
 @pytest.mark.parametrize("name", ["Nats-Msg-Id", "ce-id"])
-def test_an_outsider_may_give_an_id(name: str) -> None:
+def test_an_external_client_may_give_an_id(name: str) -> None:
     """By the broker's header or by that of a CloudEvent."""
     assert decode(outside(headers={name: "order 17"})).message_id == "order 17"
 
@@ -308,7 +308,7 @@ def test_an_acknowledgement_of_the_broker_is_no_message(ack: dict[str, Any]) -> 
         assert isinstance(decode(outside(like)).content, Message)
 
 
-def test_an_outsider_may_send_msgpack() -> None:
+def test_an_external_client_may_send_msgpack() -> None:
     """By its content type, also with parameters and in capitals."""
     for kind in ("application/msgpack", "Application/MsgPack; x=1"):
         wire = outside(msgpack.packb({"n": 1}), headers={"Content-Type": kind})
@@ -430,7 +430,7 @@ def test_bad_input_without_an_id_is_named_by_its_place_in_edge() -> None:
     assert len(host.message_id) == len(derive_id("x"))
 
 
-def test_a_namespace_reads_only_its_own_mail() -> None:
+def test_a_namespace_reads_only_its_own_messages() -> None:
     """What another deployment's subjects say is not decoded as ours."""
     assert Decoder(Subjects()).decode(mail()).agent_id == NOBODY
 

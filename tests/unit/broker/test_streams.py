@@ -31,7 +31,7 @@ def test_only_the_mailboxes_ask_for_consumers() -> None:
         assert "max_consumers" not in one
 
 
-def test_mail_is_stored_by_type_partition_tenant_and_key() -> None:
+def test_messages_are_stored_by_type_partition_tenant_and_key() -> None:
     """One transform for hosts and outsiders, and one for posts, all with the same partitions."""
     plan = StreamPlan(subjects=Subjects("ns", 4), deployment="d1")
     stored = "ns.mail.{{wildcard(2)}}.{{partition(4,1,2,3)}}.{{wildcard(1)}}.{{wildcard(3)}}"
@@ -101,7 +101,7 @@ class Cluster:
         return await self.hurried(what, body)
 
 
-async def test_who_reads_mail_waits_for_no_other_streams_leader() -> None:
+async def test_a_reader_of_the_stream_mail_waits_for_no_other_streams_leader() -> None:
     """A cluster that lost a server has none for some seconds; without hurry it is waited for."""
     cluster = Cluster("ns_TOPIC", "ns_DEAD", "ns_EDGE_1")
     names = await ensure(cluster.api, PLAN.subjects, deployment="d1", hurried=cluster.hurried)

@@ -46,7 +46,7 @@ def test_subjects_are_those_of_the_design() -> None:
 
 
 @pytest.mark.parametrize("subjects", [PLAIN, NAMED, Subjects("mail")])
-def test_a_stored_subject_tells_the_tenant_whose_turn_it_is(subjects: Subjects) -> None:
+def test_a_stored_subject_names_the_tenant_for_its_share(subjects: Subjects) -> None:
     """Of mail and of posts, by its token; what is stored otherwise is nobody's."""
     topic = TopicId("news", "bbc", "acme")
 

@@ -223,7 +223,7 @@ async def test_without_a_person_an_approval_says_how_it_is_decided() -> None:
     assert f"waits for a person: decide {found[0].id[:4]}\napproved by Robin\n" in opened.text
 
 
-async def test_a_question_that_somebody_else_decides_is_taken_back() -> None:
+async def test_a_question_that_another_person_decides_is_taken_back() -> None:
     """The person is asked for a message next."""
     desk = Desk()
 

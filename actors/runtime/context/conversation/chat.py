@@ -23,7 +23,7 @@ T = TypeVar("T")
 OUTPUT_TOOL: Final = "final_result"
 """The tool by which a model that knows no JSON schema gives its output."""
 MAX_CORRECTIONS: Final = 2
-"""How often a model is asked again because its output does not fit."""
+"""Number of times that a model is asked again because its output does not fit."""
 MAX_SHOWN: Final = 2_000
 """Characters of a problem that a model is shown."""
 

@@ -94,7 +94,7 @@ class Preparation:
         self, agent: Agent, memory: SessionTerms, sessions: tuple[str, ...], scope: TaskScope
     ) -> None:
         try:
-            if not self._is_met_again(agent, memory):
+            if not self._is_used_again(agent, memory):
                 _log.warning(
                     "no summary is prepared: the agent's next run has other strategies; let its factory"
                     " give all agents one context",
@@ -108,8 +108,8 @@ class Preparation:
             if self._scopes.get(agent.id) is scope:
                 del self._scopes[agent.id]
 
-    def _is_met_again(self, agent: Agent, memory: SessionTerms) -> bool:
-        """Return whether the agent's next run asks the strategies that would keep the summaries."""
+    def _is_used_again(self, agent: Agent, memory: SessionTerms) -> bool:
+        """Return True if the agent's next run has the strategies that would use the summaries."""
         found = self._agents.find(agent.id)
         known = preparing(memory.pipeline)
         return found is not None and preparing(SessionTerms.of(found).pipeline) == known

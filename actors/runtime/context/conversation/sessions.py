@@ -25,7 +25,7 @@ from actors.runtime.journal.reading import reading
 _log = logging.getLogger("callboard.context")
 
 FARTHEST: Final = 5_000
-"""How many of the newest turns behind the last cut a window is made of, at most."""
+"""Number of the newest turns after the last cut of which a window is made, at most."""
 MOST_ADDED: Final = 64
 """A session is read anew behind so many turns of the run's own."""
 LEAST: Final = 32
@@ -145,7 +145,7 @@ class Sessions:
         self._views: dict[str, WindowSource] = {}
         """Sessions that were read, with what the run has added since."""
         self._kept = 0
-        """How often turns were kept: whatever was read meanwhile may lack them."""
+        """Number of times that turns were kept: turns that were read meanwhile may lack them."""
         self.answered: dict[str, None] = {}
         """Sessions in which a model has answered in this execution, in order. Not on a replay."""
 
@@ -157,16 +157,17 @@ class Sessions:
             run.spans.session = self.name_of(None)
 
     def name_of(self, given: str | None) -> str:
-        """Return a session's name: as given, else the run's, the agent's, or the run's id."""
+        """Return a session's name: the given one, else the tree's, run's or agent's, else the run's id."""
         run = self._run
         terms = run.row.supervision
         of_run = terms.session_id if terms is not None else None
         return given or of_run or run.session or self.memory.session or run.run_id
 
     async def clear(self) -> None:
-        """Let the turns of a run that ends go where its agent keeps them no longer. Before its end is written.
+        """Delete the turns of a run that ends, if its agent's retention is RUN.
 
-        Rows go in the commit of that end. An external provider is notified before it, and again after a crash.
+        Call it before the terminal entry. Rows are deleted in the commit of that entry. An external provider
+        is called before it, and again after a crash.
         """
         memory, run = self.memory, self._run
         if memory.retention is not HistoryRetention.RUN:

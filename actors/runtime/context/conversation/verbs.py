@@ -107,7 +107,7 @@ class ConversationVerbs:
     def session_id(self) -> str:
         """The conversation of `generate`, `chat` and `history` where they are given none.
 
-        That of who started the run (`submit(session_id=…)`, or the first message's metadata ``session``),
+        That of the start of the run (`submit(session_id=…)`, or the first message's metadata ``session``),
         else the agent's attribute `session`, else the run's id: a conversation of its own.
         """
         return self._conversations.sessions.name_of(None)

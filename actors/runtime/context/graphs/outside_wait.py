@@ -14,7 +14,7 @@ from actors.runtime.context.call import Call, Entry
 from actors.runtime.context.question import Question
 
 ENDS: Final = (K.ASK_SENT, K.ASK_REPLIED, K.ASK_TIMEOUT)
-"""What such a wait leaves behind."""
+"""Entries that such a wait records."""
 
 
 class OutsideWait(Question):

@@ -107,7 +107,7 @@ class MemoryAccess:
         return _block(await self._asked(partial(self._store.put, new, fence=fence)))
 
     def check(self, given: NewMemory | MemoryQuery) -> None:
-        """Return if this agent may keep this, or ask this.
+        """Check that this agent may keep this, or ask this.
 
         Raises:
             ContractError: See `AgentMemory`.

@@ -28,7 +28,7 @@ _HEIGHT: Final = 46
 _NARROW: Final = 104
 _PAD: Final = 16
 _AROUND: Final = 60
-"""So far a line bulges that leads back."""
+"""Distance by which a line bulges that leads back."""
 
 
 @dataclass(frozen=True, slots=True)

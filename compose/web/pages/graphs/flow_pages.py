@@ -20,7 +20,7 @@ from compose.web.pages.graphs.flow_shelf import FlowShelf, ShownFlow
 from compose.web.pages.html import page
 
 COUNTED: Final = 500
-"""So many of an app's newest runs are counted."""
+"""Number of an app's newest runs that are counted."""
 _LISTED: Final = 25
 
 

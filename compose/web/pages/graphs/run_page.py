@@ -34,7 +34,7 @@ from compose.web.pages.html import page
 from compose.web.resources.events import parse_log_place
 
 _AROUND: Final = 60
-"""So many records of the ledger are listed before and behind the one that is shown."""
+"""Number of records of the ledger that are listed before and after the one that is shown."""
 
 
 class StepQuery(StrictModel):

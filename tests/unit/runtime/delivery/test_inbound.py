@@ -170,7 +170,7 @@ class OneBatch:
             self._place.done.append("closed")
 
 
-def test_what_a_turn_wrote_meanwhile_is_offered_behind_what_came_before() -> None:
+def test_what_a_commit_wrote_meanwhile_is_offered_behind_what_came_before() -> None:
     """Of the shard that is being written; what is for another shard does not wait."""
     place = Place(Ingested((arrived(1),)))
 

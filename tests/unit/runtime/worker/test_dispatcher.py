@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("turns", [1, 4])
-async def test_of_a_burst_few_start_between_two_looks_of_the_loop(turns: int) -> None:
+async def test_of_a_burst_few_start_between_two_passes_of_the_loop(turns: int) -> None:
     """Those that are over after as many leave room in memory to the next; nobody is forgotten."""
     total, begun, most = 10 * STARTS, 0, 0
     over = asyncio.Event()
@@ -44,7 +44,7 @@ async def test_of_a_burst_few_start_between_two_looks_of_the_loop(turns: int) ->
     assert most <= (turns + 2) * STARTS
 
 
-async def test_a_wave_starts_whole_whoever_started_in_earlier_turns_of_the_loop() -> None:
+async def test_a_wave_starts_whole_after_starts_in_earlier_turns_of_the_loop() -> None:
     """Agents that go in step stay so, and their commits in one group: the limit counts one turn of the loop."""
     wave = STARTS * 3 // 4
 

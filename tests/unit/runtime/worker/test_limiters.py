@@ -59,7 +59,7 @@ def slots(held: int = 0, *, used: int = 0, waiting: int = 0, now: float = 0.0) -
     return limiter
 
 
-def test_nobody_passes_while_somebody_waits_or_nothing_is_free() -> None:
+def test_no_run_passes_while_another_waits_or_no_slot_is_free() -> None:
     """Whoever comes later waits behind those who do; who was notified may pass."""
     queue: WaitQueue[Item] = WaitQueue({})
     early, late = Item("early"), Item("late")

@@ -61,7 +61,7 @@ def test_a_run_is_given_no_more_than_its_agent_takes() -> None:
     assert turns == [[0, 1], [2, 4], "r"]
 
 
-def test_mail_does_not_overtake_a_queued_run_of_its_sender() -> None:
+def test_a_message_does_not_overtake_a_queued_run_of_its_sender() -> None:
     """The store refuses a run that has such mail, each time: the agent would never go on."""
     box = mailbox(
         arrived(0),
@@ -89,7 +89,7 @@ def test_a_message_that_goes_alone_shares_no_run() -> None:
     assert turns == [[0, 1], [2], [3], [4, 5]]
 
 
-def test_a_queued_run_and_mail_go_by_arrival() -> None:
+def test_a_queued_run_and_messages_go_by_arrival() -> None:
     """Whatever came first goes first; a queued run takes its own message only."""
     box = mailbox(arrived(2), arrived(1, "r"), arrived(3))
 
@@ -123,7 +123,7 @@ def test_a_run_that_holds_its_agent_has_no_place_in_its_queue() -> None:
     assert box.may_sleep(datetime.now(UTC))
 
 
-def test_a_place_that_is_told_while_its_run_is_loaded_is_kept() -> None:
+def test_a_run_offered_while_it_is_loaded_is_kept() -> None:
     """Its row may be missed, as the store has forgotten it, and this be the hint of the new one."""
     box = mailbox(arrived(0, "r"))
     assert isinstance(box.take_next(), StartRun)
@@ -134,7 +134,7 @@ def test_a_place_that_is_told_while_its_run_is_loaded_is_kept() -> None:
     assert box.take_next() == StartRun(RunId("r"), told)
 
 
-def test_a_place_that_is_told_in_vain_is_none_when_the_run_rests() -> None:
+def test_a_run_offered_in_vain_is_dropped_when_it_suspends() -> None:
     """Its host keeps nothing of it."""
     box = mailbox()
     box.run_id, box.holding = RunId("r"), Holding.EXECUTING
@@ -213,7 +213,7 @@ def test_boot_messages_are_always_kept() -> None:
     assert arrivals(box) == [1, 3]
 
 
-def test_older_mail_in_the_store_goes_before_a_queued_run() -> None:
+def test_older_messages_in_the_store_go_before_a_queued_run() -> None:
     """The mailbox is low, so it is read before the turn is decided."""
     box = mailbox(each=2)
     box.note_mail()
@@ -253,7 +253,7 @@ def test_what_comes_while_the_store_is_asked_is_read_afterwards() -> None:
     assert not box.is_empty
 
 
-def test_a_mailbox_that_may_have_mail_is_not_empty() -> None:
+def test_a_mailbox_that_may_have_messages_is_not_empty() -> None:
     """Nor is one of an agent that is not served: it remembers that there is something."""
     spilled, not_served = mailbox(), mailbox()
     spilled.note_mail()
@@ -312,7 +312,7 @@ def test_every_message_is_taken_once_and_in_its_senders_order(seed: int) -> None
     assert box.capacity.used == 0
 
 
-def test_lazy_mail_is_no_work_and_comes_before_what_is() -> None:
+def test_lazy_messages_are_no_work_and_come_before_what_is() -> None:
     """Nothing starts for it; a message that comes waits in the store until it was read."""
     box = mailbox()
     box.lazy = True
@@ -325,7 +325,7 @@ def test_lazy_mail_is_no_work_and_comes_before_what_is() -> None:
     assert (arrivals(box), box.is_low) == ([1, 2, 3], False)
 
 
-def test_lazy_mail_that_comes_while_the_store_is_read_is_read_next_time() -> None:
+def test_lazy_messages_that_come_while_the_store_is_read_are_read_next_time() -> None:
     """The page may not have it."""
     box = mailbox()
     box.add(arrived(1))

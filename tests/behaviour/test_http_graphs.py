@@ -295,6 +295,66 @@ async def test_runs_are_listed_by_flow_and_state_in_pages(
         assert bad.status == 404
 
 
+@pytest.mark.item(416, 417)
+async def test_a_snapshot_is_kept_found_and_restored(bed: Bed) -> None:
+    """In any process; a key is a run. Another tenant finds none."""
+    async with flowing(bed) as (here, there, flows), guarded_on(bed) as guarded:
+        path = await started(here, order=7)
+        await waiting_at(here, path)
+        facts = {"name": "Before", "description": "the money", "tags": ["t"]}
+        made = await here("POST", f"{path}/snapshots", facts)
+        assert (made.status, made.data["tags"], made.data["app"]) == (201, ["t"], flows.app)
+        place = made.headers["location"]
+        second = await started(here)
+        await waiting_at(here, second)
+        later = await there.post(f"{second}/snapshots", {"name": "later"})
+        assert (await here("POST", f"{path}/snapshots", {"name": ""})).status == 422
+
+        assert (await there.get("/v1/graph-snapshots?tag=t&query=MONEY"))["snapshots"] == [
+            made.data
+        ]
+        of_run = await there.get(f"/v1/graph-snapshots?run={made.data['run']}")
+        assert (of_run["snapshots"], of_run["next"]) == ([made.data], None)
+        first = await there.get(f"/v1/graph-snapshots?app={flows.app}&limit=1")
+        assert ([one["snapshot"] for one in first["snapshots"]], first["next"]) == (
+            [later["snapshot"]],
+            later["snapshot"],
+        )
+        rest = await there.get(f"/v1/graph-snapshots?after={first['next']}")
+        assert (rest["snapshots"], rest["next"]) == ([made.data], None)
+        whole = await there.get(place)
+        assert whole["run_state"]["vars"]["order"] == 7
+        assert {**whole, "run_state": None} == {**made.data, "run_state": None}
+
+        await _of_strangers(guarded, path, place)
+
+        new = await there("POST", f"{place}/restore", {}, idempotency_key="k")
+        again = await here("POST", f"{place}/restore", {}, idempotency_key="k")
+        assert (new.status, again.status, again.data["run"]) == (201, 200, new.data["run"])
+        other = f"/v1/graph-runs/{new.data['run']}"
+        assert other == new.headers["location"] != path
+        await waiting_at(there, other)
+        await there.post(f"{other}/waits/ok%2F1", {"payload": 1})
+        assert (await ended(bed, there, other))["output"] == "order 7 paid"
+        assert (await here.get(path))["status"] == "waiting"
+        assert (await here("DELETE", place)).status == 204
+        assert (await here("DELETE", place)).data["code"] == "unknown_snapshot"
+
+
+async def _of_strangers(guarded: Guarded, path: str, place: str) -> None:
+    """Who may not operate makes and restores no snapshot; another tenant has none."""
+    far = await guarded.client("ada", "flows:run", "flows:operate", tenant="acme")
+    weak = await guarded.client("eve", "flows:run")
+    assert (await far.get("/v1/graph-snapshots"))["snapshots"] == []
+    for method, more in (("GET", ""), ("POST", "/restore"), ("DELETE", "")):
+        gone = await far(method, place + more, {} if method == "POST" else None)
+        assert (gone.status, gone.data["code"]) == (404, "unknown_snapshot"), method
+        if method != "GET":
+            told = await weak(method, place + more, {} if method == "POST" else None)
+            assert told.status == 403
+    assert (await weak("POST", f"{path}/snapshots", {"name": "n"})).status == 403
+
+
 async def test_what_is_not_there_is_404(bed: Bed) -> None:
     """Unknown flows and runs, runs of other agents, and all of another tenant; an ambiguous flow is 422."""
     async with flowing(bed) as (here, _, flows), guarded_on(bed) as guarded:

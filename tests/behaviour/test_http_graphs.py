@@ -138,6 +138,8 @@ async def test_a_run_is_started_and_answered_once_in_any_process(bed: Bed) -> No
             "choices": ["yes", "no"],
             "allow_free_text": True,
             "until": None,
+            "run": None,
+            "sub_waiting": None,
         }
         assert (shown["status"], shown["node"], shown["flow"]) == ("waiting", "ask", "refund")
         assert (shown["app"], shown["vars"]["order"]) == (flows.app, 7)
@@ -293,6 +295,38 @@ async def test_runs_are_listed_by_flow_and_state_in_pages(
         assert (first["runs"], first["next"]) == ([], run_of(paths[2]))
         bad = await here("GET", f"/v1/graph-runs?after={'x' * 2000}")
         assert bad.status == 404
+
+
+def below(run: RunState, _ctx: Any) -> StepPlan:
+    """Start a sub-graph."""
+    payload = {"workflow_id": run.vars["of"], "vars": {"order": 7, "of": "refund"}}
+    effect = Effect(EffectType.START_SUBWORKFLOW, payload, "paid")
+    return StepPlan("below", effect, next_node="end")
+
+
+@pytest.mark.item(421)
+async def test_a_run_shows_what_its_sub_graph_waits_for(bed: Bed) -> None:
+    """Down to the one that waits from outside; the answer goes there, and the ends go up."""
+    spec = WorkflowSpec("above", "below", {"below": below, "end": end})
+    flows = flows_at(bed.name().type, REFUND, spec)
+    await flows.register(bed.runtime)
+    web = WebClient(app(bed.runtime))
+    path = await started(web, "above", of="above")
+    async with asyncio.timeout(LIMIT_S):
+        while not (last := _last_wait(await web.get(path)))[1]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    run, wait, depth = last
+    assert (wait["reason"], wait["prompt"], depth) == ("user", "Refund?", 2)
+    await web.post(f"/v1/graph-runs/{run}/waits/ok%2F1", {"payload": 1})
+    assert (await ended(bed, web, path))["status"] == "completed"
+
+
+def _last_wait(shown: Any) -> tuple[str, Any, int]:
+    """Return the lowest wait of a run from outside, its run, and how far below it is."""
+    run, wait, depth = shown["run"], shown["wait"], 0
+    while wait is not None and wait["run"] is not None:
+        run, wait, depth = wait["run"], wait["sub_waiting"], depth + 1
+    return run, wait, depth
 
 
 @pytest.mark.item(416, 417)

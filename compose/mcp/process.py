@@ -129,18 +129,19 @@ async def _run_tools(
     runtime = await stack.enter_async_context(client or Runtime())
     if client is None:
         await serve_all(runtime, found)
-    runs, types, tools = RunTools(runtime, options.wait_s), set[str](), list[Tool]()
+    runs, tools = RunTools(runtime, options.wait_s), list[Tool]()
+    apps, types = set[str](), set[str]()
     if options.flows is not None:
         flows = found[options.flows]
         if not are_flows(flows):
             raise ServeError(options.flows, "there are no flows in it", "Name Flows, or a file")
-        types.add(flows.app)
+        apps.add(flows.app)
         tools += runs.of_flows(flows)
     if options.agents is not None:
         agents = agents_of(options.agents, found[options.agents])
         types.update(agents)
         tools += runs.of_agents(agents)
-    return [*tools, runs.result(types)]
+    return [*tools, runs.result(types, apps=apps)]
 
 
 async def _over_streams(

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from actors.errors import ContractError, UnknownRunError
+from actors.errors import ContractError, RunSweptError, UnknownRunError
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.modes import ModalAgent
 from actors.kernel.agent.tools import Risk, Tool
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.runtime import Runtime
 from actors.workflow.actor.flows import Flows
+from actors.workflow.actor.ledger_feed import ledger_feed
 from actors.workflow.actor.runs import FlowRuns
 from compose.host.loader import ServeError, agent_of, are_flows, instance_of
-from compose.mcp.server import ID_KEY, call_id
+from compose.mcp.server import ID_KEY, Report, client_call
 
 _SENDER: Final = "submit:mcp"
 """One for all workers, so that an id is one run whichever of them is asked."""
@@ -31,8 +34,10 @@ _Start: TypeAlias = "Callable[[dict[str, Any], str | None], Awaitable[RunId]]"
 class RunTools:
     """Tools whose calls are runs. The runtime may be a client: hosts execute them then.
 
-    A call with an id of the client's is one run, however often it is made and whatever becomes of the client.
-    Without one the run is cancelled with its call.
+    A call with an id of the client's is one run, however often it is made, and whether or not the client is
+    still there. The run is cancelled with its call if no other call here waits for it, and either the call has
+    no id, or the client said that it cancels it. A client that asks for progress hears of each record of a
+    flow's ledger.
 
     Attributes:
         runtime: Where runs are rows.
@@ -41,6 +46,7 @@ class RunTools:
 
     runtime: Runtime
     wait_s: float
+    _waiting: Counter[RunId] = field(default_factory=Counter)
 
     def of_flows(self, flows: Flows) -> list[Tool]:
         """Return a tool for each flow; its arguments are the vars that a run begins with."""
@@ -54,7 +60,11 @@ class RunTools:
 
         return [
             self._tool(
-                name, f"Run the flow {name}; the arguments are its vars.", _VARS, starting(name)
+                name,
+                f"Run the flow {name}; the arguments are its vars.",
+                _VARS,
+                starting(name),
+                has_ledger=True,
             )
             for name in flows.specs
         ]
@@ -67,15 +77,16 @@ class RunTools:
             for agent in known or (None,)
         ]
 
-    def result(self, types: Iterable[str]) -> Tool:
-        """Return the tool that waits on for a run of these types of agents."""
-        known = frozenset(types)
+    def result(self, types: Iterable[str], *, apps: Iterable[str] = ()) -> Tool:
+        """Return the tool that waits on for a run of these types of agents, and of flows of these apps."""
+        of_flows = frozenset(apps)
+        known = of_flows.union(types)
 
         async def run_result(run: str) -> dict[str, Any]:
             row = await self.runtime.store.reads.run(RunId(run))
             if row is None or row.agent_id.type not in known:
                 raise UnknownRunError(RunId(run))
-            return await self._outcome(row.run_id)
+            return await self._outcome(row.run_id, has_ledger=row.agent_id.type in of_flows)
 
         description = "Wait for the result of a run that had not ended when its call returned."
         return Tool("run_result", description, run_result, idempotent=True)
@@ -100,14 +111,22 @@ class RunTools:
             name, f"Send a message to {fixed or f'agents of type {type_}'}.", schema, start
         )
 
-    def _tool(self, name: str, description: str, schema: dict[str, Any], start: _Start) -> Tool:
+    def _tool(
+        self,
+        name: str,
+        description: str,
+        schema: dict[str, Any],
+        start: _Start,
+        *,
+        has_ledger: bool = False,
+    ) -> Tool:
         async def run(**given: Any) -> dict[str, Any]:
-            key = call_id.get()
-            run_id = await start(given, key)
+            call = client_call.get()
+            run_id = await start(given, call.key)
             try:
-                return await self._outcome(run_id)
+                return await self._outcome(run_id, has_ledger=has_ledger)
             except asyncio.CancelledError:
-                if key is None:
+                if not self._waiting[run_id] and (call.key is None or call.is_withdrawn()):
                     await asyncio.shield(
                         self.runtime.cancel(run_id, reason="its call was cancelled")
                     )
@@ -116,18 +135,36 @@ class RunTools:
         note = f"With an id in _meta[{ID_KEY!r}] it may be repeated."
         return Tool(_ODD.sub("_", name), f"{description} {note}", run, schema, risk=Risk.HIGH)
 
-    async def _outcome(self, run_id: RunId) -> dict[str, Any]:
+    async def _outcome(self, run_id: RunId, *, has_ledger: bool) -> dict[str, Any]:
         """Return the run's id, its status, and once it has ended its output.
 
         Raises:
             RunFailedError: It failed or was cancelled.
         """
+        report = client_call.get().report
+        self._waiting[run_id] += 1
         try:
             async with asyncio.timeout(self.wait_s):
+                if has_ledger and report is not None:
+                    await self._report(run_id, report)
                 output = await self.runtime.result(run_id)
         except TimeoutError:
             return {"run": run_id, "status": "open", "next": "ask run_result for its end"}
+        finally:
+            self._waiting[run_id] -= 1
+            if not self._waiting[run_id]:
+                del self._waiting[run_id]
         return {"run": run_id, "status": "completed", "output": output}
+
+    async def _report(self, run_id: RunId, report: Report) -> None:
+        """Report each record behind the start, until the run has ended. A slow client delays this alone."""
+        feed, count = ledger_feed(self.runtime, run_id, follow=True), 0
+        with suppress(RunSweptError):
+            async with aclosing(feed) as records:
+                async for _, record in records:
+                    if "start" not in (record.get("delta") or {}):
+                        count += 1
+                        await report(count, f"{record['node_id']}: {record['status']}")
 
 
 def agents_of(spec: str, found: object) -> dict[str, list[AgentId]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from mcp.server import Server, ServerRequestContext
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -29,10 +30,28 @@ from actors.runtime.context.model_calls import DirectToolInvoker
 
 ID_KEY: Final = "callboard/id"
 """In `_meta` of a call: the client's own id of it. The same one again is the same run."""
-call_id: Final[ContextVar[str | None]] = ContextVar("call_id", default=None)
-"""The client's id of the call that executes, for tools."""
+Report: TypeAlias = "Callable[[float, str], Awaitable[None]]"
+"""Tells a client how far its call is: a number that grows, and words."""
 _MAX_ID: Final = 200
 _OVER_STREAMS: Final = "the parent process"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientCall:
+    """The call that executes, for its tool.
+
+    Attributes:
+        key: The client's own id of it.
+        report: None: the client did not ask for progress.
+        is_withdrawn: Returns True if the client said that it cancels the call. A client that is gone did not.
+    """
+
+    key: str | None = None
+    report: Report | None = None
+    is_withdrawn: Callable[[], bool] = bool
+
+
+client_call: Final[ContextVar[ClientCall]] = ContextVar("client_call", default=ClientCall())  # noqa: B039
 
 
 class ToolServer:
@@ -78,12 +97,12 @@ class ToolServer:
         if tool is None:
             known = ", ".join(sorted(self._tools))
             raise MCPError(INVALID_PARAMS, f"unknown tool {params.name!r}; there are: {known}")
-        key = _key_of(ctx)
+        call = _call_of(ctx)
         with self._place(_client_of(ctx)) as is_free:
             if not is_free:
                 problem = f"{self._max_calls} calls of this client are under way"
                 return _told(_failed(f"{problem}: try again when one of them has ended"))
-            return _told(await _invoked(tool, params.arguments or {}, key))
+            return _told(await _invoked(tool, params.arguments or {}, call))
 
     @contextmanager
     def _place(self, client: str) -> Iterator[bool]:
@@ -117,6 +136,20 @@ def _client_of(ctx: ServerRequestContext[Any]) -> str:
     return user.access_token.client_id if isinstance(user, AuthenticatedUser) else _OVER_STREAMS
 
 
+def _call_of(ctx: ServerRequestContext[Any]) -> ClientCall:
+    async def report(progress: float, message: str) -> None:
+        await ctx.session.report_progress(progress, message=message)
+
+    # The SDK tells handlers of a cancelled call nothing but this, and has no public name for it.
+    channel = getattr(ctx.session, "_request_outbound", None)
+    withdrawn = getattr(channel, "cancel_requested", None)
+    return ClientCall(
+        key=_key_of(ctx),
+        report=report if "progress_token" in (ctx.meta or {}) else None,
+        is_withdrawn=bool if withdrawn is None else withdrawn.is_set,
+    )
+
+
 def _key_of(ctx: ServerRequestContext[Any]) -> str | None:
     meta: dict[str, Any] = {**(ctx.meta or {})}
     key = meta.get(ID_KEY)
@@ -126,15 +159,15 @@ def _key_of(ctx: ServerRequestContext[Any]) -> str | None:
     raise MCPError(INVALID_PARAMS, problem)
 
 
-async def _invoked(tool: Tool, arguments: dict[str, Any], key: str | None) -> InvocationResult:
-    token = call_id.set(key)
-    call = ToolCall(id=key or "call", name=tool.name, arguments=arguments)
+async def _invoked(tool: Tool, arguments: dict[str, Any], told: ClientCall) -> InvocationResult:
+    token = client_call.set(told)
+    call = ToolCall(id=told.key or "call", name=tool.name, arguments=arguments)
     try:
         return await DirectToolInvoker().invoke(call, tools=[tool], idempotency_key=call.id)
     except ActorsError as exc:
         return _failed(f"{type(exc).__name__}: {exc}")
     finally:
-        call_id.reset(token)
+        client_call.reset(token)
 
 
 def _failed(text: str) -> InvocationResult:

@@ -22,6 +22,7 @@ ACCESS: Final[Mapping[str, Access]] = {
     "GET /flows": "flows:run",
     "GET /flows/{flow_app}/{flow}": "flows:run",
     "GET /graph-runs/{graph_run}": "flows:run",
+    "GET /graph-runs/{graph_run}/evidence/{evidence}/{text}": "flows:run",
     "POST /agui/{app}": "sessions:own",
     "POST /v1/login": "public",
     "GET /v1/login": "signed in",

@@ -16,9 +16,11 @@ from actors.workflow import (
     EffectOutcome,
     EffectType,
     Flows,
+    InMemoryArtifactStore,
     Snapshot,
     StepPlan,
     WorkflowSpec,
+    tool_calls,
 )
 from actors.workflow.actor import graph_run, ledger_feed
 from actors.workflow.actor.runs import FlowRuns
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from actors.workflow import RunState
     from tests.behaviour.bed import Bed
     from tests.harness.elements import Elements
+
+STRANGE: Final = f"<html><script>fetch('/v1/flows')</script>{'x' * 100}</html>"
 
 
 def scrubbed(page: Elements) -> list[str]:
@@ -256,3 +260,62 @@ async def test_buttons_are_for_those_who_may_operate(bed: Bed) -> None:
         assert "unknown run" in (await page_of(far, here, 404)).text
         assert "3 running" not in (await page_of(far, "/flows")).text
         assert here not in (await page_of(far, f"/flows/{_flows.app}/refund")).links()
+
+
+@pytest.mark.item(461, 462)
+async def test_evidence_of_a_run_is_listed_and_saved_as_files(bed: Bed) -> None:
+    """What strangers wrote is text on the page, and never shown by a browser; other runs do not have it."""
+    artifacts, app_ = InMemoryArtifactStore(), bed.name().type
+    tools = {"fetch_url": lambda url: {"url": url, "content": STRANGE}}
+    flows = Flows(
+        app_,
+        [fetching("fetch", EVIL), WorkflowSpec("idle", "end", {"end": done})],
+        effect_handlers={EffectType.TOOL_CALLS: tool_calls(tools)},
+        artifact_store=artifacts,
+    )
+    await flows.register(bed.runtime)
+    web = WebClient(app(bed.runtime))
+    path, other = [await started(web, flow) for flow in ("fetch", "idle")]
+    for one in (path, other):
+        await bed.ended(run_of(one))
+    here = f"/graph-runs/{run_of(path)}"
+
+    page = await page_of(web, here)
+    [link] = [one for one in page.links() if "/evidence/" in one]
+    file = await web("GET", link, accept=HTML)
+
+    for words in ("fetch_url", EVIL, "content", f"{len(STRANGE)} B", "at get"):
+        assert words in page.text, words
+    assert file.status == 200
+    assert file.body.decode() == STRANGE
+    assert file.headers["content-type"] == "text/plain; charset=utf-8"
+    assert file.headers["content-disposition"].startswith("attachment; ")
+    assert file.headers["x-content-type-options"] == "nosniff"
+    assert file.headers["content-security-policy"] == "default-src 'none'; sandbox"
+    assert not [
+        one
+        for one in (await page_of(web, f"/graph-runs/{run_of(other)}")).links()
+        if "/evidence/" in one
+    ]
+    stolen = link.replace(run_of(path), run_of(other))
+    nameless = link.rpartition("/")[0]
+    for bad in (stolen, f"{nameless}/stdout", f"{here}/evidence/nothing/content"):
+        assert "evidence" in (await page_of(web, bad, 404)).text
+    for artifact in artifacts.list_all():
+        artifacts.delete(artifact.artifact_id)
+    assert "it is not kept any more" in (await page_of(web, here)).text
+    assert (await web("GET", link, accept=HTML)).status == 404
+
+
+def fetching(name: str, url: str) -> WorkflowSpec:
+    """Return a graph that fetches a page from outside."""
+    calls = [{"name": "fetch_url", "arguments": {"url": url}}]
+    effect = Effect(EffectType.TOOL_CALLS, {"tool_calls": calls}, "got")
+    return WorkflowSpec(
+        name, "get", {"get": lambda run, ctx: StepPlan("get", effect, next_node="end"), "end": done}
+    )
+
+
+def done(run: RunState, ctx: Any) -> StepPlan:
+    """End."""
+    return StepPlan("end", complete_output={})

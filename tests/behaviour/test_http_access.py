@@ -34,6 +34,8 @@ FLOW: Final = (
     b'{"flow": 1, "id": "refund", "version": "0", "start": "e", "nodes": {"e": {"end": 1}}}'
 )
 INSTALLS: Final = ("POST /v1/flows", "DELETE /v1/flows/{flow}")
+EVIDENCE: Final = "GET /graph-runs/{graph_run}/evidence/{evidence}/{text}"
+"""The run here has none. `test_graph_pages.py` reads some."""
 REQUESTS: Final[dict[str, tuple[str, Any]]] = {
     "POST /v1/sessions": ("", {"session_id": "s"}),
     "PATCH /v1/sessions/{session}": ("", {"title": "t"}),
@@ -95,7 +97,8 @@ def wanted(one: WebEndpoint, scopes: tuple[str, ...], who: str) -> int:
         has.add("sessions:own")
     if access not in has:
         return 403
-    if who == "stranger" and ("{run}" in one.path or "{graph_run}" in one.path):
+    is_of_run = "{run}" in one.path or "{graph_run}" in one.path
+    if name_of(one) == EVIDENCE or (who == "stranger" and is_of_run):
         return 404
     if who == "stranger" and name_of(one) in ("GET /v1/flows/{flow}", INSTALLS[1]):
         return 404
@@ -131,6 +134,8 @@ async def prepared(bed: Bed, guarded: Guarded) -> dict[str, str]:
         "flow": "refund",
         "flow_app": app,
         "graph_run": run_of(flow),
+        "evidence": "none",
+        "text": "none",
         "wait": "ok%2F1",
         "app": guarded.app,
         "session": "s",
@@ -220,7 +225,7 @@ async def test_each_endpoint_is_for_those_who_may(bed: Bed) -> None:
                     for run in (await owner.get("/v1/sessions/s/runs"))["runs"]:
                         await bed.result(run["run_id"])
         assert missed == []
-        assert done == set(ACCESS) - {"POST /v1/login", "GET /v1/openapi.json"}
+        assert done == set(ACCESS) - {"POST /v1/login", "GET /v1/openapi.json", EVIDENCE}
 
 
 async def test_lists_show_what_is_ones_own(bed: Bed) -> None:

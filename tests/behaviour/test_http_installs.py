@@ -6,12 +6,15 @@ import asyncio
 import json
 import random
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 import pytest
 
 from compose.web import app
 from compose.web.graphs import installs
+from compose.web.pages.graphs import flow_shelf
 from tests.behaviour.guarded import guarded_on
+from tests.behaviour.test_pages import page_of
 from tests.behaviour.web import WebClient
 from tests.unit.workflow.test_bundles import CHILD, ROOT, files_of, zipped
 from tests.unit.workflow.visual.drawn import edges, flow, node, reading
@@ -214,3 +217,22 @@ async def test_flows_are_their_tenants_and_installs_need_a_scope(bed: Bed) -> No
         assert (await far("DELETE", f"/v1/flows/{name}")).status == 404
         assert (await ada("DELETE", f"/v1/flows/{name}@1.2")).status == 204
         assert (await ada("GET", f"/v1/flows/{name}")).status == 404
+
+
+async def test_pages_show_installed_flows(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the list, and each with its drawing; few of them are kept."""
+    monkeypatch.setattr(flow_shelf, "MOST_INSTALLED", 1)
+    web = WebClient(app(bed.runtime))
+    refund, document = named(bed, REFUND)
+    drawn, drawing = named(bed, DRAWN)
+    for body in (document, drawing):
+        await web.post("/v1/flows", body)
+
+    links = (await page_of(web, "/flows")).links()
+    for name, nodes in ((f"{refund}@1.2", 2), (f"{drawn}@3", 2), (f"{refund}@1.2", 2)):
+        [here] = [one for one in links if unquote(one) == f"/flows/installed/{name}"]
+        page = await page_of(web, here)
+        assert name in page.text
+        assert len(page.all("g", "node")) == nodes
+    assert "no flow" in (await page_of(web, "/flows/installed/nothing", 404)).text
+    assert (await page_of(web, f"/flows/installed/{refund}")).text.count(f"{refund}@1.2") > 0

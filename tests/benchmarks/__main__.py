@@ -15,6 +15,7 @@ from tests.benchmarks import (
     chats_open,
     children,
     cold,
+    documents,
     erases,
     flows,
     generates,
@@ -55,6 +56,7 @@ ON_POSTGRES = {
     "erases": erases.run,
     "http": http.run,
     "flows": flows.run,
+    "documents": documents.run,
 }
 ON_BROKER = {
     "outside": outside.run,

@@ -132,11 +132,14 @@ class RunState:
         """
         return RunState.from_dict(self.to_dict())
 
-    def cloned(self) -> RunState:
-        """Return what `copied` does, of a run that a driver made: its values are known to be JSON data."""
+    def cloned(self, variables: dict[str, Any] | None = None) -> RunState:
+        """Return what `copied` does, of a run that a driver made: its values are known to be JSON data.
+
+        With `variables` these are its vars.
+        """
         copy: RunState = replace(
             self,
-            vars=plain_copy(self.vars),
+            vars=plain_copy(self.vars if variables is None else variables),
             output=plain_copy(self.output),
             waiting=None,
             checked=False,

@@ -97,6 +97,11 @@ class Flows:
         """The policy of how often effects are tried."""
         return self._terms.policy
 
+    @property
+    def artifact_store(self) -> Any:
+        """The store of the app's artifacts; None: it has none."""
+        return self._terms.artifacts
+
     async def register(self, runtime: Runtime) -> None:
         """Let a runtime execute runs of these graphs.
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from actors.workflow.visual.drawing import FindingList
+from actors.workflow.visual.drawing import DrawingFindings
 from actors.workflow.visual.reading import is_visualflow, read_drawing
 
 _READ: Final = re.compile(r"\bvars(?:\.([A-Za-z]\w*)|\[\\?[\"']([^\"'\\_][^\"'\\]*)\\?[\"']\])")
@@ -30,7 +30,7 @@ def input_schema(flow: Any) -> dict[str, Any]:
 
 
 def _pins(flow: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    for node in read_drawing(flow, FindingList("")).nodes.values():
+    for node in read_drawing(flow, DrawingFindings("")).nodes.values():
         if node.type != "on_flow_start":
             continue
         told = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-import tempfile
+import secrets
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -213,23 +213,26 @@ def _zipped(files: Mapping[str, bytes]) -> bytes:
 
 
 def write_whole(path: Path, data: bytes, *, is_new: bool = False) -> None:
-    """Write a file so that a crash leaves the old one or the new one, and never a part.
+    """Write a file, on the disk when this returns. A crash leaves the old one or the new one, and never a part.
 
     Raises:
         FileExistsError: There is one, and it `is_new`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".draft-")
+    draft = path.with_name(f".draft-{secrets.token_hex(8)}")
     try:
-        with os.fdopen(descriptor, "wb") as stream:
+        with draft.open("xb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
         if is_new:
             os.link(draft, path)
-            Path(draft).unlink()
         else:
-            os.replace(draft, path)  # noqa: PTH105 - both are texts
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
+            draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -260,7 +259,7 @@ def _checked(data: bytes) -> WorkflowBundle:
 
 def _record(row: FlowBundleRow) -> BundleRecord:
     return BundleRecord(
-        manifest=WorkflowBundleManifest.model_validate(json.loads(row.manifest)),
+        manifest=WorkflowBundleManifest.model_validate_json(row.manifest),
         hash=row.hash,
         size_bytes=row.size_bytes,
         place=row.artifact,

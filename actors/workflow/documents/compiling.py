@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from actors.kernel.workflow.effects import EffectType
@@ -22,7 +22,7 @@ from actors.workflow.documents.document import (
     SwitchNode,
 )
 from actors.workflow.documents.expressions import Expression, ExpressionError, parse
-from actors.workflow.documents.findings import FlowError, FlowFinding, pointer
+from actors.workflow.documents.findings import FindingList, FlowFinding, suggestion
 from actors.workflow.documents.nodes import (
     DEADLINES,
     TEMPLATED,
@@ -45,6 +45,7 @@ _NEEDS: Final[dict[EffectType, tuple[str, ...]]] = {
     EffectType.TOOL_CALLS: ("tool_calls",),
 }
 """Of an effect's `with`: one of these has to be there."""
+_OR_ADD: Final = "Add it, or name another one"
 
 
 def compile_document(
@@ -59,24 +60,21 @@ def compile_document(
     Raises:
         FlowError: All that is wrong.
     """
-    compiler = _Compiler(document, file)
+    compiler = _Compiler(document, FindingList(file))
     nodes = {name: compiler.node(name, node) for name, node in document.nodes.items()}
     for name, node in document.nodes.items():
         if isinstance(node, EffectNode) and node.on_timeout is not None:
             nodes[name + TIMEOUT_MARK] = _timeout_node(name, node)
     compiler.check_ways()
-    compiler.findings.sort(key=lambda one: (one.level, one.pointer))
-    if any(one.level == "error" for one in compiler.findings):
-        raise FlowError(tuple(compiler.findings))
+    warnings = compiler.findings.warnings()
     reducers = {path: REDUCERS[name] for path, name in document.reducers.items()}
-    return WorkflowSpec(document.name, document.start, nodes, reducers), compiler.findings
+    return WorkflowSpec(document.name, document.start, nodes, reducers), warnings
 
 
 @dataclass(slots=True)
 class _Compiler:
     document: FlowDocument
-    file: str
-    findings: list[FlowFinding] = field(default_factory=list)
+    findings: FindingList
 
     def node(self, name: str, node: AnyNode) -> DocumentNode:
         """Return a node as a graph calls it."""
@@ -156,8 +154,7 @@ class _Compiler:
             )
 
     def _find(self, problem: str, remedy: str, name: str, *place: str | int) -> None:
-        where = pointer("nodes", name, *place)
-        self.findings.append(FlowFinding(self.file, where, problem, remedy))
+        self.findings.add(problem, remedy, "nodes", name, *place)
 
     def check_ways(self) -> None:
         """Note ways to nowhere; if there are none, nodes that no way leads to."""
@@ -169,16 +166,14 @@ class _Compiler:
             if to not in nodes
         ]
         for name, to, place in lost:
-            self._find(f"there is no node {to!r}", _remedy(to, nodes), name, *place)
+            self._find(f"there is no node {to!r}", suggestion(to, nodes, _OR_ADD), name, *place)
         if start not in nodes:
             problem = f"there is no node {start!r} to begin with"
-            self.findings.append(FlowFinding(self.file, "/start", problem, _remedy(start, nodes)))
+            self.findings.add(problem, suggestion(start, nodes, _OR_ADD), "start")
         elif not lost:
             for name in nodes.keys() - _reached(self.document):
                 problem = f"no way leads from {start!r} to {name!r}"
-                remedy = "Remove it, or lead to it"
-                where = pointer("nodes", name)
-                self.findings.append(FlowFinding(self.file, where, problem, remedy, "warning"))
+                self.findings.warn(problem, "Remove it, or lead to it", "nodes", name)
 
 
 def ways_of(node: AnyNode) -> Iterator[tuple[str, str, DataPlace]]:
@@ -222,10 +217,3 @@ def _reached(document: FlowDocument) -> set[str]:
             found |= new
             left += new
     return found
-
-
-def _remedy(name: str, nodes: dict[str, Any]) -> str:
-    from difflib import get_close_matches  # noqa: PLC0415 - for a mistake only
-
-    near = get_close_matches(name, nodes, n=1)
-    return f"Is it {near[0]!r}?" if near else "Add it, or name another one"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from keyword import iskeyword
 from typing import Any, Final
 
 from typing_extensions import override
@@ -19,6 +21,8 @@ LIMITS: Final = sandbox.SandboxLimits()
 _WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None}
 _BUILTINS: Final = frozenset(name for name in dir(builtins) if not name.startswith("_"))
 NAMES: Final = ("vars", "branch", "now")
+_DOTTED: Final = re.compile(r"vars(\.[A-Za-z_][A-Za-z0-9_]*)+")
+"""Most expressions. They are read without Python's parser, whose time a large document takes."""
 
 
 class ExpressionError(Facts, ContractError, ValueError):
@@ -97,8 +101,11 @@ def parse(text: str) -> Expression:
     if len(text) > LONGEST:
         problem = f"it has {len(text)} characters, more than {LONGEST}. Use a code node"
         raise ExpressionError(text[:40] + "…", problem)
+    stripped = text.strip()
+    if _DOTTED.fullmatch(stripped) and not any(map(iskeyword, path := stripped.split("."))):
+        return Expression(text, tuple(path), stripped, frozenset(path[1:2]))
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(stripped, mode="eval").body
         bound = _bound_names(tree)
         rewritten = _Rewritten(bound)
         tree = rewritten.visit(tree)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from typing_extensions import override
@@ -54,3 +55,38 @@ def pointer(*steps: str | int) -> str:
     """Return the JSON pointer of a place."""
     escaped = (str(step).replace("~", "~0").replace("/", "~1") for step in steps)
     return "".join(f"/{step}" for step in escaped)
+
+
+def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
+    """Return the remedy for a name that is not known: the one most like it, or something else."""
+    from difflib import get_close_matches  # noqa: PLC0415 - for a mistake only
+
+    near = get_close_matches(name, known, n=1)
+    return f"Is it {near[0]!r}?" if near else otherwise
+
+
+@dataclass(slots=True)
+class FindingList:
+    """The findings of a document so far; `file` is its name in them."""
+
+    file: str
+    found: list[FlowFinding] = field(default_factory=list)
+
+    def add(self, problem: str, remedy: str, *place: str | int) -> None:
+        """Add a mistake at a place."""
+        self.found.append(FlowFinding(self.file, pointer(*place), problem, remedy))
+
+    def warn(self, problem: str, remedy: str, *place: str | int) -> None:
+        """Add a warning at a place."""
+        self.found.append(FlowFinding(self.file, pointer(*place), problem, remedy, "warning"))
+
+    def warnings(self) -> list[FlowFinding]:
+        """Return the warnings, by place, if there is no mistake.
+
+        Raises:
+            FlowError: There are mistakes; with them the warnings, `MOST_FINDINGS` at most.
+        """
+        found = sorted(self.found, key=lambda one: (one.level, one.pointer))[:MOST_FINDINGS]
+        if found and found[0].level == "error":
+            raise FlowError(tuple(found))
+        return found

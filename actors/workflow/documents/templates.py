@@ -100,13 +100,14 @@ def _read(text: str) -> HoledText | None:
 
 def _hole(after: str, text: str) -> tuple[Expression, str]:
     """Return the expression that starts a text, up to the brace that completes it, and the text behind it."""
-    end, problem = -1, ExpressionError(text[:60], "${ has no }. Write $${ for the characters ${")
+    end, problem = -1, None
     while (end := after.find("}", end + 1)) >= 0:
         try:
             return parse(after[:end]), after[end + 1 :]
         except ExpressionError as exc:
             problem = exc
-    raise problem
+    unclosed = "${ has no }. Write $${ for the characters ${"
+    raise problem or ExpressionError(text[:60], unclosed)
 
 
 def _shown(value: Any) -> str:

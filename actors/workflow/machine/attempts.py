@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from actors.errors import NotSerializableError
@@ -15,7 +16,6 @@ from actors.kernel.workflow.durable import MAX_DEPTH, WRAPPED, durable_copy
 from actors.kernel.workflow.effects import EffectOutcome, RunStatus, StepStatus, WaitState
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
-from actors.kernel.workflow.step_record import StepRecord
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.plans import attempt_of, started, told_to_model
 from actors.workflow.machine.policy import EffectPolicy
@@ -30,31 +30,21 @@ def ended(
     state: RunState, opened: OpenStep, outcome: Any, policy: EffectPolicy, *, at: str
 ) -> Transition:
     """Decide on the outcome of an attempt of an effect."""
-    found = sound(outcome, opened)
-    attempt = attempt_of(state, opened, at=at)
+    found, attempt = sound(outcome, opened), partial(attempt_of, state, opened, at=at)
     if found.status == StepStatus.FAILED:
-        return _attempt_failed(state, opened, attempt, found, policy, at=at)
+        return _attempt_failed(state, opened, found, policy, at=at)
     if found.status == StepStatus.WAITING and found.wait is not None:
         wait = _filled(found.wait, opened)
-        parked = replace(
-            attempt,
-            status=StepStatus.WAITING,
-            result={"wait": wait.to_dict()},
-            delta={"seq": opened.seq, "status": RunStatus.WAITING.value},
-        )
+        waits = {"seq": opened.seq, "status": RunStatus.WAITING.value}
+        parked = attempt(StepStatus.WAITING, result={"wait": wait.to_dict()}, delta=waits)
         return _answered_early(behind(state, parked, opened), at=at)
     delta = delta_behind(opened.seq, opened.effect.result_key, opened.next_node)
-    done = replace(
-        attempt,
-        status=StepStatus.COMPLETED,
-        result=found.result,
-        delta=(found.changes or {}) | delta,
-    )
+    done = attempt(StepStatus.COMPLETED, result=found.result, delta=(found.changes or {}) | delta)
     try:
         after = behind(state, done, opened)
     except GraphError as exc:  # the changes have no place in the vars
         problem = EffectOutcome.failed(str(exc), retryable=False)
-        return _attempt_failed(state, opened, attempt, problem, policy, at=at)
+        return _attempt_failed(state, opened, problem, policy, at=at)
     return after if opened.next_node else ended_with(after, found.result, at=at)
 
 
@@ -71,9 +61,11 @@ def in_doubt(state: RunState, opened: OpenStep, *, at: str) -> Transition:
         f"effect {opened.effect.type.value} of node {opened.node_id!r} is in doubt: a crash came between its "
         "beginning and its result, and it must not happen twice. Find out whether it happened, and start anew"
     )
-    record = replace(
-        attempt_of(state, opened, at=at),
-        status=StepStatus.FAILED,
+    record = attempt_of(
+        state,
+        opened,
+        StepStatus.FAILED,
+        at=at,
         error=error,
         result={"in_doubt": True},
         delta={"seq": opened.seq, "status": RunStatus.FAILED.value},
@@ -86,9 +78,11 @@ def aborted(
 ) -> Transition:
     """Decide on an effect during which the run was cancelled: its record keeps what came of it."""
     found = sound(outcome, opened)
-    record = replace(
-        attempt_of(state, opened, at=at),
-        status=StepStatus.CANCELLED,
+    record = attempt_of(
+        state,
+        opened,
+        StepStatus.CANCELLED,
+        at=at,
         error=clean_text(str(how.get("reason") or "cancelled")),
         result=how | {"outcome": str(found.status), "result": found.result},
         delta={"seq": opened.seq, "status": RunStatus.CANCELLED.value},
@@ -96,18 +90,11 @@ def aborted(
     return told_of_end(behind(state, record, opened), at=at)
 
 
-def _attempt_failed(  # noqa: PLR0917 - facts of one attempt
-    state: RunState,
-    opened: OpenStep,
-    attempt: StepRecord,
-    outcome: EffectOutcome,
-    policy: EffectPolicy,
-    *,
-    at: str,
+def _attempt_failed(
+    state: RunState, opened: OpenStep, outcome: EffectOutcome, policy: EffectPolicy, *, at: str
 ) -> Transition:
-    failure = replace(
-        attempt, status=StepStatus.FAILED, error=clean_text(outcome.error or "it failed")
-    )
+    text = clean_text(outcome.error or "it failed")
+    failure = partial(attempt_of, state, opened, StepStatus.FAILED, at=at)
     once = opened.effect.mode is EffectMode.AT_MOST_ONCE
     if outcome.retryable and not once and opened.attempt < policy.max_attempts(opened.effect):
         pause_s = policy.backoff_seconds(effect=opened.effect, attempt=opened.attempt)
@@ -118,11 +105,11 @@ def _attempt_failed(  # noqa: PLR0917 - facts of one attempt
             step_id=derive_id(place_of(state.run_id, state.vars), opened.seq, opened.attempt + 1),
             due=due,
         )
-        return Transition(state, (replace(failure, delta={"retry": due}),), again)
+        return Transition(state, (failure(error=text, delta={"retry": due}),), again)
     tries = f"after {opened.attempt} attempts" if opened.attempt > 1 else "at its first attempt"
-    error = f"effect {opened.effect.type.value} of node {opened.node_id!r} failed {tries}: {failure.error}"
+    error = f"effect {opened.effect.type.value} of node {opened.node_id!r} failed {tries}: {text}"
     delta = {"seq": opened.seq, "status": RunStatus.FAILED.value}
-    after = behind(state, replace(failure, error=error, delta=delta), opened)
+    after = behind(state, failure(error=error, delta=delta), opened)
     return told_of_end(after, at=at)
 
 

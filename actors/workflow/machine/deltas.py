@@ -189,4 +189,4 @@ def _metered(variables: dict[str, Any], record: StepRecord) -> dict[str, Any]:
 
 def seen_by_handler(state: RunState, opened: OpenStep) -> RunState:
     """Return a copy of the run as the node left it when it asked for the effect."""
-    return replace(state, vars=varied(state.vars, opened.changed)).cloned()
+    return state.cloned(varied(state.vars, opened.changed))

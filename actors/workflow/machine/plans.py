@@ -154,7 +154,9 @@ def _opened(state: RunState, plan: StepPlan, changed: dict[str, Any], *, at: str
     )
     if effect.result_key:  # before it happens, not after
         _trial(state, opened)
-    opened = replace(opened, effect=told_to_model(effect, opened))
+    told = told_to_model(effect, opened)
+    if told is not effect:
+        opened = replace(opened, effect=told)
     return Transition(state, (started(state, opened),), opened)
 
 
@@ -166,19 +168,35 @@ def _trial(state: RunState, opened: OpenStep) -> None:
 def started(state: RunState, opened: OpenStep) -> StepRecord:
     """Return the record that an attempt begins."""
     delta = opened.changed | {"open": opened.seq, "next": opened.next_node}
-    record = attempt_of(state, opened, at=opened.started_at)
-    return replace(record, status=StepStatus.STARTED, ended_at=None, delta=delta)
+    return attempt_of(state, opened, StepStatus.STARTED, at=None, delta=delta)
 
 
-def attempt_of(state: RunState, opened: OpenStep, *, at: str) -> StepRecord:
-    """Return the record of an attempt, for the others to fill in."""
-    return replace(
-        recorded(state, StepStatus.COMPLETED, at, effect=opened.effect.to_dict()),
+def attempt_of(
+    state: RunState,
+    opened: OpenStep,
+    status: StepStatus,
+    *,
+    at: str | None,
+    result: Any = None,
+    error: str | None = None,
+    delta: dict[str, Any] | None = None,
+) -> StepRecord:
+    """Return a record about an attempt; `at` is its end."""
+    return StepRecord(
+        run_id=state.run_id,
         step_id=opened.step_id,
         node_id=opened.node_id,
+        status=status,
+        effect=opened.effect.to_dict(),
+        result=result,
+        error=error,
         started_at=opened.started_at,
+        ended_at=at,
+        actor_id=state.actor_id,
+        session_id=state.session_id,
         attempt=opened.attempt,
         idempotency_key=opened.key,
+        delta=delta,
     )
 
 

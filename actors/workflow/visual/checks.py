@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Final
 
+from actors.workflow.documents.findings import suggestion
 from actors.workflow.visual.drawing import (
     OUT_OF_CONTROL,
     Drawing,
+    DrawingFindings,
     DrawnNode,
     DrawnWire,
-    FindingList,
 )
 from actors.workflow.visual.nodes import code
 from actors.workflow.visual.nodes.control import CONTROL
@@ -37,7 +37,7 @@ _OUTS: Final = {
 """By type: the pins that execution leaves by; others have one."""
 
 
-def check(drawing: Drawing, findings: FindingList) -> None:
+def check(drawing: Drawing, findings: DrawingFindings) -> None:
     """Note all that is wrong with nodes and wires."""
     at: dict[str, list[DrawnWire]] = defaultdict(list)
     for wire in drawing.wires:
@@ -50,10 +50,10 @@ def check(drawing: Drawing, findings: FindingList) -> None:
     _check_circles(drawing, findings)
 
 
-def _check_node(node: DrawnNode, wires: list[DrawnWire], findings: FindingList) -> None:
+def _check_node(node: DrawnNode, wires: list[DrawnWire], findings: DrawingFindings) -> None:
     if node.type not in TYPES:
-        near = get_close_matches(node.type, TYPES, n=1)
-        remedy = f"Is it {near[0]!r}?" if near else "Remove it, or use nodes that are supported"
+        otherwise = "Remove it, or use nodes that are supported"
+        remedy = suggestion(node.type, TYPES, otherwise)
         problem = f"nothing here executes the type {node.type!r}"
         findings.at_node(node, problem, remedy, "type")
         return
@@ -77,7 +77,7 @@ def _has_name(node: DrawnNode, wires: list[DrawnWire]) -> bool:
     return is_wired or bool(config.get("name") or config.get("event_name"))
 
 
-def _check_wires(drawing: Drawing, findings: FindingList) -> None:
+def _check_wires(drawing: Drawing, findings: DrawingFindings) -> None:
     into: Counter[tuple[str, str]] = Counter()
     out: Counter[tuple[str, str]] = Counter()
     for wire in drawing.wires:
@@ -108,7 +108,7 @@ def controlled_in(drawing: Drawing) -> set[str]:
     return {end for one in drawing.wires if one.is_control for end in (one.source, one.target)}
 
 
-def _check_circles(drawing: Drawing, findings: FindingList) -> None:
+def _check_circles(drawing: Drawing, findings: DrawingFindings) -> None:
     """Note nodes that are computed of themselves."""
     controlled = controlled_in(drawing)
     reads: dict[str, set[str]] = {
@@ -134,7 +134,7 @@ def _check_circles(drawing: Drawing, findings: FindingList) -> None:
         findings.at_node(drawing.nodes[name], problem, "Remove an edge of the circle")
 
 
-def check_bodies(drawing: Drawing, findings: FindingList) -> None:
+def check_bodies(drawing: Drawing, findings: DrawingFindings) -> None:
     """Note wires of execution out of the body of a loop, back to the loop or before it.
 
     The end of the body leads to the loop by itself; such a wire would start it again for ever.

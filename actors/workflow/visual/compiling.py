@@ -11,11 +11,11 @@ from typing import Any, Final
 from actors.kernel.workflow.effects import StepPlan
 from actors.kernel.workflow.run_state import RunState
 from actors.workflow.documents.expressions import NodeScope
-from actors.workflow.documents.findings import MOST_FINDINGS, FlowError, FlowFinding
+from actors.workflow.documents.findings import FlowFinding
 from actors.workflow.documents.nodes import DocumentNode, Step
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.visual.checks import TYPES, check, check_bodies, controlled_in, is_step
-from actors.workflow.visual.drawing import Drawing, DrawnNode, DrawnWire, FindingList
+from actors.workflow.visual.drawing import Drawing, DrawingFindings, DrawnNode, DrawnWire
 from actors.workflow.visual.entries import with_routes
 from actors.workflow.visual.flow_state import PLACE, FlowState, in_turn
 from actors.workflow.visual.lowering import Pin, without_limited_wires, without_reroutes
@@ -51,7 +51,7 @@ def compile_drawing(
     Raises:
         FlowError: All that is wrong.
     """
-    findings = FindingList(file)
+    findings = DrawingFindings(file)
     drawing = lowered(read_drawing(flow, findings), findings)
     check(drawing, findings)
     if isinstance(flow, Mapping) and flow.get("functions"):
@@ -59,13 +59,11 @@ def compile_drawing(
         findings.add("functions of a flow are not executed", remedy, "functions")
     compiler = _DrawingCompiler(drawing, findings, names or {})
     entry = compiler.entry()
-    found = sorted(findings.found, key=lambda one: (one.level, one.pointer))[:MOST_FINDINGS]
-    if any(one.level == "error" for one in found):
-        raise FlowError(tuple(found))
-    return compiler.spec(entry), findings.found
+    findings.warnings()  # no graph is made of a drawing with mistakes
+    return compiler.spec(entry), findings.warnings()
 
 
-def lowered(drawing: Drawing, findings: FindingList) -> Drawing:
+def lowered(drawing: Drawing, findings: DrawingFindings) -> Drawing:
     """Return a drawing with all passes applied, in their order."""
     drawing = without_reroutes(drawing, findings)
     check_bodies(drawing, findings)
@@ -75,7 +73,7 @@ def lowered(drawing: Drawing, findings: FindingList) -> Drawing:
 @dataclass(slots=True)
 class _DrawingCompiler:
     drawing: Drawing
-    findings: FindingList
+    findings: DrawingFindings
     names: Mapping[str, str]
     nodes: dict[str, WiredNode] = field(default_factory=dict)
 

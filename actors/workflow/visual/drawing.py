@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
-from actors.workflow.documents.findings import FlowFinding, pointer
+from actors.workflow.documents.findings import FindingList
 
 INTO_CONTROL: Final = "exec-in"
 OUT_OF_CONTROL: Final = "exec-out"
@@ -93,20 +93,8 @@ class Drawing:
     entry: str | None = None
 
 
-@dataclass(slots=True)
-class FindingList:
-    """The findings of a drawing so far; `file` is its name in them."""
-
-    file: str
-    found: list[FlowFinding] = field(default_factory=list)
-
-    def add(self, problem: str, remedy: str, *place: str | int) -> None:
-        """Add a mistake at a place."""
-        self.found.append(FlowFinding(self.file, pointer(*place), problem, remedy))
-
-    def warn(self, problem: str, remedy: str, *place: str | int) -> None:
-        """Add a warning at a place."""
-        self.found.append(FlowFinding(self.file, pointer(*place), problem, remedy, "warning"))
+class DrawingFindings(FindingList):
+    """The findings of a drawing so far."""
 
     def at_node(self, node: DrawnNode, problem: str, remedy: str, *place: str | int) -> None:
         """Add a mistake in a node."""

@@ -9,9 +9,9 @@ from typing import Any, Final
 from actors.workflow.visual.drawing import (
     OUT_OF_CONTROL,
     Drawing,
+    DrawingFindings,
     DrawnNode,
     DrawnWire,
-    FindingList,
 )
 from actors.workflow.visual.lowering import Pin, override_references
 
@@ -19,7 +19,7 @@ MUX: Final = "path_mux"
 _AGAIN: Final = "Connect the edges anew, or save the flow again"
 
 
-def with_routes(drawing: Drawing, findings: FindingList) -> Drawing:
+def with_routes(drawing: Drawing, findings: DrawingFindings) -> Drawing:
     """Return the drawing with the values by route of pins as nodes ``path_mux``.
 
     The wires into a node that has such pins get the numbers of their routes. A pass along one keeps its
@@ -52,7 +52,7 @@ def with_routes(drawing: Drawing, findings: FindingList) -> Drawing:
     return replace(drawing, nodes=nodes, wires=tuple(routed))
 
 
-def _keys_of(node: DrawnNode, into: list[DrawnWire], findings: FindingList) -> dict[str, Pin]:
+def _keys_of(node: DrawnNode, into: list[DrawnWire], findings: DrawingFindings) -> dict[str, Pin]:
     """Return where the ways into a node come from by their keys, in the order of its data.
 
     What the data say has to be what is drawn: data of another drawing would choose wrong values.
@@ -85,7 +85,7 @@ def _keys_of(node: DrawnNode, into: list[DrawnWire], findings: FindingList) -> d
 
 
 def _overrides_of(
-    drawing: Drawing, target: str, keys: dict[str, Pin], findings: FindingList
+    drawing: Drawing, target: str, keys: dict[str, Pin], findings: DrawingFindings
 ) -> dict[str, dict[str, Pin]]:
     node = drawing.nodes[target]
     found: dict[str, dict[str, Pin]] = {}

@@ -11,7 +11,7 @@ from actors.workflow.documents.findings import FlowError, FlowFinding
 from actors.workflow.documents.reading import document_of, name_of, read_data
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.visual.compiling import compile_drawing
-from actors.workflow.visual.drawing import FindingList
+from actors.workflow.visual.drawing import DrawingFindings
 from actors.workflow.visual.nodes.effects import subflow_name
 from actors.workflow.visual.reading import is_visualflow, plain_flow, read_drawing
 
@@ -63,7 +63,7 @@ def compile_visualflow_tree(
 
 def subflows_of(flow: Any) -> list[str]:
     """Return the flows that a VisualFlow refers to, each once."""
-    nodes = read_drawing(flow, FindingList("")).nodes.values()
+    nodes = read_drawing(flow, DrawingFindings("")).nodes.values()
     found = (subflow_name(one) for one in nodes if one.type == "subflow")
     return list(dict.fromkeys(one for one in found if one is not None))
 

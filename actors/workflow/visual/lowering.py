@@ -10,9 +10,9 @@ from actors.workflow.visual.drawing import (
     INTO_CONTROL,
     OUT_OF_CONTROL,
     Drawing,
+    DrawingFindings,
     DrawnNode,
     DrawnWire,
-    FindingList,
 )
 
 REROUTE: Final = "reroute"
@@ -23,7 +23,7 @@ Pin = tuple[str, str]
 """A node and one of its pins."""
 
 
-def without_reroutes(drawing: Drawing, findings: FindingList) -> Drawing:
+def without_reroutes(drawing: Drawing, findings: DrawingFindings) -> Drawing:
     """Return the drawing with wires from the sources of reroutes to their targets, without reroutes."""
     reroutes = {one.id for one in drawing.nodes.values() if one.type == REROUTE}
     if not reroutes:
@@ -48,7 +48,7 @@ def without_reroutes(drawing: Drawing, findings: FindingList) -> Drawing:
     return replace(drawing, nodes=nodes, wires=tuple(wires))
 
 
-def _sources_of(reroutes: set[str], drawing: Drawing, findings: FindingList) -> dict[str, Pin]:
+def _sources_of(reroutes: set[str], drawing: Drawing, findings: DrawingFindings) -> dict[str, Pin]:
     sources: dict[str, Pin] = {}
     for wire in drawing.wires:
         if wire.is_control and {wire.source, wire.target} & reroutes:
@@ -105,7 +105,7 @@ def override_references(node: DrawnNode) -> Iterator[tuple[str, str, Pin]]:
                 yield pin, route, (source, out)
 
 
-def without_limited_wires(drawing: Drawing, findings: FindingList) -> Drawing:
+def without_limited_wires(drawing: Drawing, findings: DrawingFindings) -> Drawing:
     """Return the drawing with a node ``loop_limit`` in each wire that has a limit.
 
     At the limit execution goes the other way of an ``if``, if that has one without a limit; else it ends there.

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from actors.workflow.documents.document import MOST_NODES
-from actors.workflow.visual.drawing import INTO_CONTROL, Drawing, DrawnNode, DrawnWire, FindingList
+from actors.workflow.visual.drawing import (
+    INTO_CONTROL,
+    Drawing,
+    DrawingFindings,
+    DrawnNode,
+    DrawnWire,
+)
 
 RETURN_MARK: Final = "~"
 """Ends the name of a graph's node that goes on with a loop, a sequence or branches; see `control`."""
@@ -30,7 +36,7 @@ def plain_flow(flow: Any) -> Any:
         return dump()
 
 
-def read_drawing(data: Any, findings: FindingList) -> Drawing:
+def read_drawing(data: Any, findings: DrawingFindings) -> Drawing:
     """Return the drawing of a flow; what cannot be read is left out, and is in `findings`."""
     if not isinstance(data, Mapping):
         problem = f"it is a {type(data).__name__}, not an object"
@@ -48,7 +54,7 @@ def _text(value: Any) -> str:
     return value.strip() if isinstance(value, str) else ""
 
 
-def _nodes(raw: Any, findings: FindingList) -> dict[str, DrawnNode]:
+def _nodes(raw: Any, findings: DrawingFindings) -> dict[str, DrawnNode]:
     found: dict[str, DrawnNode] = {}
     if not isinstance(raw, list):
         findings.add("nodes is no list", "Give a list of nodes", "nodes")
@@ -66,7 +72,7 @@ def _nodes(raw: Any, findings: FindingList) -> dict[str, DrawnNode]:
     return found
 
 
-def _node(raw: Any, place: int, findings: FindingList) -> DrawnNode | None:
+def _node(raw: Any, place: int, findings: DrawingFindings) -> DrawnNode | None:
     if not isinstance(raw, dict):
         findings.add("a node is no object", 'Write {"id": …, "type": …}', "nodes", place)
         return None
@@ -90,7 +96,7 @@ def _node(raw: Any, place: int, findings: FindingList) -> DrawnNode | None:
 
 
 def _wires(
-    raw: Any, nodes: Mapping[str, DrawnNode], findings: FindingList
+    raw: Any, nodes: Mapping[str, DrawnNode], findings: DrawingFindings
 ) -> tuple[DrawnWire, ...]:
     if raw is not None and not isinstance(raw, list):
         findings.add("edges is no list", "Give a list of edges", "edges")
@@ -104,7 +110,7 @@ def _wires(
 
 
 def _wire(
-    raw: Any, place: int, nodes: Mapping[str, DrawnNode], findings: FindingList
+    raw: Any, place: int, nodes: Mapping[str, DrawnNode], findings: DrawingFindings
 ) -> DrawnWire | None:
     ends = [_text(raw.get(one)) for one in _ENDS] if isinstance(raw, dict) else [""]
     if not all(ends):

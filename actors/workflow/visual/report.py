@@ -12,7 +12,7 @@ from actors.kernel.workflow.effects import EffectType
 from actors.workflow.documents.findings import FlowError, FlowFinding
 from actors.workflow.documents.reading import name_of, read_data
 from actors.workflow.visual.compiling import compile_drawing
-from actors.workflow.visual.drawing import DrawnNode, FindingList
+from actors.workflow.visual.drawing import DrawingFindings, DrawnNode
 from actors.workflow.visual.nodes.effects import EFFECTS
 from actors.workflow.visual.reading import is_visualflow, read_drawing
 
@@ -108,7 +108,7 @@ def report_flow(source: str | Path | bytes | Mapping[str, Any]) -> FlowReport:
     if not is_visualflow(data):
         problem = "it is no VisualFlow: its nodes are no list"
         raise FlowError((FlowFinding(file, "/nodes", problem, "Use callboard flows check"),))
-    drawn = list(read_drawing(data, FindingList(file)).nodes.values())
+    drawn = list(read_drawing(data, DrawingFindings(file)).nodes.values())
     nodes = [NodeReport(id=one.id, type=one.type, needs=_needs(one)) for one in drawn]
     by_place = {one.place: node for one, node in zip(drawn, nodes, strict=True)}
     by_id = {one.id: one for one in nodes}

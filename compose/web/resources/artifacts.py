@@ -20,7 +20,7 @@ BYTES: Final = "application/octet-stream"
 _MEDIA_TYPE: Final = re.compile(
     r"[\w!#$&^.+-]{1,100}/[\w!#$&^.+-]{1,100}(?:; ?charset=[\w-]{1,40})?", re.ASCII
 )
-_NEVER_SHOWN: Final = {
+NEVER_SHOWN: Final = {
     "x-content-type-options": "nosniff",
     "content-security-policy": "default-src 'none'; sandbox",
     "cache-control": "no-store",
@@ -103,7 +103,7 @@ async def download(call: WebCall, query: OfSession, _: None) -> Done:
         "content-type": media_type,
         "content-disposition": f"attachment; filename*=UTF-8''{file}",
         "etag": f'"{ref.id}"',
-        **_NEVER_SHOWN,
+        **NEVER_SHOWN,
     }
     return StreamingResponse(_bytes(artifacts, name), headers=headers)
 

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors import AgentId
-from actors.workflow import Flows, StepPlan, WorkflowSpec
+from actors.workflow import Effect, EffectType, Flows, StepPlan, WorkflowSpec
 
 if TYPE_CHECKING:
     from actors import Message, RunContext
@@ -29,11 +29,21 @@ def _fail(run: RunState, _: Any) -> StepPlan:
     raise ValueError(f"nothing pays {run.vars['order']}")
 
 
+def _ask(run: RunState, _: Any) -> StepPlan:
+    effect = Effect(EffectType.ASK_USER, {"prompt": "Go?", "wait_key": "go"}, "said")
+    return StepPlan("ask", effect, next_node="end")
+
+
+def _end(run: RunState, _: Any) -> StepPlan:
+    return StepPlan("end", complete_output={"said": run.vars["said"]})
+
+
 flows = Flows(
     "shop",
     [
         WorkflowSpec("double", "double", {"double": _double}),
         WorkflowSpec("fail", "fail", {"fail": _fail}),
+        WorkflowSpec("wait", "ask", {"ask": _ask, "end": _end}),
     ],
 )
 

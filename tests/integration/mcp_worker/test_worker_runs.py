@@ -10,6 +10,7 @@ import pytest
 from actors import AgentId, Runtime
 from actors.errors import ContractError
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.workflow import FlowRuns
 from compose.assembly.runtime import build_postgres_runtime
 from compose.assembly.settings import Settings
 from compose.cli import run
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tests.harness.servers import TestPostgres
 
 ID: Any = {"callboard/id": "order-7"}
+OTHER: Any = {"callboard/id": "order-8"}
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +43,11 @@ def tools_of(runtime: Runtime, wait_s: float = 20) -> list[Tool]:
     """All that is served here, as tools."""
     runs = RunTools(runtime, wait_s)
     agents = agents_of("served:agents", served.agents)
-    return [*runs.of_flows(served.flows), *runs.of_agents(agents), runs.result(["echo", "shop"])]
+    return [
+        *runs.of_flows(served.flows),
+        *runs.of_agents(agents),
+        runs.result(["echo"], apps=["shop"]),
+    ]
 
 
 @pytest.mark.item(471)
@@ -111,6 +117,114 @@ async def test_a_call_without_an_id_is_a_run_of_its_own() -> None:
     assert (ended.structured_content or {})["output"] == {"said": "wait", "to": "a"}
     assert flow[0].structured_content == flow[1].structured_content
     assert cancelled.status is RunStatus.CANCELLED
+
+
+class Progress:
+    """What a client hears of a call."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[float, str | None]] = []
+        self.waits = asyncio.Event()
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        """Hear of it."""
+        assert total is None
+        self.heard.append((progress, message))
+        if message == "ask: waiting":
+            self.waits.set()
+
+
+@pytest.mark.item(471)
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_cancelled_call_leaves_its_run_to_those_who_follow_it(
+    mode: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that said so cancels a run of its own id when it is the last; one that is gone does not."""
+    tokens = tmp_path / "mcp.token"
+    tokens.write_text("a-token-of-sixteen")
+    async with Runtime() as runtime:
+        await served.flows.register(runtime)
+        runs = FlowRuns(runtime, served.flows)
+        async with (
+            worker(tools_of(runtime), tokens, caplog) as at,
+            client_at(at, "a-token-of-sixteen", mode) as one,
+            client_at(at, "a-token-of-sixteen", mode) as two,
+            asyncio.TaskGroup() as group,
+        ):
+            heard = [Progress(), Progress(), Progress()]
+            calls = [
+                group.create_task(client.call_tool("wait", {}, meta=ID, progress_callback=progress))
+                for client, progress in zip((one, two), heard, strict=False)
+            ]
+            async with asyncio.timeout(20):
+                await heard[0].waits.wait()
+                await heard[1].waits.wait()
+            calls[0].cancel()
+            await one.list_tools()
+            run_id = await runs.start("wait", id="order-7")
+            await runs.resume(run_id, "go", "yes")
+            followed = await calls[1]
+
+            last = group.create_task(
+                one.call_tool("wait", {}, meta=OTHER, progress_callback=heard[2])
+            )
+            await heard[2].waits.wait()
+            last.cancel()
+            await one.list_tools()
+            run_id = await runs.start("wait", id="order-8")
+            if mode == "auto":
+                await runs.resume(run_id, "go", "late")
+        ended = await runtime.wait(run_id)
+
+    assert (followed.structured_content or {})["output"] == {"said": "yes"}
+    assert heard[0].heard == [(1, "ask: started"), (2, "ask: waiting")]
+    assert heard[1].heard[:2] == heard[0].heard
+    assert heard[1].heard[-1][1] == "end: completed"
+    assert [number for number, _ in heard[1].heard] == [*range(1, len(heard[1].heard) + 1)]
+    assert ended.status is (RunStatus.COMPLETED if mode == "auto" else RunStatus.CANCELLED)
+
+
+@pytest.mark.item(471)
+async def test_a_run_that_an_operator_cancels_ends_its_call() -> None:
+    """The client gets an error that a model reads."""
+    async with Runtime() as runtime:
+        await served.flows.register(runtime)
+        runs = FlowRuns(runtime, served.flows)
+        run_id = await runs.start("wait", id="order-7")
+        async with client_of(tools_of(runtime)) as client, asyncio.TaskGroup() as group:
+            call = group.create_task(client.call_tool("wait", {}, meta=ID))
+            await client.list_tools()
+            await runs.cancel(run_id, reason="out of stock")
+            found = await call
+
+    assert found.is_error
+    assert "CANCELLED" in text_of(found)
+
+
+@pytest.mark.item(471)
+@pytest.mark.postgres
+async def test_progress_of_a_run_on_another_host_is_heard(
+    postgres_server: TestPostgres, schema: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worker is a client of the database; a client that asks for no progress hears nothing."""
+    tokens, progress = tmp_path / "mcp.token", Progress()
+    tokens.write_text("a-token-of-sixteen")
+    url, chosen = postgres_server.url, Settings(postgres_url=postgres_server.url, db_schema=schema)
+    async with (
+        build_postgres_runtime(url, settings=chosen) as host,
+        build_postgres_runtime(url, settings=chosen, client="mcp", serve=False) as client,
+    ):
+        await served.flows.register(host)
+        async with (
+            worker(tools_of(client), tokens, caplog) as at,
+            client_at(at, "a-token-of-sixteen") as one,
+        ):
+            asked = await one.call_tool("double", {"number": 2}, progress_callback=progress)
+            silent = await one.call_tool("double", {"number": 2})
+
+    assert (asked.structured_content or {})["output"]["doubled"] == 4
+    assert (silent.structured_content or {})["output"]["doubled"] == 4
+    assert progress.heard[-1][1] == "double: completed"
 
 
 @pytest.mark.item(471)

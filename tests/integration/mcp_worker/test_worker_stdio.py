@@ -73,6 +73,37 @@ async def test_the_sdks_client_calls_tools_and_flows(tmp_path: Path) -> None:
 
 
 @pytest.mark.item(471)
+async def test_progress_is_heard_and_a_cancelled_call_ends_its_run(tmp_path: Path) -> None:
+    """The run of the client's id is cancelled, as its only call was: the same id again says so."""
+    args = [*COMMAND, "--root", str(tmp_path)]
+    server = StdioServerParameters(
+        command=sys.executable, args=args, env=dict(environment()), cwd=ROOT
+    )
+    meta: Any = {"callboard/id": "w-1"}
+    waits = asyncio.Event()
+    heard: list[str | None] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(message)
+        if message == "ask: waiting":
+            waits.set()
+
+    with (tmp_path / "log").open("w") as errlog:
+        async with Client(stdio_client(server, errlog=errlog)) as client:
+            async with asyncio.TaskGroup() as group:
+                call = group.create_task(
+                    client.call_tool("wait", {}, meta=meta, progress_callback=hear)
+                )
+                await waits.wait()
+                call.cancel()
+            again = await client.call_tool("wait", {}, meta=meta)
+
+    assert heard == ["ask: started", "ask: waiting"]
+    assert again.is_error
+    assert "CANCELLED" in text_of(again)
+
+
+@pytest.mark.item(471)
 async def test_nonsense_does_not_end_the_worker(tmp_path: Path) -> None:
     """Nor does half a frame at its end keep it: what it writes are frames, and SIGTERM ends it with 0."""
     process = await asyncio.create_subprocess_exec(

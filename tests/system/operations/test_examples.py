@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -11,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from actors import Runtime
+from actors.workflow import FlowRuns
 from tests.harness.slow import IS_SLOW
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -236,3 +240,52 @@ def test_the_pipeline_proves_that_each_file_was_done_once(
         "  proved  its 105 records are one chain",
         "  proved  without its last record it is refused",
     ]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.item(464)
+def test_a_flow_that_was_drawn_elsewhere_goes_on_behind_two_deaths() -> None:
+    """The example says `proved` ten times, and its README shows what it prints."""
+    printed = run("visualflow", "--prove")
+
+    assert printed.count("  proved  ") == 10
+    readme = (ROOT / "examples/visualflow/README.md").read_text(encoding="utf-8")
+    assert f"```\n{printed}```" in readme
+
+
+@pytest.mark.item(464)
+async def test_the_drawn_flow_runs_on_hosts_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its questions come one behind the other; the sub-flow is a run of its own."""
+    monkeypatch.setenv("VISUALFLOW_SENT", str(tmp_path / "sent.jsonl"))
+    names = runpy.run_path(str(ROOT / "examples/visualflow/visualflow.py"))
+    async with Runtime() as runtime:
+        await names["FLOWS"].register(runtime)
+        runs = FlowRuns(runtime, "shop")
+        run_id = await runs.start("offer", vars={"customer": "Bo"})
+        asked = []
+        for answer in ("1", "0", "0", "yes"):
+            while not (waits := [one for one in await runs.waits(run_id) if one.prompt]):  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0)
+            asked.append(waits[0].prompt)
+            await runs.resume(run_id, str(waits[0].wait_key), {"response": answer})
+        output = await runtime.result(run_id)
+
+    assert asked == [
+        *(f"How many of {one}?" for one in ("chair", "table", "lamp")),
+        "Offer 120 € to Bo?",
+    ]
+    assert output == {"success": True, "euro": 120, "days": 1, "by": "post", "sent": "sent"}
+    assert [one["customer"] for one in names["posted"](tmp_path / "sent.jsonl")] == ["Bo"]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.item(471)
+def test_a_flow_that_calls_tools_of_mcp_is_a_tool_of_mcp() -> None:
+    """The SDK's client starts the worker; the README shows what the example prints."""
+    printed = run("mcp_tools")
+
+    assert printed.count("  proved  ") == 7
+    readme = (ROOT / "examples/mcp_tools/README.md").read_text(encoding="utf-8")
+    assert f"```\n{printed}```" in readme

@@ -229,7 +229,11 @@ def test_the_folder_of_a_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("ABSTRACTFRAMEWORK_WORKFLOWS_DIR", str(tmp_path / "x"))
     registry = WorkflowBundleRegistry()
     assert registry.folder == tmp_path / "x"
-    registry.install_bytes(zipped(files_of()))
+    installed = registry.install_bytes(zipped(files_of())).path
+    (registry.folder / "plain").touch()
+    assert (
+        installed.stat().st_mode == (registry.folder / "plain").stat().st_mode
+    )  # for hosts of other users
     (registry.folder / "other@1.flow").write_bytes(zipped(files_of()))
     (registry.folder / "junk@1.flow").write_bytes(b"junk")
     (registry.folder / ".draft-x").write_bytes(b"")

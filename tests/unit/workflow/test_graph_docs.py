@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.unit.documents import ROOT, blocks
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAGES = {
     "getting-started": 3,
@@ -28,6 +26,8 @@ PAGES = {
     "evidence": 1,
     "memory": 1,
     "llm-and-tools": 3,
+    "coming-from": 0,
+    "manual-testing": 1,
 }
 
 
@@ -48,6 +48,36 @@ def test_the_blocks_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
 
     assert len(found) == PAGES[page]
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.item(475)
+def test_the_commands_to_try_by_hand_do_what_is_said(tmp_path: Path) -> None:
+    """All that need no server, as one script; what is said of their outputs is there."""
+    commands = "\n".join(blocks("docs/graphs/manual-testing.md", "sh"))
+    callboard = tmp_path / "bin" / "callboard"
+    callboard.parent.mkdir()
+    callboard.write_text(f'#!/bin/sh\nexec {sys.executable} -m compose "$@"\n', encoding="utf-8")
+    callboard.chmod(0o755)
+    path = os.pathsep.join(
+        [str(callboard.parent), str(Path(sys.executable).parent), os.environ["PATH"]]
+    )
+
+    done = subprocess.run(
+        ["bash", "-e", "-c", commands],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "CLONE": str(ROOT), "PATH": path, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    for said in ("2 flow documents are right", "all of it is supported", "refused", "letter sent"):
+        assert said in done.stdout
+    assert "Is it 'ask'?" in done.stdout + done.stderr
+    assert "WRONG" not in done.stdout
+    assert (tmp_path / "offer.svg").read_text("utf-8").startswith("<svg")
+    assert (tmp_path / "flows" / "offer@1.0.flow").exists()
 
 
 def test_links_of_the_pages_lead_somewhere() -> None:

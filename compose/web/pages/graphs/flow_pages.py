@@ -11,10 +11,12 @@ from actors.kernel.store.lists import RunFilter
 from actors.kernel.text import is_name
 from actors.kernel.workflow.errors import NoSuchRunError
 from actors.workflow.actor.run_lists import flow_of, flow_runs
+from actors.workflow.bundles import INSTALLED_APP
 from compose.web.endpoint import Done, NoQuery, StrictModel, WebCall
+from compose.web.graphs.bundles import bundles_of, installed_spec
 from compose.web.graphs.flows import RowPhase, app_of, flows_of, phase_of
 from compose.web.pages.graphs.drawing import GraphMarks, svg_of
-from compose.web.pages.graphs.flow_shelf import FlowShelf
+from compose.web.pages.graphs.flow_shelf import FlowShelf, ShownFlow
 from compose.web.pages.html import page
 
 COUNTED: Final = 500
@@ -30,11 +32,14 @@ class FlowRunsQuery(StrictModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedFlow:
-    """A flow with the numbers of its runs by state, among the newest ones of its app."""
+    """A flow with the numbers of its runs by state, among the newest ones of its app.
+
+    How many nodes it has is None for an installed one, whose bundle is not read for that.
+    """
 
     app: str
     flow: str
-    nodes: int
+    nodes: int | None
     counts: dict[RowPhase, int]
 
 
@@ -45,26 +50,41 @@ def shelf_of(call: WebCall) -> FlowShelf:
 
 
 async def show_flows(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Return the page of flows."""
+    """Return the page of flows: those that are served here, and the installed ones."""
+    nodes: dict[str, dict[str, int | None]] = {
+        app: {name: len(spec.nodes) for name, spec in flows.specs.items()}
+        for app, flows in flows_of(call.runtime).items()
+    }
+    for record in await bundles_of(call).list():
+        names = record.manifest.graph_names.values()
+        nodes.setdefault(INSTALLED_APP, {}).update(dict.fromkeys(names))
     found = []
-    for app, flows in flows_of(call.runtime).items():
+    for app, flows in nodes.items():
         among = RunFilter(type=app, tenant=call.principal.tenant)
         rows = await call.runtime.store.lists.runs(among=among, limit=COUNTED)
         counts = Counter((flow_of(row), phase_of(row)) for row in rows)
-        for name, spec in flows.specs.items():
+        for name, count in flows.items():
             own = {phase: n for (flow, phase), n in counts.items() if flow == name}
-            found.append(CountedFlow(app=app, flow=name, nodes=len(spec.nodes), counts=own))
+            found.append(CountedFlow(app=app, flow=name, nodes=count, counts=own))
     return page(call.request, "graphs/flows.html", flows=found, counted=COUNTED)
+
+
+async def _shown(call: WebCall) -> tuple[str, str, ShownFlow]:
+    """Return the app and the whole name of the flow that the path names, and the flow."""
+    app, flow = call.names["flow_app"], call.names["flow"]
+    if app == INSTALLED_APP and (spec := await installed_spec(call, flow)) is not None:
+        return app, spec.workflow_id, shelf_of(call).installed(spec)
+    app = app_of(call, flow, app)
+    shown = shelf_of(call).shown(flows_of(call.runtime)[app], flow)
+    assert shown is not None
+    return app, flow, shown
 
 
 async def show_flow(call: WebCall, query: FlowRunsQuery, _: None) -> Done:
     """Return the page of a flow."""
     if query.after is not None and not is_name(query.after):
         raise NoSuchRunError(query.after[:100])
-    flow = call.names["flow"]
-    app = app_of(call, flow, call.names["flow_app"])
-    shown = shelf_of(call).shown(flows_of(call.runtime)[app], flow)
-    assert shown is not None
+    app, flow, shown = await _shown(call)
     after = None if query.after is None else RunId(query.after)
     among = RunFilter(type=app, tenant=call.principal.tenant, after=after)
     runs = await flow_runs(call.runtime.store.lists, among, flow=flow, limit=_LISTED)

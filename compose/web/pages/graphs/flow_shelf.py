@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from actors.workflow.actor.flows import Flows
-from actors.workflow.bundles import INSTALLED_APP
 from actors.workflow.machine.policy import EffectPolicy, RetryPolicy
 from actors.workflow.machine.spec import WorkflowSpec
 from compose.web.pages.graphs.drawing import Edge, GraphLayout, layout_of
@@ -31,11 +31,16 @@ class ShownFlow:
     layout: GraphLayout | None
 
 
+MOST_INSTALLED: Final = 64
+"""So many installed flows are kept with their drawings."""
+
+
 class FlowShelf:
-    """Shown flows of this process."""
+    """Shown flows of this process: those that it serves, and the installed ones that were shown last."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], ShownFlow] = {}
+        self._installed: dict[str, ShownFlow] = {}
 
     def shown(self, app: Flows, flow: str) -> ShownFlow | None:
         """Return a flow of an app; None: the app has it no more."""
@@ -49,9 +54,12 @@ class FlowShelf:
 
     def installed(self, spec: WorkflowSpec) -> ShownFlow:
         """Return an installed flow."""
-        known = self._kept.get((INSTALLED_APP, spec.workflow_id))
+        known = self._installed.pop(spec.workflow_id, None)
         if known is None or known.spec is not spec:
-            known = self._kept[INSTALLED_APP, spec.workflow_id] = shown_flow(spec, RetryPolicy())
+            known = shown_flow(spec, RetryPolicy())
+        self._installed[spec.workflow_id] = known
+        if len(self._installed) > MOST_INSTALLED:
+            del self._installed[next(iter(self._installed))]
         return known
 
 

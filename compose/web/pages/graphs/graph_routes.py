@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from compose.web.pages.graphs.evidence import download_evidence
 from compose.web.pages.graphs.flow_pages import FlowRunsQuery, show_flow, show_flows
 from compose.web.pages.graphs.run_page import StepQuery, show_graph_run
 from compose.web.pages.html import PageEndpoint
@@ -23,5 +24,12 @@ GRAPH_PAGES: Final = (
         call=show_graph_run,
         says="A run of a flow, at a step of it.",
         query=StepQuery,
+    ),
+    PageEndpoint(
+        method="GET",
+        path="/graph-runs/{graph_run}/evidence/{evidence}/{text}",
+        call=download_evidence,
+        says="A text that a tool brought to a run.",
+        media_type="text/plain",
     ),
 )

@@ -17,6 +17,7 @@ from compose.web.graphs.bundles import installed_spec
 from compose.web.graphs.flows import flows_of
 from compose.web.graphs.graph_runs import graph_run, present
 from compose.web.pages.graphs.drawing import svg_of
+from compose.web.pages.graphs.evidence import shown_evidence
 from compose.web.pages.graphs.flow_pages import shelf_of
 from compose.web.pages.graphs.flow_shelf import ShownFlow
 from compose.web.pages.graphs.graph_steps import LedgerPart, read_part
@@ -70,6 +71,7 @@ async def show_graph_run(call: WebCall, query: StepQuery, _: None) -> Done:
         may_operate="flows:operate" in call.principal.scopes,
         cursor=_cursor(row, part),
         children=sub_runs(part.steps),
+        evidence=shown_evidence(call, row, state),
         **values,
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors.workflow.visual.drawing import Drawing, FindingList
+from actors.workflow.visual.drawing import Drawing, DrawingFindings
 from actors.workflow.visual.entries import with_routes
 from actors.workflow.visual.lowering import without_limited_wires, without_reroutes
 from actors.workflow.visual.reading import read_drawing
@@ -21,7 +21,7 @@ OTHER = {"prompt": {"false": {"sourceNodeId": "b", "sourceHandle": "value"}}}
 
 def drawing_of(drawn: dict[str, Any]) -> Drawing:
     """Return a flow that can be read."""
-    findings = FindingList("f")
+    findings = DrawingFindings("f")
     found = read_drawing(drawn, findings)
     assert findings.found == []
     return found
@@ -59,7 +59,7 @@ def test_reroutes_become_wires() -> None:
         node("q", "ask_user", inputRouteOverrides=override),
         wires=edges("a.value > r1.in", "r1.out > r2.in", "r2.out > q.prompt", "r3.out > q.choices"),
     )
-    findings = FindingList("f")
+    findings = DrawingFindings("f")
     found = without_reroutes(drawing_of(drawn), findings)
 
     assert told(found) == ["a.value > q.prompt"]
@@ -80,7 +80,7 @@ def test_reroutes_become_wires() -> None:
 def test_reroutes_that_are_wrong(wires: list[str], words: str) -> None:
     """Each is named."""
     nodes = [literal("a", 1), node("r", "reroute"), node("t", "reroute"), node("q", "ask_user")]
-    findings = FindingList("f")
+    findings = DrawingFindings("f")
     without_reroutes(drawing_of(flow(*nodes, wires=edges(*wires))), findings)
     assert any(words in one.problem for one in findings.found)
 
@@ -88,7 +88,7 @@ def test_reroutes_that_are_wrong(wires: list[str], words: str) -> None:
 @pytest.mark.item(465)
 def test_the_value_of_a_pin_by_route_is_a_node() -> None:
     """It has an input for each route with a value of its own, and the wire of the pin for all others."""
-    findings = FindingList("f")
+    findings = DrawingFindings("f")
     drawn = choosing(entryRoutes=ROUTES, inputRouteOverrides=OTHER)
     found = with_routes(drawing_of(drawn), findings)
 
@@ -107,7 +107,7 @@ def test_the_value_of_a_pin_by_route_is_a_node() -> None:
 def test_several_ways_in_without_values_of_their_own_are_left_as_they_are() -> None:
     """Nothing depends on the way."""
     drawing = drawing_of(choosing())
-    assert with_routes(drawing, FindingList("f")) == drawing
+    assert with_routes(drawing, DrawingFindings("f")) == drawing
 
 
 @pytest.mark.item(465)
@@ -131,7 +131,7 @@ def test_several_ways_in_without_values_of_their_own_are_left_as_they_are() -> N
 )
 def test_stale_routes_are_refused(routes: Any, overrides: Any, words: str) -> None:
     """They are those of another drawing, and would choose wrong values."""
-    findings = FindingList("f")
+    findings = DrawingFindings("f")
     drawn = choosing(entryRoutes=routes, inputRouteOverrides=overrides)
     with_routes(drawing_of(drawn), findings)
     assert any(words in one.problem for one in findings.found)
@@ -143,7 +143,7 @@ def test_a_limit_of_a_wire_is_a_node() -> None:
     """At the limit the other way of an if is gone; routes into the targets keep their keys in step."""
     drawn = choosing(entryRoutes=ROUTES, inputRouteOverrides=OTHER)
     drawn["edges"][2]["data"] = {"loopLimit": {"max": 2}}
-    findings = FindingList("f")
+    findings = DrawingFindings("f")
     found = without_limited_wires(drawing_of(drawn), findings)
 
     limit = "loop-limit:i.false->q"
@@ -167,7 +167,7 @@ def test_values_for_a_limited_edge_without_a_list_of_routes() -> None:
     by_edge = {"prompt": {"i::false": OTHER["prompt"]["false"]}}
     drawn = choosing(inputRouteOverrides=by_edge)
     drawn["edges"][2]["data"] = {"loopLimit": {"max": 2}}
-    findings = FindingList("f")
+    findings = DrawingFindings("f")
     found = with_routes(without_limited_wires(drawing_of(drawn), findings), findings)
     assert findings.found == []
     assert "b.value > path_mux:q.prompt.in1" in told(found)
@@ -178,7 +178,7 @@ def test_a_limit_that_cannot_be_used(place: int, limit: Any) -> None:
     """One of a wire of data, or one that is no number."""
     drawn = choosing()
     drawn["edges"][place]["data"] = {"loopLimit": limit}
-    findings = FindingList("f")
+    findings = DrawingFindings("f")
     without_limited_wires(drawing_of(drawn), findings)
     (found,) = findings.found
     assert found.pointer == f"/edges/{place}"

@@ -161,7 +161,7 @@ async def delete_snapshot(
 
 
 def _saved(text: str) -> Snapshot:
-    given = parse_json(text, what="SNAPSHOT")
+    given: Any = parse_json(text, what="SNAPSHOT")
     if not isinstance(given, dict):
         raise ContractError("SNAPSHOT: give a JSON object")
     try:

@@ -79,6 +79,7 @@ async def test_pages_have_each_snapshot_once_also_of_one_instant(
         found, after = [], None
         while page := await store.list("acme", SnapshotFilter(run=run, after=after), limit=1):
             found += [row.id for row in page]
+            assert len(found) < 9
             after = page[-1]
         assert found == ids
 

@@ -75,9 +75,9 @@ async def test_pages_have_each_snapshot_once_also_of_one_instant(
     for n, run in ((2, "r1"), (1, "r2"), (3, "r1")):
         assert await store.put(new(f"s{n}", run), "{}") is not None
     await stop()
-    for run, ids in ((None, ["s3", "s2", "s1"]), (RunId("r1"), ["s3", "s2"])):
+    for only, ids in ((None, ["s3", "s2", "s1"]), (RunId("r1"), ["s3", "s2"])):
         found, after = [], None
-        while page := await store.list("acme", SnapshotFilter(run=run, after=after), limit=1):
+        while page := await store.list("acme", SnapshotFilter(run=only, after=after), limit=1):
             found += [row.id for row in page]
             assert len(found) < 9
             after = page[-1]

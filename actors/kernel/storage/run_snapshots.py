@@ -78,6 +78,9 @@ class SnapshotFilter:
         tag: One of the tags.
         query: A part of name or description, in upper or lower case.
         after: Behind this one in the list, for the next page.
+
+    Raises:
+        InvalidTextError: A text is too long, or no text that a database takes.
     """
 
     apps: Sequence[str] | None = None
@@ -85,6 +88,10 @@ class SnapshotFilter:
     tag: str | None = None
     query: str | None = None
     after: RunSnapshot | None = None
+
+    def __post_init__(self) -> None:
+        for what, text in (("run", self.run), ("tag", self.tag), ("part of a name", self.query)):
+            check_name_of(what, text or "")
 
 
 class RunSnapshotStore(Protocol):

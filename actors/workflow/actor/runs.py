@@ -14,6 +14,7 @@ from actors.kernel.runtime.rows import BufferedSignal, RunRow
 from actors.kernel.runtime.scheduler import RunStatus as RowStatus
 from actors.kernel.runtime.waits import event_id as event_of_tenant
 from actors.kernel.storage.run_snapshots import RunSnapshot, SnapshotFilter
+from actors.kernel.text import is_name
 from actors.kernel.workflow.drawn import new_id, utc_now_iso
 from actors.kernel.workflow.durable import durable_copy
 from actors.kernel.workflow.effects import RunStatus, WaitState
@@ -180,7 +181,8 @@ class FlowRuns:
         return await self._start(flow, id, restored_told(snapshot, force=force))
 
     async def _kept(self, snapshot_id: str) -> tuple[RunSnapshot, str]:
-        found = await self._runtime.store.run_snapshots.get(self.tenant, snapshot_id)
+        rows, is_id = self._runtime.store.run_snapshots, is_name(snapshot_id)
+        found = await rows.get(self.tenant, snapshot_id) if is_id else None
         if found is None or found[0].agent_id.type != self.app:
             raise NoSuchSnapshotError(snapshot_id)
         return found

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.storage.run_snapshots import MAX_TAGS, RunSnapshot, SnapshotFilter
+from actors.kernel.text import is_name
 from actors.kernel.workflow.errors import NoSuchSnapshotError
 from actors.workflow.actor.flow_address import flow_address
 from actors.workflow.actor.run_lists import run_of_id
@@ -123,7 +124,8 @@ async def _kept(call: WebCall, id_: str) -> tuple[RunSnapshot, str]:
     Raises:
         NoSuchSnapshotError: There is none.
     """
-    found = await call.runtime.store.run_snapshots.get(call.principal.tenant, id_)
+    rows, tenant = call.runtime.store.run_snapshots, call.principal.tenant
+    found = await rows.get(tenant, id_) if is_name(id_) else None
     if found is None or found[0].agent_id.type not in _apps(call):
         raise NoSuchSnapshotError(id_[:100])
     return found

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from compose.embedded.server import free_port
 from tests.system.web.conversing import WITH_FLOWS
 from tests.unit.documents import ROOT, blocks
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.system.processes import Hosts
 
 ADDRESS = "127.0.0.1:8123"
@@ -57,6 +60,15 @@ async def typed(script: str, folder: Path = ROOT, **variables: str) -> list[str]
     return said
 
 
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """Yield a port that no other process is given: it is bound, and can be listened on with SO_REUSEADDR."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl: install it")
 @pytest.mark.parametrize(
     ("language", "auth", "least"), [("sh", "none", LEAST), ("bash", "tokens", 10)]
@@ -77,8 +89,9 @@ async def test_the_commands_of_the_page_do_what_it_says(  # noqa: PLR0917 - fixt
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl: install it")
 async def test_the_commands_of_the_readme_do_what_it_says(tmp_path: Path) -> None:
     """One server with its own NATS and PostgreSQL, and nothing else."""
-    script, wanted = script_of("README.md", f"127.0.0.1:{free_port()}")
-    said = await typed(script.replace("./data", str(tmp_path / "data")))
+    with reserved_port() as port:
+        script, wanted = script_of("README.md", f"127.0.0.1:{port}")
+        said = await typed(script.replace("./data", str(tmp_path / "data")))
 
     assert len(wanted) >= 4
     assert [(want, one) for want, one in zip(wanted, said, strict=True) if want not in one] == []

@@ -106,7 +106,8 @@ _PARTS: Final = (
     (sessions, "sessions.change", "switch delete export"),
     (graphs, "graphs.look", "list=list_graph_runs show ledger verify"),
     (graphs, "graphs.change", "start resume emit cancel"),
-    (graphs, "graphs.control", "pause resume-run=resume_run steer limits snapshot restore"),
+    (graphs, "graphs.control", "pause resume-run=resume_run steer limits"),
+    (graphs, "graphs.snapshots", "snapshot snapshots restore delete-snapshot=delete_snapshot"),
     (graphs, "graphs.bundles", "export import=import_run"),
     (flows, "flows.documents", "check draw schema"),
     (flows, "flows.bundles", "pack install list=list_bundles show remove"),
@@ -219,7 +220,7 @@ _UNREACHABLE: Final = frozenset(
         "UnreachableError",
     }
 )
-_GONE: Final = ("NoSuchRunError", "UnknownRunError")
+_GONE: Final = ("NoSuchRunError", "NoSuchSnapshotError", "UnknownRunError")
 _USAGE: Final = ("BadRequestError", "DecisionRefusedError", "NotPermittedError", "TooLargeError")
 _OURS: Final = frozenset({"actors", "broker", "compose", "persistence"})
 

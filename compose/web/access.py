@@ -72,6 +72,11 @@ ACCESS: Final[Mapping[str, Access]] = {
     "POST /v1/graph-runs/{graph_run}/resume": "flows:operate",
     "POST /v1/graph-runs/{graph_run}/steer": "flows:operate",
     "POST /v1/graph-runs/{graph_run}/limits": "flows:operate",
+    "POST /v1/graph-runs/{graph_run}/snapshots": "flows:operate",
+    "GET /v1/graph-snapshots": "flows:run",
+    "GET /v1/graph-snapshots/{snapshot}": "flows:run",
+    "POST /v1/graph-snapshots/{snapshot}/restore": "flows:operate",
+    "DELETE /v1/graph-snapshots/{snapshot}": "flows:operate",
     "POST /v1/events": "flows:run",
 }
 """Method and path, and what they need. Which sessions, `Principal.sees` decides."""

@@ -20,7 +20,7 @@ from compose.web.access import OPENAPI, access_of
 from compose.web.endpoint import Handler, WebApi, WebCall, WebEndpoint
 from compose.web.graphs import control as graph_control
 from compose.web.graphs import events as graph_events
-from compose.web.graphs import flows, graph_runs, installs, ledger
+from compose.web.graphs import flows, graph_runs, installs, ledger, snapshots
 from compose.web.identity.authentication import Authentication
 from compose.web.limits import Limited
 from compose.web.openapi import openapi_of
@@ -54,6 +54,7 @@ ENDPOINTS: Final[tuple[WebEndpoint, ...]] = (
     *any_agents.ENDPOINTS,
     *flows.ENDPOINTS,
     *installs.ENDPOINTS,
+    *snapshots.ENDPOINTS,
     *graph_runs.ENDPOINTS,
     *ledger.ENDPOINTS,
     *graph_control.ENDPOINTS,

@@ -149,6 +149,7 @@ _TABLE: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
         "GET /v1/graph-runs/{run} shows what it waits for now",
     ),
     (graphs.NoSuchRunError, 404, "unknown_run", "GET /v1/graph-runs lists runs of flows"),
+    (graphs.NoSuchSnapshotError, 404, "unknown_snapshot", "GET /v1/graph-snapshots lists them"),
     (errors.ConflictError, 409, "conflict", "read it again, and try again"),
     (errors.MessageTooLargeError, 413, "too_large", "upload it as an artifact, and send its name"),
     (sessions.UnknownModeError, 422, "unknown_mode", "GET /v1/apps lists modes"),
@@ -159,6 +160,7 @@ _TABLE: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
 """The error, and status, code and remedy of the answer; the first that fits counts."""
 _NAMES: Final = (
     "run_id",
+    "snapshot_id",
     "session",
     "node",
     "child",

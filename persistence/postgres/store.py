@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from actors.kernel.storage.erasure import ErasureStore
     from actors.kernel.storage.flow_bundles import FlowBundleStore
     from actors.kernel.storage.memory import LongTermMemories
+    from actors.kernel.storage.run_snapshots import RunSnapshotStore
     from actors.kernel.storage.session_directory import SessionDirectory
     from actors.kernel.storage.token import TokenStore
     from persistence.postgres.stores.boards import PgTaskBoards
@@ -68,6 +69,13 @@ def _flow_bundles_of(store: PostgresStore) -> FlowBundleStore:
     from persistence.postgres.features.flow_bundles import PostgresFlowBundles  # noqa: PLC0415 - few use it
 
     return PostgresFlowBundles(store._links)  # noqa: SLF001 - a part of the class
+
+
+def _run_snapshots_of(store: PostgresStore) -> RunSnapshotStore:
+    """Return the snapshots of runs of graphs."""
+    from persistence.postgres.features.run_snapshots import PostgresRunSnapshots  # noqa: PLC0415 - few use it
+
+    return PostgresRunSnapshots(store._links)  # noqa: SLF001 - a part of the class
 
 
 class PostgresStore(RunStore):
@@ -146,6 +154,7 @@ class PostgresStore(RunStore):
 
     tokens = cached_property(_tokens_of)
     flow_bundles = cached_property(_flow_bundles_of)
+    run_snapshots = cached_property(_run_snapshots_of)
 
     @cached_property
     def boards(self) -> PgTaskBoards:

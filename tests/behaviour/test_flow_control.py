@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.workflow.errors import GraphError, SpecChangedError, StaleResumeError
+from actors.errors import ContractError, InvalidTextError, MessageTooLargeError
+from actors.kernel.workflow.errors import (
+    GraphError,
+    NoSuchSnapshotError,
+    SpecChangedError,
+    StaleResumeError,
+)
 from actors.workflow import (
     Effect,
     EffectOutcome,
@@ -290,6 +296,77 @@ async def waits_for_one(runs: FlowRuns, run_id: RunId, key: str) -> None:
     async with asyncio.timeout(LIMIT_S):
         while key not in {one.wait_key for one in await runs.waits(run_id)}:  # noqa: ASYNC110 - rows
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.item(416, 417)
+async def test_a_kept_snapshot_is_found_and_begins_runs_when_its_run_is_gone(bed: Bed) -> None:
+    """By any process of the app, until it is deleted. What no run could begin with is not kept."""
+    flows = Flows(bed.name().type, [FORK, TWICE])
+    await flows.register(bed.runtime)
+    runs = FlowRuns(bed.runtime, flows)
+    run_id = await runs.start("fork")
+    await waits_for(runs, run_id, "x", "y")
+    kept = await runs.snapshot(run_id, "Both wait", description="for X", tags=["t", "u"], by="ada")
+    await runs.resume(run_id, "x", 1)
+    await waits_for_one(runs, run_id, "x2")
+    later = await runs.snapshot(run_id, "later")
+    unkept = await runs.snapshot(run_id, "unkept", keep=False)
+
+    async with bed.client("elsewhere") as elsewhere:
+        there = FlowRuns(elsewhere, flows.app)
+        both, one = [later.snapshot_id, kept.snapshot_id], [kept.snapshot_id]
+        rows = await there.snapshots()
+        assert [row.id for row in rows] == both
+        assert rows[1].created_by == "ada"
+        assert 0 < rows[1].seq < rows[0].seq
+        for among, ids in (
+            ({"run": run_id, "query": "OTH W"}, one),
+            ({"tag": "u", "query": "for x"}, one),
+            ({"tag": "none"}, []),
+            ({"limit": 1}, both[:1]),
+            ({"after": both[0]}, one),
+        ):
+            assert [row.id for row in await there.snapshots(**among)] == ids, among
+        other_app = FlowRuns(elsewhere, "other")
+        other_tenant = FlowRuns(elsewhere, flows.app, tenant="acme")
+        for strange in (other_app, other_tenant):
+            assert await strange.snapshots(run=run_id) == []
+            with pytest.raises(NoSuchSnapshotError):
+                await strange.restore(kept.snapshot_id)
+            with pytest.raises(NoSuchSnapshotError):
+                await strange.delete_snapshot(kept.snapshot_id)
+        await runs.cancel(run_id)
+        await bed.ended(run_id)
+        other = await there.restore(kept.snapshot_id, id="other")
+        assert await there.restore(kept.snapshot_id, id="other") == other
+        await waits_for(runs, other, "x", "y")
+        assert (await runs.ledger(other))[0]["result"]["restored_from"] == kept.snapshot_id
+        await there.delete_snapshot(kept.snapshot_id)
+        for gone in (kept, unkept):
+            with pytest.raises(NoSuchSnapshotError, match=gone.snapshot_id):
+                await runs.restore(gone.snapshot_id)
+        await waits_for(runs, other, "x", "y")
+        assert [row.id for row in await runs.snapshots()] == [later.snapshot_id]
+
+
+@pytest.mark.item(416)
+async def test_a_snapshot_with_which_no_run_could_begin_is_not_kept(bed: Bed) -> None:
+    """Too large a state, too long a name, too many tags. A file may have any state."""
+    flows = Flows(bed.name().type, [FORK, TWICE])
+    await flows.register(bed.runtime)
+    runs = FlowRuns(bed.runtime, flows)
+    run_id = await runs.start("fork")
+    await waits_for(runs, run_id, "x", "y")
+    for _ in range(6):
+        await runs.steer(run_id, "x" * 60_000)
+    with pytest.raises(MessageTooLargeError, match=f"snapshot of run {run_id}"):
+        await runs.snapshot(run_id, "large")
+    assert (await runs.snapshot(run_id, "large", keep=False)).run_id == run_id
+    with pytest.raises(InvalidTextError, match="tag of a snapshot"):
+        await runs.snapshot(run_id, "n", tags=["x" * 2_000])
+    with pytest.raises(ContractError, match="give 32 at most"):
+        await runs.snapshot(run_id, "n", tags=["x"] * 33)
+    assert await runs.snapshots() == []
 
 
 def working(run: RunState, _ctx: Any) -> StepPlan:

@@ -53,6 +53,7 @@ REQUESTS: Final[dict[str, tuple[str, Any]]] = {
     "POST /v1/graph-runs/{graph_run}/waits/{wait}": ("", {"payload": 1}),
     "POST /v1/graph-runs/{graph_run}/steer": ("", {"message": "x"}),
     "POST /v1/graph-runs/{graph_run}/limits": ("", {"updates": {}}),
+    "POST /v1/graph-runs/{graph_run}/snapshots": ("", {"name": "x"}),
     "POST /v1/events": ("", {"name": "x"}),
     "POST /v1/flows": ("", FLOW),
     "POST /agui/{app}": (
@@ -97,7 +98,7 @@ def wanted(one: WebEndpoint, scopes: tuple[str, ...], who: str) -> int:
         has.add("sessions:own")
     if access not in has:
         return 403
-    is_of_run = "{run}" in one.path or "{graph_run}" in one.path
+    is_of_run = any(part in one.path for part in ("{run}", "{graph_run}", "{snapshot}"))
     if name_of(one) == EVIDENCE or (who == "stranger" and is_of_run):
         return 404
     if who == "stranger" and name_of(one) in ("GET /v1/flows/{flow}", INSTALLS[1]):
@@ -128,12 +129,15 @@ async def prepared(bed: Bed, guarded: Guarded) -> dict[str, str]:
     starter = await guarded.client("ada", "flows:run")
     flow = await started(starter)
     await waiting_at(starter, flow)
+    operator = await guarded.client("ada", "flows:operate")
+    snapshot = await operator.post(f"{flow}/snapshots", {"name": "x"})
     if bed.drops:
         await bed.seen(run_of(flow), "run.suspended")
     return {
         "flow": "refund",
         "flow_app": app,
         "graph_run": run_of(flow),
+        "snapshot": snapshot["snapshot"],
         "evidence": "none",
         "text": "none",
         "wait": "ok%2F1",
@@ -174,8 +178,10 @@ def test_each_endpoint_is_in_the_table_and_nothing_else() -> None:
             assert access == "operate", "these are not only of sessions"
         elif "/v1/cleanup/" in name:
             assert access == "cleanup"
-        elif re.search("/(flows|graph-runs|v1/events)", name):
-            changes = name.endswith(("/cancel", "/pause", "/resume", "/steer", "/limits"))
+        elif re.search("/(flows|graph-runs|graph-snapshots|v1/events)", name):
+            verbs = ("cancel", "pause", "resume", "steer", "limits", "snapshots", "restore")
+            changes = name.startswith("POST /v1/graph-") and name.endswith(verbs)
+            changes |= name == "DELETE /v1/graph-snapshots/{snapshot}"
             wanted = "flows:operate" if changes else "flows:run"
             assert access == ("flows:install" if name in INSTALLS else wanted), name
         else:

@@ -138,6 +138,8 @@ async def test_a_run_is_started_and_answered_once_in_any_process(bed: Bed) -> No
             "choices": ["yes", "no"],
             "allow_free_text": True,
             "until": None,
+            "run": None,
+            "sub_waiting": None,
         }
         assert (shown["status"], shown["node"], shown["flow"]) == ("waiting", "ask", "refund")
         assert (shown["app"], shown["vars"]["order"]) == (flows.app, 7)
@@ -293,6 +295,101 @@ async def test_runs_are_listed_by_flow_and_state_in_pages(
         assert (first["runs"], first["next"]) == ([], run_of(paths[2]))
         bad = await here("GET", f"/v1/graph-runs?after={'x' * 2000}")
         assert bad.status == 404
+
+
+def below(run: RunState, _ctx: Any) -> StepPlan:
+    """Start a sub-graph."""
+    payload = {"workflow_id": run.vars["of"], "vars": {"order": 7, "of": "refund"}}
+    effect = Effect(EffectType.START_SUBWORKFLOW, payload, "paid")
+    return StepPlan("below", effect, next_node="end")
+
+
+@pytest.mark.item(421)
+async def test_a_run_shows_what_its_sub_graph_waits_for(bed: Bed) -> None:
+    """Down to the one that waits from outside; the answer goes there, and the ends go up."""
+    spec = WorkflowSpec("above", "below", {"below": below, "end": end})
+    flows = flows_at(bed.name().type, REFUND, spec)
+    await flows.register(bed.runtime)
+    web = WebClient(app(bed.runtime))
+    path = await started(web, "above", of="above")
+    async with asyncio.timeout(LIMIT_S):
+        while not (last := _last_wait(await web.get(path)))[1]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    run, wait, depth = last
+    assert (wait["reason"], wait["prompt"], depth) == ("user", "Refund?", 2)
+    await web.post(f"/v1/graph-runs/{run}/waits/ok%2F1", {"payload": 1})
+    assert (await ended(bed, web, path))["status"] == "completed"
+
+
+def _last_wait(shown: Any) -> tuple[str, Any, int]:
+    """Return the lowest wait of a run from outside, its run, and how far below it is."""
+    run, wait, depth = shown["run"], shown["wait"], 0
+    while wait is not None and wait["run"] is not None:
+        run, wait, depth = wait["run"], wait["sub_waiting"], depth + 1
+    return run, wait, depth
+
+
+@pytest.mark.item(416, 417)
+async def test_a_snapshot_is_kept_found_and_restored(bed: Bed) -> None:
+    """In any process; a key is a run. Another tenant finds none."""
+    async with flowing(bed) as (here, there, flows), guarded_on(bed) as guarded:
+        path = await started(here, order=7)
+        await waiting_at(here, path)
+        facts = {"name": "Before", "description": "the money", "tags": ["t"]}
+        made = await here("POST", f"{path}/snapshots", facts)
+        assert (made.status, made.data["tags"], made.data["app"]) == (201, ["t"], flows.app)
+        place = made.headers["location"]
+        second = await started(here)
+        await waiting_at(here, second)
+        later = await there.post(f"{second}/snapshots", {"name": "later"})
+        assert (await here("POST", f"{path}/snapshots", {"name": ""})).status == 422
+
+        assert (await there.get("/v1/graph-snapshots?tag=t&query=MONEY"))["snapshots"] == [
+            made.data
+        ]
+        of_run = await there.get(f"/v1/graph-snapshots?run={made.data['run']}")
+        assert (of_run["snapshots"], of_run["next"]) == ([made.data], None)
+        first = await there.get(f"/v1/graph-snapshots?app={flows.app}&limit=1")
+        assert ([one["snapshot"] for one in first["snapshots"]], first["next"]) == (
+            [later["snapshot"]],
+            later["snapshot"],
+        )
+        rest = await there.get(f"/v1/graph-snapshots?after={first['next']}")
+        assert (rest["snapshots"], rest["next"]) == ([made.data], None)
+        whole = await there.get(place)
+        assert whole["run_state"]["vars"]["order"] == 7
+        assert {**whole, "run_state": None} == {**made.data, "run_state": None}
+
+        await _of_strangers(guarded, path, place)
+
+        new = await there("POST", f"{place}/restore", {}, idempotency_key="k")
+        again = await here("POST", f"{place}/restore", {}, idempotency_key="k")
+        assert (new.status, again.status, again.data["run"]) == (201, 200, new.data["run"])
+        other = f"/v1/graph-runs/{new.data['run']}"
+        assert other == new.headers["location"] != path
+        await waiting_at(there, other)
+        await there.post(f"{other}/waits/ok%2F1", {"payload": 1})
+        assert (await ended(bed, there, other))["output"] == "order 7 paid"
+        assert (await here.get(path))["status"] == "waiting"
+        for what in ("tag", "query", "run"):
+            long = await here("GET", f"/v1/graph-snapshots?{what}={'x' * 2_000}")
+            assert (long.status, long.data["code"]) == (422, "invalid")
+        assert (await here("DELETE", place)).status == 204
+        assert (await here("DELETE", place)).data["code"] == "unknown_snapshot"
+
+
+async def _of_strangers(guarded: Guarded, path: str, place: str) -> None:
+    """Who may not operate makes and restores no snapshot; another tenant has none."""
+    far = await guarded.client("ada", "flows:run", "flows:operate", tenant="acme")
+    weak = await guarded.client("eve", "flows:run")
+    assert (await far.get("/v1/graph-snapshots"))["snapshots"] == []
+    for method, more in (("GET", ""), ("POST", "/restore"), ("DELETE", "")):
+        gone = await far(method, place + more, {} if method == "POST" else None)
+        assert (gone.status, gone.data["code"]) == (404, "unknown_snapshot"), method
+        if method != "GET":
+            told = await weak(method, place + more, {} if method == "POST" else None)
+            assert told.status == 403
+    assert (await weak("POST", f"{path}/snapshots", {"name": "n"})).status == 403
 
 
 async def test_what_is_not_there_is_404(bed: Bed) -> None:

@@ -148,6 +148,7 @@ def path_of(path: str, **names: str) -> str:
         "app": "t",
         "flow": "refund",
         "graph_run": "g",
+        "snapshot": "s",
         "wait": "ok",
     }
     return re.sub(r"{(\w+)}", lambda found: {**known, "approval": "p", **names}[found[1]], path)

@@ -119,6 +119,7 @@ class MemoryGround:
             "transcripts",
             "artifacts",
             "flow_bundles",
+            "run_snapshots",
             "memories",
             "sessions",
             "tokens",

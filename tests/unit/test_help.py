@@ -110,7 +110,7 @@ def test_a_command_that_is_none_is_one_sentence(capsys: pytest.CaptureFixture[st
 def test_the_page_of_commands_names_every_command_and_exit_code() -> None:
     """And no command that there is not."""
     text = (ROOT / "docs/operations-commands.md").read_text(encoding="utf-8")
-    named = re.findall(r"`callboard ([a-z-]+(?: [a-z]+)?)", text)
+    named = re.findall(r"`callboard ([a-z-]+(?: [a-z-]+)?)", text)
     known = {" ".join(words) for words in COMMANDS}
 
     assert sorted(name for name in known if f"`callboard {name}" not in text) == []

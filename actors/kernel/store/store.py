@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from actors.kernel.storage.erasure import ErasureStore
     from actors.kernel.storage.flow_bundles import FlowBundleStore
     from actors.kernel.storage.memory import LongTermMemories
+    from actors.kernel.storage.run_snapshots import RunSnapshotStore
     from actors.kernel.storage.session_directory import SessionDirectory
     from actors.kernel.storage.token import TokenStore
 
@@ -77,6 +78,8 @@ class RunStore(Protocol):
     """Large bytes, by tenant and scope."""
     flow_bundles: FlowBundleStore
     """Installed bundles of flows, by tenant."""
+    run_snapshots: RunSnapshotStore
+    """Snapshots of runs of graphs, by tenant."""
     memories: LongTermMemories
     """Texts that agents keep, by tenant."""
     usage: UsageStore

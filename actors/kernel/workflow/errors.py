@@ -71,6 +71,13 @@ class NoSuchRunError(Facts, ContractError, KeyError):
     run_id: str
 
 
+class NoSuchSnapshotError(Facts, ContractError, KeyError):
+    """No snapshot of this id is kept."""
+
+    text = "no snapshot {snapshot_id!r} is kept: list them with FlowRuns.snapshots"
+    snapshot_id: str
+
+
 class NodeMissingError(NonDeterminismError):
     """A run is at a node that this host's graph does not have: the run is parked, as it was."""
 

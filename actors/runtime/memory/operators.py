@@ -199,6 +199,7 @@ class MemoryErasure(ErasureStore):
             _MemoryPart("sessions", self._sessions),
             _MemoryPart("agents", self._agents),
             _MemoryPart("flows", self._flows),
+            _MemoryPart("snapshots", self._snapshots),
             _MemoryPart("artifacts", self._artifacts),
             _MemoryPart("memories", self._memories),
         )
@@ -291,6 +292,11 @@ class MemoryErasure(ErasureStore):
         if what.scope is EraseScope.TENANT:
             for remove in self._rows.flow_bundles.removals(what.tenant):
                 yield "bundles", remove
+
+    def _snapshots(self, what: EraseRequest) -> Iterator[_Removal]:
+        if what.scope in _OF_AGENTS:
+            for remove in self._rows.run_snapshots.removals(what.covers):
+                yield "snapshots", remove
 
     def _artifacts(self, what: EraseRequest) -> Iterator[_Removal]:
         if what.scope in _OF_AGENTS:

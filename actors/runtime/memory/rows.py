@@ -36,6 +36,7 @@ from actors.runtime.memory.records import (
 from actors.storage.artifacts import InMemoryArtifacts
 from actors.storage.flow_bundles import InMemoryFlowBundles
 from actors.storage.memories import InMemoryLongTermMemories
+from actors.storage.run_snapshots import InMemoryRunSnapshots
 from actors.storage.sessions import InMemorySessions
 from actors.storage.tokens import InMemoryTokens
 from actors.storage.transcripts import MemoryTranscripts
@@ -81,6 +82,7 @@ class MemoryRows:
         self.sessions = InMemorySessions(clock.now, self.transcripts, self._open_runs_of)
         self.artifacts = InMemoryArtifacts(clock.now)
         self.flow_bundles = InMemoryFlowBundles(clock.now, self.artifacts, self._open_runs_at)
+        self.run_snapshots = InMemoryRunSnapshots(clock.now, lambda run_id: run_id in self.runs)
         self.memories = InMemoryLongTermMemories(clock.now, self._is_held)
         self.tokens = InMemoryTokens(clock.now)
         self.usage: UsageRows = {}

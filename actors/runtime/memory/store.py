@@ -68,6 +68,7 @@ class MemoryStore(RunStore):
         self.tokens = rows.tokens
         self.artifacts = rows.artifacts
         self.flow_bundles = rows.flow_bundles
+        self.run_snapshots = rows.run_snapshots
         self.memories = rows.memories
         self.usage = MemoryUsage(lambda: rows.usage)
         self.limits = MemoryLimits(limits, partial(rows.nudge, self))

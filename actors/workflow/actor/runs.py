@@ -13,10 +13,17 @@ from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.rows import BufferedSignal, RunRow
 from actors.kernel.runtime.scheduler import RunStatus as RowStatus
 from actors.kernel.runtime.waits import event_id as event_of_tenant
+from actors.kernel.storage.run_snapshots import RunSnapshot, SnapshotFilter
+from actors.kernel.text import is_name
 from actors.kernel.workflow.drawn import new_id, utc_now_iso
 from actors.kernel.workflow.durable import durable_copy
 from actors.kernel.workflow.effects import RunStatus, WaitState
-from actors.kernel.workflow.errors import GraphError, NoSuchRunError, StaleResumeError
+from actors.kernel.workflow.errors import (
+    GraphError,
+    NoSuchRunError,
+    NoSuchSnapshotError,
+    StaleResumeError,
+)
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.snapshots import Snapshot
 from actors.kernel.workflow.tool_waits import check_answer
@@ -25,10 +32,9 @@ from actors.workflow.actor.control import SIGNAL, wanted
 from actors.workflow.actor.emitting import report
 from actors.workflow.actor.flow_address import flow_address
 from actors.workflow.actor.flows import Flows
-from actors.workflow.actor.graph_run import RESTORED
 from actors.workflow.actor.ledger_feed import fold_from
 from actors.workflow.actor.run_lists import flow_of
-from actors.workflow.actor.starting import start_told
+from actors.workflow.actor.starting import keep_snapshot, restored_told, snapshot_from, start_told
 from actors.workflow.actor.step_entry import Folded
 from actors.workflow.actor.wait_ends import WAIT, answer_key
 from actors.workflow.machine import limits
@@ -77,45 +83,109 @@ class FlowRuns:
         return await self._start(flow, id, given)
 
     async def snapshot(
-        self, run_id: RunId, name: str, *, description: str = "", tags: Iterable[str] = ()
+        self,
+        run_id: RunId,
+        name: str,
+        *,
+        description: str = "",
+        tags: Iterable[str] = (),
+        by: str = "",
+        keep: bool = True,
     ) -> Snapshot:
-        """Return a snapshot of a run as it is now, for a `SnapshotStore` of one's choice.
+        """Return a snapshot of a run as it is now. It is kept as a row, durably, also when the run is swept.
 
         With `Flows` as the app it has the hash of the graph, too.
 
+        Args:
+            run_id: The run.
+            name: For people, as `description`.
+            description: See `name`.
+            tags: To look for it.
+            by: Who made it.
+            keep: False: only return it, for a `SnapshotStore` or a file of one's choice.
+
         Raises:
             NoSuchRunError: See `state`.
+            InvalidTextError: The name or a tag has more than 1,024 bytes, the description more than 4 KiB.
+            ContractError: There are more than 32 tags.
+            MessageTooLargeError: It has more than 256 KiB as JSON, no run could begin with it.
         """
-        run = await self.state(run_id)
+        row = await self._row(run_id)
+        run, seq = await self._present(row)
         spec = self._specs.get(run.workflow_id)
         hash_ = None if spec is None else spec.hash
-        return Snapshot.from_run(
+        made = Snapshot.from_run(
             run=run, name=name, description=description, tags=tags, spec_hash=hash_
         )
+        rows = self._runtime.store.run_snapshots
+        return await keep_snapshot(rows, made, row, seq=seq, by=by) if keep else made
+
+    async def snapshots(
+        self,
+        *,
+        run: RunId | None = None,
+        tag: str | None = None,
+        query: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[RunSnapshot]:
+        """Return kept snapshots of the app's runs without their states, the newest first.
+
+        Args:
+            run: Only those of this run.
+            tag: Only those with this tag.
+            query: A part of name or description.
+            after: Behind the snapshot of this id, for the next page.
+            limit: At most so many.
+
+        Raises:
+            NoSuchSnapshotError: There is none of the id `after`.
+        """
+        behind = None if after is None else (await self._kept(after))[0]
+        among = SnapshotFilter(apps=[self.app], run=run, tag=tag, query=query, after=behind)
+        return await self._runtime.store.run_snapshots.list(self.tenant, among, limit=limit)
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        """Remove a kept snapshot.
+
+        Raises:
+            NoSuchSnapshotError: There is none of this id.
+        """
+        await self._kept(snapshot_id)
+        await self._runtime.store.run_snapshots.remove(self.tenant, snapshot_id)
 
     async def restore(
         self,
-        snapshot: Snapshot,
+        snapshot: Snapshot | str,
         *,
         id: str | None = None,  # noqa: A002
         force: bool = False,
     ) -> RunId:
         """Queue a new run that begins with the state of a snapshot, with its open wait; return its id.
 
+        A text is the id of a kept snapshot.
         The host that begins it refuses another graph than that of the snapshot, unless `force`: the run fails.
         With `Flows` as the app it is refused here.
 
         Raises:
+            NoSuchSnapshotError: None is kept of this id.
             SpecChangedError: The graph is another one, and not `force`.
             GraphError: The run of the snapshot had ended.
             MessageTooLargeError: Its state has more than 256 KiB as JSON.
         """
+        if isinstance(snapshot, str):
+            snapshot = snapshot_from(*await self._kept(snapshot))
         flow = str(snapshot.run_state.get("workflow_id"))
         if (spec := self._specs.get(flow)) is not None:
             restored_run(snapshot, spec, run_id="-", at=utc_now_iso(), force=force)
-        return await self._start(
-            flow, id, {RESTORED: {"snapshot": snapshot.to_dict(), "force": force}}
-        )
+        return await self._start(flow, id, restored_told(snapshot, force=force))
+
+    async def _kept(self, snapshot_id: str) -> tuple[RunSnapshot, str]:
+        rows, is_id = self._runtime.store.run_snapshots, is_name(snapshot_id)
+        found = await rows.get(self.tenant, snapshot_id) if is_id else None
+        if found is None or found[0].agent_id.type != self.app:
+            raise NoSuchSnapshotError(snapshot_id)
+        return found
 
     async def _start(self, flow: str, id_: str | None, given: dict[str, Any]) -> RunId:
         agent = flow_address(self.app, flow, id_ or new_id(), self.tenant)
@@ -131,7 +201,11 @@ class FlowRuns:
         Raises:
             NoSuchRunError: There is none of this id, or it was swept.
         """
-        row = await self._row(run_id)
+        return (await self._present(await self._row(run_id)))[0]
+
+    async def _present(self, row: RunRow) -> tuple[RunState, int]:
+        """Return a run as its log has it, and the number of the last entry."""
+        run_id = row.run_id
         # Before the log, which says what of them it took.
         signals = await self._runtime.store.reads.signals(run_id)
         begin = await fold_from(self._runtime, run_id, row.last_seq)
@@ -146,7 +220,7 @@ class FlowRuns:
         elif row.status is RowStatus.FAILED and not found.status.is_terminal:
             found.status, found.waiting = RunStatus.FAILED, None
             found.error = str((row.error or {}).get("message") or "failed")
-        return found
+        return found, folded.seq
 
     async def ledger(self, run_id: RunId) -> list[dict[str, Any]]:
         """Return all records of a run, the first one first.

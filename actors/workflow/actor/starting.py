@@ -1,17 +1,24 @@
-"""The starts of runs of flows: the message that a run begins with, at once or by a schedule."""
+"""The starts of runs of flows: the message that a run begins with, by schedules and from snapshots, too."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from actors.kernel.agent.message import payload_of
 from actors.kernel.runtime.ids import DEFAULT_TENANT
+from actors.kernel.runtime.rows import RunRow
+from actors.kernel.storage.run_snapshots import NewRunSnapshot, RunSnapshot, RunSnapshotStore
 from actors.kernel.store.schedule import Schedule
 from actors.kernel.workflow.durable import durable_copy
-from actors.kernel.workflow.errors import GraphError
+from actors.kernel.workflow.errors import GraphError, NoSuchRunError
+from actors.kernel.workflow.snapshots import Snapshot
 from actors.runtime.runtime import Runtime
 from actors.workflow.actor.flow_address import flow_address
 from actors.workflow.actor.flows import Flows
+from actors.workflow.actor.graph_run import RESTORED
 from actors.workflow.machine.variables import check_callers
 
 
@@ -76,3 +83,51 @@ def start_told(
     check_callers(variables or ())
     clean = durable_copy(dict(variables or {}), "vars")
     return {"vars": clean, "actor_id": actor_id, "session_id": session_id}
+
+
+def restored_told(snapshot: Snapshot, *, force: bool = False) -> dict[str, Any]:
+    """Return the message that starts a run with the state of a snapshot."""
+    return {RESTORED: {"snapshot": snapshot.to_dict(), "force": force}}
+
+
+async def keep_snapshot(
+    rows: RunSnapshotStore, made: Snapshot, row: RunRow, *, seq: int, by: str
+) -> Snapshot:
+    """Keep a snapshot as a row; return it with the instant of that.
+
+    Raises:
+        InvalidTextError: See `NewRunSnapshot`, as for the next one.
+        ContractError: See `InvalidTextError`.
+        MessageTooLargeError: No run could begin with it.
+        NoSuchRunError: The run is gone.
+    """
+    new = NewRunSnapshot(
+        id=made.snapshot_id,
+        run_id=row.run_id,
+        agent_id=row.agent_id,
+        seq=seq,
+        name=made.name,
+        description=made.description,
+        tags=tuple(made.tags),
+        spec_hash=made.spec_hash,
+        created_by=by,
+    )
+    payload_of(restored_told(made), what=f"snapshot of run {row.run_id}")
+    kept = await rows.put(new, json.dumps(made.run_state))
+    if kept is None:
+        raise NoSuchRunError(row.run_id)
+    return replace(made, created_at=kept.created_at.isoformat())
+
+
+def snapshot_from(row: RunSnapshot, state: str) -> Snapshot:
+    """Return the snapshot that `keep_snapshot` kept."""
+    return Snapshot(
+        snapshot_id=row.id,
+        run_id=row.run_id,
+        name=row.name,
+        description=row.description,
+        tags=[*row.tags],
+        created_at=row.created_at.isoformat(),
+        run_state=json.loads(state),
+        spec_hash=row.spec_hash,
+    )

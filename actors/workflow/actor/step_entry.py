@@ -112,12 +112,14 @@ class Folded:
         opened: The effects that have begun and have no end, by branch.
         records: The records, whole, in order.
         taken: The numbers of the signals that the run took.
+        seq: The number of the last entry.
     """
 
     state: RunState | None = None
     opened: dict[Path, OpenStep] = field(default_factory=dict)
     records: list[dict[str, Any]] = field(default_factory=list)
     taken: set[int] = field(default_factory=set)
+    seq: int = 0
     _results: dict[str, Any] = field(default_factory=dict)
 
     def add(self, entry: RunLogEntry) -> None:
@@ -127,6 +129,7 @@ class Folded:
     def added(self, entry: RunLogEntry) -> Iterator[dict[str, Any]]:
         """Add the next entry; yield each record, whole, while `state` is the one behind it."""
         payload: dict[str, Any] = entry.payload
+        self.seq = entry.seq
         if entry.kind == K.RUN_CONTINUED and isinstance(payload["input"], dict):
             self.state, self.opened = carried(payload["input"])
             self._results.clear()

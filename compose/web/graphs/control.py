@@ -91,7 +91,9 @@ async def snapshot(call: WebCall, query: SnapshotQuery, _: None) -> Done:
     row = await graph_run(call)
     flows = flows_of(call.runtime).get(row.agent_id.type, row.agent_id.type)
     runs = FlowRuns(call.runtime, flows, tenant=call.principal.tenant)
-    made = SnapshotJson.model_validate((await runs.snapshot(row.run_id, query.name)).to_dict())
+    made = SnapshotJson.model_validate(
+        (await runs.snapshot(row.run_id, query.name, keep=False)).to_dict()
+    )
     file = f'attachment; filename="snapshot-{row.run_id}.json"'
     return json_response(made, headers={"content-disposition": file})
 

@@ -56,6 +56,8 @@ class GraphWaitJson(ShownModel):
         choices: The answers to choose from.
         allow_free_text: Another answer is fine, too.
         until: The instant that ends it.
+        run: The run of the sub-graph for whose end it waits; null: it waits for something else.
+        sub_waiting: What that run waits for now: its answer goes to that run.
     """
 
     reason: WaitReason
@@ -64,6 +66,8 @@ class GraphWaitJson(ShownModel):
     choices: list[str] | None
     allow_free_text: bool
     until: str | None
+    run: str | None = None
+    sub_waiting: GraphWaitJson | None = None
 
 
 class ListedGraphRunJson(ShownModel):
@@ -184,6 +188,20 @@ def _wait(wait: WaitState) -> GraphWaitJson:
     )
 
 
+async def _with_sub(call: WebCall, wait: WaitState, *, deepest: int = 16) -> GraphWaitJson:
+    """Return a wait; of one for the end of a sub-graph, also what that waits for, down to the last one."""
+    shown = _wait(wait)
+    if wait.reason is not WaitReason.SUBWORKFLOW or not deepest:
+        return shown
+    run = str((wait.details or {}).get("sub_run_id"))
+    try:
+        _, waits = await present(call, await row_of(call.runtime.store, RunId(run)))
+    except (UnknownRunError, NoSuchRunError):
+        waits = []  # it was swept
+    below = await _with_sub(call, waits[0], deepest=deepest - 1) if waits else None
+    return shown.model_copy(update={"run": run, "sub_waiting": below})
+
+
 async def list_graph_runs(call: WebCall, query: GraphRunsQuery, _: None) -> Done:
     """Return a page of runs."""
     if query.after is not None and not is_name(query.after):
@@ -227,7 +245,7 @@ async def show(call: WebCall, _: NoQuery, __: None) -> Done:
     """Return a run with its state and its waits."""
     row = await graph_run(call)
     state, open_ = await present(call, row)
-    waits = [_wait(one) for one in open_]
+    waits = [await _with_sub(call, one) for one in open_]
     facts = {
         **_facts(row),
         "status": state.status,

@@ -43,6 +43,7 @@ SQL_ERASE_ARTIFACTS: Final[LiteralString] = (
     "select artifacts, chunks, more from erase_artifacts($1, $2, $3)"
 )
 SQL_ERASE_BOARDS: Final[LiteralString] = "select erase_boards($1, $2, $3, $4) as boards"
+SQL_ERASE_SNAPSHOTS: Final[LiteralString] = "select erase_snapshots($1, $2, $3) as snapshots"
 SQL_ERASE_MEMORIES: Final[LiteralString] = (
     "select versions, about, slot from erase_memories($1, $2, $3, $4, $5)"
 )
@@ -96,6 +97,7 @@ class PostgresErasure(ErasureStore):
             _PostgresPart(links, "mail", _OF_AGENTS, _erase_messages),
             _PostgresPart(links, "conversations", _OF_SESSIONS, _erase_turns),
             _PostgresPart(links, "runs", _OF_AGENTS, _erase_runs),
+            _PostgresPart(links, "snapshots", _OF_AGENTS, _erase_snapshots),  # no run: no new one
             _PostgresPart(links, "sessions", _OF_AGENTS, _erase_sessions),
             _PostgresPart(links, "boards", _OF_SESSIONS, _erase_boards),
             _PostgresPart(links, "files", _ALONE, _erase_files),
@@ -219,6 +221,15 @@ async def _erase_agents(
         "runs": gone.runs,
     }
     return EraseCount(rows, _behind(found, what, cursor, more=gone.more))
+
+
+async def _erase_snapshots(
+    links: Links, what: EraseRequest, cursor: str | None, limit: int
+) -> EraseCount:
+    del cursor
+    args = (what.tenant, _agent(what), limit)
+    [row] = await links.fetch("erasing snapshots", SQL_ERASE_SNAPSHOTS, *args)
+    return EraseCount(_rows(row, "snapshots"), _AGAIN if row["snapshots"] == limit else None)
 
 
 async def _erase_boards(

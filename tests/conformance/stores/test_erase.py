@@ -20,6 +20,7 @@ from actors.kernel.storage.errors import OpenRunsError
 from actors.kernel.storage.flow_bundles import FLOWS_SCOPE, NewFlowBundle
 from actors.kernel.storage.graph import Entity, Relationship
 from actors.kernel.storage.memory import NewMemory
+from actors.kernel.storage.run_snapshots import NewRunSnapshot, SnapshotFilter
 from actors.kernel.storage.task import Task
 from actors.kernel.storage.token import NewToken
 from actors.kernel.storage.vector import VectorDocument
@@ -223,7 +224,12 @@ async def test_an_agent_goes_whole(home: Home) -> None:
     """Turns, state, follows, mail, artifacts, boards and ended runs; other agents stay, of both tenants."""
     runs = await home.furnish()
     await home.bed.store.arrivals.deliver([message("words", to=DESK, id="waits")])
-    await home.erase(tenant="default", agent=DESK)
+    for agent in AGENTS:
+        await snap(home.bed.store, runs[agent], agent)
+    preview = await home.preview(tenant="default", agent=DESK)
+    report = await home.erase(tenant="default", agent=DESK)
+    assert preview.counts["snapshots"] == report.counts["snapshots"] == {"snapshots": 1}
+    assert DESK not in await snapped(home.bed.store)
     again = await home.erase(tenant="default", agent=DESK)
 
     assert await home.left(DESK) == NOTHING
@@ -242,6 +248,18 @@ async def install(store: RunStore, tenant: str) -> None:
     assert await store.flow_bundles.put(tenant, new) is not None
 
 
+async def snap(store: RunStore, run: RunId, agent: AgentId) -> None:
+    """Keep a snapshot of a run."""
+    new = NewRunSnapshot(id=f"s-{run}", run_id=run, agent_id=agent, seq=1, name="n")
+    assert await store.run_snapshots.put(new, "{}") is not None
+
+
+async def snapped(store: RunStore) -> list[AgentId]:
+    """Whose snapshots are there."""
+    found = [await store.run_snapshots.list(name, SnapshotFilter()) for name in TENANTS]
+    return [row.agent_id for rows in found for row in rows]
+
+
 @pytest.mark.parametrize("tenant", TENANTS)
 async def test_a_tenant_goes_and_the_other_one_stays(home: Home, tenant: str) -> None:
     """The default tenant's agents lie between those of others, and none of these is touched."""
@@ -251,12 +269,19 @@ async def test_a_tenant_goes_and_the_other_one_stays(home: Home, tenant: str) ->
             await tokens.create(new_token(f"{name}-{n}", tenant=name))
         await tokens.create(new_token(f"{name}-login", tenant=name, login_of=f"{name}-0"))
         await install(home.bed.store, name)
+    for agent in AGENTS:
+        await snap(home.bed.store, runs[agent], agent)
     preview = await home.preview(tenant=tenant)
     report = await home.erase(tenant=tenant)
 
     assert not any("token" in one.name for one in report.unreached)
     assert report.counts["tokens"] == {"tokens": 3}
     assert report.counts["flows"] == {"bundles": 1}
+    ours = [agent for agent in AGENTS if agent.tenant == tenant]
+    assert report.counts["snapshots"] == {"snapshots": len(ours)}
+    assert {*await snapped(home.bed.store)} == {*AGENTS} - {*ours}
+    late = NewRunSnapshot(id="late", run_id=runs[ours[0]], agent_id=ours[0], seq=1, name="n")
+    assert await home.bed.store.run_snapshots.put(late, "{}") is None
     for name in TENANTS:
         assert (await home.bed.store.flow_bundles.list(name) == []) is (name == tenant)
     assert {one.tenant for one in await tokens.list()} == {*TENANTS} - {tenant}

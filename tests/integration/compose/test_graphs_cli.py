@@ -127,7 +127,7 @@ async def test_a_run_is_paused_told_and_begun_again(cli: Cli, tmp_path: Path) ->
         run = (await cli.call(*begin)).data["run"]
         await waiting(cli, run)
         saved = tmp_path / "saved.json"
-        saved.write_text((await cli.call("graphs", "snapshot", run, "asked")).out)
+        saved.write_text((await cli.call("graphs", "snapshot", run, "asked", "--print")).out)
         for words in (
             ["pause", run],
             ["steer", run, "quick"],
@@ -147,6 +147,32 @@ async def test_a_run_is_paused_told_and_begun_again(cli: Cli, tmp_path: Path) ->
         assert (odd.code, "it is none" in odd.err) == (Exit.USAGE, True)
         over = await cli.call("graphs", "pause", run)
         assert "it is completed" in over.err
+
+
+@pytest.mark.item(416, 417)
+async def test_snapshots_are_kept_listed_restored_and_deleted(cli: Cli) -> None:
+    """By id; one that is not there is named."""
+    async with cli.host() as runtime:
+        await flows_at("billing").register(runtime)
+        begin = ("graphs", "start", "billing", "refund", '{"order": 7}', "--json")
+        run = (await cli.call(*begin)).data["run"]
+        await waiting(cli, run)
+        keep = ("graphs", "snapshot", run, "asked", "--tag", "t", "--tag", "u", "--by", "ada")
+        kept = (await cli.call(*keep)).out.strip()
+        more = (await cli.call("graphs", "snapshot", run, "more", "--json")).data["snapshot"]
+        found = await cli.call("graphs", "snapshots", "billing", "--run", run, "--json")
+        assert [one["snapshot"] for one in found.data] == [more, kept]
+        assert (found.data[1]["tags"], found.data[1]["created_by"]) == (["t", "u"], "ada")
+        page = await cli.call("graphs", "snapshots", "billing", "--limit", "1")
+        assert (kept in page.out, f"--after {more}" in page.out + page.err) == (False, True)
+        tagged = await cli.call("graphs", "snapshots", "billing", "--tag", "u", "--query", "ASK")
+        assert (kept in tagged.out, more in tagged.out) == (True, False)
+        other = (await cli.call("graphs", "restore", "billing", kept)).out.strip()
+        await waiting(cli, other)
+        assert (await cli.call("graphs", "delete-snapshot", "billing", kept)).code == Exit.OK
+        for words in (["delete-snapshot"], ["restore"]):
+            gone = await cli.call("graphs", *words, "billing", kept)
+            assert (gone.code, kept in gone.err) == (Exit.NOT_FOUND, True)
 
 
 @pytest.mark.item(447, 452, 463)

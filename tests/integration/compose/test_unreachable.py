@@ -68,6 +68,8 @@ ORDERS: dict[str, list[str]] = {
     "graphs steer": ["r", "hi"],
     "graphs limits": ["r", "{}"],
     "graphs snapshot": ["r", "x"],
+    "graphs snapshots": ["billing"],
+    "graphs delete-snapshot": ["billing", "x"],
     "graphs export": ["r", "-o", "out.json"],
     "graphs import": ["billing", BUNDLE],
     "graphs restore": ["billing", '{"snapshot_id": "x", "run_id": "r"}'],

@@ -144,6 +144,12 @@ ROWS: Final = (
         from generate_series(1, $1::int) n
     """,
     """
+    insert into run_snapshots (tenant, id, app, agent, run_id, seq, name, description, folded, tags, state,
+        created_by)
+      select 'default', n::text, 'a', 'desk/o' || n, 'r' || n, 1, 'n', '', 'n', '{}', '{}', 'p'
+        from generate_series(1, $1::int) n
+    """,
+    """
     insert into session_facts (agent, number, kind, run_id, at)
       select 'desk/o' || n, 1, 'queued', 'ended-' || n, now() from generate_series(1, $1::int) n
       union all select 'clerk/s1', n, 'queued', 'ended-' || n, now() from generate_series(1, $1::int) n

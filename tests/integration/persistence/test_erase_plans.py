@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId, HostIncarnation
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
 from actors.kernel.storage.erasure import EraseRequest
+from actors.kernel.storage.run_snapshots import SnapshotFilter
 from persistence.postgres import StoreSettings, open_store
 from persistence.postgres.features import erasure
 from persistence.postgres.stores.memories import PostgresLongTermMemories
@@ -123,6 +124,25 @@ async def test_a_removal_of_flows_finds_rows_and_runs_by_keys(
         rows = store.flow_bundles
         assert await rows.remove("default", "b1", "1", run_keys=["desk/o1:", "desk/none:"]) == 0
         assert len(await rows.list("default", "b2")) == FEW // 100
+
+    assert found(book) == []
+
+
+@pytest.mark.parametrize("counted", ["never", "too early", "well"])
+async def test_snapshots_are_found_by_keys(
+    postgres_dsn: str, new_schema: str, book: PlanBook, counted: Counted
+) -> None:
+    """Whatever the planner knows: a page of a tenant's, those of a run, and one."""
+    settings = StoreSettings(url=postgres_dsn, owner=HostIncarnation("h"), schema=new_schema)
+    async with open_store(settings) as store:
+        await write(postgres_dsn, new_schema, dict.fromkeys(grown_tables.ROWS, (FEW,)), counted)
+        book.clear()
+        rows = store.run_snapshots
+        page = await rows.list("default", SnapshotFilter(), limit=10)
+        assert len(await rows.list("default", SnapshotFilter(after=page[-1]), limit=10)) == 10
+        [one] = await rows.list("default", SnapshotFilter(run=RunId("r7"), apps=["a"]))
+        assert await rows.get("default", one.id) is not None
+        assert await rows.remove("default", one.id)
 
     assert found(book) == []
 

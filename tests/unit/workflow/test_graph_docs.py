@@ -19,7 +19,7 @@ PAGES = {
     "bundles": 1,
     "visualflow": 2,
     "limits": 1,
-    "snapshots": 3,
+    "snapshots": 4,
     "provenance": 1,
     "drivers": 2,
     "pages": 0,

@@ -52,6 +52,13 @@ begin
     return query select 'mail', 'letters', count(*) from dead_letters d
       where case when p_agent is null then agent_tenant(d.agent) = p_tenant else d.agent = p_agent end;
   end if;
+  if p_about is null and p_session is null and (is_all or p_store = 'snapshots') then
+    if in_tenant then
+      return query select 'snapshots', 'snapshots', count(*) from run_snapshots s where s.tenant = p_tenant;
+    else
+      return query select 'snapshots', 'snapshots', count(*) from run_snapshots s where s.agent = p_agent;
+    end if;
+  end if;
   if p_about is null and p_session is null and (is_all or p_store = 'sessions') then
     return query select 'sessions', 'sessions', count(*) from sessions s
       where s.agent between low and high and s.tenant = p_tenant and (p_agent is null or not s.is_deleting);

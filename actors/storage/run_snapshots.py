@@ -1,0 +1,62 @@
+"""Snapshots of runs in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from datetime import datetime
+from functools import partial
+
+from typing_extensions import override
+
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.storage.run_snapshots import (
+    NewRunSnapshot,
+    RunSnapshot,
+    RunSnapshotStore,
+    SnapshotFilter,
+    filtered,
+)
+
+
+class InMemoryRunSnapshots(RunSnapshotStore):
+    """A `RunSnapshotStore` that forgets everything with its process.
+
+    Args:
+        now: Stamps snapshots.
+        is_there: Whether a run is there.
+    """
+
+    def __init__(self, now: Callable[[], datetime], is_there: Callable[[RunId], bool]) -> None:
+        self._now, self._is_there = now, is_there
+        self._rows: dict[tuple[str, str], tuple[RunSnapshot, str]] = {}
+
+    @override
+    async def put(self, new: NewRunSnapshot, state: str) -> RunSnapshot | None:
+        if not self._is_there(new.run_id):
+            return None
+        facts = asdict(new) | {"agent_id": new.agent_id}
+        row = RunSnapshot(**facts, created_at=self._now())
+        self._rows[new.agent_id.tenant, new.id] = row, state
+        return row
+
+    @override
+    async def get(self, tenant: str, id: str) -> tuple[RunSnapshot, str] | None:
+        return self._rows.get((tenant, id))
+
+    @override
+    async def list(
+        self, tenant: str, among: SnapshotFilter, *, limit: int = 100
+    ) -> list[RunSnapshot]:
+        rows = (row for (owner, _), (row, _) in self._rows.items() if owner == tenant)
+        return filtered(rows, among)[:limit]
+
+    @override
+    async def remove(self, tenant: str, id: str) -> bool:
+        return self._rows.pop((tenant, id), None) is not None
+
+    def removals(self, covers: Callable[[AgentId], bool]) -> Iterator[Callable[[], object]]:
+        """Yield a call for each snapshot of these agents, which removes it."""
+        for place, (row, _) in self._rows.items():
+            if covers(row.agent_id):
+                yield partial(self._rows.pop, place, None)

@@ -1,0 +1,170 @@
+"""`callboard graphs snapshot|snapshots|restore|delete-snapshot`: kept states of runs of flows."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from actors.errors import ContractError
+from actors.kernel.runtime.ids import DEFAULT_TENANT, RunId
+from actors.kernel.storage.run_snapshots import RunSnapshot
+from actors.workflow import Snapshot
+from actors.workflow.actor.runs import FlowRuns
+from compose.commands import options as opt
+from compose.commands.graphs.look import AppArg, OwnerOpt, open_graph_run
+from compose.commands.options import HERE, Target, parse_json
+from compose.commands.output import ago, picked, print_json
+from compose.commands.terminal import say
+
+SavedArg = Annotated[str, Parameter(name="SNAPSHOT")]
+
+
+async def snapshot(
+    run: opt.RunIdArg,
+    name: str,
+    /,
+    *,
+    tag: list[str] | None = None,
+    description: str = "",
+    by: str = "",
+    print: bool = False,  # noqa: A002 - the name of the option
+    target: Target = HERE,
+) -> int:
+    """Keep a snapshot of a run of a flow, and print its id: `restore` begins another run with it.
+
+    Examples: `callboard graphs snapshot 0f3c… 'before the payment' --tag prices`;
+    `callboard graphs snapshot 0f3c… 'before the payment' --print > payment.json`
+
+    Parameters
+    ----------
+    name
+        For people.
+    tag
+        To look for it; several may be given.
+    description
+        For people.
+    by
+        Who makes it.
+    print
+        Print the whole snapshot as JSON instead; it is not kept.
+    """
+    async with open_graph_run(target, run) as (_, runs, row):
+        made = await runs.snapshot(
+            row.run_id, name, description=description, tags=tag or (), by=by, keep=not print
+        )
+    if print:
+        print_json(made.to_dict())
+        return 0
+    return target.tell({"snapshot": made.snapshot_id, "run": run}, made.snapshot_id)
+
+
+async def snapshots(
+    app: AppArg,
+    /,
+    *,
+    run: str | None = None,
+    tag: str | None = None,
+    query: str | None = None,
+    tenant: OwnerOpt = DEFAULT_TENANT,
+    after: str | None = None,
+    limit: opt.LimitOpt = 50,
+    target: Target = HERE,
+) -> None:
+    """List kept snapshots of runs of an app's flows, newest first.
+
+    Examples: `callboard graphs snapshots billing --tag prices`;
+    `callboard graphs snapshots billing --run 0f3c… --json`
+
+    Parameters
+    ----------
+    run
+        Only those of this run.
+    tag
+        Only those with this tag.
+    query
+        A part of the name or the description.
+    after
+        Behind this snapshot in the list: the last one of the page before.
+    """
+    wanted = None if run is None else RunId(run)
+    async with target.client() as runtime:
+        runs = FlowRuns(runtime, app, tenant=tenant)
+        rows = await runs.snapshots(run=wanted, tag=tag, query=query, after=after, limit=limit + 1)
+    target.table(
+        rows[:limit],
+        _to_json,
+        ("snapshot", "run", "name", "tags", "kept ago"),
+        _row,
+        empty=f"there is no such snapshot of a run of {app}",
+    )
+    if len(rows) > limit and not target.json:
+        say(f"there are more: --after {rows[limit - 1].id}")
+
+
+def _to_json(row: RunSnapshot) -> dict[str, Any]:
+    names = "snapshot=id run=run_id agent=agent_id seq name description tags spec_hash created_by created_at"
+    return picked(row, names)
+
+
+def _row(row: RunSnapshot) -> tuple[object, ...]:
+    return row.id, row.run_id, row.name, ", ".join(row.tags), ago(row.created_at)
+
+
+async def restore(
+    app: AppArg,
+    saved: SavedArg,
+    /,
+    *,
+    id: str | None = None,  # noqa: A002 - the name of the option
+    force: bool = False,
+    tenant: OwnerOpt = DEFAULT_TENANT,
+    target: Target = HERE,
+) -> int:
+    """Begin a new run with the state of a snapshot, and print its id. Its open wait is opened again.
+
+    Examples: `callboard graphs restore billing 5be1… --id r-8`;
+    `callboard graphs restore billing @payment.json --id r-8`
+
+    Parameters
+    ----------
+    saved
+        The id of a kept snapshot, or what `snapshot --print` printed: - reads it from standard input,
+        @FILE from a file.
+    id
+        The same one again is the same run.
+    force
+        Also if the graph is another one by now; its nodes must still fit.
+    """
+    found = _saved(saved) if saved.lstrip()[:1] in {"{", "@", "-"} else saved
+    async with target.client() as runtime:
+        runs = FlowRuns(runtime, app, tenant=tenant)
+        run_id = await runs.restore(found, id=id, force=force)
+    return target.tell({"run": run_id}, run_id)
+
+
+async def delete_snapshot(
+    app: AppArg, id_: SavedArg, /, *, tenant: OwnerOpt = DEFAULT_TENANT, target: Target = HERE
+) -> int:
+    """Remove a kept snapshot. Runs that began with it stay.
+
+    Example: `callboard graphs delete-snapshot billing 5be1…`
+
+    Parameters
+    ----------
+    id_
+        Its id.
+    """
+    async with target.client() as runtime:
+        await FlowRuns(runtime, app, tenant=tenant).delete_snapshot(id_)
+    return target.tell({"snapshot": id_, "deleted": True}, f"deleted {id_}")
+
+
+def _saved(text: str) -> Snapshot:
+    given: Any = parse_json(text, what="SNAPSHOT")
+    if not isinstance(given, dict):
+        raise ContractError("SNAPSHOT: give a JSON object")
+    try:
+        return Snapshot(**given)
+    except TypeError as exc:
+        raise ContractError(f"SNAPSHOT: it is none: {exc}") from exc

@@ -1,0 +1,231 @@
+"""Snapshots of runs of flows that are kept: made, listed, restored, deleted."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Final
+
+from pydantic import Field, JsonValue
+from starlette.responses import Response
+
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.storage.run_snapshots import MAX_TAGS, RunSnapshot, SnapshotFilter
+from actors.kernel.text import is_name
+from actors.kernel.workflow.errors import NoSuchSnapshotError
+from actors.workflow.actor.flow_address import flow_address
+from actors.workflow.actor.run_lists import run_of_id
+from actors.workflow.actor.runs import FlowRuns
+from actors.workflow.actor.starting import snapshot_from
+from actors.workflow.bundles import INSTALLED_APP
+from compose.web.endpoint import (
+    Done,
+    NoQuery,
+    ShownModel,
+    StrictModel,
+    WebCall,
+    WebEndpoint,
+    json_response,
+)
+from compose.web.graphs.flows import GraphRunNameJson, flows_of, named
+from compose.web.graphs.graph_runs import RUN, graph_run
+from compose.web.resources.pages import Paged
+from compose.web.resources.runs import KEY
+
+
+class NewSnapshotJson(StrictModel):
+    """A snapshot to be kept: its name, a description and tags."""
+
+    name: str = Field(min_length=1, max_length=200)
+    description: str = Field(default="", max_length=1000)
+    tags: list[Annotated[str, Field(min_length=1, max_length=100)]] = Field(
+        default=[], max_length=MAX_TAGS
+    )
+
+
+class KeptSnapshotJson(ShownModel):
+    """A kept snapshot, without the state.
+
+    Attributes:
+        snapshot: Its id.
+        run: The run; it may be gone.
+        app: The app of that.
+        seq: The last entry of the run's log that is in the state.
+        name: For people, as `description`.
+        description: See `name`.
+        tags: To look for it.
+        spec_hash: The hash of the graph; null: not known.
+        created_by: The principal.
+        created_at: The instant.
+    """
+
+    snapshot: str
+    run: str
+    app: str
+    seq: int
+    name: str
+    description: str
+    tags: list[str]
+    spec_hash: str | None
+    created_by: str
+    created_at: datetime
+
+
+class WholeSnapshotJson(KeptSnapshotJson):
+    """A kept snapshot. See `KeptSnapshotJson`.
+
+    Attributes:
+        run_state: The run, by `RunState.to_dict`.
+    """
+
+    run_state: dict[str, JsonValue]
+
+
+class SnapshotsJson(ShownModel):
+    """A page of snapshots, the newest first. `next` is null on the last page."""
+
+    snapshots: list[KeptSnapshotJson]
+    next: str | None
+
+
+class SnapshotsQuery(Paged):
+    """The query of a list: of one app or run, with a tag, with a part of name or description."""
+
+    app: str | None = None
+    run: str | None = None
+    tag: str | None = None
+    query: str | None = None
+
+
+class RestoreJson(StrictModel):
+    """A request for a run with the state of a snapshot. `force`: also if the graph is another one by now."""
+
+    force: bool = False
+
+
+def _facts(row: RunSnapshot) -> dict[str, object]:
+    facts = asdict(row) | {"snapshot": row.id, "run": row.run_id, "app": row.agent_id.type}
+    return {name: facts[name] for name in KeptSnapshotJson.model_fields}
+
+
+def _apps(call: WebCall) -> list[str]:
+    return [INSTALLED_APP, *flows_of(call.runtime)]
+
+
+def _runs_at(call: WebCall, app: str) -> FlowRuns:
+    """Return the runs of an app, with its graphs if they are served here."""
+    flows = flows_of(call.runtime).get(app, app)
+    return FlowRuns(call.runtime, flows, tenant=call.principal.tenant)
+
+
+async def _kept(call: WebCall, id_: str) -> tuple[RunSnapshot, str]:
+    """Return a snapshot of the principal's tenant and of an app that is served here, and its state.
+
+    Raises:
+        NoSuchSnapshotError: There is none.
+    """
+    rows, tenant = call.runtime.store.run_snapshots, call.principal.tenant
+    found = await rows.get(tenant, id_) if is_name(id_) else None
+    if found is None or found[0].agent_id.type not in _apps(call):
+        raise NoSuchSnapshotError(id_[:100])
+    return found
+
+
+async def keep(call: WebCall, _: NoQuery, body: NewSnapshotJson) -> Done:
+    """Keep a snapshot of a run as it is now."""
+    row = await graph_run(call)
+    made = await _runs_at(call, row.agent_id.type).snapshot(
+        row.run_id, body.name, description=body.description, tags=body.tags, by=call.principal.name
+    )
+    kept, _state = await _kept(call, made.snapshot_id)
+    place = {"location": f"{_SNAPSHOTS}/{kept.id}"}
+    return json_response(KeptSnapshotJson.model_validate(_facts(kept)), 201, place)
+
+
+async def list_snapshots(call: WebCall, query: SnapshotsQuery, _: None) -> Done:
+    """Return a page of snapshots."""
+    apps = [app for app in _apps(call) if query.app in {None, app}]
+    after = None if query.after is None else (await _kept(call, query.after))[0]
+    run = None if query.run is None else RunId(query.run)
+    among = SnapshotFilter(apps=apps, run=run, tag=query.tag, query=query.query, after=after)
+    rows = await call.runtime.store.run_snapshots.list(
+        call.principal.tenant, among, limit=query.limit + 1
+    )
+    page = rows[: query.limit]
+    shown = [KeptSnapshotJson.model_validate(_facts(row)) for row in page]
+    return SnapshotsJson(snapshots=shown, next=page[-1].id if len(rows) > len(page) else None)
+
+
+async def show(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return a snapshot with its state."""
+    row, state = await _kept(call, call.names["snapshot"])
+    run_state = snapshot_from(row, state).run_state
+    return WholeSnapshotJson.model_validate(_facts(row) | {"run_state": run_state})
+
+
+async def restore(call: WebCall, _: NoQuery, body: RestoreJson) -> Done:
+    """Begin a new run with a snapshot: 201, or 200 with the run that began with this key before."""
+    row, state = await _kept(call, call.names["snapshot"])
+    key, app = call.request.headers.get(KEY), row.agent_id.type
+    snapshot = snapshot_from(row, state)
+    if key is not None:
+        flow = str(snapshot.run_state["workflow_id"])
+        agent = flow_address(app, flow, key, call.principal.tenant)
+        known = await run_of_id(call.runtime.store.lists, agent)
+        if known is not None:
+            return json_response(named(known), headers=_location(known.run_id))
+    run_id = await _runs_at(call, app).restore(snapshot, id=key, force=body.force)
+    return json_response(GraphRunNameJson(run=run_id, status="running"), 201, _location(run_id))
+
+
+async def remove(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Remove a snapshot."""
+    row, _state = await _kept(call, call.names["snapshot"])
+    await _runs_at(call, row.agent_id.type).delete_snapshot(row.id)
+    return Response(status_code=204)
+
+
+def _location(run_id: RunId) -> dict[str, str]:
+    return {"location": f"/v1/graph-runs/{run_id}"}
+
+
+_SNAPSHOTS: Final = "/v1/graph-snapshots"
+_SNAPSHOT: Final = f"{_SNAPSHOTS}/{{snapshot}}"
+ENDPOINTS: Final = (
+    WebEndpoint(
+        method="POST",
+        path=f"{RUN}/snapshots",
+        call=keep,
+        says="Keep a snapshot of a run.",
+        body=NewSnapshotJson,
+        answer=KeptSnapshotJson,
+        status=201,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=_SNAPSHOTS,
+        call=list_snapshots,
+        says="List kept snapshots of runs, newest first.",
+        query=SnapshotsQuery,
+        answer=SnapshotsJson,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=_SNAPSHOT,
+        call=show,
+        says="Show a kept snapshot with its state.",
+        answer=WholeSnapshotJson,
+    ),
+    WebEndpoint(
+        method="POST",
+        path=f"{_SNAPSHOT}/restore",
+        call=restore,
+        says="Begin a new run with a snapshot; the same Idempotency-Key again is the same run.",
+        body=RestoreJson,
+        answer=GraphRunNameJson,
+        status=201,
+    ),
+    WebEndpoint(
+        method="DELETE", path=_SNAPSHOT, call=remove, says="Remove a kept snapshot.", status=204
+    ),
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from datetime import datetime
 from functools import partial
@@ -15,7 +15,6 @@ from actors.kernel.storage.run_snapshots import (
     RunSnapshot,
     RunSnapshotStore,
     SnapshotFilter,
-    filtered,
 )
 
 
@@ -49,7 +48,7 @@ class InMemoryRunSnapshots(RunSnapshotStore):
         self, tenant: str, among: SnapshotFilter, *, limit: int = 100
     ) -> list[RunSnapshot]:
         rows = (row for (owner, _), (row, _) in self._rows.items() if owner == tenant)
-        return filtered(rows, among)[:limit]
+        return _filtered(rows, among)[:limit]
 
     @override
     async def remove(self, tenant: str, id: str) -> bool:
@@ -60,3 +59,22 @@ class InMemoryRunSnapshots(RunSnapshotStore):
         for place, (row, _) in self._rows.items():
             if covers(row.agent_id):
                 yield partial(self._rows.pop, place, None)
+
+
+def _filtered(rows: Iterable[RunSnapshot], among: SnapshotFilter) -> list[RunSnapshot]:
+    """Return what `RunSnapshotStore.list` does, of these."""
+    word = (among.query or "").casefold()
+    found = [
+        row
+        for row in rows
+        if (among.apps is None or row.agent_id.type in among.apps)
+        and among.run in {None, row.run_id}
+        and (among.tag is None or among.tag in row.tags)
+        and word in row.folded
+        and (among.after is None or _place(row) < _place(among.after))
+    ]
+    return sorted(found, key=_place, reverse=True)
+
+
+def _place(row: RunSnapshot) -> tuple[datetime, str]:
+    return row.created_at, row.id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol
@@ -115,22 +115,3 @@ class RunSnapshotStore(Protocol):
 
     async def remove(self, tenant: str, id: str) -> bool:  # noqa: A002
         """Remove a snapshot; whether there was one."""
-
-
-def filtered(rows: Iterable[RunSnapshot], among: SnapshotFilter) -> list[RunSnapshot]:
-    """Return what `RunSnapshotStore.list` does, of these."""
-    word = (among.query or "").casefold()
-    found = [
-        row
-        for row in rows
-        if (among.apps is None or row.agent_id.type in among.apps)
-        and among.run in {None, row.run_id}
-        and (among.tag is None or among.tag in row.tags)
-        and word in row.folded
-        and (among.after is None or _place(row) < _place(among.after))
-    ]
-    return sorted(found, key=_place, reverse=True)
-
-
-def _place(row: RunSnapshot) -> tuple[datetime, str]:
-    return row.created_at, row.id

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("callboard.mcp")
 
 TOOLSETS: Final = ("files", "web", "shell")
+INSTALLED: Final = "installed"
+"""In place of ``MODULE:APP``: the installed flows, which are the app of this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,7 @@ class WorkerOptions:
         allow_private: Let `web` reach addresses that are not public.
         http: Where clients over HTTP ask; None: the client is the parent process.
         max_calls: Calls of one client at once.
-        flows: ``MODULE:APP`` or a file with flows, which become tools.
+        flows: ``MODULE:APP`` or a file with flows, which become tools; ``installed``: those of the database.
         agents: ``MODULE:APP`` of agents, which become tools.
         wait_s: See `RunTools`.
 
@@ -66,7 +68,7 @@ class WorkerOptions:
             if one not in TOOLSETS:
                 raise ContractError(f"--toolsets {one}: there are {', '.join(TOOLSETS)}")
         for spec in (self.flows, self.agents):
-            if spec is not None:
+            if spec is not None and spec != INSTALLED:
                 check_spec(spec)
 
 
@@ -123,6 +125,11 @@ async def _run_tools(
     specs = [one for one in (options.flows, options.agents) if one is not None]
     if not specs:
         return []
+    if options.flows == INSTALLED:
+        specs.remove(INSTALLED)
+        if client is None:
+            remedy = "Name it: --postgres-url, --data or the environment"
+            raise ServeError(INSTALLED, "installed flows are in a database", remedy)
     from compose.mcp.runs import RunTools, agents_of  # noqa: PLC0415 - most workers start no runs
 
     found = {spec: find_served(spec) for spec in specs}
@@ -131,7 +138,10 @@ async def _run_tools(
         await serve_all(runtime, found)
     runs, tools = RunTools(runtime, options.wait_s), list[Tool]()
     apps, types = set[str](), set[str]()
-    if options.flows is not None:
+    if options.flows == INSTALLED:
+        apps.add(INSTALLED)
+        tools += await runs.of_installed()
+    elif options.flows is not None:
         flows = found[options.flows]
         if not are_flows(flows):
             raise ServeError(options.flows, "there are no flows in it", "Name Flows, or a file")

@@ -14,11 +14,13 @@ from actors.errors import ContractError, RunSweptError, UnknownRunError
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.modes import ModalAgent
 from actors.kernel.agent.tools import Risk, Tool
-from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId
 from actors.runtime import Runtime
 from actors.workflow.actor.flows import Flows
 from actors.workflow.actor.ledger_feed import ledger_feed
 from actors.workflow.actor.runs import FlowRuns
+from actors.workflow.bundles import INSTALLED_APP, BundleRecord, StoredBundles
+from actors.workflow.bundles.inputs import input_schema
 from compose.host.loader import ServeError, agent_of, are_flows, instance_of
 from compose.mcp.server import ID_KEY, Report, client_call
 
@@ -51,23 +53,26 @@ class RunTools:
     def of_flows(self, flows: Flows) -> list[Tool]:
         """Return a tool for each flow; its arguments are the vars that a run begins with."""
         runs = FlowRuns(self.runtime, flows)
+        return [self._of_flow(runs, name, name, _VARS) for name in flows.specs]
 
-        def starting(flow: str) -> _Start:
-            async def start(given: dict[str, Any], key: str | None) -> RunId:
-                return await runs.start(flow, vars=given, id=key)
+    async def of_installed(self) -> list[Tool]:
+        """Return a tool for the newest version of each installed bundle: its first flow, with its inputs."""
+        store, newest = self.runtime.store, dict[str, BundleRecord]()
+        bundles = StoredBundles(store.flow_bundles, store.artifacts, DEFAULT_TENANT)
+        for record in await bundles.list():  # the newest version first
+            newest.setdefault(record.manifest.bundle_id, record)
+        runs, tools = FlowRuns(self.runtime, INSTALLED_APP), list[Tool]()
+        for name, record in newest.items():
+            flow = (await bundles.load(record)).flow_json(record.manifest.entry.flow_id)
+            tools.append(self._of_flow(runs, name, record.manifest.ref, input_schema(flow)))
+        return tools
 
-            return start
+    def _of_flow(self, runs: FlowRuns, name: str, flow: str, schema: dict[str, Any]) -> Tool:
+        async def start(given: dict[str, Any], key: str | None) -> RunId:
+            return await runs.start(flow, vars=given, id=key)
 
-        return [
-            self._tool(
-                name,
-                f"Run the flow {name}; the arguments are its vars.",
-                _VARS,
-                starting(name),
-                has_ledger=True,
-            )
-            for name in flows.specs
-        ]
+        description = f"Run the flow {flow}; the arguments are its vars."
+        return self._tool(name, description, schema, start, has_ledger=True)
 
     def of_agents(self, agents: Mapping[str, Sequence[AgentId]]) -> list[Tool]:
         """Return a tool for each agent, and for each type of agents with any key. See `agents_of`."""

@@ -99,7 +99,8 @@ def mcp_worker(  # noqa: PLR0913 - each is an option
         Let fetch_url reach this machine and its network, not only public addresses.
     flows
         MODULE:APP, or a file of flows: each is a tool, and a call of it a run. Hosts of the app execute it
-        where a database is named, else this process, in memory.
+        where a database is named, else this process, in memory. `installed`: the installed flows of the
+        database, in their newest versions.
     agents
         MODULE:APP of agents, as tools in the same way.
     wait_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,8 @@ from actors import AgentId, Runtime
 from actors.errors import ContractError
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.workflow import FlowRuns
+from actors.workflow.bundles import StoredBundles, packed_flow
+from actors.workflow.installed import InstalledFlows
 from compose.assembly.runtime import build_postgres_runtime
 from compose.assembly.settings import Settings
 from compose.cli import run
@@ -228,6 +231,41 @@ async def test_progress_of_a_run_on_another_host_is_heard(
 
 
 @pytest.mark.item(471)
+@pytest.mark.postgres
+async def test_installed_flows_are_tools_with_their_inputs(
+    postgres_server: TestPostgres, schema: str
+) -> None:
+    """In their newest version; hosts of installed flows execute them, and an id is one run."""
+    url, chosen = postgres_server.url, Settings(postgres_url=postgres_server.url, db_schema=schema)
+    flow: dict[str, Any] = {
+        "flow": 1,
+        "id": "add",
+        "version": "1",
+        "start": "e",
+        "nodes": {"e": {"end": 0}},
+    }
+    newer = flow | {"version": "1.1", "nodes": {"e": {"end": "${vars.a + vars.b}"}}}
+    async with (
+        build_postgres_runtime(url, settings=chosen) as host,
+        build_postgres_runtime(url, settings=chosen, client="mcp", serve=False) as client,
+    ):
+        await InstalledFlows().register(host)
+        bundles = StoredBundles(host.store.flow_bundles, host.store.artifacts, "default")
+        for document in (newer, flow):
+            await bundles.install(packed_flow(json.dumps(document).encode()))
+        runs = RunTools(client, 20)
+        tools = [*await runs.of_installed(), runs.result([], apps=["installed"])]
+        async with client_of(tools) as one:
+            listed = {tool.name: tool for tool in (await one.list_tools()).tools}
+            called = [await one.call_tool("add", {"a": 1, "b": 2}, meta=ID) for _ in "ab"]
+
+    assert listed.keys() == {"add", "run_result"}
+    assert listed["add"].input_schema["properties"].keys() == {"a", "b"}
+    assert (called[0].structured_content or {})["output"] == 3
+    assert called[0].structured_content == called[1].structured_content
+
+
+@pytest.mark.item(471)
 def test_what_cannot_be_served_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     """Before anything is served, in one line."""
     with pytest.raises(ContractError, match="there are files, web, shell"):
@@ -243,6 +281,7 @@ def test_what_cannot_be_served_is_said(capsys: pytest.CaptureFixture[str]) -> No
         ("--http", "127.0.0.1:0"): "--http needs --token-file",
         ("--toolsets", "files", "--root", "nowhere"): "name a folder that there is",
         ("--flows", f"{served.__name__}:agents"): "there are no flows in it",
+        ("--flows", "installed"): "installed flows are in a database. Name it",
     }.items():
         capsys.readouterr()
         assert run(["mcp-worker", *options]) == Exit.USAGE

@@ -1,4 +1,4 @@
--- Give mail that no shard reads a shard.
+-- Create the missing shards of these agents, so that their messages are read. Returns the number of new shards.
 create or replace function account_for(a_agent text[], a_hash bigint[]) returns int
 language plpgsql set search_path from current as $$
 declare made int;

@@ -1,6 +1,6 @@
--- Adds the answers of models that turns record to the totals of their agents. `p`: a row for each answer, with t,
--- the number of its turn; those of turns in `bad` are left out. `p_at`: the instant of the entries. Called last
--- in a commit: whoever waits for a row here holds all else that he needs.
+-- Add the models' answers that these commits record to the usage totals of their agents. `p`: one row per answer; t
+-- is the number of its commit. Rows of commits in `bad` are skipped. `p_at`: the time of the entries. Called last in
+-- a commit, so a transaction that waits for a row lock here already holds all its other locks.
 create or replace function add_usage(p json, bad int[], p_at timestamptz)
 returns void
 language plpgsql set search_path from current as $$

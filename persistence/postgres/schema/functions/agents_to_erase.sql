@@ -1,5 +1,6 @@
--- The first agents of a tenant behind `p_after` that have state, follows, mail, conversations, sessions or runs, by id. Ids of a
--- tenant begin with its name and a colon; those of the default tenant lie between the others', which are leapt over.
+-- Return the first `most` agents of a tenant after `p_after` that have state, follows, messages, conversations,
+-- sessions or runs, by id. Ids of a tenant begin with its name and a colon. Ids of the default tenant lie between
+-- those of other tenants, which the loop skips.
 create or replace function agents_to_erase(p_tenant text, p_after text, most int) returns setof text
 language plpgsql stable set search_path from current set enable_seqscan = off as $$
 declare

@@ -1,5 +1,5 @@
--- Appends only: returns a row for each turn that was refused, nothing for the others. A run that begins
--- looks at what is older.
+-- Write commits that only append entries. Returns a row for each refused commit and nothing for the others. The first
+-- commit of a run is refused ('early') if an older message of the same sender waits.
 create or replace function append_entries(
   f_shard text[], f_owner text[], f_epoch bigint[],
   t_run text[], t_fence int[], t_expected int[], t_attempt int[],

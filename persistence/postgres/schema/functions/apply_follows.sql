@@ -1,5 +1,5 @@
--- Change follows, in order. A row per change: the number of the subscription that is there then; for an
--- end (null mode) its number, null when there was none.
+-- Change follows, in the given order. Returns a row per change: the number of the follow that exists afterwards; for
+-- an unfollow (null mode) the number of its end, or null if there was no follow.
 create or replace function apply_follows(p_agent text[], p_hash bigint[], p_topic text[], p_mode text[])
 returns table (i int, number bigint)
 language plpgsql set search_path from current set enable_seqscan = off as $$

@@ -1,4 +1,4 @@
--- Let what is added next to these conversations, which are held, begin a branch where the active turn is not the last.
+-- Prepare locked conversations for new turns: start a branch where the active turn is not the last one.
 create or replace function begin_branches(p_agents text[], p_sessions text[]) returns void
 language plpgsql set search_path from current set enable_seqscan = off as $$
 begin

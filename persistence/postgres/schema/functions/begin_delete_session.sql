@@ -1,5 +1,5 @@
--- Let a session take no more runs. Returns how it went: ok, unknown, fresh (its last fact is of `p_since` or later),
--- or active, with the number of its open runs.
+-- Mark a session as being deleted, so that it accepts no more runs. Returns the outcome: ok, unknown, fresh (its last
+-- fact is of `p_since` or later), or active with the number of its open runs.
 create or replace function begin_delete_session(
   p_agent text, p_hash bigint, p_session text, p_since timestamptz default null)
 returns table (outcome text, runs int) language plpgsql set search_path from current set enable_seqscan = off as $$

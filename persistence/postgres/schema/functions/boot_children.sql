@@ -1,4 +1,4 @@
--- The first messages of runs that were just spawned, bound to them, in the place of their runs.
+-- Write the first messages of runs that were just spawned. Each is bound to its run and has the run's arrival number.
 create or replace function boot_children(p_talk json, p_bad int[]) returns void
 language plpgsql set search_path from current as $$
 begin

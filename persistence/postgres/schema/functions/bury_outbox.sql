@@ -1,5 +1,6 @@
--- Mail that the broker will never take becomes a dead letter of its target. As in ingest_mail its id is
--- kept before its outbox row goes: what has an id by then was received, and is no dead letter.
+-- Turn an outbox message that the broker will never accept into a dead letter of its target. As in ingest_mail, its
+-- id is written to the inbox before its outbox row is deleted. A message whose id is already there was received and
+-- becomes no dead letter.
 create or replace function bury_outbox(b_sender text, b_target text, b_n bigint, b_problem text) returns void
 language plpgsql set search_path from current set enable_seqscan = off as $$
 begin

@@ -1,4 +1,4 @@
--- The follows of turns, whose agents' shards are fenced by them.
+-- Change follows as part of commits. The commits hold the fences of their agents' shards.
 create or replace function change_follows(p_agent text[], p_hash bigint[], p_topic text[], p_mode text[])
 returns void language plpgsql set search_path from current as $$
 begin

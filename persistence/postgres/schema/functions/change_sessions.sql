@@ -1,5 +1,6 @@
--- Write what commits mean for the sessions that their agents are: facts, and where a run has ended without success
--- the last of its turns that a user sees becomes the active one. `p`: t, the number of the commit, session, facts, failed.
+-- Write the effects of commits on the sessions of their agents: facts, and, if a run ended without success, the
+-- active turn: the last of the run's turns that is visible to users. `p`: t (the number of the commit), session,
+-- facts, failed.
 create or replace function change_sessions(p json, t_run text[], t_agent text[], bad int[]) returns void
 language plpgsql set search_path from current set enable_seqscan = off as $$
 declare agents text[]; runs text[]; kinds text[];

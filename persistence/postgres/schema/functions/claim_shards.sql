@@ -1,6 +1,6 @@
--- Say what this host serves and take what it should have, with what is its own but unknown to it.
--- Who serves nothing takes nothing. Candidates are read without a lock, locked in key order, then
--- compared again with what was read.
+-- Register what this host serves and claim the shards that it should own, including shards that are its own but
+-- unknown to it (the answer to an earlier claim was lost). A host that serves nothing claims nothing. Candidates are
+-- read without a lock, locked in key order, then compared again with what was read.
 create or replace function claim_shards(me text, lease interval, p_types text[], p_shards text[],
   p_known text[], p_limit int, p_capacity int default 1000, p_brokered boolean default false)
 returns table (shard text, epoch bigint, expires_at timestamptz, late boolean)

@@ -1,4 +1,4 @@
--- Takes a session away: its turns, its cut, and what is counted of it.
+-- Delete a session's conversation: its turns, its cut and its counters.
 create or replace function clear_transcript(p_agent text, p_session text)
 returns void
 language plpgsql set search_path from current set enable_seqscan = off as $$

@@ -1,7 +1,8 @@
--- Takes away artifacts that nobody pins, last stored or unpinned `grace` ago or earlier, the oldest first: at most
--- `most`, and no more than 256 MiB and one. So go what uploads left that died. Returns how many. Storing and pinning
--- write the row, so that it is looked at again under the lock. Bytes of an artifact without chunks are an object elsewhere,
--- whose name is its upload's: a row of `artifact_uploads` with the time -infinity has it removed by a host that knows where.
+-- Delete artifacts without pins that were last stored or unpinned at least `grace` ago, oldest first: at most `most`,
+-- up to the one that reaches 256 MiB in all. Also delete uploads that did not finish. Returns the number of both.
+-- Storing and pinning write the artifact's row, so the condition is checked again under the row lock. The bytes of an
+-- artifact without chunks are an object in another store, named after its upload: a row of `artifact_uploads` with
+-- the time -infinity asks a host that has access to that store to remove it.
 create or replace function collect_artifacts(grace interval, most int) returns int
 language plpgsql set search_path from current set enable_seqscan = off as $$
 declare before timestamptz := clock_timestamp() - grace; taken int;

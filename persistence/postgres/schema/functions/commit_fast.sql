@@ -1,9 +1,9 @@
--- The fast path of `commit_turns`: the shapes that nearly all turns have, in fewer and smaller statements. All
--- turns are written as there, with the same rows returned, or none: then the one row is 'general'. A turn here
--- starts, goes on, suspends or completes; it may take messages, signals and answers, send and reply where no
--- broker is between, set state, and wait for answers of agents. An end tells its parent, and nobody else.
--- Created runs have no parent. `p_types`: of agents that get rows; `t_end`: runs that complete and were not
--- created here; `w_owner`: runs whose waits are replaced.
+-- The fast path of `commit_turns`, for the shapes that nearly all commits have, in fewer and smaller statements.
+-- Either all commits are written, with the same result rows as there, or none, and the only row is 'general'. A
+-- commit here starts, continues, suspends or completes a run. It may take messages, signals and answers, send
+-- messages and replies if no broker is used, set state, and wait for answers of agents. Completion notifies the
+-- parent and no other run. Created runs have no parent. `p_types`: types of the agents that get rows; `t_end`: runs
+-- that complete and were not created here; `w_owner`: runs whose waits are replaced.
 create or replace function commit_fast(
   f_shard text[], f_owner text[], f_epoch bigint[], p_types text[],
   t_run text[], t_fence int[], t_agent text[], t_expected int[], t_create boolean[],
@@ -47,7 +47,7 @@ begin
   perform 1 from runs r where r.run_id = any(t_run || a_run || parents) order by r.run_id
     for no key update;
 
-  -- 2. whether all is as usual
+  -- 2. check that the fast path applies
   select fits and bool_and(x.same), array_agg(x.place order by x.i),
       array_agg(x.i) filter (where x.changes), array_agg(x.i) filter (where x.stops)
     into fits, places, changed, cancelled from (
@@ -62,7 +62,7 @@ begin
           o.cancel_requested, o.ctid as place from runs o where o.run_id = t.run offset 0) r on true
       left join lateral (select max(e.seq) as last from event_log e where e.run_id = t.run) l on true) x;
   if fits and cardinality(array_positions(t_expected, -1)) > cardinality(n_turn) then
-    -- Runs that were submitted and begin: nothing older of anybody is left waiting.
+    -- Submitted runs that start: their agents must have no older messages or runs of any sender waiting.
     fits := not exists (select from unnest(t_run, t_expected, t_create) t(run, expected, creates)
       cross join lateral (select r.agent, r.arrival from runs r where r.run_id = t.run offset 0) r
       where t.expected = -1 and not t.creates and waits_before(r.agent, r.arrival));
@@ -81,7 +81,8 @@ begin
             select from completions c where c.parent = i.asker and c.child = i.message_id offset 0)));
   end if;
   if fits and b_turn <> '{}' then
-    -- What they take is there; up to the youngest of it nothing else waits for the agent.
+    -- The messages that these commits take must be there, and no other message for the agent may wait up to the
+    -- youngest of them.
     with wanted as materialized (
       select b.t, m.* from unnest(b_turn, b_sender, b_id) b(t, sender, id)
         cross join lateral (select i.ctid as place, i.arrival, i.state, i.run_id, i.message_id,
@@ -195,7 +196,7 @@ begin
         from kept k left join shards s on s.shard = k.shard;
   end if;
 
-  -- 4. what they say to others; a reply comes before the end of who replies
+  -- 4. answers to other runs; a reply is written before the completion of the run that replies
   if a_turn <> '{}' then
     return query
       with kept as (
@@ -259,7 +260,7 @@ begin
     delete from waits w where w.run_id = any(t_end);
   end if;
 
-  -- 5. a younger snapshot than every lock: what came while the turns were under way
+  -- 5. with a snapshot younger than every lock: events that arrived while the commits were written
   if cancelled is not null or 'SUSPENDED' = any(t_status) then
     return query
       select n.i::int, 'note', null::int, n.reason, n.woken, null::text, null::text, null::text,

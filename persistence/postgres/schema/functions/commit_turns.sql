@@ -1,13 +1,14 @@
--- Whole turns. Returned rows: refused turns (lease, unknown, ended, conflict; missing: what they take is not
--- there; early: something older of its sender waits; answered: the key of an answer that came before; over:
--- a position in detail, the limit as message_id), notes about committed ones (note: cancel reason in detail,
--- wake), messages that became inbox rows (routed), whom to tell (nudge: kind in detail, run or shard as
--- message_id), circles of waits (cycle: position in detail, agents by line), questions that were taken back
--- (withdrawn), and with a broker outbox rows, their n as arrival (outbox; dead: a dead letter of that turn,
--- its body as detail). `p_talk` is what few turns have: waits, answers, spawns, budgets, follows, posts; null
--- when none has any. `p_named`: runs of others that it names. All runs concerned are locked in one statement.
--- With a broker a message becomes an inbox row only where this host owns the target's shard,
--- share-locked with the fences, and nothing of its (sender, target) is still on its way.
+-- Write commits of any shape. Returned rows: refused commits (lease, unknown, ended, conflict; missing: a message,
+-- signal or answer that it takes is not there; early: an older message of the same sender waits; answered: the key of
+-- an answer that arrived first; over: a position in detail, the limit as message_id), notes about written commits
+-- (note: cancel reason in detail, wake), messages that became inbox rows (routed), owners to notify (nudge: kind in
+-- detail, run or shard as message_id), wait cycles (cycle: position in detail, agents by line), withdrawn questions
+-- (withdrawn), and with a broker outbox rows, their n as arrival (outbox; dead: a dead letter of that commit, its
+-- body as detail).
+-- `p_talk` holds the parts that few commits have: waits, answers, spawns, budgets, follows, posts; null if no commit
+-- has any. `p_named`: other runs that these commits name. All affected runs are locked in one statement.
+-- With a broker, a message becomes an inbox row directly only if this host owns the target's shard, which is
+-- share-locked with the fences, and if the outbox holds no message of the same (sender, target).
 create or replace function commit_turns(
   f_shard text[], f_owner text[], f_epoch bigint[],
   t_run text[], t_fence int[], t_agent text[], t_expected int[], t_create boolean[],
@@ -41,7 +42,7 @@ begin
     perform lock_types(o_agent || n_agent);
   end if;
   if p_brokered and p_local and cardinality(o_turn) > 0 then
-    -- Shards of ours to which something is sent: read without a lock, then locked with the fences.
+    -- Other shards of this host that get messages: read without a lock, then locked with the fences.
     select array_agg(s.shard), array_agg(s.owner), array_agg(s.epoch)
       into near_shard, near_owner, near_epoch from (
       select distinct shard_of(o.agent, o.hash, y.mode, y.partitions) as shard
@@ -66,7 +67,7 @@ begin
   end if;
   perform 1 from runs r where r.run_id = any(t_run || others) order by r.run_id for no key update;
   if ending is not null then
-    -- Who came meanwhile is locked too, without waiting: that would be out of order.
+    -- Lock runs that were added in the meantime without waiting: a wait here would break the lock order.
     if cardinality(concerned) > 0 then
       concerned := concerned_by_ends(ending, t_run, t_orphans, b_agent, b_sender, b_id);
     else
@@ -84,7 +85,7 @@ begin
     end if;
   end if;
 
-  -- 2. who passes
+  -- 2. check each commit
   select coalesce(array_agg(x.i) filter (where x.why is not null), '{}'),
       array_agg(x.why) filter (where x.why is not null),
       array_agg(x.last) filter (where x.why is not null),
@@ -110,8 +111,8 @@ begin
       from unnest(bad, whys, lasts, statuses) x(i, why, last, status);
   end if;
 
-  -- 3. what they take must still be there, and nothing older of its sender may be left waiting: a turn
-  -- short of one, or ahead of one, is refused whole
+  -- 3. the messages, signals and answers that a commit takes must still be there, and no older message of the same
+  -- sender may be left waiting; otherwise the whole commit is refused
   if cardinality(b_turn) + cardinality(g_turn) + cardinality(k_turn) > 0 then
     declare short int[]; what text[]; whose text[];
     begin
@@ -121,7 +122,7 @@ begin
           left join lateral (select n.state, n.run_id, n.arrival from inbox n
             where n.agent = b.agent and n.sender = b.sender and n.message_id = b.id offset 0) i on true
           where b.t <> all(bad)),
-      -- Up to the youngest message taken, what waits is what is taken, or of other senders.
+      -- Up to the youngest message taken, every waiting message is either taken, too, or of another sender.
       taking as materialized (
         select w.t, w.agent, max(w.arrival) as upto from wanted w
           where w.run_id is null
@@ -130,7 +131,8 @@ begin
       older as materialized (
         select c.t, o.sender, o.first from taking c
           cross join lateral (
-            -- In the order of the index of what waits: by sender would be that of all that ever came.
+            -- In the order of the index of waiting messages: the index by sender would read all messages that ever
+            -- arrived.
             select i.sender, min(i.arrival) as first
               from (select n.sender, n.arrival from inbox n
                 where n.agent = c.agent and n.body is not null and n.run_id is null
@@ -167,7 +169,7 @@ begin
     end;
   end if;
 
-  -- 3'. queued runs that begin: behind what is older of their senders; hardly ever is anything older there
+  -- 3'. queued runs that start: only after older messages and runs of their senders; there are hardly ever any
   if cardinality(array_positions(t_expected, -1)) > cardinality(fresh) then
     declare hasty int[];
     begin
@@ -190,7 +192,7 @@ begin
     end;
   end if;
 
-  -- 3a. waits that end without an answer: one that is there by now counts
+  -- 3a. waits that end without an answer: the commit is refused if the answer has arrived by now
   if p_talk -> 'unanswered' is not null then
     declare answered int[]; keys text[];
     begin
@@ -208,7 +210,7 @@ begin
     end;
   end if;
 
-  -- 3b. what their trees have a place for; the accounts stay locked
+  -- 3b. budgets of their trees; the budget rows stay locked
   if p_talk is not null then
     declare over int[]; places text[]; limits text[];
     begin
@@ -223,11 +225,11 @@ begin
     end;
   end if;
 
-  -- 4. writes, only for the turns that passed; a run that is made and ends at once is written once
+  -- 4. writes, only for commits that passed; a run that is created and ends in the same commit is written once
   select array_agg(t.run order by t.run) into ended from unnest(t_run, t_status) with ordinality
     t(run, status, i)
     where t.status in ('COMPLETED', 'FAILED', 'CANCELLED') and t.i <> all(bad);
-  -- Most ends concern nobody else.
+  -- Most completions affect no other run.
   quiet := ended is not null and cardinality(concerned) = 0 and p_talk is null
     and array_remove(t_dead, null) = '{}';
   if cardinality(b_turn) > 0 then
@@ -395,14 +397,14 @@ begin
         from kept k left join shards s on s.shard = k.shard;
   end if;
 
-  -- 5. what the turns say to others; a reply comes before the end of who replies
+  -- 5. answers, waits, follows and posts; a reply is written before the completion of the run that replies
   if p_talk is not null then
     return query select x.t, 'nudge', null::int, x.kind, false, x.agent, null::text, x.name,
         x.place, x.owner
       from talk(p_talk, t_run, t_agent, bad, p_brokered) x;
   end if;
 
-  -- 6. ends: messages are done, given-up ones kept aside, all who wait for the end told
+  -- 6. completions: mark messages as done, keep given-up ones as dead letters, answer all waiting runs
   if ended is not null then
     if array_remove(t_dead, null) <> '{}' then return query
       with letters as (
@@ -425,7 +427,7 @@ begin
             from letters l cross join lateral (select * from runs r where r.run_id = l.run_id offset 0) r
             where p_brokered order by l.id
           returning sender, target, message_id, n, body)
-      -- Both come in the order of their letters.
+      -- Both lists are in the order of the dead letters.
       select array_position(t_run, u.run), 'dead', null::int, u.body, false, u.agent, u.sender, u.id, u.n,
           null::text
         from (select array_agg(p.n order by p.n) as ns, array_agg(p.message_id order by p.n) as ids,
@@ -463,7 +465,7 @@ begin
     end if;
   end if;
 
-  -- 7. a younger snapshot than every lock: what came while the turn was under way
+  -- 7. with a snapshot younger than every lock: events that arrived while the commits were written
   return query
     select n.i::int, 'note', null::int, n.reason, n.woken, null::text, null::text, null::text,
         null::bigint, null::text
@@ -480,7 +482,7 @@ begin
         from (
           select m.t::int from json_array_elements_text(p_talk -> 'must') m(t)
           union
-          -- What a host of the release before says.
+          -- The format of hosts of the previous release.
           select w.t from json_to_recordset(p_talk -> 'waits') as w(t int, must boolean) where w.must) x
         cross join lateral cycles_of(t_run[x.t]) c
         where x.t <> all(bad);

@@ -1,5 +1,5 @@
--- Runs that the ends of these runs change something for: parents, those who joined or asked them, and
--- children that are asked to stop or get another parent.
+-- Return the runs that the completion of these runs affects: parents, runs that joined or asked them, and children
+-- that are asked to stop or get another parent.
 create or replace function concerned_by_ends(p_ended text[], t_run text[], t_orphans text[], b_agent text[],
   b_sender text[], b_id text[])
 returns text[] language plpgsql stable set search_path from current as $$

@@ -1,4 +1,4 @@
--- How many turns of a conversation are on a path.
+-- Return the number of turns of a conversation on a path.
 create or replace function count_on_path(p_agent text, p_session text, p_path int4multirange) returns int
 language plpgsql stable set search_path from current set enable_seqscan = off set enable_bitmapscan = off
 set enable_sort = off as $$

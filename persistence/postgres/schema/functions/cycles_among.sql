@@ -1,5 +1,5 @@
--- Circles that lead through these runs. A function of its own: by keys. `offset 0` keeps runs from being
--- joined first, and each of these from being followed once for each of those.
+-- Return wait cycles that lead through these runs. A separate function, planned to read by key. `offset 0` keeps the
+-- planner from joining runs first and from following each run once per joined row.
 create or replace function cycles_among(p_runs text[], p_shards text[])
 returns table (places text[], run_ids text[], agents text[])
 language plpgsql stable set search_path from current

@@ -1,5 +1,5 @@
--- The ways from a run's waits back to itself, each as the runs on it and the position of the wait in
--- each of them. At most 1,000 runs are looked at from one wait.
+-- Return the paths from a run's waits back to the run itself, each as its runs and the position of the wait in each
+-- of them. At most 1,000 runs are read per wait.
 create or replace function cycles_of(p_run text) returns table (places text[], run_ids text[], agents text[])
 language plpgsql stable set search_path from current as $$
 #variable_conflict use_column

@@ -1,7 +1,6 @@
--- Make types and agents known; rows that came before move to the right shards under the type's lock, and
--- what is followed moves with the followers. Returns what is now known of the types. The shard of an
--- undeclared type goes first, and with it the right to read under it: the cursors of the shards that follow
--- are their own.
+-- Declare types and agents. Rows that were written before move to the right shards under the type's lock, and follows
+-- move with the followers. Returns the declared types. The shard of an undeclared type is deleted first, and with it
+-- the right to read under it; the new shards have their own cursors.
 create or replace function declare_agents(p_types text[], p_partitions int, p_agents text[], p_hashes bigint[])
 returns table (type text, partitions int) language plpgsql set search_path from current as $$
 #variable_conflict use_column

@@ -1,4 +1,4 @@
--- Take a limit away, and tell all hosts. Whether there was one.
+-- Delete a limit and notify all hosts. Returns false if it did not exist.
 create or replace function delete_limit(p_scope text) returns boolean
 language plpgsql set search_path from current as $$
 begin

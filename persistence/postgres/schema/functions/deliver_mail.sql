@@ -1,5 +1,5 @@
--- Pending mail. A row per message: its arrival, and whether it was not known before. An id that was moved to
--- `message_ids` is known.
+-- Write pending messages. Returns a row per message: its arrival number, and whether it is new. An id that was moved
+-- to `message_ids` is known.
 create or replace function deliver_mail(me text, m_agent text[], m_hash bigint[], m_sender text[], m_id text[],
   m_body text[])
 returns table (i int, arrival bigint, fresh boolean, state text)

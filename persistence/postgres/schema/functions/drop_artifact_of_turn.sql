@@ -1,4 +1,4 @@
--- Takes away the artifact of a turn that was taken away, whoever did so.
+-- Trigger: delete the artifact of a deleted turn, for every statement that deletes turns.
 create or replace function drop_artifact_of_turn()
 returns trigger
 language plpgsql set search_path from current as $$

@@ -1,5 +1,5 @@
--- Takes away an artifact, or all of a scope, with its pins and chunks. Locks it first: no pin comes in between. An object
--- with its bytes is removed later: see `collect_artifacts`.
+-- Delete an artifact, or all artifacts of a scope, with pins and chunks. Locks the artifacts first, so that no pin is
+-- added in the meantime. An object that holds the bytes is removed later: see `collect_artifacts`.
 create or replace function drop_artifacts(p_tenant text, p_scope text, p_id text default null)
 returns void
 language plpgsql set search_path from current set enable_seqscan = off as $$

@@ -1,4 +1,4 @@
--- Takes away branches and kept cuts of a conversation that was taken away, whoever did so.
+-- Trigger: delete branches and kept cuts of a deleted conversation, for every statement that deletes conversations.
 create or replace function drop_branches_of_transcript()
 returns trigger
 language plpgsql set search_path from current set enable_seqscan = off as $$

@@ -1,4 +1,5 @@
--- Take these runs, which have ended, away with all that is theirs. Of a tree's account the last one decides.
+-- Delete these runs, which have ended, with all their rows. A tree's budget is deleted with the last run that it
+-- counts.
 create or replace function drop_runs(ids text[]) returns int language plpgsql set search_path from current set enable_seqscan = off as $$
 declare roots text[]; dropped int;
 begin

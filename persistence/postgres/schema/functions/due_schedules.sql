@@ -1,4 +1,4 @@
--- Schedules of agents of these shards that are due by the database's clock, or soon.
+-- Return the schedules of agents of these shards that are due within `p_within` by the database's clock.
 create or replace function due_schedules(p_shards text[], p_within interval, p_limit int)
 returns table (tenant text, name text, agent text, payload json, cron text, timezone text,
   at timestamptz, catch_up text, is_paused boolean, base_at timestamptz, next_at timestamptz,

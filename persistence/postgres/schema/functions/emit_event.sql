@@ -1,5 +1,6 @@
--- Answer the open waits for an event of the first `p_limit` runs behind `p_after`, and tell their owners; returns these by run. Waits
--- that have an answer are left. Runs are locked in order, as by who flags them, so that a wait which ends meanwhile is over.
+-- Answer the open waits for an event of the first `p_limit` runs after `p_after`, and notify their owners. Returns
+-- these runs, by id. Waits that already have an answer are skipped. Runs are locked in id order, as in `flag_tree`,
+-- so a wait that ends in the meantime is over.
 create or replace function emit_event(me text, p_event text, p_result text, p_limit int, p_after text default '')
 returns table (run text, agent text) language plpgsql set search_path from current as $$
 #variable_conflict use_column

@@ -1,6 +1,7 @@
--- Take artifacts of a tenant away, or of one scope, with their pins. Nobody sees an artifact from then on; its chunks go
--- at most `most` at a time, as those of an upload that died long ago: if nobody calls this again a collector takes them.
--- An object with its bytes is removed by who calls this, if it knows where: see `collect_artifacts`.
+-- Delete artifacts of a tenant, or of one scope, with their pins. The artifacts are invisible at once. Their chunks
+-- are deleted at most `most` at a time, like those of an unfinished upload: if this is not called again, the
+-- collector deletes them. An object that holds the bytes is removed by the caller if it has access to the object
+-- store: see `collect_artifacts`.
 create or replace function erase_artifacts(p_tenant text, p_scope text, most int)
 returns table (artifacts int, chunks int, more boolean)
 language plpgsql set search_path from current set enable_seqscan = off as $$
@@ -16,7 +17,7 @@ begin
       select n.ctid from artifact_pins n
         where n.tenant = one.tenant and n.scope = one.scope and n.id = one.id limit most));
     get diagnostics pinned = row_count;
-    if pinned = most then  -- it goes with the next batch
+    if pinned = most then  -- the artifact is deleted with the next batch
       artifacts := artifacts + 1;
       exit;
     end if;

@@ -1,5 +1,6 @@
--- Take task boards of a tenant away, of one agent, or of one agent in one conversation; none if the table is not there.
--- The order is that of the index which is meant, and no sort may make it: so it finds the boards, whatever was counted.
+-- Delete task boards of a tenant, of one agent, or of one agent in one conversation; none if the table does not
+-- exist. `order by` names the intended index and sorts are off, so that the plan uses it whatever the table's
+-- statistics say.
 create or replace function erase_boards(p_tenant text, p_agent text, p_session text, most int) returns int
 language plpgsql set search_path from current set enable_seqscan = off set enable_sort = off as $$
 declare gone int;

@@ -1,5 +1,5 @@
--- Take documents of a tenant away; of a subject those whose metadata names it. These are found by walking the tenant's
--- documents in the order of their keys, `ten` times `most` at a time, behind the collection and id of the last batch.
+-- Delete documents of a tenant; for a subject only those whose metadata names it. These are found by reading the
+-- tenant's documents in key order, ten times `most` per call, after the collection and id of the last batch.
 create or replace function erase_documents(p_tenant text, p_about text, p_collection text, p_id text, most int)
 returns table (documents int, collection text, id text, more boolean)
 language plpgsql set search_path from current set enable_seqscan = off as $$

@@ -1,4 +1,4 @@
--- Take the files of a tenant away; none if the table is not there. Their bytes are artifacts.
+-- Delete the files of a tenant; none if the table does not exist. Their bytes are artifacts.
 create or replace function erase_files(p_tenant text, most int) returns int
 language plpgsql set search_path from current set enable_seqscan = off as $$
 declare gone int;

@@ -1,7 +1,8 @@
--- Take entities and relationships of a tenant away; of a subject those whose properties name it. An entity goes when no
--- relationship touches it any more: these go at most `most` at a time. `p_step` says where a walk is: 'e' among entities,
--- 'r' among relationships, behind the id `p_after`; `step` null: it has come to its end. The order is that of the index
--- which is meant, and no sort may make it: so it finds the rows, whatever was counted.
+-- Delete entities and relationships of a tenant; for a subject only those whose properties name it. An entity is
+-- deleted when it has no more relationships: these are deleted at most `most` at a time. `p_step` is the position of
+-- the scan: 'e' among entities, 'r' among relationships, after the id `p_after`; a null `step` means that the scan is
+-- complete. `order by` names the intended index and sorts are off, so that the plan uses it whatever the table's
+-- statistics say.
 create or replace function erase_graph(p_tenant text, p_about text, p_step text, p_after text, most int)
 returns table (entities int, relationships int, step text, after text)
 language plpgsql set search_path from current set enable_seqscan = off set enable_sort = off as $$

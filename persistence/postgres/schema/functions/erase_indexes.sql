@@ -1,6 +1,7 @@
--- Drop the indexes of an erased scope: its name is in their definition, and its rows in their pages. Of a tenant all,
--- else those of memories about `p_abouts`. A reader of the table, such as a back-up, stops it: it waits a tenth of a second
--- at most, since others wait behind it. `indexes`: 1, if one is gone; `more`: another one is left, or the same one.
+-- Drop the indexes of an erased scope: their definition contains its name and their pages its rows. For a tenant all
+-- of them, otherwise those of memories about `p_abouts`. A reader of the table, such as a backup, blocks the drop. It
+-- waits at most 100 ms, since other statements queue behind it. `indexes`: 1 if one was dropped; `more`: another one
+-- is left, or the same one.
 create or replace function erase_indexes(p_tenant text, p_abouts text[])
 returns table (indexes int, more boolean)
 language plpgsql set search_path from current set enable_seqscan = off set lock_timeout = '100ms' as $$

@@ -1,6 +1,6 @@
--- Take away what is on its way to agents of a tenant or to one agent: schedules, posts with the marks of shards that have
--- to get them (of a tenant), and messages and dead letters that the broker has not brought. Of dead letters, those of
--- these agents are found by walking all of them by number, `ten` times `most` at a time, behind `p_after`.
+-- Delete what is on its way to agents of a tenant or to one agent: schedules, posts with their fan-outs (tenant
+-- only), and messages and dead letters that the broker has not delivered. Dead letters of these agents are found by
+-- reading all dead letters by number, ten times `most` per call, after `p_after`.
 create or replace function erase_mail(p_tenant text, p_agent text, p_after bigint, most int)
 returns table (schedules int, posts int, messages int, letters int, after bigint)
 language plpgsql set search_path from current set enable_seqscan = off set enable_sort = off as $$

@@ -1,6 +1,7 @@
--- Take memories of a tenant away, with their earlier versions and embeddings; of these scopes only, if any are given; behind
--- a scope and slot, where the last batch ended: so no batch passes the rows that others took before it. None if the table
--- is not there. The order is the key's, and no sort may make it: so the key finds the rows, whatever was counted.
+-- Delete memories of a tenant, with their earlier versions and embeddings; of these scopes only, if any are given.
+-- Each call starts at the scope and slot where the last batch ended, so it does not read rows that earlier batches
+-- deleted. Deletes nothing if the table does not exist. `order by` names the key's index and sorts are off, so that
+-- the plan uses it whatever the table's statistics say.
 create or replace function erase_memories(
   p_tenant text, p_abouts text[], most int, p_about text default '', p_slot text default '')
 returns table (versions int, about text, slot text)

@@ -1,6 +1,6 @@
--- Take ended runs away in small batches: of an agent (by its hash), else of a tenant; with `p_runs` those of them that
--- are the agent's. They lose result and log at once, as swept ones do, so that nobody reads a log in part. Their rows go
--- once nothing else is left of them. `more`: something may be left.
+-- Delete ended runs in small batches: of an agent (by its hash), otherwise of a tenant; with `p_runs` those of them
+-- that are the agent's. Results and logs become unreadable at once, as for swept runs, so no reader sees part of a
+-- log. The runs' rows are deleted once nothing else of them is left. `more`: something may be left.
 create or replace function erase_runs(p_tenant text, p_agent text, p_hash bigint, p_runs text[], most int)
 returns table (runs int, entries int, letters int, more boolean)
 language plpgsql set search_path from current set enable_seqscan = off as $$

@@ -1,5 +1,6 @@
--- Take facts of a session away, at most `most`; with the last ones its row, also that of a tombstone. Without `p_all` one
--- that is being deleted stays, for whoever deletes it: its number is to be kept, and it takes no run.
+-- Delete facts of a session, at most `most`; with the last ones the session's row, also if it is a tombstone. Without
+-- `p_all` a session that is being deleted is skipped: the operation that deletes it needs its last fact number and
+-- keeps refusing runs.
 create or replace function erase_sessions(p_agent text, p_all boolean, most int)
 returns table (sessions int, facts int, more boolean)
 language plpgsql set search_path from current set enable_seqscan = off as $$

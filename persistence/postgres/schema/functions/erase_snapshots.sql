@@ -1,5 +1,5 @@
--- Take snapshots of runs of a tenant away, or of one agent. The order is that of the index which is meant, and no sort may
--- make it: so it finds them, whatever was counted.
+-- Delete run snapshots of a tenant, or of one agent. `order by` names the intended index and sorts are off, so that
+-- the plan uses it whatever the table's statistics say.
 create or replace function erase_snapshots(p_tenant text, p_agent text, most int) returns int
 language plpgsql set search_path from current set enable_seqscan = off set enable_sort = off as $$
 declare gone int;

@@ -1,7 +1,7 @@
--- Take turns of one session away, the oldest first: of the one that is named, else of the agent's first. Its cut goes
--- with the first of them, for a summary says what they said. With a named session the ended runs that wrote the turns go
--- before them, so that a killed erase finds them again, and without a lock of the session; turns of open runs stay. No
--- more than 4 turns that are kept apart go at once.
+-- Delete turns of one session, oldest first: of the named session, otherwise of the agent's first one. The first
+-- batch also deletes the session's cut, since a summary repeats what its turns said. For a named session the ended
+-- runs that wrote the turns are deleted before them, without a lock of the session, so that a repeated erase after a
+-- crash finds them again; turns of open runs stay. At most 4 turns that are stored as artifacts are deleted per call.
 create or replace function erase_turns(p_agent text, p_session text, most int)
 returns table (sessions int, turns int, runs int, entries int, letters int, more boolean)
 language plpgsql set search_path from current set enable_seqscan = off as $$

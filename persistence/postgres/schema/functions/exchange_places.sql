@@ -1,4 +1,4 @@
--- Keep `c_held` places of each limit, take up to `c_wanted`, and take or give back starts.
+-- Exchange this host's slots of each limit: keep `c_held`, take up to `c_wanted`, and take or return starts.
 create or replace function exchange_places(me text, c_scope text[], c_held int[], c_wanted int[], c_starts int[])
 returns table (scope text, held int, share int, contended boolean, starts int, next_s double precision)
 language plpgsql set search_path from current as $$
@@ -34,7 +34,8 @@ begin
       if mine > c.held then
         update limit_places p set held = mine, got_at = at where p.scope = c.scope and p.host = me;
       end if;
-      -- Others hear when they can take what is free now, and when somebody begins to want theirs.
+      -- Notify other hosts when slots became free that they want, and when this host begins to want slots that they
+      -- hold.
       is_news := is_news or (missing > 0 and mine < coalesce(old.held, 0))
         or (others > 0 and mine < c.wanted and coalesce(old.wanted <= old.held, true));
     end if;

@@ -1,6 +1,6 @@
--- Called by hosts of the release before; by others `expand_fanouts`. Write the rows of a shard's next followers.
--- `held`: whether the caller still owns the shard. `body`: the message of the first of `agents`; theirs differ in
--- the target only.
+-- Write the inbox rows of a shard's next followers. Called by hosts of the previous release; others call
+-- `expand_fanouts`. `held`: false if the caller does not own the shard any more. `body`: the message of the first of
+-- `agents`; the messages of the others differ in the target only.
 create or replace function expand_fanout(p_shard text, p_owner text, p_epoch bigint, p_seq bigint, p_limit int)
 returns table (held boolean, body text, agents text[], arrivals bigint[], lazy int, done boolean)
 language plpgsql set search_path from current set enable_seqscan = off as $$

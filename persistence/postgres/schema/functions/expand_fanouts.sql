@@ -1,7 +1,8 @@
--- Write the rows of the next followers in these shards, `p_limit` in all, and remember how far that is. A shard's
--- posts come in their order: none begins before all followers have the one before it. Rows: a shard that is not
--- the caller's (lost), one with followers left (more), and what was written of a post in a shard (brought). With
--- the first of a post comes its `body`, the message of the first of `agents`: theirs differ in the target only.
+-- Write the inbox rows of the next followers in these shards, `p_limit` in all, and record the progress. The posts of
+-- a shard are delivered in order: a post starts after all followers have the one before it. Returned rows: a shard
+-- that the caller does not own (lost), a shard with followers left (more), and the rows written of a post in a shard
+-- (brought). The first row of a post has its `body`, the message of the first of `agents`; the messages of the others
+-- differ in the target only.
 create or replace function expand_fanouts(p_shard text[], p_owner text, p_epoch bigint[], p_limit int)
 returns table (shard text, outcome text, body text, agents text[], arrivals bigint[], lazies text[])
 language plpgsql set search_path from current set enable_seqscan = off as $$

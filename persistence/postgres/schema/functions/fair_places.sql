@@ -1,6 +1,6 @@
--- How many of `places` each host may use. Who wants less than an equal part gets what it wants, the
--- others equal parts of the rest; of those one more goes to whoever got its last place in the last
--- 100 ms, which is a turn, then to those who have waited longest.
+-- Return how many of `places` slots each host may use. A host that wants less than an equal part gets what it wants;
+-- the others divide the remaining slots equally. Slots that cannot be divided are assigned one each, first to hosts
+-- that got their last slot within the last 100 ms, then to those that have waited longest.
 create or replace function fair_places(p_scope text, places int, at timestamptz)
 returns table (host text, share int) language sql stable as $$
   with wanting as (

@@ -1,9 +1,8 @@
--- How many shards of each type this host is to have, and since when anybody serves it; types that
--- nobody alive serves are left out. The hosts of a type stand in a row, each as wide as its capacity.
--- The row is cut into as many equal pieces as there are shards, shifted by something that differs from
--- type to type, and a host has the pieces that end in it. So shares add up, and depend on who is alive
--- and on nothing else: giving back ends where taking begins. Who cannot serve has no share of a type that
--- somebody else can serve.
+-- Return how many shards of each type this host should own, and since when the type is served; types that no live
+-- host serves are omitted. The hosts of a type form a line, each as wide as its capacity. The line is cut into as
+-- many equal pieces as there are shards, shifted by an offset that depends on the type, and a host owns the pieces
+-- that end in its part. So shares add up and depend on the live hosts only: a host stops releasing shards exactly
+-- where another starts claiming them. A host that cannot serve gets no share of a type that another host can serve.
 create or replace function fair_share(me text, at timestamptz)
 returns table (type text, share int, since timestamptz) language sql stable as $$
   select t.type, (((x.before + x.mine) * t.partitions + y.shift) / x.total

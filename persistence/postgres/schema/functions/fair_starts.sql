@@ -1,5 +1,5 @@
--- How many starts a host gets of what is in the bucket: an equal part among those who want some and
--- were here lately, and of the rest one each for those who have waited longest.
+-- Return how many starts a host gets from the bucket: an equal part among the hosts that want starts and asked within
+-- the last 2 s, and one each of the remainder for the hosts that have waited longest.
 create or replace function fair_starts(p_scope text, me text, tokens int, at timestamptz) returns int
 language sql stable as $$
   select (tokens / w.n + (w.place <= tokens % w.n)::int)::int from (

@@ -1,6 +1,7 @@
--- Lets an upload that is whole be seen, as one step; returns whether it was. Its own row goes with it, so a collector
--- finishes or finds nothing; sent again it finds its own artifact. If another upload of the same bytes was first,
--- the chunks of this one go, or its object: see `collect_artifacts`.
+-- Make a complete upload visible as an artifact, in one step; returns false if the upload is not complete. The
+-- upload's own row is deleted in the same step, so the collector finds either the upload or the artifact. A repeated
+-- call finds its own artifact. If another upload of the same bytes finished first, the chunks of this one are
+-- deleted, or its object: see `collect_artifacts`.
 create or replace function finish_artifact(
   p_tenant text, p_scope text, p_upload text, p_id text, p_size bigint, p_type text, p_chunks int,
   p_chunk_bytes int)

@@ -1,4 +1,4 @@
--- Take facts of a session away that is being deleted, at most `most`; with the last ones its row becomes a tombstone.
+-- Delete facts of a session that is being deleted, at most `most`; with the last ones its row becomes a tombstone.
 create or replace function finish_delete_session(p_agent text, most int)
 returns table (gone int, more boolean) language plpgsql set search_path from current set enable_seqscan = off as $$
 begin

@@ -1,6 +1,6 @@
--- Ticks: each moves its schedule on and, with a body, writes its message, or nothing happens for it.
--- A row per tick: whether that happened, and where its message waits. A message of a call whose answer
--- was lost is told again.
+-- Write ticks: each advances its schedule and, if it has a body, writes its message, both or neither. Returns a row
+-- per tick: whether it was written, and the arrival number of its pending message. If the answer of a call was lost,
+-- a repeated call returns the message again.
 create or replace function fire_schedules(f_shard text[], f_owner text[], f_epoch bigint[],
   t_tenant text[], t_name text[], t_revision bigint[], t_base timestamptz[], t_next timestamptz[],
   t_agent text[], t_hash bigint[], t_sender text[], t_id text[], t_body text[])
@@ -15,7 +15,7 @@ begin
     select s.shard from unnest(f_shard, f_owner, f_epoch) f(shard, owner, epoch)
       join shards s on s.shard = f.shard and s.owner is not distinct from f.owner and s.epoch = f.epoch
       order by s.shard for share of s) l;
-  -- A younger snapshot than that of the statement that locks: the revision decides again.
+  -- The next statements have a younger snapshot than the one that locks: they compare the revision again.
   perform 1 from (select t.tenant, t.name from unnest(t_tenant, t_name) t(tenant, name)
       order by t.tenant, t.name offset 0) t
     cross join lateral (select from schedules n

@@ -1,6 +1,6 @@
--- Flag a run and its subtree. Repeated, each time with a younger snapshot, until no child is new: a
--- child is inserted under its parent's row lock, so one that is not seen yet reads the flag. Of runs of sessions
--- it is a fact.
+-- Ask a run and its subtree to stop. Repeated, each time with a younger snapshot, until no new child is found: a
+-- child is inserted under its parent's row lock, so a child that is not visible yet reads the flag. For runs of
+-- sessions this also writes a fact.
 create or replace function flag_tree(p_run text, p_reason text) returns text[]
 language plpgsql set search_path from current as $$
 declare tree text[] := '{}'; found text[]; flagged text[] := '{}'; agents text[]; runs text[];

@@ -1,4 +1,4 @@
--- The follows of anybody.
+-- Change follows of any agents, outside of commits.
 create or replace function follow_topics(p_agent text[], p_hash bigint[], p_topic text[], p_mode text[])
 returns table (i int, number bigint) language plpgsql set search_path from current as $$
 #variable_conflict use_column

@@ -1,6 +1,7 @@
--- Take away what is the agent's, of messages, dead letters, turns, facts and ended runs at most `most` each, and its
--- artifacts; while a run of it is open nothing, or, with `p_cancel`, its waiting messages, and the open runs are asked
--- to stop. No commit of its shard is under way meanwhile. `more`: something may be left.
+-- Delete the rows of an agent: at most `most` each of messages, dead letters, turns, facts and ended runs, and its
+-- artifacts. While the agent has an open run nothing is deleted; with `p_cancel` its waiting messages are deleted and
+-- the open runs are asked to stop. Locks block commits of the agent's shard in the meantime. `more`: something may be
+-- left.
 create or replace function forget_agent(me text, p_agent text, p_hash bigint, p_cancel boolean, most int)
 returns table (open_run text, state int, follows int, messages int, letters int, runs int, more boolean)
 language plpgsql set search_path from current as $$
@@ -12,7 +13,7 @@ begin
       select shard_of(p_agent, p_hash, y.mode, y.partitions) from (select 1) one
         left join types y on y.type = agent_type(p_agent))
     for no key update;
-  perform 1 from sessions s where s.agent = p_agent for update;  -- nobody submits to it meanwhile
+  perform 1 from sessions s where s.agent = p_agent for update;  -- blocks submits to it
   state := 0; follows := 0; messages := 0; letters := 0; runs := 0; more := true;
   open_run := holder_of(p_agent);
   if open_run is not null and not p_cancel then
@@ -44,7 +45,7 @@ begin
   ids := array(select r.run_id from runs r
     where r.hash = p_hash and r.agent = p_agent and r.ended_at is not null limit most for update);
   runs := drop_runs(ids);
-  -- Conversations, and what is counted of them once no turn is left.
+  -- Delete conversations; their counters once no turn is left.
   delete from transcript_turns t where t.ctid = any(array(
     select n.ctid from transcript_turns n where n.agent = p_agent limit most for update));
   get diagnostics turns = row_count;

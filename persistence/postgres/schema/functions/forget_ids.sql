@@ -1,6 +1,6 @@
--- Forget ids of messages that were done 8 days ago and name no run that is there: what was no message, and what the
--- forgetting of an agent, or an erase, has left. Looks at `most` ids behind `p_after`. Returns how many went, and behind
--- which one to look next; null: it was the last one.
+-- Delete ids of messages that were done 8 days ago and whose run does not exist: ids of undecodable messages, and ids
+-- that an erase or `forget_agent` left. Reads `most` ids after `p_after`. Returns how many were deleted, and the id
+-- to continue after; null after the last one.
 create or replace function forget_ids(p_after bytea, most int, out taken int, out last bytea)
 language plpgsql set search_path from current set enable_seqscan = off as $$
 declare before timestamptz := present() - interval '8 days'; keys bytea[];

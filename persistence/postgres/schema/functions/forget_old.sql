@@ -1,8 +1,8 @@
--- Take away, of each kind at most `most` rows: tombstones, dead letters whose run cannot be redriven any more
--- and ids of messages, that are older than `older` and than 8 days; marks of blocked hosts; artifacts that nobody
--- pins, after a day; and move ids of messages that are done out of the mailboxes. Without `older` all but the last
--- three stay. Returns how many rows.
--- The oldest ones are taken by their keys: a kept plan takes any limit for a tenth of the table.
+-- Delete, of each kind at most `most` rows: tombstones of runs, dead letters whose run cannot be redriven any more
+-- and ids of messages, all older than `older` and than 8 days; marks of blocked hosts; artifacts without pins, after
+-- a day. Also move ids of done messages from the inbox to `message_ids`. Without `older` only the last three are
+-- done. Returns the number of rows.
+-- The oldest rows are found by their keys: a cached plan assumes that any limit reads a tenth of the table.
 create or replace function forget_old(older interval, most int) returns int
 language plpgsql set search_path from current set enable_seqscan = off as $$
 declare
@@ -18,7 +18,7 @@ begin
     select message_key(g.agent, g.sender, g.message_id), g.run_id, this from gone g
     on conflict do nothing;
   get diagnostics taken = row_count;
-  -- Whose marks are a week old has done something else since: see `give_up_blocked`.
+  -- A run with marks older than a week has made progress since: see `give_up_blocked`.
   delete from blockings b where b.run_id = any(array(
     select o.run_id from blockings o where o.at < this - interval '7 days'
       limit most for update skip locked));
@@ -27,11 +27,11 @@ begin
   if older is null then return taken; end if;
   ids := array(select r.run_id from runs r where r.swept and r.ended_at < before
     order by r.ended_at limit most for update skip locked);
-  -- To a plan that is made anew, no id at all implies what any partial index is of.
+  -- When a plan is made for an empty `ids`, the planner takes the condition to imply every partial index.
   if cardinality(ids) > 0 then
     taken := taken + drop_runs(ids);
   end if;
-  -- Letters are numbered in the order of their time.
+  -- Dead letters are numbered in the order of their time.
   delete from dead_letters d where d.id = any(array(
     select l.id from dead_letters l
       where l.id = any(array(select o.id from dead_letters o order by o.id limit most)) and l.at < before
@@ -39,7 +39,8 @@ begin
       order by l.id for update skip locked));
   get diagnostics n = row_count;
   taken := taken + n;
-  -- The id of a run's message stays as long as the run's row: it would begin that run again.
+  -- The id of a run's message is kept as long as the run's row: without it a repeated message would start the run
+  -- again.
   delete from message_ids k where k.key = any(array(
     select l.key from message_ids l
       where l.key = any(array(

@@ -1,4 +1,5 @@
--- Forget what the broker has; a row that was written anew meanwhile has another number, and stays.
+-- Delete outbox messages that the broker has accepted. A row that was written again in the meantime has another
+-- number and stays.
 create or replace function forget_sent(g_sender text[], g_target text[], g_n bigint[]) returns void
 language plpgsql set search_path from current set enable_seqscan = off as $$
 begin

@@ -1,11 +1,12 @@
--- Takes the turns of runs out of all sessions, or out of one, of any agent or of one: who has no runtime names
--- runs as it likes. A cut that stands for one of them goes with them; so does a session that has none left.
+-- Delete the turns of runs from all sessions or from one, of all agents or of one. A caller without a runtime chooses
+-- its run ids itself, so they may also occur at other agents. A cut that covers one of the turns is deleted, too, and
+-- so is a conversation without turns.
 create or replace function forget_turns(p_runs text[], p_session text, p_agent text default null)
 returns void
 language plpgsql set search_path from current set enable_seqscan = off as $$
 declare branches boolean;
 begin
-  -- Only the conversation of a session has the name of its agent's key.
+  -- Only the conversation of a session is named by its agent's key.
   select bool_or(x.session = substr(x.agent, strpos(x.agent, '/') + 1)) into branches from (select distinct k.agent, k.session from unnest(p_runs) r(run)
       cross join lateral (select t.agent, t.session from transcript_turns t
         where t.run_id = r.run and t.run_id <> '' offset 0) k

@@ -1,5 +1,5 @@
--- Queue a run that goes on behind entry p_seq of p_source; once. Nothing is returned for a source that
--- is not there or was swept; last_seq is where the source's log ends.
+-- Queue a new run that continues after entry p_seq of p_source, once. Returns nothing if the source does not exist or
+-- was swept; last_seq is the last entry of the source's log.
 create or replace function fork_run(me text, p_source text, p_seq int, p_new text, p_supervision text,
   p_deadline interval)
 returns table (known boolean, last_seq int, local boolean)
@@ -10,7 +10,7 @@ begin
   select * into source from runs r where r.run_id = p_source;
   if not found then return; end if;
   perform lock_types(array[source.agent]);
-  -- Whoever sweeps locks the row, too: its log is there until this has been written.
+  -- `sweep_these` locks the row, too: the source's log exists until this transaction ends.
   select * into source from runs r where r.run_id = p_source for no key update;
   there := exists (select 1 from runs r where r.run_id = p_new);
   if source.swept and not there then return; end if;

@@ -1,4 +1,4 @@
--- The same as `give_answers`, for one answer: hosts of the release before call it.
+-- `give_answers` for one answer: called by hosts of the previous release.
 create or replace function give_answer(me text, p_run text, p_key text, p_status text, p_result text,
   p_error text, p_by text, p_last int)
 returns table (agent text, fresh boolean, same boolean)

@@ -1,5 +1,6 @@
--- Keep what ends waits of runs; a person's decision, and the answer to a graph's wait, only while the run waits for it.
--- Of several for one wait the first one counts. No row: there is no such run. `same`: this very answer is there.
+-- Write answers that end waits of runs. A person's decision, or an answer to a graph's wait, is written only while
+-- the run waits for it. Of several answers for one wait the first one is kept. A run that does not exist gets no row.
+-- `same`: exactly this answer is stored.
 create or replace function give_answers(me text, g_run text[], g_key text[], g_status text[], g_result text[],
   g_error text[], g_by text[], g_last int[])
 returns table (i int, agent text, fresh boolean, same boolean)

@@ -1,4 +1,4 @@
--- What these runs took of their trees' accounts, for they have ended.
+-- Subtract these ended runs from the open runs in their trees' budgets.
 create or replace function give_places_back(p_ended text[]) returns void
 language plpgsql set search_path from current as $$
 declare back text[]; given int[];

@@ -1,5 +1,5 @@
--- Give a shard up because code of this run blocks its host; in one commit with a mark of that. False:
--- the shard is another host's. Whose marks are a week old has done something else since.
+-- Release a shard because code of this run blocks its host, and record a mark of it in the same transaction. Returns
+-- false if another host owns the shard. Marks older than a week are deleted: the run has made progress since.
 create or replace function give_up_blocked(me text, p_shard text, p_epoch bigint, p_run text, p_place text)
 returns boolean language plpgsql set search_path from current as $$
 begin

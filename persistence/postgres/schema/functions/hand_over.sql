@@ -1,7 +1,7 @@
--- Mail that the broker does not take becomes rows of inboxes as if the owners of its receivers had read it: by
--- the rules of `ingest_mail`, behind their fences. They are told, the sender's own host too. Returned rows: what
--- has to wait, and is in the outbox still. No owner can write the same rows meanwhile, in another order of locks.
--- Before there was a stream all of it waits.
+-- Write outbox messages that the broker does not accept directly to inboxes, as if the receivers' owners had read
+-- them: by the rules of `ingest_mail`, under their fences. The owners are notified, including the sender's own host.
+-- Returns the messages that have to wait and are still in the outbox. The shards are locked against their owners,
+-- which could otherwise write the same rows in another lock order. Before the first stream exists all messages wait.
 create or replace function hand_over(h_sender text[], h_target text[], h_n bigint[]) returns table (n bigint)
 language plpgsql set search_path from current set enable_bitmapscan = off set enable_seqscan = off
   set enable_hashjoin = off set enable_mergejoin = off as $$

@@ -1,7 +1,7 @@
--- Stay alive and say what this host owns, with what the host says of itself; one row with nulls when it owns
--- nothing. `surplus` n: n of the shards of this type that have one are to be given back, because they are
--- above the share (those taken late stay for five minutes), or not served here but elsewhere. Of a host that
--- cannot serve everything that others can is surplus, and what nobody serves, too.
+-- Extend this host's lease and return the shards that it owns; one row with nulls if it owns none. Also stores what
+-- the host reports of itself. `surplus` n: n of the returned shards of this type should be released, because they are
+-- above the share (shards that were claimed late stay for five minutes), or not served here but by another host. For
+-- a host that cannot serve, all shards that others can serve are surplus, and so are shards that no host serves.
 create or replace function heartbeat(me text, lease interval, p_clock_ahead_s double precision default null,
   p_unable text default null)
 returns table (shard text, epoch bigint, now timestamptz, surplus int)

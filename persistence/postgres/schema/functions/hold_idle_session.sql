@@ -1,5 +1,5 @@
--- Hold a session, and its conversation, so that no commit and no submit changes it meanwhile. Returns how it went: ok,
--- unknown, deleting, or active, with the number of its open runs.
+-- Lock a session and its conversation, so that no commit and no submit changes them in the meantime. Returns the
+-- outcome: ok, unknown, deleting, or active with the number of its open runs.
 create or replace function hold_idle_session(p_agent text, p_hash bigint, p_session text)
 returns table (outcome text, runs int) language plpgsql set search_path from current set enable_seqscan = off as $$
 declare s sessions;

@@ -1,4 +1,5 @@
--- Lock the rows of sessions until the transaction ends, and make those that are not there, unseen until they have a fact.
+-- Lock the rows of sessions until the transaction ends, and create missing ones. A session is invisible until it has
+-- a fact.
 create or replace function hold_sessions(p_agents text[]) returns void
 language plpgsql set search_path from current as $$
 begin

@@ -1,9 +1,9 @@
--- Batches of mail, at most one of a shard, no message twice. Returned rows: refused batches (lease,
--- stale), messages that were not known (arrived), runs with a new signal (signalled), shards that have
--- followers of a new post, as agent, with their owner as sender (posted). An id that was moved to
--- `message_ids` is known. `c_behind` is the cursor that a batch begins behind: where the row's is lower what
--- lies between was forgotten, and has to be read again first.
--- Without bitmap scans the oldest rows of a pair are read in order, not all of them and then sorted.
+-- Write batches of messages, at most one batch per shard, no message twice. Returned rows: refused batches (lease,
+-- stale), new messages (arrived), runs with a new signal (signalled), and shards with followers of a new post, as
+-- agent, with their owner as sender (posted). An id that was moved to `message_ids` is known. `c_behind` is the
+-- cursor after which a batch starts: if the stored cursor is lower, the database lost commits, and the messages
+-- between have to be read again first.
+-- Bitmap scans are off, so that the oldest rows of a pair are read in order, and not all of them and then sorted.
 create or replace function ingest_mail(me text,
   c_shard text[], c_owner text[], c_fence bigint[], c_epoch bigint[], c_sequence bigint[],
   c_at timestamptz[],
@@ -40,7 +40,7 @@ begin
       from unnest(bad) b(i);
   end if;
 
-  -- 2. in whose turn: what has an outbox row waits until nothing older of its pair is left out
+  -- 2. order: a message with an outbox row waits until no older one of its (sender, target) is missing
   if cardinality(m_batch) > 0 then
     with w as materialized (
       select m.ord, m.batch, m.sender, m.agent, o.n, o.tid,

@@ -1,5 +1,5 @@
--- Whether something that a suspended run waits for is there already. Without a search path of its own
--- it is inlined where it is called (35 µs a call otherwise).
+-- True if an event that a suspended run waits for has already arrived. The function has no search path of its own, so
+-- it is inlined in its callers (35 µs per call otherwise).
 create or replace function is_woken(r_run text, r_agent text, r_wake json) returns boolean
   language sql stable as $$
   select exists (select 1 from signals s where s.run_id = r_run and not s.consumed

@@ -1,4 +1,4 @@
--- One more lease for a host. Returns its end.
+-- Extend a host's lease. Returns its new end.
 create or replace function keep_alive(me text, lease interval) returns timestamptz
 language sql set search_path from current as $$
   insert into hosts (incarnation, expires_at) values (me, present() + lease)

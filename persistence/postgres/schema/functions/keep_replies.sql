@@ -1,4 +1,4 @@
--- Replies of runs to those who asked their agents. Returns who has one now.
+-- Write replies of runs to the runs that asked their agents. Returns the runs that have an answer now.
 create or replace function keep_replies(p_talk json, t_run text[], p_bad int[])
 returns table (t int, waiter text) language plpgsql set search_path from current as $$
 #variable_conflict use_column

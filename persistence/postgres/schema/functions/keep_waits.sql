@@ -1,7 +1,7 @@
--- Write what has changed in these turns' waits, for a run may have thousands: what is new or another (waits), and
--- what is gone. Who does not know what was there gives all (waiting): then what is not among them goes.
--- A run waited for from now on that has ended answers at once, also again when its answer was taken: a second
--- join of it is no mistake. Returns who has an answer now.
+-- Write the changes of these commits' waits, since a run may have thousands: new or changed ones (waits) and ended
+-- ones (gone). A host that does not know the stored waits sends all of them (waiting); waits that are not among them
+-- are deleted. A new wait for a run that has already ended is answered at once, also if its answer was taken before:
+-- a second join of a run is valid. Returns the runs that have an answer now.
 create or replace function keep_waits(p_talk json, t_run text[], p_bad int[])
 returns table (t int, waiter text) language plpgsql set search_path from current as $$
 #variable_conflict use_column

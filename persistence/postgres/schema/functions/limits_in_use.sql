@@ -1,4 +1,4 @@
--- All limits, with what living hosts have and want of them.
+-- Return all limits, with the slots that live hosts hold and want.
 create or replace function limits_in_use()
 returns table (scope text, max_concurrent int, rate_per_s double precision, burst int, weight int,
   held int, wanting int, hosts int)

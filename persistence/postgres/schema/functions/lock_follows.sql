@@ -1,4 +1,4 @@
--- See baseline/topics.sql: alone to change follows, shared to write posts.
+-- See baseline/topics.sql: exclusive to change follows, shared to write posts.
 create or replace function lock_follows(alone boolean) returns void language plpgsql set search_path from current
 as $$
 begin

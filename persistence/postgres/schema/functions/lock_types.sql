@@ -1,4 +1,4 @@
--- Held by whoever inserts rows of these agents, so that a type is not declared in between.
+-- Shared lock of transactions that insert rows of these agents, so that a type is not declared in the meantime.
 create or replace function lock_types(agents text[]) returns void language plpgsql set search_path from current
 as $$
 begin

@@ -1,6 +1,6 @@
--- Return which life of the server this is. The first who meets another one has all numbers leap: it may
--- be behind the one before, and hosts remember what that one gave out. Every connection that writes
--- begins with this. By the owner of the tables: who only uses them may not set sequences.
+-- Return the start time of this database incarnation. The first connection to a new incarnation moves all sequences
+-- forward: the database may have lost its last commits, and hosts still use the numbers of those. Each connection
+-- that writes calls this first. It runs as the owner of the tables, since other users may not set sequences.
 create or replace function meet_server() returns timestamptz
 language plpgsql security definer set search_path from current as $$
 <<here>>

@@ -1,5 +1,5 @@
--- The stream's record, with the furthest cursor of its epoch. Another name than the present one begins
--- another epoch: cursors are of one stream at a time. `p_first` is the first message that the stream has.
+-- Return the stream's record, with the furthest cursor of its epoch. A name other than the present one starts a new
+-- epoch: cursors belong to one stream at a time. `p_first` is the first message that the stream has.
 create or replace function meet_stream(p_name text, p_created timestamptz, p_first bigint default null)
 returns table (epoch bigint, created timestamptz, sequence bigint, at timestamptz, purged bigint)
 language plpgsql set search_path from current as $$

@@ -1,5 +1,5 @@
--- Bring follows and fanouts of these types to the shards that their agents have now; `moving` are those
--- that had other shards before (and no fanout), the others had none.
+-- Move follows and fan-outs of these types to the present shards of their agents. `moving` are types that had other
+-- shards before (and no fan-out); the other types were undeclared.
 create or replace function move_follows(p_types text[], moving text[]) returns void
 language plpgsql set search_path from current as $$
 begin

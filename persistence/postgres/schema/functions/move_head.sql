@@ -1,5 +1,5 @@
--- Make a turn of a conversation the active one, and the last cut on its path the one that counts; with -1 what comes next
--- begins anew. The conversation's row is held from now on.
+-- Make a turn of a conversation the active one, and the last cut on its path the valid one; with -1 the next turn
+-- starts a new path. Locks the conversation's row.
 create or replace function move_head(p_agent text, p_session text, p_ordinal int) returns void
 language plpgsql set search_path from current set enable_seqscan = off
 set enable_sort = off as $$
@@ -9,9 +9,9 @@ begin
   last := (select n.ordinal from transcript_turns n where n.agent = p_agent and n.session = p_session
     order by n.ordinal desc limit 1);
   if t.agent is null or coalesce(t.path @> p_ordinal, true) and last = p_ordinal then
-    return;  -- what comes next follows it
+    return;  -- the next turn follows it anyway
   end if;
-  if t.cut_upto >= 0 then  -- one of before sessions is kept nowhere else
+  if t.cut_upto >= 0 then  -- a cut made before sessions existed has no other copy
     insert into transcript_cuts (agent, session, upto, strategy, run_id, summary, at)
       values (p_agent, p_session, t.cut_upto, t.cut_strategy, t.cut_run, t.cut_summary, t.cut_at)
       on conflict do nothing;

@@ -1,11 +1,12 @@
--- Ids of the rows of a scope that are nearest to a query, in about their order, by its indexes: at least `most`, or all
--- that match. Null, if the scope has no index that is ready, or the indexes are no help: then who asks reads the scope.
--- Rows that match a filter are all compared, found by the index of filters, if they are at most a twentieth of the
--- scope. If they are more, or there is no such index, the HNSW index is searched until twice as many as are asked for
--- match, since their order is not exact, or a twentieth of the scope was looked at: what is left then is found sooner
--- without it. The fewer rows match, the further away they are, and the more candidates a search has to keep
--- (`hnsw.ef_search`) to meet them. Other ways are off, so that the planner takes the index, however few rows there are.
--- It is stable, so that it sees what its caller sees.
+-- Return ids of the rows of a scope that are nearest to a query, approximately in order of distance, found by the
+-- scope's indexes: at least `most`, or all that match. Null if the scope has no index that is ready, or if the
+-- indexes do not help: the caller then reads the scope.
+-- If at most a twentieth of the scope matches the filter, all matching rows are found by the GIN index and compared.
+-- If more match, or there is no such index, the HNSW index is searched until twice as many rows as requested match,
+-- since its order is not exact, or until a twentieth of the scope was read: beyond that a read of the scope is
+-- faster. The fewer rows match, the further away they are, and the more candidates a search has to keep
+-- (`hnsw.ef_search`) to reach them. Other plans are switched off, so that the planner takes the index even if there
+-- are few rows. The function is stable, so it has its caller's snapshot.
 create or replace function nearest_indexed(
   p_table text, p_tenant text, p_scope text, p_query real[], p_filter jsonb, p_sources text[], most int)
 returns text[]

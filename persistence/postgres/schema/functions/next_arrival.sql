@@ -1,4 +1,4 @@
--- A place in the queue for a run that has no message.
+-- Draw an arrival number for a run without a message.
 create or replace function next_arrival() returns bigint language plpgsql volatile set search_path from current
 as $$
 begin

@@ -1,4 +1,4 @@
--- Begin another life of the mail stream that has this name, once.
+-- Start a new epoch of the mail stream of this name, once.
 create or replace function next_stream_epoch(p_name text, p_known bigint, p_created timestamptz)
 returns void language plpgsql set search_path from current as $$
 begin

@@ -1,4 +1,5 @@
--- Tell the owners (other than `me`) about keys. A payload holds up to 8000 bytes.
+-- Notify the owners (other than `me`) about keys, in as many notifications as needed: a payload holds up to 8000
+-- bytes.
 create or replace function nudge_owners(me text, owners text[], kinds text[], agents text[], run_ids text[])
 returns void language sql set search_path from current as $$
   select pg_notify(nudge_channel(c.owner), '[' || string_agg(c.item, ',') || ']') from (

@@ -1,5 +1,5 @@
--- The next rows of these shards' outboxes, oldest first, and how far their targets' shards have read the broker.
--- Of each shard no more than a page is looked at. What a topic's shard has is for no agent's inbox.
+-- Return the next rows of these shards' outboxes, oldest first, and how far their targets' shards have read the
+-- broker. Reads at most one page per shard. Rows in the shard of a topic are for observers and not for an inbox.
 create or replace function outbox_page(p_shard text[], p_after bigint, p_limit int)
 returns table (n bigint, body json, dead text, target_read bigint)
 language plpgsql stable set search_path from current set enable_seqscan = off set enable_hashjoin = off

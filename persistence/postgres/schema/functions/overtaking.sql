@@ -1,5 +1,5 @@
--- The messages of a queued run before which something older of their senders waits. A run that was asked to
--- stop ends at any time.
+-- Return the messages of a queued run that have an older waiting message or run of the same sender. None if the run
+-- was asked to stop: it may end at any time.
 create or replace function overtaking(p_run text)
 returns table (message_id text, sender text) language plpgsql stable set search_path from current as $$
 #variable_conflict use_column

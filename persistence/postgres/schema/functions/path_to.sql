@@ -1,4 +1,5 @@
--- The path from the first turn of a conversation to the one with this ordinal; of -1, the place before all turns, nothing.
+-- Return the path from the first turn of a conversation to the turn with this ordinal; empty for -1, the position
+-- before all turns.
 create or replace function path_to(p_agent text, p_session text, p_ordinal int) returns int4multirange
 language plpgsql stable set search_path from current set enable_seqscan = off as $$
 declare found_path int4multirange := '{}'; upto int := p_ordinal; first int; before int;

@@ -1,5 +1,5 @@
--- Keeps an artifact for an owner, from now on if it does so already. Returns whether it is there. Pins are counted
--- under the lock of its row.
+-- Pin an artifact for an owner; renews the time of an existing pin. Returns false if the artifact does not exist.
+-- Pins are counted under the lock of the artifact's row.
 create or replace function pin_artifact(p_tenant text, p_scope text, p_id text, p_owner text) returns boolean
 language plpgsql set search_path from current set enable_seqscan = off as $$
 begin

@@ -1,4 +1,4 @@
--- What every follower of a post gets, up to its target. Values keep the text they have.
+-- The start of the JSON message that each follower of a post gets, up to its target. Values keep their text.
 create or replace function post_template(topic text, sender text, id text, body json) returns text
 language sql immutable parallel safe set search_path from current as $$
   select '{' || string_agg(to_json(k.key)::text || ':' || k.value::text, ',')

@@ -1,4 +1,4 @@
--- The posts of anybody, who are told with the same commit.
+-- Write posts of any sender, outside of commits, and notify the owners in the same transaction.
 create or replace function post_to_topics(me text, p_topic text[], p_hash bigint[], p_sender text[], p_id text[],
   p_body text[], p_brokered boolean)
 returns table (i int, shard text, owner text)

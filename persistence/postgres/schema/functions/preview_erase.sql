@@ -1,7 +1,7 @@
--- Counts of what an erase would take away of one store, by kind; of all stores, if none is named. Reads all that it counts,
--- and locks nothing. Rows of agents are found by a range of ids: one agent's, or a tenant's, which begin with its name and
--- a colon; those of the default tenant lie between the others'. Orders name the index that is meant, as no sort may make
--- them.
+-- Return counts of what an erase would delete from one store, by kind; from all stores if none is named. Reads all
+-- rows that it counts and locks nothing. Rows of agents are found by a range of ids: one agent's id, or a tenant's
+-- ids, which begin with its name and a colon. Ids of the default tenant lie between those of other tenants. `order
+-- by` names the intended index, since sorts are off.
 create or replace function preview_erase(
   p_tenant text, p_agent text, p_hash bigint, p_session text, p_about text, p_store text default null)
 returns table (store text, kind text, n bigint)

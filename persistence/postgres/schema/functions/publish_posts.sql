@@ -1,4 +1,4 @@
--- Write posts; return the shards that have followers of them, with their owners.
+-- Write posts; returns the shards that have followers of them, with their owners.
 create or replace function publish_posts(p_topic text[], p_hash bigint[], p_sender text[], p_id text[],
   p_body text[], p_brokered boolean)
 returns table (shard text, owner text) language sql set search_path from current as $$

@@ -1,5 +1,5 @@
--- Write one schedule in place of the revision that the caller read, or of nothing; returns the new
--- revision, or null when something else is there.
+-- Write one schedule over the revision that the caller read, or create it; returns the new revision, or null if
+-- another revision is stored.
 create or replace function put_schedule(me text, p_expected bigint, p_tenant text, p_name text, p_agent text,
   p_hash bigint, p_payload text, p_cron text, p_timezone text, p_at timestamptz, p_catch_up text,
   p_paused boolean, p_base timestamptz, p_next timestamptz, p_last timestamptz)

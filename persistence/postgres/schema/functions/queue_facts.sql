@@ -1,4 +1,5 @@
--- Write that runs were submitted: those whose messages came with these arrivals, of sessions that are held.
+-- Write the fact 'queued' for submitted runs: those whose messages have these arrival numbers, in sessions that are
+-- locked.
 create or replace function queue_facts(r_run text[], r_agent text[], r_project text[], made bigint[])
 returns void language plpgsql set search_path from current set enable_seqscan = off as $$
 declare agents text[]; runs text[]; aheads int[]; projects text[];

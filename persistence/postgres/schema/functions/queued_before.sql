@@ -1,4 +1,4 @@
--- Of an agent's runs that wait to begin before a place in its queue: the first of each sender.
+-- Return the senders of an agent's queued runs before an arrival number, each with its first run's number.
 create or replace function queued_before(p_agent text, p_upto bigint)
 returns table (sender text, first bigint) language plpgsql stable set search_path from current as $$
 #variable_conflict use_column

@@ -1,5 +1,5 @@
--- Returns the chunk of an artifact in which the byte at `p_at` is, and how large its chunks are. No row: there is no
--- artifact; a null: none of its bytes is there.
+-- Return the chunk of an artifact that holds the byte at `p_at`, and the chunk size. No row if there is no artifact;
+-- null data if it has no chunk with that byte.
 create or replace function read_artifact(p_tenant text, p_scope text, p_id text, p_at bigint)
 returns table (chunk_bytes int, n int, data bytea)
 language plpgsql set search_path from current set enable_seqscan = off as $$

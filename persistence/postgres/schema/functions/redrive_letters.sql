@@ -1,5 +1,5 @@
--- Give dead letters back as new messages; each of them once. Types are locked before letters, as where a run
--- is redriven.
+-- Deliver dead letters again as new messages, each of them once. Types are locked before dead letters, as in
+-- `redrive_run`.
 create or replace function redrive_letters(me text, d_id bigint[], m_agent text[], m_hash bigint[],
   m_sender text[], m_id text[], m_body text[])
 returns table (i int, arrival bigint) language plpgsql set search_path from current as $$

@@ -1,6 +1,7 @@
--- A new run with the messages of a dead one; once, and not while letters of it were given back by themselves.
--- `status` is the dead one's when nothing was done; where letters were given back it is GIVEN BACK, `given` are
--- those letters, `rest` the others. Letters are locked, so that of a letter and its run at once one is first.
+-- Queue a new run with the messages of a dead run; once, and not if some of its dead letters were redriven
+-- individually. `status` is the dead run's status if nothing was done; it is GIVEN BACK if dead letters were
+-- redriven: `given` are those, `rest` the others. Dead letters are locked, so redriving a dead letter and its run at
+-- the same time happens in one order.
 create or replace function redrive_run(me text, p_dead text, p_new text, p_supervision text,
   p_deadline interval, m_sender text[], m_id text[], m_body text[])
 returns table (status text, fresh boolean, arrival bigint, local boolean, given bigint[], rest bigint[])
@@ -41,8 +42,8 @@ begin
       deadline_at, version, trace, supervision, arrival)
     values (p_new, dead.agent, dead.tenant, home, dead.hash, dead.priority, dead.retry_policy, p_new,
       0, clock_timestamp() + p_deadline, dead.version, dead.trace, p_supervision::json, drawn);
-  -- The letters of what it began with went with it: nobody gives them back a second time. What it received
-  -- on its way the new run does not get; that stays a letter.
+  -- Mark the dead letters of the run's first messages as redriven, so that they are not redriven a second time. The
+  -- new run does not get messages that the dead run received later; their dead letters stay.
   update dead_letters d set redriven_at = clock_timestamp() where d.id = any(rest);
   perform nudge_owners(me, array[s.owner], array['run'], array[dead.agent], array[p_new])
     from shards s where s.shard = home;

@@ -1,5 +1,6 @@
--- The numbers of those submits whose sessions are being deleted. With `p_hold` the sessions are held from now on. Of
--- one that was submitted before nothing is asked: its answer is what it was. `r_project`: null of one without a session.
+-- Return the numbers of submits whose sessions are being deleted. With `p_hold` the sessions stay locked. A submit
+-- that was accepted before is not checked: its answer does not change. `r_project` is null for a submit without a
+-- session.
 create or replace function refused_submits(p_hold boolean, r_agent text[], r_project text[], m_sender text[], m_id text[])
 returns bigint[] language plpgsql set search_path from current set enable_seqscan = off as $$
 declare fresh bigint[];

@@ -1,4 +1,4 @@
--- Give shards up, as far as they are still held as is said. Returns how many.
+-- Release shards that still have this owner and epoch. Returns their number.
 create or replace function release_shards(me text, r_shard text[], r_owner text[], r_epoch bigint[])
 returns int language plpgsql set search_path from current as $$
 declare given int;
@@ -9,8 +9,8 @@ begin
     where s.shard = r.shard and s.owner is not distinct from r.owner and s.epoch = r.epoch;
   get diagnostics given = row_count;
   if given > 0 then
-    -- Who gave up all it had is leaving: its share goes to the others, until it claims again. One that
-    -- claims right now is not; waiting for its lock could be a deadlock.
+    -- A host that released all its shards is shutting down: its share goes to the others until it claims again. A
+    -- host that is claiming now has its row locked and is skipped; waiting for that lock could deadlock.
     update hosts h set types = '{}', shards = '{}' where h.incarnation in (
       select l.incarnation from hosts l where l.incarnation = any(r_owner)
         and not exists (select 1 from shards s where s.owner = l.incarnation)

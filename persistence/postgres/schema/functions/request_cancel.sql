@@ -1,4 +1,4 @@
--- Flag a run and its subtree, and tell the owners. Returns the runs that are open.
+-- Ask a run and its subtree to stop, and notify the owners. Returns the runs that are open.
 create or replace function request_cancel(me text, p_run text, p_reason text)
 returns table (run_id text, agent text) language plpgsql set search_path from current as $$
 #variable_conflict use_column

@@ -1,4 +1,5 @@
--- What becomes of the open children of runs that have ended. Returns who is asked to stop, from whom.
+-- Apply the orphan policy to the open children of ended runs. Returns the runs that are asked to stop, each with the
+-- ended run.
 create or replace function resolve_orphans(p_ended text[], t_run text[], t_orphans text[])
 returns table (by text, orphan text) language plpgsql set search_path from current as $$
 #variable_conflict use_column
@@ -15,7 +16,7 @@ begin
         cross join lateral (select r.run_id, r.ctid as place, r.ended_at, r.cancel_requested from runs r
           where r.parent = b.run_id offset 0) c
     ), flagged as (
-      -- These rows are locked: they are where they were read.
+      -- These rows are locked, so their ctids are valid.
       update runs r set cancel_requested = 'parent run ' || b.by || ' has ended'
         from below b where r.ctid = b.place and b.ended_at is null and b.cancel_requested is null
     ), adopted as (

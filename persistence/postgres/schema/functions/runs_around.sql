@@ -1,8 +1,8 @@
--- Runs among which all are that stand in a circle with this one; none when it stands in none. Whether each of
--- their waits keeps its run from going on is not asked here: `cycles_of` does.
--- A parent may wait for thousands of children, and thousands may wait for an agent that serves them. So the ways
--- are followed from both ends, a part at a time: when all of one end is known, and the run is not among it, there
--- is no circle. Who begins to wait is looked for no further than up its own tree, as a rule.
+-- Return runs that include all runs in a wait cycle with this one; null if there is no cycle. Whether a wait prevents
+-- its run from continuing is checked by `cycles_of`, not here.
+-- A parent may wait for thousands of children, and thousands of runs may wait for one agent. So waits are followed in
+-- both directions with growing limits: once one direction is completely known and does not contain the run, there is
+-- no cycle. For a new wait the search usually reads only the run's own ancestors.
 create or replace function runs_around(p_run text) returns text[]
 language plpgsql stable set search_path from current as $$
 declare
@@ -13,7 +13,7 @@ begin
       with recursive behind as (
         select p_run collate "C" as run_id, true as is_first
         union
-        -- Who waits for it, or for its agent; and what is queued behind it, for which somebody may wait.
+        -- Runs that wait for it or for its agent, and runs queued behind it, since other runs may wait for those.
         select n.run_id, false from behind b
           cross join lateral (select x.run_id, x.agent,
               x.attempt > 0 or x.status <> 'PENDING' as is_started from runs x

@@ -1,5 +1,5 @@
--- Hosts with and without a broker do not read each other's mail: refuse who is of the other kind. The
--- first host with one makes the database brokered, when nobody serves without one any more.
+-- Hosts with and without a broker do not read each other's messages: refuse a host of the other kind. The first host
+-- with a broker makes the database brokered, once no host without one serves any more.
 create or replace function same_kind_of_mail(me text, p_brokered boolean, at timestamptz) returns void
 language plpgsql set search_path from current as $$
 declare is_brokered boolean;

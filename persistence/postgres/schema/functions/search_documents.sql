@@ -1,6 +1,6 @@
--- The documents of a collection that are nearest to a query, best first, each with the collection's dimensions; one row
--- without a document where there is none, and none where there is no collection. By the collection's indexes if it has
--- some that are ready; by all of its documents if not, or if they do not find enough that match.
+-- Return the documents of a collection that are nearest to a query, best first, each with the collection's
+-- dimensions; one row without a document if none matches, and no row if there is no collection. Uses the collection's
+-- indexes if they are ready; otherwise, or if they do not find enough matches, compares all of its documents.
 create or replace function search_documents(p_tenant text, p_collection text, p_query real[], p_filter jsonb, most int)
 returns table (dimensions int, id text, content text, metadata json, score float8)
 language plpgsql stable set search_path from current set enable_seqscan = off as $$
@@ -27,7 +27,8 @@ begin
       order by d.score desc, d.id limit most;
     return;
   end if;
-  -- Containment is cheap and leaves few; it lets values pass that have more than was asked for.
+  -- Containment is cheap and leaves few rows, but accepts values that contain more than the filter: these are
+  -- compared.
   return query select of_collection, d.id, d.content, d.metadata, d.score
     from (values (1)) one left join (
       select v.id, v.content, v.metadata, cosine_of(v.embedding, (select embedding_of(p_query))) as score

@@ -1,8 +1,8 @@
--- The HNSW index of one scope, a collection of `vector_documents` or what `memories` are about; and `filters`, the GIN
--- index of its metadata. No row, if embeddings are arrays or too long for an index. What builds them and what searches by
--- them have these parts from here, so that the planner finds them: their predicate is a part of the search. `is_ready`,
--- and `can_filter` of the second one, is null where there is no index, and false while one is built, or if a crash left
--- it half built.
+-- Return the HNSW index of one scope (a collection of `vector_documents` or a subject of `memories`) and `filters`,
+-- the GIN index of its metadata. No row if embeddings are arrays or too long for an index. The functions that build
+-- the indexes and those that search both take the parts from here: the planner uses an index only if its predicate is
+-- part of the search. `is_ready`, and `can_filter` for the second index, are null if there is no index, and false
+-- while it is built or if a crash left it half built.
 create or replace function search_index(p_table text, p_tenant text, p_scope text, p_dimensions int)
 returns table (name text, filters text, scope text, type text, class text, distance text, is_ready boolean,
   can_filter boolean)

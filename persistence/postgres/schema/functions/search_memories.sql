@@ -1,8 +1,8 @@
--- The memories of a scope that answer a query best by meaning, and those that do by words: `most` of each, with their
--- scores. Only versions that were present at `p_as_of`; null: the present ones. Meaning goes by the scope's index if it
--- has one that is ready; by all memories of the scope if not, or if the index does not find enough that match.
--- Statements that read a whole scope may do it in parallel, so no function that cannot is called in them. Hits are
--- found by their ids, one by one, whatever was counted.
+-- Return the memories of a scope that match a query best by meaning and those that match best by words: `most` of
+-- each, with their scores. Only versions that were valid at `p_as_of`; null: the present ones. Meaning uses the
+-- scope's index if it is ready; otherwise, or if the index does not find enough matches, all memories of the scope
+-- are compared. Statements that read a whole scope may run in parallel, so they call only parallel-safe functions.
+-- Hits are read by id, one by one, whatever the table's statistics say.
 create or replace function search_memories(
   p_tenant text, p_about text, p_query real[], p_words text[], p_letters int, p_as_of timestamptz, p_sources text[],
   p_filter jsonb, most int, p_closeness float8)
@@ -15,7 +15,8 @@ begin
   if p_as_of is null and cardinality(p_query) > 0 then
     nearest := nearest_indexed('memories', p_tenant, p_about, p_query, p_filter, p_sources, most);
   end if;
-  -- Containment is cheap and leaves few; it lets values pass that have more than was asked for.
+  -- Containment is cheap and leaves few rows, but accepts values that contain more than the filter: these are
+  -- compared.
   return query with
     asked as materialized (
       select memory_meaning(nullif(p_query, '{}')) as meaning,

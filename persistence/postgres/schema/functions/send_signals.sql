@@ -1,8 +1,8 @@
--- Buffer signals. The share lock on the run comes first: either a suspending turn sees the signal, or
--- the signal sees the run suspended (and its owner is told).
--- A decision (its name begins with ~) is kept with '~' as its sender and NAME@SEQ as its id, while its run is at
--- the entry SEQ. The key makes it the only one. Who gives it another id decides what the run is at now. `same`:
--- this very decision is there.
+-- Write signals. The run is share-locked first: either a suspending commit sees the signal, or the signal sees the
+-- suspended run and its owner is notified.
+-- A decision (a signal whose name begins with ~) is stored with '~' as its sender and NAME@SEQ as its id, while its
+-- run is at the entry SEQ. The key makes it unique. A caller that gives it another id decides about the run's present
+-- entry. `same`: exactly this decision is stored.
 create or replace function send_signals(me text, g_run text[], g_name text[], g_payload text[], g_sender text[],
   g_id text[])
 returns table (i int, agent text, ended boolean, fresh boolean, same boolean)

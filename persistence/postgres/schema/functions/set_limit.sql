@@ -1,4 +1,4 @@
--- Make or change a limit, and tell all hosts.
+-- Create or change a limit, and notify all hosts.
 create or replace function set_limit(p_scope text, p_max int, p_rate double precision, p_burst int, p_weight int)
 returns void language plpgsql set search_path from current as $$
 begin
@@ -8,7 +8,7 @@ begin
       weight = p_weight, filled_at = present(),
       tokens = case when l.rate_per_s is null then p_burst else least(p_burst,
         l.tokens + l.rate_per_s * extract(epoch from greatest(present() - l.filled_at, '0 s'))) end;
-  -- Hosts do not say how many execute where there is no such limit.
+  -- Hosts do not report executing runs to a limit without `max_concurrent`.
   delete from limit_places p where p.scope = p_scope and p_max is null;
   perform pg_notify(current_schema() || ':all', '[["limits",null,null]]');
 end $$;

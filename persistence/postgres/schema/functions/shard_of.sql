@@ -1,4 +1,4 @@
--- The shard of an agent whose type is declared as `mode`; of one nobody declared: u:<type>.
+-- The shard of an agent whose type is declared as `mode`; u:<type> if the type is not declared.
 create or replace function shard_of(agent text, hash bigint, mode text, partitions int) returns text
   language sql immutable parallel safe
   return case mode

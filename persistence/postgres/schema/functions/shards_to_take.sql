@@ -1,6 +1,6 @@
--- What a host should take now. `rank`: 0 falls to it, 1 is served by nobody, 2 is late: above its
--- share, because those it falls to did not come. Who cannot serve takes nothing that others can, and no mail of
--- agents that nobody serves.
+-- Return the shards that a host should claim now. `rank`: 0, in its share; 1, served by no host; 2, late: above its
+-- share, because the hosts that should own it did not claim it. A host that cannot serve claims no shard that others
+-- can serve, and no shard of agents that no host serves.
 create or replace function shards_to_take(me text, at timestamptz, p_types text[], p_shards text[],
   p_known text[])
 returns table (shard text, owner text, epoch bigint, rank int) language sql stable as $$
@@ -16,7 +16,7 @@ returns table (shard text, owner text, epoch bigint, rank int) language sql stab
       from shards s left join hosts h on h.incarnation = s.owner
       where s.owner is null or h.incarnation is null or h.expires_at < at
   ), stretches as (
-    -- Each host has its own stretch of what is free: those who come at once do not meet.
+    -- Each host has its own range of the free shards, so that hosts that claim at the same time do not conflict.
     select m.*, sum(m.missing) over (partition by m.type order by m.host) - m.missing as skip
       from (select x.type, h.incarnation as host, x.since, greatest(x.share - count(s.shard), 0) as missing
           from hosts h cross join lateral fair_share(h.incarnation, at) x
@@ -46,8 +46,8 @@ returns table (shard text, owner text, epoch bigint, rank int) language sql stab
     where f.kind = 'i' and f.shard in (select unnest(p_shards))
       and f.shard not in (select o.shard from others o where o.shard is not null)
   union all
-  -- Mail is read for those whom nobody serves too. What was given up waits a moment for a host that
-  -- is just starting; whose type is not declared has none to wait for.
+  -- Shards of agents that no host serves are read, too. A released shard is left for 2 s to a host that is just
+  -- starting; a shard of an undeclared type has no such host.
   select f.shard, f.owner, f.epoch, 1 from free f
     where (f.owner is not null or f.kind = 'u' or f.since < at - interval '2 s')
       and not exists (select 1 from others)

@@ -1,5 +1,5 @@
--- Count what turns spawn and spend, in their order. Returns what there is no place for; such a turn
--- counts nothing. Of several spawns the first ones that fit are not named.
+-- Count spawns and usage of commits against their trees' budgets, in the order of the commits. Returns what exceeds a
+-- budget; such a commit counts nothing. Spawns of it that would fit are not returned.
 create or replace function spend_budgets(p_talk json, t_run text[], p_bad int[], p_ended text[])
 returns table (t int, place text, reason text) language plpgsql set search_path from current as $$
 #variable_conflict use_column
@@ -9,7 +9,7 @@ declare
   s_turn int[]; s_run text[]; s_place text[];
 begin
   if spawns is null and spends is null then return; end if;
-  -- Read once: it holds the first messages of all children, too.
+  -- Parsed once, since it contains the first messages of all children.
   select array_agg(s.t order by s.ord), array_agg(s.run order by s.ord), array_agg(s.place order by s.ord)
     into s_turn, s_run, s_place
     from rows from (json_to_recordset(spawns) as (t int, run text, place text))

@@ -1,5 +1,6 @@
--- The one sender of all messages that the run's tree began with, whether it has started or not. Null: there were
--- several, or none, or nothing is known any more. Of what a run begins with the log's first entries tell.
+-- The single sender of the messages that the run's tree started with, whether the root has started or not. Null if
+-- there were several senders or none, or if the rows were deleted. The first messages of a started run are read from
+-- its log's first entries.
 create or replace function started_by(p_run text) returns text language sql stable set search_path from current
 as $$
   select min(s.sender)

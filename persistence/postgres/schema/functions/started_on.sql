@@ -1,4 +1,4 @@
--- The run that holds an agent: it has started and not ended.
+-- The started run of an agent that has not ended.
 create or replace function started_on(p_agent text) returns text language plpgsql stable set search_path from current as $$
 begin
   return (

@@ -1,6 +1,6 @@
--- One submit of `submit_runs`, mode join or interrupt, of a sender that may do so to what it started itself. While
--- a run of somebody else holds the agent it is refused, as with mode reject. The run it finds is locked, so that no
--- other one holds the agent by the time it is joined or flagged.
+-- Write one submit of `submit_runs`, with mode join or interrupt, of a sender that may join or interrupt only runs
+-- that it started. If the agent's run was started by another sender, the submit is refused as with mode reject. The
+-- run is locked, so that it still holds the agent when it is joined or asked to stop.
 create or replace function submit_apart(me text, p_mode text,
   r_run text[], r_agent text[], r_hash bigint[], r_priority int[], r_retry text[], r_parent text[],
   r_root text[], r_depth int[], r_deadline timestamptz[], r_version text[], r_trace text[],
@@ -19,7 +19,7 @@ begin
     select true, k.run_id into known, mine from message_ids k
       where k.key = message_key(r_agent[1], m_sender[1], m_id[1]);
   end if;
-  if known and mine <> r_run[1] and started_by(mine) = m_sender[1] then  -- it joined that run
+  if known and mine <> r_run[1] and started_by(mine) = m_sender[1] then  -- an earlier call joined that run
     return query select 1, mine, null::bigint, false, false, false;
     return;
   end if;

@@ -1,7 +1,7 @@
--- Many submits. A row per submit: the run its message belongs to, and whether this call made it so; a message
--- whose id was moved to `message_ids` names the run that had it. p_mode is one for the whole call; anything but
--- 'queue' comes alone. `r_project`: of runs that are facts of sessions; one whose session is being deleted is
--- refused: busy, without a run.
+-- Write submits. Returns a row per submit: the run its message belongs to, and whether this call created it; a
+-- message whose id was moved to `message_ids` has the run that was recorded with the id. p_mode applies to the whole
+-- call; a mode other than 'queue' takes one submit. `r_project`: of runs that are facts of sessions. A submit to a
+-- session that is being deleted is refused: busy, without a run.
 create or replace function submit_runs(me text, p_mode text,
   r_run text[], r_agent text[], r_hash bigint[], r_priority int[], r_retry text[], r_parent text[],
   r_root text[], r_depth int[], r_deadline timestamptz[], r_version text[], r_trace text[],
@@ -14,7 +14,7 @@ declare open_run text; made bigint[]; joined boolean := false; refused bigint[] 
 begin
   perform lock_types(r_agent);
   if p_mode <> 'queue' then
-    -- Two such submits to one agent take turns.
+    -- Two such submits to one agent are executed one after the other.
     perform pg_advisory_xact_lock(hashtext('submits of ' || current_schema()), hashtext(r_agent[1]));
     open_run := holder_of(r_agent[1]);
     if open_run is not null and not exists (select 1 from inbox n where n.agent = r_agent[1]

@@ -1,4 +1,4 @@
--- Forget ids of messages that were handled long ago. Returns how many.
+-- Delete ids of messages that were done long ago. Returns their number.
 create or replace function sweep_ids(older interval, most int) returns int
 language sql set search_path from current as $$
   with gone as (

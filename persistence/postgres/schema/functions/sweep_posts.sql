@@ -1,6 +1,6 @@
--- Take away what nobody needs: ends of follows that no post on its way has to know, and posts that
--- every follower has and whose ids need not be known any more; by the index of what is done, for `present()` in
--- a condition is asked for each row. Returns how many rows.
+-- Delete ends of follows that no post in delivery needs, and posts that every follower has and whose ids need not be
+-- known any more. `before` is a variable, since `present()` in a condition would be called per row. Returns the
+-- number of rows.
 create or replace function sweep_posts(p_limit int) returns int
 language plpgsql set search_path from current set enable_seqscan = off as $$
 declare taken int; more int; before timestamptz := present() - interval '8 days';

@@ -1,6 +1,6 @@
--- Take logs, results, signals and answers of at most `most` runs that ended longer ago, or of which
--- nothing is to be kept; of fewer when they have more than 20,000 entries. Without `older` only runs of which
--- nothing is to be kept. Returns how many.
+-- Delete logs, results, signals and answers of at most `most` runs that ended longer than `older` ago or have
+-- retention 'none'; of fewer runs if they have more than 20,000 entries. Without `older` only of runs with retention
+-- 'none'. Returns the number of runs.
 create or replace function sweep_runs(older interval, most int) returns int
 language plpgsql set search_path from current set enable_seqscan = off as $$
 declare ids text[]; before timestamptz := present() - older;

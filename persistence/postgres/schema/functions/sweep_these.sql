@@ -1,4 +1,5 @@
--- Take logs, results, signals and answers of these runs, of those that have ended and have them. Returns of how many.
+-- Delete logs, results, signals and answers of those of these runs that have ended and were not swept. Returns the
+-- number of runs.
 create or replace function sweep_these(given text[]) returns int
 language plpgsql set search_path from current set enable_seqscan = off as $$
 declare ids text[];
@@ -6,9 +7,9 @@ begin
   select coalesce(array_agg(k.run_id), '{}') into ids from (
     select r.run_id, r.ended_at from runs r
       where r.run_id = any(array(select u.id from unnest(given) u(id)))
-        and not r.swept  -- another host may have been faster; this is looked at again under the lock
+        and not r.swept  -- another host may have swept it first; checked again under the lock
       order by r.run_id offset 0 for no key update skip locked) k
-    where k.ended_at is not null;  -- apart, or a young table's runs that ended are all read
+    where k.ended_at is not null;  -- outside of the subquery: with an empty table's statistics all ended runs would be read
   if cardinality(ids) = 0 then return 0; end if;
   delete from event_log e where e.run_id = any(ids);
   delete from signals s where s.run_id = any(ids);

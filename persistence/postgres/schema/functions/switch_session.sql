@@ -1,6 +1,6 @@
--- Make a node the active one of a session; 'root': none, so that what comes next begins anew. Returns how it went: ok,
--- unknown (there is no such session), active (with the number of its open runs; 0: it is being deleted), node (it has
--- no such node). No commit of its shard is under way meanwhile, and no submit to it.
+-- Make a node the active one of a session; 'root': no node, so that the next turn starts a new path. Returns the
+-- outcome: ok, unknown (there is no such session), active (with the number of its open runs; 0 if it is being
+-- deleted), node (there is no such node). Locks block commits of its shard and submits to it in the meantime.
 create or replace function switch_session(p_agent text, p_hash bigint, p_session text, p_node text)
 returns table (outcome text, runs int) language plpgsql set search_path from current set enable_seqscan = off as $$
 declare place int := -1;

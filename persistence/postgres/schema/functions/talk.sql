@@ -1,4 +1,4 @@
--- What turns say to others: answers, waits, follows, posts. Returns whom to tell.
+-- Write the answers, waits, follows and posts of commits. Returns the owners to notify.
 create or replace function talk(p_talk json, t_run text[], t_agent text[], p_bad int[], p_brokered boolean)
 returns table (t int, kind text, agent text, name text, owner text, place bigint)
 language plpgsql set search_path from current as $$

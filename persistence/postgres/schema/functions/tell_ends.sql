@@ -1,5 +1,5 @@
--- Answer everybody who waits for the end of these runs, and their parents; what the messages bound to
--- them ask too, as long as their bodies are there. Returns who has an answer now, from whom.
+-- Answer the runs that wait for the end of these runs, and their parents; also the questions in messages bound to
+-- them, as long as the bodies are stored. Returns the runs that have an answer now, each with the ended run.
 create or replace function tell_ends(p_ended text[]) returns table (by text, waiter text)
 language plpgsql set search_path from current as $$
 #variable_conflict use_column

@@ -1,6 +1,7 @@
--- What a decision of this name is about now: the intent of the effect in doubt at its position, or the
--- last entry of a run that is parked for another reason or waits for its next attempt. Null: nothing.
--- What the parking itself abandoned did not end, so an abandonment directly before one is not read.
+-- The entry that a decision of this name is about now: the intent of the in-doubt effect at its position, or the last
+-- entry of a run that is parked for another reason or waits for its next attempt. Null if there is nothing to decide.
+-- Effects that were abandoned by the parking itself are still undecided, so an abandonment directly before run.parked
+-- is ignored.
 create or replace function to_decide(p_run text, p_name text) returns int
 language plpgsql stable set search_path from current as $$
 declare r runs;

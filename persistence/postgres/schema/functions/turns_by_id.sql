@@ -1,6 +1,6 @@
--- Turns of a conversation by their ids, in the order of their ordinals, each with the id of the one before it on its path.
--- As a range, and in its order, with sorts switched off: else the planner, which takes an agent's session for one
--- row, may read all of the conversation for each id, by the index of ordinals where that is the lower one.
+-- Return turns of a conversation by their ids, in the order of their ordinals, each with the id of the turn before it
+-- on its path. The id is compared as a range, in its order, with sorts switched off. Otherwise the planner, which
+-- estimates one row per session, may read the whole conversation for each id by the index of ordinals.
 create or replace function turns_by_id(p_agent text, p_session text, p_ids text[])
 returns table (ordinal int, id text, run_id text, parent text, tokens int, body json, at timestamptz, artifact text,
   follows text)

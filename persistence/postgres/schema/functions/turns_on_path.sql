@@ -1,5 +1,6 @@
--- Turns on the active path of a conversation, from an ordinal on: the first ones, or the newest ones, newest first.
--- Part by part, by their keys: with sorts switched off no other index of turns is as good.
+-- Return turns on the active path of a conversation from an ordinal on: the first ones, or the newest ones, newest
+-- first. Parts of the path are read one by one, by their keys: with sorts switched off no other index of turns is as
+-- cheap.
 create or replace function turns_on_path(p_agent text, p_session text, p_from int, most int, newest boolean)
 returns table (ordinal int, id text, run_id text, parent text, tokens int, body json, at timestamptz, artifact text)
 language plpgsql stable set search_path from current set enable_seqscan = off set enable_bitmapscan = off

@@ -1,5 +1,5 @@
--- What the owner of these shards may not have heard of: children that nobody started, runs that were
--- asked to stop, answers for runs that wait for them as rows.
+-- Return changes whose notifications the owner of these shards may have missed: children that have not started, runs
+-- that were asked to stop, and answers for suspended runs.
 create or replace function unnoticed(p_shards text[], younger interval)
 returns table (kind text, agent text, run_id text)
 language plpgsql stable set search_path from current as $$

@@ -1,4 +1,4 @@
--- Takes an owner's pin of an artifact away, if there is one. With the last one its time begins anew.
+-- Delete an owner's pin of an artifact, if there is one. This restarts the grace time of the artifact.
 create or replace function unpin_artifact(p_tenant text, p_scope text, p_id text, p_owner text) returns void
 language plpgsql set search_path from current set enable_seqscan = off as $$
 begin

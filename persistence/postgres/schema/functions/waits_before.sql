@@ -1,4 +1,4 @@
--- Whether an agent has anything older than this at all; hardly ever, for what is oldest begins first.
+-- True if the agent has an older open run or waiting message. Hardly ever true, since the oldest starts first.
 create or replace function waits_before(p_agent text, p_upto bigint) returns boolean
 language plpgsql stable set search_path from current as $$
 begin

@@ -1,5 +1,5 @@
--- The runs that a run depends on, with the waits that say so; none while something lets it go on. One wait of a
--- run says for all of them that the run can do nothing else.
+-- Return the runs that a run depends on, with the waits for them; none while the run can continue. If one wait of a
+-- run is marked `must`, the run can do nothing but wait.
 create or replace function waits_for(p_run text) returns table (place text, run_id text, agent text)
 language plpgsql stable set search_path from current as $$
 #variable_conflict use_column

@@ -1,5 +1,5 @@
--- Take back refused questions, as far as nobody has begun them: with the turn that records the refusal. Their
--- ids stay known: a copy may be on its way.
+-- Withdraw refused questions that no run has taken, in the commit that records the refusal. Their ids stay known,
+-- since a copy may still be delivered.
 create or replace function withdraw_questions(p_talk json, p_bad int[])
 returns table (agent text, sender text, id text) language plpgsql set search_path from current as $$
 #variable_conflict use_column
@@ -17,7 +17,7 @@ begin
         where o.sender = x.sender and o.target = x.agent and o.message_id = x.id
       on conflict do nothing;
     delete from outbox o where o.sender = x.sender and o.target = x.agent and o.message_id = x.id;
-    -- Not "= 'p'", which would mean the index of all that waits; no question is 'l'.
+    -- Not "= 'p'", which matches the partial index of all waiting messages; no question has state 'l'.
     update inbox i set state = 'd', body = null
       where i.agent = x.agent and i.sender = x.sender and i.message_id = x.id and i.state in ('p', 'l');
     agent := x.agent; sender := x.sender; id := x.id;

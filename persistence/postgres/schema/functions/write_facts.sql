@@ -1,5 +1,5 @@
--- Write facts of sessions, in their order, behind the last one of each, whose row is held: so numbers follow each
--- other. The first fact makes the session, or makes it anew. Hosts that follow the session are told, if there are any.
+-- Write facts of sessions, in order, after the last fact of each. The session's row is locked, so numbers are
+-- consecutive. The first fact creates the session, or creates it again. Hosts that watch the session are notified.
 create or replace function write_facts(f_agent text[], f_run text[], f_kind text[], f_ahead int[], f_project text[])
 returns void language plpgsql set search_path from current set enable_seqscan = off as $$
 declare at timestamptz; watched text[];

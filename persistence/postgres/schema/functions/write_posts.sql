@@ -1,5 +1,5 @@
--- Write posts, in order. Rows: a post that was not known (without shard), and the shards, with their
--- owners, whose followers have to get it.
+-- Write posts, in order. Returned rows: a post that is new (without shard), and the shards that have followers to
+-- deliver to, with their owners.
 create or replace function write_posts(p_topic text[], p_hash bigint[], p_sender text[], p_id text[],
   p_body text[], p_brokered boolean)
 returns table (i int, shard text, owner text)
@@ -17,7 +17,7 @@ begin
       on conflict do nothing returning seq)
     select coalesce(array_agg(k.seq), '{}') into made from kept k;
   if cardinality(made) = 0 then return; end if;
-  -- Of a topic's followers only one of each shard is looked at.
+  -- Reads only one follower of a topic per shard.
   return query
     with fresh as materialized (
       select distinct on (o.seq) n.ord::int as i, o.seq, o.place, n.topic

@@ -1,10 +1,10 @@
--- Writes what commits add to sessions of their agents, and takes away what they let go. `p`: turns, cuts and
--- clear, each with t, the number of its commit; those of commits in `bad` are left out. Who adds to a session
--- holds its row, so ordinals follow each other. A turn whose id the session has is left out; a cut counts only
--- if the one before it is the one that its run saw. `artifacts`: those of turns that are kept apart, which were
--- stored before and are pinned here; one that is gone refuses all, and is stored again. `sessions`: what commits mean
--- for the sessions that their agents are; the head moves before turns are added, facts are written behind them.
--- Turns are found by their ids as in `turns_by_id`.
+-- Write what commits add to sessions of their agents, and delete what they clear. `p`: turns, cuts and clear, each
+-- with t, the number of its commit; rows of commits in `bad` are skipped. The conversation's row is locked, so
+-- ordinals are consecutive. A turn whose id the session has is skipped; a cut is written only if the stored cut is
+-- the one that its run read. `artifacts`: those of turns that are stored as artifacts; they were stored before and
+-- are pinned here. If one was collected, the whole call fails and the caller stores it again. `sessions`: the effects
+-- of commits on the sessions of their agents; the active turn changes before turns are added, facts are written after
+-- them. Turns are found by id as in `turns_by_id`.
 create or replace function write_transcripts(p json, t_run text[], t_agent text[], bad int[])
 returns void
 language plpgsql set search_path from current set enable_seqscan = off set enable_sort = off as $$
@@ -33,7 +33,7 @@ begin
       select count(*), bool_or(n.branches) into held, branches from unnest(agents, sessions) k(agent, session)
         cross join lateral (select n.head is not null as branches from transcripts n
           where n.agent = k.agent and n.session = k.session for update) n;
-      exit when held = coalesce(cardinality(agents), 0);  -- else one was taken away meanwhile
+      exit when held = coalesce(cardinality(agents), 0);  -- otherwise a conversation was deleted in the meantime
     end loop;
     if branches then
       perform begin_branches(agents, sessions);
@@ -76,7 +76,7 @@ begin
           cross join lateral (select n.artifact from transcript_turns n
             where n.agent = t_agent[x.t] and n.session = x.session and n.id >= x.turn and n.id <= x.turn
             order by n.id limit 1) n
-        where x.t <> all(bad) and n.artifact = x.scope  -- else its session had another turn of this id
+        where x.t <> all(bad) and n.artifact = x.scope  -- otherwise its session had another turn of this id
         order by 1, 2, 3
     loop
       if not pin_artifact(apart.tenant, apart.scope, apart.id, 'turn') then

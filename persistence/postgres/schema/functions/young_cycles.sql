@@ -1,4 +1,4 @@
--- Circles that have a wait which is younger, seen from the run with the greatest id when that is in
+-- Return wait cycles that have a wait younger than `p_younger`, if the run with the greatest id of the cycle is in
 -- these shards. Runs are joined last.
 create or replace function young_cycles(p_shards text[], p_younger interval)
 returns table (places text[], run_ids text[], agents text[])

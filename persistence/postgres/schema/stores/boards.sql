@@ -1,6 +1,6 @@
--- Task boards, a row each: one statement changes a board, and takes the lock of one row only.
--- `tasks` are the tasks by id. `calls` are the tokens of the last calls that changed the board, the newest
--- first: a call whose answer was lost is sent again, and finds here that it was executed.
+-- Task boards, a row each: one statement changes a board and locks one row only. `tasks` are the tasks by id. `calls`
+-- are the tokens of the last calls that changed the board, newest first: a call whose answer was lost is repeated and
+-- finds its token here.
 
 create table task_boards (
   tenant text collate "C" not null,

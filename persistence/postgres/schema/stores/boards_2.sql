@@ -1,2 +1,2 @@
--- Boards of one agent, over all conversations, are found by this when the agent is erased.
+-- An erase of an agent finds the agent's boards in all conversations by this index.
 create index if not exists task_boards_of_agent on task_boards (tenant, agent, conversation);

@@ -1,4 +1,4 @@
--- Files by key, apart by tenant and scope. Their bytes are artifacts of that scope, which the file pins.
+-- Files by key, separate per tenant and scope. Their bytes are artifacts of that scope, which the file pins.
 
 create table files (
   tenant text collate "C" not null,
@@ -8,8 +8,8 @@ create table files (
   primary key (tenant, scope, key)
 );
 
--- Puts an artifact that was stored just now in the place of a file. Returns false, and changes nothing, if the
--- artifact is not there. The lock of the file's row puts two of these in order.
+-- Set a file's content to an artifact that was just stored. Returns false, and changes nothing, if the artifact does
+-- not exist. The lock of the file's row orders concurrent calls.
 create function put_file(p_tenant text, p_scope text, p_key text, p_artifact text) returns boolean
 language plpgsql set search_path from current set enable_seqscan = off as $$
 declare was text;
@@ -18,7 +18,7 @@ begin
     on conflict do nothing;
   select f.artifact into was from files f
     where f.tenant = p_tenant and f.scope = p_scope and f.key = p_key for update;
-  if not found then  -- it was deleted in between
+  if not found then  -- the file was deleted in between
     return put_file(p_tenant, p_scope, p_key, p_artifact);
   end if;
   if not pin_artifact(p_tenant, p_scope, p_artifact, 'file:' || p_key) then
@@ -34,7 +34,7 @@ begin
   return true;
 end $$;
 
--- Takes a file away, if there is one. Its bytes go with the next collection, after their grace time.
+-- Delete a file, if it exists. Its bytes are deleted by the next collection after their grace time.
 create function delete_file(p_tenant text, p_scope text, p_key text) returns void
 language plpgsql set search_path from current set enable_seqscan = off as $$
 declare was text;

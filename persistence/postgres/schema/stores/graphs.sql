@@ -1,5 +1,5 @@
--- Entities and the relationships between them, apart by tenant. A relationship goes with either of its ends.
--- Properties come back as they were given.
+-- Entities and the relationships between them, separate per tenant. A relationship is deleted with either of its
+-- ends. Properties are returned as they were given.
 
 create table graph_entities (
   tenant text collate "C" not null,
@@ -23,8 +23,8 @@ create table graph_relationships (
 create index graph_relationships_of_source on graph_relationships (tenant, source_id, type);
 create index graph_relationships_of_target on graph_relationships (tenant, target_id, type);
 
--- Returns relationships that touch entities of a level, each with its other end; of one that touches the level
--- with both ends, two rows. At most `most` by their source, and as many by their target.
+-- Return relationships that touch entities of a level, each with its other end; two rows if both ends are in the
+-- level. At most `most` by their source, and as many by their target.
 create function graph_edges_at(of_tenant text, level text[], only_types text[], most int)
 returns table (id text, other text)
 language plpgsql stable set search_path from current set enable_seqscan = off as $$
@@ -46,9 +46,9 @@ begin
   end if;
 end $$;
 
--- Returns the part of a graph around an entity, level by level: entities, whose ends are null, then relationships.
--- Where it has more than `most` relationships, one row of distance -1. A level is read no further than that
--- shows: an entity with many more costs no more. All levels are read in the snapshot of the call.
+-- Return the part of a graph around an entity, level by level: entities, whose ends are null, then relationships. If
+-- it has more than `most` relationships, return one row of distance -1. A level is read only up to that limit, so an
+-- entity with many more relationships costs no more. All levels are read in the snapshot of the call.
 create function graph_neighbors(of_tenant text, start text, depth int, only_types text[], most int)
 returns table (distance int, id text, type text, source_id text, target_id text, properties json)
 language plpgsql stable set search_path from current set enable_seqscan = off as $$

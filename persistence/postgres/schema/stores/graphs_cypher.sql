@@ -1,12 +1,13 @@
--- A copy of each tenant's graph for Apache AGE, which runs Cypher on it. The tables of `graphs.sql` stay the place of
--- entities and relationships: AGE has no foreign keys, and keeps neither the order of properties nor their notation.
--- Triggers change the copy in the statement that changes the rows, whoever runs it: what an erase removes is gone there, too.
--- A copy is a graph of AGE, so a schema of the database, of the tables "Entity" and "Relationship". It is made for a
--- tenant when that asks for it. All of this can be made in a database that has no AGE; `make_cypher_graph` needs it.
+-- A copy of each tenant's graph for Apache AGE, which runs Cypher on it. The tables of `graphs.sql` remain the source
+-- of entities and relationships: AGE has no foreign keys, and keeps neither the order of properties nor their
+-- notation. Triggers change the copy in the statement that changes the rows, for every statement: an erase removes
+-- rows from the copy, too. A copy is a graph of AGE, which is a schema of the database with the tables "Entity" and
+-- "Relationship". It is created when its tenant first asks for it. This file also works in a database without AGE;
+-- `make_cypher_graph` needs AGE.
 
 do $$
 begin
-  -- AGE finds its own operators by the search path. A schema that is not there is passed over.
+  -- AGE finds its own operators by the search path. PostgreSQL skips a schema that does not exist.
   perform set_config('search_path', format('%I, ag_catalog', current_schema()), true);
 end $$;
 
@@ -15,7 +16,7 @@ create table cypher_graphs (
   graph name not null
 );
 
--- Returns JSON as text that `agtype` reads: a whole number of more than 64 bits is one of its `numeric`.
+-- Return JSON as text that `agtype` reads: a whole number of more than 64 bits becomes a `numeric` of AGE.
 create function cypher_text(value text) returns text
 language sql immutable strict parallel safe return
   case when value !~ '[0-9]{19}' then value else (
@@ -25,8 +26,8 @@ language sql immutable strict parallel safe return
       from regexp_matches(value, '("(?:[^"\\]|\\.)*")|(-?[0-9]{19,})(?![0-9.eE])|(.)', 'g') with ordinality p(part, at))
   end;
 
--- Return statements that copy rows of `source`, of the tenant $1. What the store itself says of a row wins over a property
--- of the same name.
+-- Return statements that copy rows of `source`, of the tenant $1. The row's own columns win over properties of the
+-- same name.
 create function cypher_copy_entities(source text, graph name) returns text
 language sql immutable return format($sql$
   insert into %2$I."Entity" (properties)
@@ -51,15 +52,15 @@ language sql immutable return format($sql$
       do update set start_id = excluded.start_id, end_id = excluded.end_id, properties = excluded.properties
 $sql$, source, graph);
 
--- Returns true if the graph can be used. Who drops the extension takes the columns away, and leaves the tables.
+-- Return true if the graph can be used. Dropping the extension drops the columns and leaves the tables.
 create function has_cypher_copy(graph name) returns boolean
 language sql stable return (
   select count(*) = 2 from pg_attribute a
     where a.attrelid in (to_regclass(format('%I."Entity"', graph)), to_regclass(format('%I."Relationship"', graph)))
       and a.attname = 'properties' and not a.attisdropped);
 
--- Carries a change of rows over to the copies of their tenants. A copy that somebody dropped is passed over: it is made anew
--- when the next query misses it.
+-- Trigger: apply a change of rows to the copies of their tenants. A copy that was dropped is skipped; the next query
+-- creates it again.
 create function cypher_follow() returns trigger
 language plpgsql set search_path from current as $$
 declare one record; label text := case tg_table_name when 'graph_entities' then 'Entity' else 'Relationship' end;
@@ -96,7 +97,7 @@ create trigger cypher_changed after update on graph_relationships
 create trigger cypher_removed after delete on graph_relationships
   referencing old table as gone for each statement execute function cypher_follow();
 
--- Makes the extension if the user may, and raises CB005 with the remedy if this user cannot work with it.
+-- Create the extension if the user may; raise CB005 with the remedy if this user cannot work with it.
 create function need_age() returns void
 language plpgsql set search_path from current as $$
 declare make text := 'create extension age; grant usage on schema ag_catalog to ' || quote_ident(current_user);
@@ -125,12 +126,12 @@ begin
   end if;
 end $$;
 
--- Makes the copy of a tenant's graph unless it is there. Writers of graphs in this schema wait meanwhile: one that is under
--- way would not know of the copy, and its rows would not be in it.
+-- Create the copy of a tenant's graph unless it exists. The lock blocks writers of graphs in this schema in the
+-- meantime: a transaction that is already writing would not see the copy, and its rows would be missing there.
 create function make_cypher_graph(p_tenant text) returns void
 language plpgsql set search_path from current as $$
 declare
-  -- Names of graphs are those of schemas: apart over the whole database, and at most 63 bytes.
+  -- A graph's name is a schema's name: unique in the database, and at most 63 bytes.
   made name := 'callboard_' || left(encode(sha256(convert_to(current_schema() || '/' || p_tenant, 'utf8')), 'hex'), 40);
   label text;
 begin
@@ -144,9 +145,9 @@ begin
   end if;
   if to_regnamespace(made::text) is not null then
     begin
-      perform drop_graph(made, true);  -- of a schema of this name that is no more
+      perform drop_graph(made, true);  -- left by a deleted schema of this name
     exception when invalid_schema_name then
-      execute format('drop schema %I cascade', made);  -- of an extension that is no more
+      execute format('drop schema %I cascade', made);  -- left by a dropped extension
     end;
   end if;
   perform create_graph(made);
@@ -165,10 +166,10 @@ begin
     on conflict (tenant) do update set graph = excluded.graph;
 end $$;
 
--- Returns rows of a query, each column as text of `agtype`, at most `most` rows. The query is between dollar quotes that it
--- cannot know. It goes to AGE by `execute`, whose first statement has loaded the library: `load` takes a superuser.
--- Nothing can be written: the transaction is read-only from here on. CB004: the tenant has no graph yet; CB006: it writes,
--- or its rows are too large.
+-- Return at most `most` rows of a query, each column as text of `agtype`. The query is quoted with a random dollar
+-- tag that it cannot contain. It is passed to AGE by `execute`; the first `execute` here loads the library, since
+-- `load` needs a superuser. Nothing can be written: the transaction is read-only from here on. CB004: the tenant has
+-- no graph yet; CB006: the query writes, or its rows are too large.
 create function run_cypher(p_tenant text, p_query text, p_parameters text, columns int, most int) returns setof text[]
 language plpgsql set search_path from current as $$
 declare

@@ -1,5 +1,5 @@
--- Indexes of large scopes that an operator has built, or begun to build: see `stores/indexes.py`. The row is written
--- before the index is begun, and goes when it was dropped, so that what a crash leaves is known.
+-- Indexes of large scopes that an operator has built or started to build: see `stores/indexes.py`. The row is written
+-- before the index is started and deleted after it was dropped, so that a crash leaves no unknown index.
 
 create table search_indexes (
   name text collate "C" primary key,

@@ -1,10 +1,10 @@
--- Texts that agents keep, apart by tenant and scope. A slot is a key, or a text that has none: one row of it is
--- present, the others are its earlier versions. `put_memory` is the only writer; `shards` are those of the runs in
--- this schema, so that a host whose lease another one has taken writes nothing where a fence is given.
--- Embeddings are pgvector's `vector`, where the database has the extension or the user may create it, else `real[]`.
--- Spellings are compared by pg_trgm, else a word is searched for within others. All that differs is a column's type
--- and three functions. Their bodies are read when they are made: the extensions may be in any schema.
--- A search reads all memories of its scope, and is exact.
+-- Texts that agents keep, separate per tenant and scope. A slot is a key, or a text without a key: one row of it is
+-- present, the others are its earlier versions. `put_memory` is the only writer. `shards` is the table of the runs in
+-- this schema: where a fence is given, a host that lost its lease writes nothing.
+-- Embeddings are pgvector's `vector` if the database has the extension or the user may create it, otherwise `real[]`.
+-- Spellings are compared by pg_trgm; without it a word is searched for within others. Only a column's type and three
+-- functions differ. Their bodies are parsed at creation, so the extensions may be in any schema.
+-- A search reads all memories of its scope, and is exact, unless the scope has an index.
 
 do $$
 declare one text; homes text := quote_ident(current_schema()); home text;
@@ -27,7 +27,7 @@ begin
   perform set_config('search_path', homes, true);
 end $$;
 
--- `metadata` comes back as it was given, `filterable` is compared: jsonb would make 1e22 a whole number.
+-- `metadata` is returned as it was given, `filterable` is compared: jsonb would make 1e22 a whole number.
 create table memories (
   tenant text collate "C" not null,
   about text collate "C" not null,
@@ -78,7 +78,8 @@ begin
   end if;
 end $$;
 
--- Whether no fence is given, or the shard has this owner and epoch; it keeps them until the statement has ended.
+-- Return true if no fence is given, or if the shard has this owner and epoch; the lock keeps them until the
+-- transaction ends.
 create function memory_is_fenced(p_shard text, p_owner text, p_epoch bigint) returns boolean
 language plpgsql set search_path from current as $$
 begin
@@ -89,14 +90,14 @@ begin
   return found;
 end $$;
 
--- Writers of one slot come one after the other, until the statement has ended.
+-- Lock a slot until the transaction ends: its writers are executed one after the other.
 create function lock_memory(p_tenant text, p_about text, p_slot text) returns void
 language sql set search_path from current as $$
   select pg_advisory_xact_lock(hashtext('memories of ' || current_schema()),
     hashtext(concat_ws(E'\n', p_tenant, p_about, p_slot)))
 $$;
 
--- The slot of this name, else that of the memory with this id.
+-- Return the slot of this name, otherwise that of the memory with this id.
 create function memory_slot(p_tenant text, p_about text, p_slot text, p_id text) returns text
 language sql stable set search_path from current as $$
   select coalesce(
@@ -104,7 +105,7 @@ language sql stable set search_path from current as $$
     (select m.slot from memories m where m.tenant = p_tenant and m.id = p_id and m.about = p_about))
 $$;
 
--- Keep a text, or find that it is kept. `outcome` is 'kept', 'lease' or 'conflict'; the row is the one that holds the
+-- Store a text unless it is stored. `outcome` is 'kept', 'lease' or 'conflict'; the row is the one that holds the
 -- text now, or the one that was not expected.
 create function put_memory(
   p_tenant text, p_about text, p_slot text, p_id text, p_key text, p_text text, p_source text, p_run text, p_turn text,
@@ -132,7 +133,7 @@ begin
     elsif p_expected <> coalesce(known.version, 0) then
       outcome := 'conflict';
     else
-      -- The clock may have gone back.
+      -- The clock may have been set back.
       this := greatest(clock_timestamp(), known.updated_at + interval '1 microsecond');
       place := p_id;
       update memories m set valid_until = this
@@ -154,7 +155,8 @@ begin
     from memories m where m.tenant = p_tenant and m.id = place;
 end $$;
 
--- Remove all versions of what has this slot, else of what has this id. `outcome` is 'done' or 'lease'.
+-- Delete all versions of the memory with this slot, otherwise of the one with this id. `outcome` is 'done' or
+-- 'lease'.
 create function forget_memory(
   p_tenant text, p_about text, p_slot text, p_id text, p_shard text, p_owner text, p_epoch bigint)
 returns table (outcome text, removed int)

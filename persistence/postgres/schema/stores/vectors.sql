@@ -1,10 +1,10 @@
--- Documents with embeddings, apart by tenant and collection. Of a collection one row says how long its embeddings
--- are; the writer of the first document makes it, in the statement that writes the documents.
--- Embeddings are pgvector's `vector`, where the database has the extension or the user may create it, else `real[]`.
--- All that differs is the column's type and the two functions at the end. Their bodies are read when they are
--- made: the extension may be in any schema. Tables keep the form that they began with.
--- A search reads every embedding of its collection. So these stay in their rows, with the metadata; contents,
--- which only hits need, are moved out of rows of more than 2 KB.
+-- Documents with embeddings, separate per tenant and collection. One row per collection has the length of its
+-- embeddings; the writer of the first document inserts it, in the statement that writes the documents.
+-- Embeddings are pgvector's `vector` if the database has the extension or the user may create it, otherwise `real[]`.
+-- Only the column's type and the two functions at the end differ. Their bodies are parsed at creation, so the
+-- extension may be in any schema. Tables keep the type that they were created with.
+-- A search without an index reads every embedding of its collection. So embeddings stay in their rows, with the
+-- metadata; contents, which only hits need, are stored outside of rows of more than 2 KB.
 
 do $$
 declare home text;
@@ -30,7 +30,7 @@ create table vector_collections (
   primary key (tenant, collection)
 );
 
--- `metadata` comes back as it was given, `filterable` is compared: jsonb would make 1e22 a whole number.
+-- `metadata` is returned as it was given, `filterable` is compared: jsonb would make 1e22 a whole number.
 create table vector_documents (
   tenant text collate "C" not null,
   collection text collate "C" not null,
@@ -54,7 +54,8 @@ begin
     alter table vector_documents add column embedding real[] not null;
     create function embedding_of(numbers real[]) returns float8[]
       language sql immutable strict parallel safe return numbers::float8[];
-    -- Embeddings have length 1. Two functions in one list go in step, faster than `unnest` of both.
+    -- Embeddings have length 1. Two set-returning functions in one select list run in step, which is faster than one
+    -- `unnest` of both.
     create function cosine_of(one real[], other float8[]) returns float8
       language sql immutable strict parallel safe
       return (select greatest(-1, least(1, sum(n.a * n.b)))

@@ -1,3 +1,3 @@
--- A collection knows the embedder that its embeddings are of; null: none of its writers had a name. Hosts of the
--- release before keep working, and leave it as it is.
+-- The embedder that made a collection's embeddings; null if none of its writers had a name. Hosts of the previous
+-- release keep working and leave the column unchanged.
 alter table vector_collections add column if not exists embedder text;

@@ -1,1 +1,1 @@
-"""Everything that keeps runs: one contract, on memory, parts put together, and PostgreSQL."""
+"""The contract of stores of runs, on memory, parts put together, and PostgreSQL."""

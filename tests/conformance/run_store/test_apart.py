@@ -1,4 +1,4 @@
-"""Who started a run, and submits that touch no run of somebody else's."""
+"""The starter of a run, and submits that affect only runs of their own sender."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ CRM, SHOP = "ext:crm", "ext:shop"
 
 
 def heard(n: int, sender: str) -> NewEntry:
-    """What the log says of the n-th message that a run began with."""
+    """Return what the log records of the n-th message that a run started with."""
     return NewEntry(EntryKind.MSG_RECEIVED, f"in.{n}", {"message": {"sender": sender}})
 
 
 async def test_a_run_is_of_who_sent_what_it_began_with(bed: Bed) -> None:
-    """Before it starts, while it runs and when it has ended; of one that is unknown nobody is told."""
+    """The starter is known before the start, while the run executes and after its end.
+
+    An unknown run has none.
+    """
     submitted = await bed.submit(sender=CRM, id="1")
     before = await bed.store.reads.started_by(submitted.run_id)
     run = await bed.begin(sender=CRM, id="1")
@@ -61,7 +64,7 @@ async def test_apart_a_run_of_another_owner_is_neither_joined_nor_stopped(
 
 
 async def test_apart_a_sender_joins_and_stops_its_own(bed: Bed) -> None:
-    """As without; a message that is known joins the run that it joined, and stops none."""
+    """As without `apart`. A known message returns the run that it joined and stops no run."""
     run = await bed.begin(sender=CRM, id="1")
     joined = [
         await bed.submit(sender=CRM, id="2", on_conflict="join", is_apart=True) for _ in range(2)
@@ -80,7 +83,7 @@ async def test_apart_a_sender_joins_and_stops_its_own(bed: Bed) -> None:
 
 
 async def test_apart_of_many_at_once_none_stops_what_another_one_started(bed: Bed) -> None:
-    """Two senders interrupt by turns: whoever's run holds the agent, only its own sender stops it."""
+    """Two senders interrupt by turns. Only the sender that started the agent's run stops it."""
     await asyncio.gather(
         *(
             bed.submit(sender=sender, id=f"{sender}{n}", on_conflict="interrupt", is_apart=True)
@@ -97,7 +100,7 @@ async def test_apart_of_many_at_once_none_stops_what_another_one_started(bed: Be
 
 
 async def test_a_run_of_messages_of_several_senders_has_no_single_starter(bed: Bed) -> None:
-    """It would show each of them what the others sent."""
+    """A single starter would see what the other senders sent."""
     messages = [message(n, id=f"m{n}", sender=who) for n, who in enumerate((CRM, SHOP))]
     arrived = await bed.store.arrivals.deliver(messages)
     keys = tuple(MessageKey(DESK, one.sender, one.message.id) for one in arrived)

@@ -1,4 +1,4 @@
-"""The contract of every `RunStore`: events answer the waits of graphs that are for them, run by run."""
+"""The contract of every `RunStore`: events answer the waits of graphs, run by run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.item(420, 458)
 async def test_an_event_answers_all_waits_of_each_run_in_pages(bed: Bed) -> None:
-    """A page begins behind a run: who waits again for the event meanwhile is not in a later one."""
+    """A page starts after a run id. A run that waits for the event again is not in a later page."""
     runs = [await bed.begin(agent=AgentId("clerk", str(n))) for n in range(5)]
     by_id = sorted(runs, key=lambda run: run.run_id)
     ids = [run.run_id for run in by_id]

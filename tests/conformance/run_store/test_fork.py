@@ -1,4 +1,4 @@
-"""The contract of every `RunStore`: a run that goes on from another one's log."""
+"""The contract of every `RunStore`: a run that continues from the log of another run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def row_of(bed: Bed, run_id: RunId) -> RunRow:
 
 
 async def ended(bed: Bed) -> Turns:
-    """A run of four entries that has ended well."""
+    """A run of four entries that has completed."""
     policy = RetryPolicy(max_retries=7)
     mine = terms("old", execution=ExecutionBudget(deadline_s=60))
     run = await bed.begin(policy=policy, priority=2, supervision=mine)
@@ -40,7 +40,7 @@ async def ended(bed: Bed) -> Turns:
 
 
 async def test_a_fork_is_a_queued_run_of_the_same_agent(bed: Bed) -> None:
-    """It has no parent, its own tree, the other's terms, and no entry yet; the other one is as it was."""
+    """A fork has no parent, its own tree, the source's terms and no entry yet. The source is unchanged."""
     run = await ended(bed)
     before = await row_of(bed, run.run_id)
 
@@ -63,7 +63,7 @@ async def test_a_fork_is_a_queued_run_of_the_same_agent(bed: Bed) -> None:
 
 
 async def test_forking_twice_is_once_and_a_copy_is_another(bed: Bed) -> None:
-    """Also at the same moment; the id is derived from run, seq and copy."""
+    """Also for concurrent calls. The id is derived from run, seq and copy."""
     run = await ended(bed)
 
     twice = await asyncio.gather(
@@ -80,7 +80,7 @@ async def test_forking_twice_is_once_and_a_copy_is_another(bed: Bed) -> None:
 
 
 async def test_what_cannot_be_forked_is_refused(bed: Bed) -> None:
-    """An unknown run, a seq that is not there, a run that was swept; nothing is written."""
+    """An unknown run, a seq that does not exist, and a swept run are refused; nothing is written."""
     run = await ended(bed)
     with pytest.raises(UnknownRunError):
         await bed.store.operators.fork(RunId("0" * 32), at_seq=0)
@@ -97,7 +97,10 @@ async def test_what_cannot_be_forked_is_refused(bed: Bed) -> None:
 
 
 async def test_the_owner_gives_a_fork_its_log(bed: Bed) -> None:
-    """The entries up to the place, and one that says what it is; it is then a run that was broken off."""
+    """The log has the source's entries up to the seq and the fork entry.
+
+    Then the run is like an interrupted one.
+    """
     run = await ended(bed)
     forked = await bed.store.operators.fork(run.run_id, at_seq=1)
     lease = bed.lease_of(DESK)
@@ -117,7 +120,7 @@ async def test_the_owner_gives_a_fork_its_log(bed: Bed) -> None:
 
 
 async def test_a_fork_gets_its_log_once(bed: Bed) -> None:
-    """Whoever begins it again, as after an answer that was lost, is told that it has one."""
+    """A repeated start, for example after a lost answer, returns that the fork has its log."""
     run = await ended(bed)
     forked = await bed.store.operators.fork(run.run_id, at_seq=1)
     lease = bed.lease_of(DESK)
@@ -133,7 +136,7 @@ async def test_a_fork_gets_its_log_once(bed: Bed) -> None:
 
 
 async def test_a_fork_whose_source_was_swept_fails(bed: Bed) -> None:
-    """With an error that says so."""
+    """The run fails with an error that names the swept source."""
     if bed.backend == "composed":
         pytest.skip("composed lacks sweeping of a log that was given to it")
     run = await ended(bed)

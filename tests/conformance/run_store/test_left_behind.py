@@ -1,4 +1,4 @@
-"""What sessions leave behind: idle ones, those of a project, and logs of tasks below them."""
+"""Sessions that retention reads: idle sessions, sessions of a project, and logs of their tasks."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ async def ended(bed: Bed, agent: AgentId, project: str = "whales") -> Turns:
 
 
 async def pass_time(bed: Bed) -> None:
-    """Let a later fact have a later instant."""
+    """Let time pass, so that a later fact has a later time."""
     if isinstance(bed.clock, ManualClock):
         bed.clock.advance(1)
 
 
 async def test_sessions_are_paged_by_their_ids(bed: Bed) -> None:
-    """Of a tenant and an app, of all projects or of one; not those that are being deleted."""
+    """Sessions of a tenant and an app, of all projects or of one, without sessions that are being deleted."""
     store = bed.store.sessions
     for key, project in (("b", "whales"), ("a/1", "whales"), ("ä", "ships"), ("c", "whales")):
         await ended(bed, chat(key), project)
@@ -69,7 +69,7 @@ async def test_sessions_are_paged_by_their_ids(bed: Bed) -> None:
 
 
 async def test_idle_sessions_are_those_without_open_runs_whose_last_fact_is_older(bed: Bed) -> None:
-    """The oldest first, and those whose deletion began."""
+    """Oldest first, together with sessions whose deletion has started."""
     store = bed.store.sessions
     for key in ("first", "second", "begun"):
         await ended(bed, chat(key))
@@ -92,7 +92,7 @@ async def test_idle_sessions_are_those_without_open_runs_whose_last_fact_is_olde
 
 
 async def test_a_session_that_was_used_since_is_not_deleted(bed: Bed) -> None:
-    """Its last fact is compared under the lock; one whose deletion began is deleted whatever its age."""
+    """The last fact is compared under the lock. A session whose deletion has started is deleted at any age."""
     store = bed.store.sessions
     await ended(bed, chat("s"))
     row = await store.get(chat("s"))
@@ -108,7 +108,7 @@ async def test_a_session_that_was_used_since_is_not_deleted(bed: Bed) -> None:
 
 
 async def test_ended_runs_of_tasks_are_found_below_an_agents(bed: Bed) -> None:
-    """At any depth, by how they ended, with the size of their logs; a swept one is not found again."""
+    """At any depth, by outcome, with the size of their logs. A swept run is not found again."""
     boss, other = await begin(bed, chat("s")), await begin(bed, chat("t"))
     task = terms().model_copy(update={"task": "card 1"})
     spawned = [

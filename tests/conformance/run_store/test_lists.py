@@ -1,4 +1,4 @@
-"""The contract of every `RunStore`: runs and dead letters as operators choose them."""
+"""The contract of every `RunStore`: lists of runs and dead letters for operators."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ERROR: dict[str, JsonValue] = {"type": "builtins:ValueError", "message": "boom"}
 
 
 async def listed(bed: Bed, *, limit: int = 100, **chosen: object) -> list[RunId]:
-    """The runs that a filter lets through."""
+    """Return the runs that match a filter."""
     among = RunFilter(**chosen)  # type: ignore[arg-type]
     return [row.run_id for row in await bed.store.lists.runs(among=among, limit=limit)]
 
 
 async def test_runs_are_chosen_by_type_tenant_parent_and_time(bed: Bed) -> None:
-    """Newest first, all conditions together."""
+    """Newest first; a run has to match all conditions."""
     before = bed.in_s(-60)
     run = await bed.begin()
     child = await run.spawn("1", CLERK)
@@ -48,7 +48,7 @@ async def test_runs_are_chosen_by_type_tenant_parent_and_time(bed: Bed) -> None:
 
 
 async def test_runs_are_listed_in_pages(bed: Bed) -> None:
-    """Behind the last run of the page before; an unknown one gives nothing."""
+    """A page starts after the last run of the page before. An unknown run gives an empty page."""
     ids = [(await bed.submit()).run_id for _ in range(5)]
     first = await listed(bed, limit=2)
     second = await listed(bed, limit=2, after=first[-1])
@@ -60,7 +60,7 @@ async def test_runs_are_listed_in_pages(bed: Bed) -> None:
 
 
 async def test_dead_letters_are_chosen_and_forgotten_by_number(bed: Bed) -> None:
-    """Once; those that were redriven are left alone, and unknown numbers change nothing."""
+    """Each is deleted once. Redriven dead letters stay, and unknown numbers change nothing."""
     for key in "abc":
         run = await bed.begin(agent=AgentId("desk", key))
         entry = NewEntry(EntryKind.RUN_FAILED, "", {"status": "error", "error": ERROR})

@@ -1,4 +1,4 @@
-"""The contract of every `RunStore`, second part: submit, mail, dead letters."""
+"""The contract of every `RunStore`, second part: submits, messages, dead letters."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ UNDECLARED = AgentId("nobody", "1")
 
 
 def ids_of(mail: list[Arrived]) -> list[str]:
-    """The message ids, in order."""
+    """Return the message ids, in order."""
     return [item.message.id for item in mail]
 
 
 def mail_key(sender: str, message_id: str) -> MessageKey:
-    """What names a message to the desk."""
+    """Return the key of a message to the desk."""
     return MessageKey(DESK, sender, message_id)
 
 
 def failed() -> NewEntry:
-    """The entry of an attempt that failed, and kept the first message of its run."""
+    """Return the entry of a failed attempt that bound the first message of its run."""
     error: JsonValue = {"type": "ValueError", "message": "no"}
     return NewEntry(
         EntryKind.RUN_ATTEMPT_FAILED,
@@ -46,7 +46,7 @@ def failed() -> NewEntry:
 
 
 async def bury(run: Turns, *, reason: str = "max_retries") -> None:
-    """End the run by giving its messages up."""
+    """Fail the run and give its messages up."""
     error: dict[str, JsonValue] = {"type": "ValueError", "message": "cannot"}
     entry = NewEntry(EntryKind.RUN_FAILED, "", {"status": "failed", "error": error})
     finish = Finish(RunStatus.FAILED, error=error, dead_letter=reason)
@@ -55,7 +55,7 @@ async def bury(run: Turns, *, reason: str = "max_retries") -> None:
 
 @pytest.mark.item(150, 156)
 async def test_submit_makes_a_pending_run_that_holds_its_message(bed: Bed) -> None:
-    """The run is PENDING with its policy and priority; the worker loads the message with it."""
+    """The run is PENDING with its policy and priority. The worker loads it with its message."""
     policy = RetryPolicy(max_retries=7)
 
     submitted = await bed.submit({"q": 1}, id="m", policy=policy, priority=2)
@@ -78,7 +78,7 @@ async def test_submit_makes_a_pending_run_that_holds_its_message(bed: Bed) -> No
 
 @pytest.mark.item(199)
 async def test_submitting_a_known_message_returns_the_first_run(bed: Bed) -> None:
-    """Also at once, also after the run ended; nothing is queued a second time."""
+    """Also for concurrent calls and after the run ended. No second run is queued."""
     both = await asyncio.gather(bed.submit(id="m"), bed.submit(id="m"))
     (row,) = await bed.store.lists.runs(agent=DESK)
     run = await bed.begin(id="m")
@@ -94,7 +94,7 @@ async def test_submitting_a_known_message_returns_the_first_run(bed: Bed) -> Non
 
 
 async def test_queued_runs_of_an_agent_stand_in_the_order_they_came(bed: Bed) -> None:
-    """`queue` makes a run per message; the oldest is next, whatever its id."""
+    """`queue` creates a run per message. The oldest is next, regardless of its id."""
     runs = [(await bed.submit(n)).run_id for n in range(5)]
 
     rows = sorted(await bed.store.backlog.open_runs(bed.shards), key=lambda row: row.arrival)
@@ -106,7 +106,7 @@ async def test_queued_runs_of_an_agent_stand_in_the_order_they_came(bed: Bed) ->
 
 
 async def test_submit_with_reject_refuses_a_busy_agent(bed: Bed) -> None:
-    """The error names the run; the refused message may come again once the agent is free."""
+    """The error names the run. The refused message is accepted once the agent is free."""
     run = await bed.begin()
 
     with pytest.raises(RunConflictError) as caught:
@@ -119,14 +119,14 @@ async def test_submit_with_reject_refuses_a_busy_agent(bed: Bed) -> None:
 
 
 async def test_submit_with_reject_finds_its_own_earlier_run(bed: Bed) -> None:
-    """A resend is a known message, not a conflict."""
+    """A resent message is known and not a conflict."""
     first = await bed.submit(id="m", on_conflict="reject")
 
     assert (await bed.submit(id="m", on_conflict="reject")).run_id == first.run_id
 
 
 async def test_submit_with_join_returns_the_open_run_and_keeps_the_message(bed: Bed) -> None:
-    """No second run begins, and the message is not lost."""
+    """No second run starts, and the message is kept."""
     first = await bed.submit(id="1")
 
     joined = await bed.submit(id="2", on_conflict="join")
@@ -138,7 +138,7 @@ async def test_submit_with_join_returns_the_open_run_and_keeps_the_message(bed: 
 
 
 async def test_submit_with_join_starts_a_run_for_a_free_agent(bed: Bed) -> None:
-    """Without an open run it is a plain submit."""
+    """Without an open run, join acts like a plain submit."""
     joined = await bed.submit(id="2", on_conflict="join")
 
     row = await bed.store.reads.run(joined.run_id)
@@ -161,7 +161,7 @@ async def test_submit_with_interrupt_stops_the_open_run_and_queues(bed: Bed) -> 
 
 @pytest.mark.item(117, 199)
 async def test_a_known_message_is_not_delivered_again(bed: Bed) -> None:
-    """By agent, sender and id: in one call, in two, from runs, and after it was handled."""
+    """The key is agent, sender and id: in one call, in two, from runs, and after the message was processed."""
     first = await bed.store.arrivals.deliver([message("a", id="1"), message("b", id="1")])
     second = await bed.store.arrivals.deliver([message(id="1"), message(id="2")])
     keys = tuple(
@@ -193,7 +193,7 @@ async def test_one_id_from_two_senders_or_to_two_agents_is_two_messages(bed: Bed
 
 
 async def test_messages_for_an_undeclared_type_are_kept(bed: Bed) -> None:
-    """It waits as rows until somebody serves the type."""
+    """The messages wait as rows until a host serves the type."""
     arrived = await bed.store.arrivals.deliver([message(id="1", to=UNDECLARED)])
 
     assert ids_of(arrived) == ["1"]
@@ -202,7 +202,7 @@ async def test_messages_for_an_undeclared_type_are_kept(bed: Bed) -> None:
 
 @pytest.mark.item(118, 201)
 async def test_the_order_of_each_sender_is_kept(bed: Bed) -> None:
-    """Ten senders at once, each with its own order: that order is the order of arrival."""
+    """Ten senders send at once. Each sender's order is the order of arrival."""
 
     async def send(sender: str) -> None:
         for n in range(0, 30, 3):
@@ -219,7 +219,7 @@ async def test_the_order_of_each_sender_is_kept(bed: Bed) -> None:
 
 
 async def test_a_commit_takes_no_message_before_an_older_one_of_its_sender(bed: Bed) -> None:
-    """It is refused whole and names what came too early, once that run begins and once it receives."""
+    """The whole commit is refused and names the early message, at the start of a run and at a receive."""
     await bed.store.arrivals.deliver([message(id=f"a{n}", sender="client:a") for n in range(3)])
     await bed.store.arrivals.deliver([message(id=f"b{n}", sender="client:b") for n in range(3)])
     a, b = ([mail_key(f"client:{x}", f"{x}{n}") for n in range(3)] for x in "ab")
@@ -240,7 +240,10 @@ async def test_a_commit_takes_no_message_before_an_older_one_of_its_sender(bed: 
 
 
 async def test_messages_of_others_and_what_a_run_has_already_hold_nothing_back(bed: Bed) -> None:
-    """Only the same sender's mail to the same agent goes before; a bound message may be bound again."""
+    """Only older messages of the same sender to the same agent come first.
+
+    A bound message may be bound again.
+    """
     await bed.store.arrivals.deliver([message(id="1"), message(id="2", to=CLERK), message(id="3")])
     await bed.store.arrivals.deliver([message(id="4", sender="client:other"), message(id="5")])
     first, third, fifth = (mail_key("client:tests", n) for n in "135")
@@ -256,7 +259,10 @@ async def test_messages_of_others_and_what_a_run_has_already_hold_nothing_back(b
 
 
 async def test_a_failed_run_gives_messages_back_at_their_places(bed: Bed) -> None:
-    """Bound ones and ones it had not bound yet; each waits for a run of its own, before younger mail."""
+    """Bound and not yet bound messages are released.
+
+    Each waits for a run of its own, before younger messages.
+    """
     await bed.store.arrivals.deliver([message(n, id=f"{n}") for n in range(4)])
     keys = [mail_key("client:tests", f"{n}") for n in range(4)]
     run, new = bed.turns_of_mail(keys[0])
@@ -286,7 +292,7 @@ async def test_a_failed_run_gives_messages_back_at_their_places(bed: Bed) -> Non
 
 
 async def test_a_run_gives_back_nothing_that_another_one_has(bed: Bed) -> None:
-    """What belongs to another run, or was handled, stays as it is."""
+    """A message that is bound to another run, or was processed, stays as it is."""
     await bed.store.arrivals.deliver([message(n, id=f"{n}") for n in range(3)])
     keys = tuple(mail_key("client:tests", f"{n}") for n in range(3))
     first, new = bed.turns_of_mail(keys[0])
@@ -304,7 +310,7 @@ async def test_a_run_gives_back_nothing_that_another_one_has(bed: Bed) -> None:
 
 
 async def test_dead_letters_of_one_run_say_that_they_went_together(bed: Bed) -> None:
-    """So nobody takes each of them for bad; the letter of a single message says its error alone."""
+    """Each says how many messages its run had. The dead letter of a single message has its error only."""
     await bed.store.arrivals.deliver([message(n, id=f"{n}") for n in range(3)])
     keys = tuple(mail_key("client:tests", f"{n}") for n in range(3))
     for mine in (keys[:2], keys[2:]):
@@ -322,7 +328,7 @@ async def test_dead_letters_of_one_run_say_that_they_went_together(bed: Bed) -> 
 
 
 async def test_a_commit_may_take_messages_of_a_sender_in_any_order(bed: Bed) -> None:
-    """A turn that says so may leave older messages of the same sender behind."""
+    """A commit marked `any_order` may skip older messages of the same sender."""
     await bed.store.arrivals.deliver([message(id="1"), message(id="2")])
     key = mail_key("client:tests", "2")
     run, new = bed.turns_of_mail(key)
@@ -335,7 +341,7 @@ async def test_a_commit_may_take_messages_of_a_sender_in_any_order(bed: Bed) -> 
 
 @pytest.mark.item(118)
 async def test_messages_of_a_run_arrive_in_the_order_it_sent_them(bed: Bed) -> None:
-    """Within a turn and over several turns."""
+    """Within a commit and over several commits."""
     run = await bed.begin()
     for turn in range(3):
         sent = tuple(outgoing(turn * 3 + i, to=CLERK, id=f"{turn}.{i}") for i in range(3))
@@ -348,7 +354,7 @@ async def test_messages_of_a_run_arrive_in_the_order_it_sent_them(bed: Bed) -> N
 
 
 async def test_a_commit_that_sends_a_known_message_routes_nothing(bed: Bed) -> None:
-    """The id of a sent message is for ever: the same one from a later turn changes nothing."""
+    """The id of a sent message stays known: the same id in a later commit changes nothing."""
     run = await bed.begin()
     first = await run.commit(run.turn(outgoing=(outgoing("a", to=CLERK, id="o"),)))
 
@@ -360,7 +366,7 @@ async def test_a_commit_that_sends_a_known_message_routes_nothing(bed: Bed) -> N
 
 
 async def test_a_message_comes_back_whole(bed: Bed) -> None:
-    """Every field of a delivered message is what the sender set."""
+    """Each field of a delivered message equals the sender's."""
     sent = replace(
         message({"b": 1, "a": [1.0]}, id="1", sender="ext:shop"),
         reply_to=RunId("a" * 32),
@@ -377,7 +383,7 @@ async def test_a_message_comes_back_whole(bed: Bed) -> None:
 
 
 async def test_a_message_of_an_open_run_is_still_counted(bed: Bed) -> None:
-    """Pending and bound ones count until the run ends."""
+    """Pending and bound messages are counted until the run ends."""
     run = await bed.begin()
     await bed.store.arrivals.deliver([message(id="1")])
     while_open = await bed.store.lists.pending_count(DESK)
@@ -388,7 +394,7 @@ async def test_a_message_of_an_open_run_is_still_counted(bed: Bed) -> None:
 
 @pytest.mark.item(142, 202)
 async def test_a_failed_run_may_give_its_messages_up(bed: Bed) -> None:
-    """They become dead letters with reason, attempts and error, and are not delivered again."""
+    """The messages become dead letters with reason, attempts and error. They are not delivered again."""
     run = await bed.begin(text={"q": 1}, id="m")
     run.attempt = 4
     await run.append(NewEntry(EntryKind.RUN_RESUMED, "", {"reason": "retry"}))
@@ -404,7 +410,7 @@ async def test_a_failed_run_may_give_its_messages_up(bed: Bed) -> None:
 
 
 async def test_a_run_that_ends_without_giving_up_leaves_no_dead_letter(bed: Bed) -> None:
-    """Handled messages are done."""
+    """The messages that it processed are done."""
     run = await bed.begin()
     await run.complete()
 
@@ -412,7 +418,7 @@ async def test_a_run_that_ends_without_giving_up_leaves_no_dead_letter(bed: Bed)
 
 
 async def test_dead_letters_are_listed_newest_first_and_by_agent(bed: Bed) -> None:
-    """With a limit."""
+    """The list respects its limit."""
     for n, agent in enumerate([DESK, CLERK, DESK]):
         await bury(await bed.begin(agent=agent, id=f"m{n}"))
 
@@ -424,7 +430,7 @@ async def test_dead_letters_are_listed_newest_first_and_by_agent(bed: Bed) -> No
 
 @pytest.mark.item(488)
 async def test_a_dead_letter_is_redriven_once(bed: Bed) -> None:
-    """It waits as a new message of a derived id with the same content; the letter is gone."""
+    """It becomes a new message with a derived id and the same content. The dead letter is deleted."""
     await bury(await bed.begin(text="again", id="m"))
     (letter,) = await bed.store.lists.dead_letters()
 

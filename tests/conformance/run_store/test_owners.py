@@ -1,4 +1,4 @@
-"""The contract of every `RunStore`: who owns a shard, and what one that lost it can do."""
+"""The contract of every `RunStore`: owners of shards, and refused writes of former owners."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ async def test_every_agent_of_a_declared_type_has_a_shard_that_can_be_claimed(
 
 
 async def test_a_shard_has_one_owner(bed: Bed) -> None:
-    """Claiming again gives nothing, neither to its owner nor to anybody else."""
+    """A second claim returns nothing, for the owner and for another host."""
     async with bed.rival() as rival:
         assert await bed.claim() == []
         assert await rival.claim() == []
 
 
 async def test_hosts_that_claim_at_once_share_the_shards_without_overlap(fresh_bed: Bed) -> None:
-    """Every shard goes to exactly one of three hosts."""
+    """Each shard is claimed by exactly one of three hosts."""
     async with fresh_bed.rival("b") as second, fresh_bed.rival("c") as third:
         claims = await asyncio.gather(fresh_bed.claim(), second.claim(), third.claim())
 
@@ -56,7 +56,7 @@ async def test_hosts_that_claim_at_once_share_the_shards_without_overlap(fresh_b
 
 
 async def test_nothing_is_claimed_by_a_host_that_serves_nothing(fresh_bed: Bed) -> None:
-    """Shards go to those who can execute their agents."""
+    """Shards go to hosts that can execute their agents."""
     await fresh_bed.store.shards.declare(SERVES)
 
     assert (
@@ -66,7 +66,7 @@ async def test_nothing_is_claimed_by_a_host_that_serves_nothing(fresh_bed: Bed) 
 
 @pytest.mark.item(484)
 async def test_a_host_whose_shard_was_taken_over_can_write_nothing(bed: Bed) -> None:
-    """Append raises, a turn is refused, and the new owner goes on from the log's end."""
+    """An append raises and a commit is refused. The new owner continues after the log's last entry."""
     run = await bed.begin()
     async with bed.rival() as rival:
         await bed.lose_to(rival)
@@ -85,7 +85,10 @@ async def test_a_host_whose_shard_was_taken_over_can_write_nothing(bed: Bed) -> 
 async def test_a_take_over_while_commits_are_in_flight_lets_each_run_have_one_writer(
     bed: Bed,
 ) -> None:
-    """Turns sent while the shard moves are whole or refused; none lands behind the new owner's."""
+    """Commits sent while the shard moves are written or refused whole.
+
+    None is written after one of the new owner.
+    """
     runs = [await bed.begin(agent=AgentId("desk", str(n))) for n in range(20)]
     async with bed.rival() as rival:
         flying = [asyncio.create_task(run.send(run.turn(result("0", "old")))) for run in runs]
@@ -106,7 +109,7 @@ async def test_a_take_over_while_commits_are_in_flight_lets_each_run_have_one_wr
 
 
 async def test_every_change_of_owner_grows_the_epoch(bed: Bed) -> None:
-    """Giving a shard up and taking it again is a new epoch: turns of the first one are refused."""
+    """Releasing a shard and claiming it again starts a new epoch. Commits of the first epoch are refused."""
     run = await bed.begin()
     old = run.turn(result("0"))
     await bed.store.shards.release(list(bed.leases.values()))
@@ -119,7 +122,7 @@ async def test_every_change_of_owner_grows_the_epoch(bed: Bed) -> None:
 
 
 async def test_releasing_what_one_does_not_hold_changes_nothing(bed: Bed) -> None:
-    """A lease of an older epoch is ignored."""
+    """A release with a lease of an older epoch is ignored."""
     run = await bed.begin()
     old = [replace(lease, epoch=0) for lease in bed.leases.values()]
 
@@ -129,7 +132,7 @@ async def test_releasing_what_one_does_not_hold_changes_nothing(bed: Bed) -> Non
 
 
 async def test_a_silent_host_loses_its_shards(bed: Bed) -> None:
-    """Past the lease time without a heartbeat others take them, and the report says so."""
+    """After the lease time without a heartbeat other hosts claim the shards, and the report says so."""
     bed.needs("expiry")
     leases = list(bed.leases.values())
     async with bed.rival() as rival:
@@ -142,7 +145,7 @@ async def test_a_silent_host_loses_its_shards(bed: Bed) -> None:
 
 
 async def test_a_heartbeat_tells_shards_the_host_does_not_know_of(bed: Bed) -> None:
-    """A claim whose answer was lost is found again; what is known and held is not mentioned."""
+    """The heartbeat returns a claim whose answer was lost. Known shards are not returned."""
     leases = list(bed.leases.values())
 
     forgotten = await bed.store.shards.heartbeat(bed.owner, [])
@@ -153,7 +156,7 @@ async def test_a_heartbeat_tells_shards_the_host_does_not_know_of(bed: Bed) -> N
 
 
 async def test_a_type_is_a_whole_or_single_agents(fresh_bed: Bed) -> None:
-    """Declaring it the other way is refused; declaring the same again is not."""
+    """Declaring a type in the other mode is refused. Declaring it again in the same mode is not."""
     await fresh_bed.store.shards.declare(SERVES)
     await fresh_bed.store.shards.declare(SERVES)
 

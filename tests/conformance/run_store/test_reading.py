@@ -27,7 +27,7 @@ ERROR: dict[str, JsonValue] = {"type": "ValueError", "message": "no"}
 
 
 def attempt_failed(run: Turns, at: datetime, error: dict[str, JsonValue]) -> NewEntry:
-    """The entry of a `Retry`."""
+    """Return the entry of a `Retry`."""
     payload: dict[str, JsonValue] = {
         "attempt": run.attempt,
         "error": error,
@@ -38,19 +38,19 @@ def attempt_failed(run: Turns, at: datetime, error: dict[str, JsonValue]) -> New
 
 
 async def fail_attempt(run: Turns, at: datetime) -> None:
-    """The attempt failed; it is tried again at `at`."""
+    """Fail the attempt and schedule the next one for `at`."""
     await run.commit(run.turn(attempt_failed(run, at, ERROR), then=Retry(at, ERROR, run.seq)))
     run.attempt += 1
 
 
 async def park(run: Turns) -> None:
-    """The run waits for an operator."""
+    """Park the run until an operator decides."""
     entry = NewEntry(EntryKind.RUN_PARKED, "", {"reason": "in_doubt"})
     await run.commit(run.turn(entry, then=Park("in_doubt", "3")))
 
 
 async def row_of(bed: Bed, run_id: RunId) -> RunRow:
-    """The run's row, which exists."""
+    """Return the run's row, which must exist."""
     row = await bed.store.reads.run(run_id)
     assert row is not None
     return row
@@ -58,7 +58,7 @@ async def row_of(bed: Bed, run_id: RunId) -> RunRow:
 
 @pytest.mark.item(113, 174)
 async def test_entries_begin_where_asked_and_stop_at_the_present_end(bed: Bed) -> None:
-    """`from_seq` is included; a log that ends before it, and an unknown run, give nothing."""
+    """`from_seq` is included. A log that ends before it, and an unknown run, return nothing."""
     run = await bed.begin()
     await run.append(*(result(str(n)) for n in range(4)))
 
@@ -72,7 +72,7 @@ async def test_entries_begin_where_asked_and_stop_at_the_present_end(bed: Bed) -
 
 
 async def test_readers_who_ask_at_the_same_time_have_values_of_their_own(bed: Bed) -> None:
-    """What one of them changes, nobody else sees: neither in a result nor in an entry of a tail."""
+    """A change by one reader is invisible to the others, in a result and in an entry of a tail."""
     run = await bed.begin()
     await run.commit(
         run.turn(completed({"said": ["yes"]}), then=Finish(RunStatus.COMPLETED, {"said": ["yes"]}))
@@ -92,7 +92,7 @@ async def test_readers_who_ask_at_the_same_time_have_values_of_their_own(bed: Be
 
 @pytest.mark.item(114, 175)
 async def test_a_tail_sees_every_entry_once_and_ends_with_the_run(bed: Bed) -> None:
-    """Readers that began before the entries, from anywhere, get them in order as they come."""
+    """Tails that started before the entries, at any seq, get them in order."""
     run = await bed.begin()
 
     async def read(from_seq: int) -> list[int]:
@@ -112,7 +112,7 @@ async def test_a_tail_sees_every_entry_once_and_ends_with_the_run(bed: Bed) -> N
 
 @pytest.mark.item(114)
 async def test_a_tail_can_be_cancelled_and_taken_up_again(bed: Bed) -> None:
-    """A reader that stops leaves nothing behind; the next one goes on with the following seq."""
+    """A cancelled tail leaves no state. The next one continues with the following seq."""
     run = await bed.begin()
     tail = bed.store.reads.tail(run.run_id)
     first = await anext(tail)
@@ -130,7 +130,7 @@ async def test_a_tail_can_be_cancelled_and_taken_up_again(bed: Bed) -> None:
 
 @pytest.mark.item(164)
 async def test_a_tail_does_not_end_with_a_failed_attempt(bed: Bed) -> None:
-    """Only the one terminal entry ends it."""
+    """Only the terminal entry ends the tail."""
     run = await bed.begin()
     await fail_attempt(run, bed.in_s(0))
     await run.append(result("0"))
@@ -143,7 +143,7 @@ async def test_a_tail_does_not_end_with_a_failed_attempt(bed: Bed) -> None:
 
 
 async def test_a_tail_ends_where_its_run_is_forgotten(bed: Bed) -> None:
-    """Somebody who has read a part of it, and lost the rest, waits for nothing."""
+    """A reader that has read only a part of a deleted log does not wait for more."""
     if bed.backend == "composed":
         pytest.skip("composed lacks forgetting of a log that was given to it")
     run = await bed.begin()
@@ -161,7 +161,7 @@ async def test_a_tail_ends_where_its_run_is_forgotten(bed: Bed) -> None:
 
 
 async def test_a_run_is_loaded_from_its_last_new_beginning(bed: Bed) -> None:
-    """After `run.continued` the worker gets that entry and what follows, not the older ones."""
+    """The worker gets the last `run.continued` entry and the entries after it, not older ones."""
     run = await bed.begin()
     continued = NewEntry(EntryKind.RUN_CONTINUED, "", {"generation": 1, "input": None})
     await run.append(result("0"), result("1"))
@@ -176,7 +176,7 @@ async def test_a_run_is_loaded_from_its_last_new_beginning(bed: Bed) -> None:
 
 
 async def test_several_runs_are_loaded_at_once_and_unknown_ones_left_out(bed: Bed) -> None:
-    """Each with its own log; a run without entries has none."""
+    """Each run has its own log; a run without entries has an empty one."""
     started, queued = await bed.begin(), await bed.submit("q", agent=CLERK)
 
     loaded = await bed.store.reads.load([queued.run_id, RunId("0" * 32), started.run_id])
@@ -187,7 +187,7 @@ async def test_several_runs_are_loaded_at_once_and_unknown_ones_left_out(bed: Be
 
 
 async def test_open_runs_come_in_pages_without_the_ended_ones(bed: Bed) -> None:
-    """By run id; the last id of a page is where the next begins; foreign shards are not seen."""
+    """By run id; the next page starts after the last id. Runs of other shards are not returned."""
     runs = [await bed.begin(agent=AgentId("desk", str(n))) for n in range(10)]
     await runs[3].complete()
 
@@ -203,7 +203,7 @@ async def test_open_runs_come_in_pages_without_the_ended_ones(bed: Bed) -> None:
 
 
 async def test_pending_messages_come_in_pages_by_arrival(bed: Bed) -> None:
-    """For shards, without the messages, and for one agent; where a page ends the next begins."""
+    """For shards without the messages, and for one agent. The next page starts where the last one ended."""
     agents = [AgentId("desk", str(n % 3)) for n in range(10)]
     await bed.store.arrivals.deliver([message(n, id=str(n), to=a) for n, a in enumerate(agents)])
 
@@ -226,7 +226,7 @@ async def test_pending_messages_come_in_pages_by_arrival(bed: Bed) -> None:
 
 
 async def test_runs_are_listed_newest_first_by_status_agent_and_parking(bed: Bed) -> None:
-    """Filters are joined by and; `limit` counts what fits them."""
+    """A run has to match all filters; `limit` counts matching runs."""
     done, parked = await bed.begin(), await bed.begin(agent=CLERK)
     await done.complete()
     await park(parked)
@@ -245,7 +245,7 @@ async def test_runs_are_listed_newest_first_by_status_agent_and_parking(bed: Bed
 
 @pytest.mark.item(125, 208)
 async def test_the_run_of_an_agent_is_the_one_that_holds_it(bed: Bed) -> None:
-    """Started ones come first, also while they wait; then the oldest queued; ended ones never."""
+    """Started runs come first, also while they wait, then the oldest queued run. Ended runs are ignored."""
     first, second = await bed.submit(), await bed.submit(sender="submit:others")
     holder = await Turns(bed, second.run_id).start()
     await holder.suspend(WakeSet(signals=("go",)))
@@ -263,7 +263,7 @@ async def test_the_run_of_an_agent_is_the_one_that_holds_it(bed: Bed) -> None:
 
 @pytest.mark.item(133)
 async def test_timers_of_waiting_runs_are_found_when_due_earliest_first(bed: Bed) -> None:
-    """Of suspensions and back-offs; not of parked, running or ended runs, nor beyond the window."""
+    """Timers of suspensions and back-offs, but not of parked, running or ended runs, nor after the window."""
     runs = [await bed.begin(agent=AgentId("desk", str(n))) for n in range(7)]
     await runs[0].suspend(WakeSet(at=bed.in_s(60)))
     await fail_attempt(runs[1], bed.in_s(30))
@@ -290,7 +290,7 @@ async def test_timers_of_waiting_runs_are_found_when_due_earliest_first(bed: Bed
 
 @pytest.mark.item(163, 166)
 async def test_a_failed_attempt_waits_as_a_pending_run(bed: Bed) -> None:
-    """It counts one attempt, keeps the error and is not to start before its time."""
+    """The attempt is counted, the error is kept, and the run does not start before its time."""
     run = await bed.begin()
     at = bed.in_s(30)
 
@@ -303,7 +303,7 @@ async def test_a_failed_attempt_waits_as_a_pending_run(bed: Bed) -> None:
 
 @pytest.mark.item(158)
 async def test_what_a_suspended_run_waits_for_can_be_read(bed: Bed) -> None:
-    """The whole wake set, and its time as the row's timer."""
+    """The row has the whole wake set, and its time as the timer."""
     run = await bed.begin()
     wake = WakeSet(at=bed.in_s(60), signals=("a", "b"), message=True, runs=("r",))
 
@@ -333,7 +333,7 @@ STATES = [
 
 
 async def drive(bed: Bed, state: str) -> Turns:
-    """A run in that state."""
+    """Bring a run into that state."""
     run = Turns(bed, (await bed.submit()).run_id)
     cancelled = NewEntry(EntryKind.RUN_CANCELLED, "", {"reason": "enough"})
     if state == "cancelled before it began":
@@ -379,7 +379,7 @@ async def drive(bed: Bed, state: str) -> Turns:
 @pytest.mark.item(45, 170, 171)
 @pytest.mark.parametrize("state", STATES)
 async def test_the_log_alone_tells_the_row(bed: Bed, state: str) -> None:
-    """Refolding the entries gives the row as it is kept, in every state of a run's life."""
+    """Refolding the entries gives the stored row, in every state of a run."""
     run = await drive(bed, state)
 
     row, refolded = await row_of(bed, run.run_id), await bed.store.operators.refold(run.run_id)
@@ -389,7 +389,7 @@ async def test_the_log_alone_tells_the_row(bed: Bed, state: str) -> None:
 
 
 async def test_an_unknown_run_has_no_row(bed: Bed) -> None:
-    """Reading it gives None, refolding it is an error."""
+    """Reading returns None; refolding raises an error."""
     assert await bed.store.reads.run(RunId("0" * 32)) is None
     with pytest.raises(UnknownRunError):
         await bed.store.operators.refold(RunId("0" * 32))
@@ -397,7 +397,7 @@ async def test_an_unknown_run_has_no_row(bed: Bed) -> None:
 
 @pytest.mark.item(160)
 async def test_the_end_of_a_run_is_written_once(bed: Bed) -> None:
-    """Two ends at once: one is the run's end, the other is refused."""
+    """Of two concurrent terminal entries one is written and the other is refused."""
     run = await bed.begin()
     turns = [run.turn(completed(n), then=Finish(RunStatus.COMPLETED, n)) for n in ("one", "two")]
 

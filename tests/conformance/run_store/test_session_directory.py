@@ -1,4 +1,4 @@
-"""Sessions as people name and find them: titles, metadata, pages, and ids of deleted ones."""
+"""The list of sessions: titles, metadata, pages, and ids of deleted sessions."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ DESK: Final = SessionFilter(tenant="default", app="desk")
 
 
 async def titled(bed: Bed, key: str, title: str = "") -> AgentId:
-    """A session without a run."""
+    """Create a session without a run."""
     agent = AgentId("desk", key)
     assert await bed.store.directory.create(agent, SessionLabel(title=title))
     return agent
 
 
 async def found(bed: Bed, wanted: SessionFilter = DESK, limit: int = 100) -> list[str]:
-    """Ids of sessions, as a list has them."""
+    """Return the ids of listed sessions."""
     return [row.agent_id.key for row in (await bed.store.directory.find(wanted, limit=limit)).rows]
 
 
 async def test_a_session_may_be_made_before_its_first_run(bed: Bed) -> None:
-    """Of several who make it at once one does. Runs go on in it, and its label stays."""
+    """Of several concurrent calls one creates it. Later runs belong to it, and it keeps its label."""
     store, label = bed.store.directory, SessionLabel(title="Wale", metadata={"a": [1, None]})
     made = await asyncio.gather(*(store.create(CHAT, label, project="p") for _ in range(3)))
     row = await bed.store.sessions.get(CHAT)
@@ -56,7 +56,7 @@ async def test_a_session_may_be_made_before_its_first_run(bed: Bed) -> None:
 
 
 async def test_title_and_metadata_are_replaced_one_by_one(bed: Bed) -> None:
-    """None leaves one as it is; a session that is not there has none."""
+    """None leaves a value unchanged. An unknown session has none."""
     store = bed.store.directory
     assert not await store.relabel(CHAT, title="t")
     await said(bed, "a")
@@ -75,7 +75,7 @@ async def test_title_and_metadata_are_replaced_one_by_one(bed: Bed) -> None:
 
 
 async def test_sessions_are_found_by_state_and_by_a_part_of_the_title(bed: Bed) -> None:
-    """In upper or lower case of any script; no character has a meaning of its own."""
+    """In upper or lower case of any script. No character of the search is a wildcard."""
     for key, title in (("1", "Straße 50 %"), ("2", "STRASSE_x"), ("3", "ΜΈΛΙ"), ("4", "")):
         await titled(bed, key, title)
     await begin(bed, AgentId("desk", "4"))
@@ -96,7 +96,7 @@ async def test_sessions_are_found_by_state_and_by_a_part_of_the_title(bed: Bed) 
 
 
 async def test_pages_follow_each_other_without_a_gap(bed: Bed) -> None:
-    """Each begins behind the last one of the page before, whatever its id."""
+    """Each page starts after the last session of the page before, for any id."""
     for key in HOSTILE:
         await titled(bed, key)
     whole = await found(bed)
@@ -113,7 +113,7 @@ async def test_pages_follow_each_other_without_a_gap(bed: Bed) -> None:
 
 @pytest.mark.parametrize("owner", [None, "ada"])
 async def test_a_search_reads_a_bounded_number_of_sessions(bed: Bed, owner: str | None) -> None:
-    """A page may have fewer than match, and says where the next one begins; all pages have all of them."""
+    """A page may have fewer than match and returns where the next one starts. All pages together have all."""
     for n in range(9):
         label = SessionLabel(title="whale" if n in (1, 2, 7) else "fish")
         await bed.store.directory.create(AgentId("desk", f"{n}"), label, owner=owner)
@@ -142,7 +142,7 @@ async def test_a_search_reads_a_bounded_number_of_sessions(bed: Bed, owner: str 
 
 @pytest.mark.item(382, 385)
 async def test_a_deleted_session_is_known_as_such_and_keeps_no_label(bed: Bed) -> None:
-    """It may be made anew; while it is being deleted it may not."""
+    """It may be created again, but not while it is being deleted."""
     store, sessions = bed.store.directory, bed.store.sessions
     assert not await store.is_deleted(CHAT)
     await store.create(CHAT, SessionLabel(title="t", metadata={"k": 1}))
@@ -161,7 +161,7 @@ async def test_a_deleted_session_is_known_as_such_and_keeps_no_label(bed: Bed) -
 
 
 async def test_a_session_is_its_owners_also_after_its_end(bed: Bed) -> None:
-    """Nobody else makes it anew; without an owner it is made anew for whose it was."""
+    """No other owner can create it again. Without an owner it is created for its former owner."""
     store, sessions = bed.store.directory, bed.store.sessions
 
     async def owner() -> str | None:
@@ -195,7 +195,7 @@ async def test_a_session_is_its_owners_also_after_its_end(bed: Bed) -> None:
 
 
 async def test_an_id_that_was_nobodys_is_its_new_owners(bed: Bed) -> None:
-    """While it is there it stays nobody's."""
+    """While the session exists it stays without an owner."""
     store, sessions = bed.store.directory, bed.store.sessions
     await said(bed, "a")
     assert not await store.create(CHAT, SessionLabel(), owner="ada")
@@ -213,7 +213,7 @@ async def test_an_id_that_was_nobodys_is_its_new_owners(bed: Bed) -> None:
 
 
 async def test_lists_pages_and_runs_of_an_owner_are_its_own(bed: Bed) -> None:
-    """Of no other owner, of no other tenant's owner of the same name, and of nobody."""
+    """Sessions of other owners, of other tenants and without an owner are not listed."""
     store = bed.store.directory
     for agent, owner in (
         (AgentId("desk", "1"), "ada"),

@@ -1,4 +1,4 @@
-"""Random operations on sessions: PostgreSQL says what the store in memory says."""
+"""Random operations on sessions: PostgreSQL and the store in memory return the same."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Program:
     steps: int = 0
 
     async def both(self, *calls: Awaitable[Any]) -> tuple[Any, Any]:
-        """The results of a call to each store, or the same refusal."""
+        """Return the results of a call to each store, or the common refusal."""
         found = await asyncio.gather(*calls, return_exceptions=True)
         one, other = ((type(x), str(x)) if isinstance(x, REFUSED) else x for x in found)
         for answer in (one, other):
@@ -59,13 +59,13 @@ class Program:
         return one, other
 
     async def same(self, *calls: Awaitable[Any]) -> Any:
-        """What both stores answer."""
+        """Return the common answer of both stores."""
         one, other = await self.both(*calls)
         assert one == other
         return one
 
     def turns(self) -> tuple[NewTurn, ...]:
-        """A few new nodes; some that are known already."""
+        """Return a few new nodes and some known ones."""
         made = []
         for _ in range(self.chance.randrange(4)):
             if self.nodes and self.chance.random() < 0.1:
@@ -78,11 +78,11 @@ class Program:
         return tuple(made)
 
     def node(self) -> str:
-        """One that is there, or was, or never."""
+        """Return a node that exists, was deleted, or never existed."""
         return self.chance.choice([*self.nodes[-9:], *self.nodes, "never"])
 
     async def submit(self) -> None:
-        """One run more; it may be refused."""
+        """Submit one more run; it may be refused."""
         name = f"m{self.steps}"
         made = await self.both(
             *(bed.submit(agent=self.agent, id=name, session=NewSession(name)) for bed in self.beds)
@@ -95,7 +95,7 @@ class Program:
         self.queue.append(tuple(Turns(bed, one.run_id, self.agent) for bed, one in pairs))
 
     async def begin(self) -> None:
-        """The oldest run begins, somewhere."""
+        """Start the oldest run, at some node."""
         if not self.queue or self.open:
             return
         self.open = self.queue.pop(0)
@@ -105,7 +105,7 @@ class Program:
             await run.commit(run.turn(started(self.agent), session=change, turns=turns))
 
     async def say(self) -> None:
-        """The open run adds nodes, and a cut."""
+        """Let the open run add nodes and a cut."""
         if self.open is None:
             return
         turns = self.turns()
@@ -119,7 +119,7 @@ class Program:
             await run.commit(run.turn(result(f"{self.steps}"), turns=turns, cuts=cuts))
 
     async def end(self) -> None:
-        """The open run ends, or a queued one is cancelled."""
+        """End the open run, or cancel a queued one."""
         change, turns = SessionChange(("ended",)), self.turns()
         if self.open is None:
             if self.queue:
@@ -134,19 +134,19 @@ class Program:
         self.open = None
 
     async def switch(self) -> None:
-        """Another node becomes the active one."""
+        """Make another node the active one."""
         node = self.node()
         await self.same(*(bed.store.sessions.switch(self.agent, node) for bed in self.beds))
 
     async def delete(self) -> None:
-        """A step of a deletion."""
+        """Execute a step of a deletion."""
         if self.chance.random() < 0.5:
             await self.same(*(bed.store.sessions.begin_delete(self.agent) for bed in self.beds))
         elif not self.queue and self.open is None:
             await self.same(*(bed.store.sessions.finish_delete(self.agent) for bed in self.beds))
 
     async def clear(self) -> None:
-        """Nodes of a run go, or all."""
+        """Clear the nodes of a run, or all."""
         stores = [bed.store.transcripts for bed in self.beds]
         found = await stores[0].page(self.agent, self.agent.key, branches=True)
         runs = sorted({turn.run_id for turn in found})
@@ -157,7 +157,7 @@ class Program:
             await self.same(*(s.clear(self.agent, self.agent.key) for s in stores))
 
     async def seen(self, bed: Bed) -> list[object]:
-        """All that can be read of the session, without times."""
+        """Return all readable data of the session, without times."""
         sessions, transcripts, key = bed.store.sessions, bed.store.transcripts, self.agent.key
         row = await sessions.get(self.agent)
         found: list[object] = [
@@ -180,7 +180,7 @@ class Program:
         return found
 
     async def run(self) -> None:
-        """Do it; after each step both stores show the same."""
+        """Execute the program; after each step both stores return the same."""
         verbs = (
             *(self.submit, self.begin, self.say, self.say, self.end, self.end),
             *(self.switch, self.switch, self.delete, self.clear),
@@ -195,7 +195,7 @@ class Program:
 
 @pytest.mark.postgres
 async def test_random_programs_show_the_same_in_both_stores(request: pytest.FixtureRequest) -> None:
-    """Submits, begins, nodes, cuts, ends, switches, deletions, and what is cleared; after each step."""
+    """Submits, starts, nodes, cuts, ends, switches, deletions and clears, compared after each step."""
     async with memory_bed() as model, bed_of("postgres", request) as bed:
         for one in (model, bed):
             await one.claim()

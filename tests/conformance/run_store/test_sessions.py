@@ -1,4 +1,4 @@
-"""Sessions: facts of their runs, written with their causes; deletion; and who follows them."""
+"""Sessions: facts of their runs, written in the commits that cause them; deletion; tails."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ async def submit(bed: Bed, agent: AgentId = CHAT, **parts: Any) -> Submitted:
 
 
 async def begin(bed: Bed, agent: AgentId = CHAT, **parts: Any) -> Turns:
-    """A run of a session that has started."""
+    """Start a run of a session."""
     run = Turns(bed, (await submit(bed, agent)).run_id, agent)
     await run.commit(run.turn(started(agent), session=STARTED, **parts))
     return run
 
 
 async def said(bed: Bed, *texts: str, agent: AgentId = CHAT) -> Turns:
-    """A run that added these nodes and ended well."""
+    """Complete a run that added these nodes."""
     run = await begin(bed, agent)
     await run.complete(turns=tuple(node(text, agent) for text in texts), session=ENDED)
     return run
 
 
 def node(text: str, agent: AgentId = CHAT, role: Any = "user") -> NewTurn:
-    """A turn of a session, whose id is its text."""
+    """Return a turn of a session, whose id is its text."""
     return NewTurn(agent.key, text, ChatMessage.of(role, text))
 
 
 async def kinds(bed: Bed, agent: AgentId = CHAT) -> list[str]:
-    """Kinds of the facts, whose numbers have no gap."""
+    """Return the kinds of the facts, whose numbers have no gap."""
     facts = await bed.store.sessions.facts(agent)
     first = facts[0].number if facts else 1
     assert [fact.number for fact in facts] == list(range(first, first + len(facts)))
@@ -71,7 +71,10 @@ async def kinds(bed: Bed, agent: AgentId = CHAT) -> list[str]:
 
 @pytest.mark.item(366, 370, 375)
 async def test_facts_tell_of_submits_starts_and_ends_in_order(bed: Bed) -> None:
-    """And how many open runs are before each that is queued. One that never began ends all the same."""
+    """A fact of a queued run has the number of open runs before it.
+
+    A run that never started has an end, too.
+    """
     store = bed.store.sessions
     runs = [(await submit(bed, id=f"m{n}")).run_id for n in range(3)]
     first, second = (Turns(bed, run_id, CHAT) for run_id in runs[:2])
@@ -100,7 +103,7 @@ async def test_facts_tell_of_submits_starts_and_ends_in_order(bed: Bed) -> None:
 
 
 async def test_sessions_are_listed_by_their_last_fact(bed: Bed) -> None:
-    """Those of one type and tenant, a page behind the other."""
+    """Sessions of one type and tenant, in pages."""
     store = bed.store.sessions
     agents = [AgentId("desk", f"{n}") for n in range(5)]
     others = [AgentId("clerk", "0"), AgentId("desk", "0", "acme")]
@@ -141,7 +144,7 @@ async def test_facts_of_submits_at_once_have_no_gap(bed: Bed) -> None:
 
 
 async def test_a_submit_that_is_sent_again_is_one_fact(bed: Bed) -> None:
-    """At once, and later."""
+    """For concurrent and for later calls."""
     made = await asyncio.gather(*(submit(bed, id="m") for _ in range(4)))
     await submit(bed, id="m")
 
@@ -150,7 +153,10 @@ async def test_a_submit_that_is_sent_again_is_one_fact(bed: Bed) -> None:
 
 
 async def test_what_makes_no_run_is_no_fact(bed: Bed) -> None:
-    """A submit that joins, or is refused; one that interrupts is queued behind a run that is asked to stop."""
+    """Joined and refused submits write none.
+
+    An interrupting submit is queued behind the run that has to stop.
+    """
     run = await begin(bed)
     joined = await submit(bed, on_conflict="join")
     with pytest.raises(RunConflictError):
@@ -174,7 +180,7 @@ async def test_a_submit_without_a_session_leaves_no_row(bed: Bed) -> None:
 
 
 async def test_a_commit_that_is_refused_writes_no_fact(bed: Bed) -> None:
-    """One that is sent again writes none more."""
+    """A repeated commit writes no further facts."""
     run = await begin(bed)
     late = run.turn(result("0"), session=ENDED)
     await run.commit(run.turn(result("0")))
@@ -187,7 +193,7 @@ async def test_a_commit_that_is_refused_writes_no_fact(bed: Bed) -> None:
 
 
 async def test_a_run_of_waiting_messages_makes_its_session(bed: Bed) -> None:
-    """Without a fact of a queue, and without a project."""
+    """The session has no queue fact and no project."""
     await bed.store.arrivals.deliver([message(id="m", to=CHAT)])
     key = MessageKey(CHAT, "client:tests", "m")
     run, new = bed.turns_of_mail(key)
@@ -212,7 +218,7 @@ async def test_one_commit_may_begin_and_end_a_run(bed: Bed) -> None:
 
 @pytest.mark.parametrize("key", HOSTILE)
 async def test_a_session_may_have_any_id(bed: Bed, key: str) -> None:
-    """That an agent may have as its key."""
+    """Each key of an agent is a valid session id."""
     agent, store = AgentId("desk", key, "acme"), bed.store.sessions
     await said(bed, "a", "b", agent=agent)
     await store.switch(agent, "a")
@@ -227,7 +233,7 @@ async def test_a_session_may_have_any_id(bed: Bed, key: str) -> None:
 
 @pytest.mark.item(370, 379)
 async def test_the_first_request_to_stop_is_a_fact_of_a_session(bed: Bed) -> None:
-    """Of a run that has not ended, queued or not, and of no other agent's; in the commit of the request."""
+    """It is written with the request, for the agent's own runs that have not ended, queued or started."""
     arrivals = bed.store.arrivals
     run = await begin(bed)
     queued = await submit(bed)
@@ -248,7 +254,7 @@ async def test_the_first_request_to_stop_is_a_fact_of_a_session(bed: Bed) -> Non
 
 
 async def test_ten_thousand_facts_are_read_in_pages(bed: Bed) -> None:
-    """Each page begins behind the one before."""
+    """Each page starts after the one before."""
     run, store = await begin(bed), bed.store.sessions
     for n in range(10):
         many = SessionChange(("started",) * 1_000)
@@ -270,7 +276,7 @@ async def test_ten_thousand_facts_are_read_in_pages(bed: Bed) -> None:
 
 
 async def take(bed: Bed, count: int, *, after: int = 0, agent: AgentId = CHAT) -> list[SessionFact]:
-    """So many facts of a session's tail."""
+    """Return this many facts of a session's tail."""
     found: list[SessionFact] = []
     async with aclosing(bed.store.sessions.tail(agent, after=after)) as facts:  # type: ignore[type-var]
         async for fact in facts:
@@ -281,7 +287,7 @@ async def take(bed: Bed, count: int, *, after: int = 0, agent: AgentId = CHAT) -
 
 
 async def test_a_tail_may_begin_before_its_session(bed: Bed) -> None:
-    """And goes on behind whatever fact a reader saw last. There may be any number of them."""
+    """A tail continues after the last fact that its reader saw. There may be any number of tails."""
     async with asyncio.TaskGroup() as group:
         tails = [group.create_task(take(bed, 3)) for _ in range(3)]
         await asyncio.sleep(0)
@@ -296,7 +302,7 @@ async def test_a_tail_may_begin_before_its_session(bed: Bed) -> None:
 
 
 async def test_a_tail_hears_of_other_hosts(bed: Bed) -> None:
-    """They share the rows and nothing else."""
+    """Two hosts share only the rows."""
     async with bed.rival() as rival, asyncio.TaskGroup() as group:
         tail = group.create_task(take(rival, 3))
         await said(bed, "a")
@@ -305,7 +311,7 @@ async def test_a_tail_hears_of_other_hosts(bed: Bed) -> None:
 
 @pytest.mark.item(382, 385)
 async def test_a_session_is_deleted_in_two_steps(bed: Bed) -> None:
-    """It is refused to runs in between, also after a crash, and counts on from its last fact afterwards."""
+    """Between them runs are refused, also after a crash. A new session continues the numbers of its facts."""
     store = bed.store.sessions
     assert not await store.begin_delete(CHAT)
     assert await store.finish_delete(CHAT) == 0
@@ -341,7 +347,7 @@ async def test_a_session_is_deleted_in_two_steps(bed: Bed) -> None:
 
 
 async def test_a_known_submit_is_answered_while_its_session_is_deleted(bed: Bed) -> None:
-    """And afterwards; it makes no session anew."""
+    """Also after the deletion. It does not create the session again."""
     store = bed.store.sessions
     made = await submit(bed, id="m")
     run = Turns(bed, made.run_id, CHAT)
@@ -358,7 +364,7 @@ async def test_a_known_submit_is_answered_while_its_session_is_deleted(bed: Bed)
 
 
 async def test_submits_and_a_deletion_never_pass_each_other(bed: Bed) -> None:
-    """Either the session is refused to all that come later, or a run of it is open and stays so."""
+    """Either the session refuses all later submits, or it keeps an open run and is not deleted."""
     for n in range(12):
         agent = AgentId("desk", f"race-{n}")
         await said(bed, "a", agent=agent)
@@ -386,7 +392,7 @@ async def test_submits_and_a_deletion_never_pass_each_other(bed: Bed) -> None:
 
 @pytest.mark.item(381, 385)
 async def test_a_switch_wants_a_session_without_open_runs_and_a_node_of_it(bed: Bed) -> None:
-    """Nothing is changed else."""
+    """Otherwise nothing changes."""
     store, other = bed.store.sessions, AgentId("desk", "other")
     with pytest.raises(UnknownSessionError):
         await store.switch(CHAT, "a")

@@ -1,4 +1,4 @@
-"""The contract of every `RunStore`: signals, cancels and nudges."""
+"""The contract of every `RunStore`: signals, cancel requests and nudges."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNDECLARED = AgentId("nobody", "1")
 
 @pytest.mark.item(131, 132)
 async def test_signals_are_buffered_in_order_and_taken_once(bed: Bed) -> None:
-    """Two of one name wait in order; one that was taken is not there a second time."""
+    """Two signals of one name wait in order. A taken signal is not returned again."""
     run, other = await bed.begin(), await bed.begin(agent=CLERK)
     for n, name in enumerate(["go", "stop", "go"]):
         await bed.store.arrivals.signal(
@@ -50,7 +50,7 @@ async def test_signals_are_buffered_in_order_and_taken_once(bed: Bed) -> None:
 
 
 async def test_a_known_signal_is_not_accepted_again(bed: Bed) -> None:
-    """By run, sender and id; also after it was taken."""
+    """A signal is known by run, sender and id, also after it was taken."""
     run = await bed.begin()
 
     async def send(sender: str = "client:x") -> bool:
@@ -70,13 +70,13 @@ async def test_a_known_signal_is_not_accepted_again(bed: Bed) -> None:
 
 
 async def test_a_signal_needs_a_run(bed: Bed) -> None:
-    """An unknown run is an error, not a lost signal."""
+    """For an unknown run an error is raised and the signal is not stored."""
     with pytest.raises(UnknownRunError):
         await bed.store.arrivals.signal(RunId("0" * 32), "go", 1, message_id="s", sender="client:x")
 
 
 def intent(position: str, mode: str = "at_most_once") -> NewEntry:
-    """A step was begun."""
+    """Return the entry of a started step."""
     payload: dict[str, JsonValue] = {
         "effect": "step",
         "name": "s",
@@ -88,12 +88,12 @@ def intent(position: str, mode: str = "at_most_once") -> NewEntry:
 
 
 def resolved(position: str) -> NewEntry:
-    """An operator said that the step is to be executed again."""
+    """Return the entry of an operator's decision to execute the step again."""
     return NewEntry(EntryKind.IN_DOUBT_RESOLVED, position, {"action": "retry"})
 
 
 async def park(run: Turns, *entries: NewEntry, reason: str = "in_doubt") -> int:
-    """Let the run be parked behind these entries; return where its log ends."""
+    """Park the run after these entries; return the seq of its last entry."""
     parked = NewEntry(EntryKind.RUN_PARKED, "", {"reason": reason})
     await run.commit(run.turn(*entries, parked, then=Park(reason)))
     return run.seq
@@ -102,7 +102,7 @@ async def park(run: Turns, *entries: NewEntry, reason: str = "in_doubt") -> int:
 async def decide(
     run: Turns, name: str, about: int | None = None, value: JsonValue = None
 ) -> tuple[bool, bool]:
-    """Decide, about this entry or, as releases before did, without saying; (accepted, same)."""
+    """Decide about this entry, or without an entry like older releases; return (accepted, same)."""
     message_id = f"token-{next(run.n)}" if about is None else decision_id(name, about)
     sender = "client:x" if about is None else OPERATOR
     outcome = await run.bed.store.arrivals.signal(
@@ -112,7 +112,7 @@ async def decide(
 
 
 async def test_a_decision_is_about_one_doubt_and_counts_once(bed: Bed) -> None:
-    """While the run is parked with it: the same again changes nothing, another one is refused."""
+    """While the run is parked, the same decision again changes nothing and another one is refused."""
     run = await bed.begin()
     await run.commit(run.turn(intent("0"), intent("1", "idempotent")))
     first = run.seq - 1
@@ -143,7 +143,7 @@ async def test_a_decision_is_about_one_doubt_and_counts_once(bed: Bed) -> None:
 
 @pytest.mark.parametrize("n", range(5))
 async def test_of_conflicting_decisions_at_once_one_counts(bed: Bed, n: int) -> None:
-    """Also of those that are written together: the one that is kept was accepted."""
+    """Also in one batch. The decision that is stored is the accepted one."""
     run = await bed.begin()
     end = await park(run, intent("0"))
     said = await asyncio.gather(*(decide(run, "~resolve:0", end - 1, f"{n}-{k}") for k in range(8)))
@@ -154,7 +154,7 @@ async def test_of_conflicting_decisions_at_once_one_counts(bed: Bed, n: int) -> 
 
 
 async def test_a_decision_to_start_anew_is_about_one_stop(bed: Bed) -> None:
-    """About the entry that the run is parked behind, or backs off behind; not about one before."""
+    """It is about the last entry before the parking or the back-off, not about an earlier one."""
     run = await bed.begin()
     assert await decide(run, "~retry", run.seq) == (False, False)
     failed = NewEntry(
@@ -175,7 +175,7 @@ async def test_a_decision_to_start_anew_is_about_one_stop(bed: Bed) -> None:
 
 @pytest.mark.item(132, 226)
 async def test_a_suspension_that_is_over_before_it_begins_says_so(bed: Bed) -> None:
-    """A signal, mail or an ended child that came first wakes the run at its suspend commit."""
+    """An earlier signal, message or child's end wakes the run with its suspend commit."""
     run = await bed.begin()
     child = await run.spawn("c", CLERK)
     wakes = [WakeSet(signals=("no", "go")), WakeSet(message=True), WakeSet(runs=(child.run_id,))]
@@ -192,7 +192,7 @@ async def test_a_suspension_that_is_over_before_it_begins_says_so(bed: Bed) -> N
 
 
 async def test_a_suspension_is_not_over_because_of_other_things(bed: Bed) -> None:
-    """Other names, other agents' mail and taken signals wake nobody."""
+    """Signals of other names, messages to other agents and taken signals do not wake the run."""
     run = await bed.begin()
     await bed.store.arrivals.signal(run.run_id, "go", 1, message_id="s", sender="client:x")
     await bed.store.arrivals.deliver([message(id="1", to=CLERK)])
@@ -208,7 +208,7 @@ async def test_a_suspension_is_not_over_because_of_other_things(bed: Bed) -> Non
 
 @pytest.mark.item(216)
 async def test_of_a_signal_and_a_suspension_at_once_one_sees_the_other(bed: Bed) -> None:
-    """Either the commit says `wake_now` or the signal finds a suspended run: none is missed."""
+    """Either the commit returns `wake_now` or the signal finds a suspended run. No signal is missed."""
     runs = [await bed.begin(agent=AgentId("desk", f"{n}")) for n in range(10)]
 
     async def signal(run: Turns) -> RunStatus:
@@ -227,7 +227,7 @@ async def test_of_a_signal_and_a_suspension_at_once_one_sees_the_other(bed: Bed)
 
 
 async def test_a_cancel_flags_the_whole_subtree(bed: Bed) -> None:
-    """Every open run below is told, those beside it are not, ended ones are left out."""
+    """Every open run below is flagged. Siblings and ended runs are not."""
     run, other = await bed.begin(), await bed.begin(agent=CLERK)
     tree: list[Turns] = []
     for n, above in enumerate([run, run, None, None]):
@@ -250,7 +250,7 @@ async def test_a_cancel_flags_the_whole_subtree(bed: Bed) -> None:
 
 
 async def test_a_commit_learns_that_its_run_is_asked_to_stop(bed: Bed) -> None:
-    """Each commit after the request says so; the first reason stays."""
+    """Each commit after the request returns it. The first reason stays."""
     run = await bed.begin()
     before = await run.commit(run.turn(result("0")))
     await bed.store.arrivals.request_cancel(run.run_id, reason="first")
@@ -262,7 +262,7 @@ async def test_a_commit_learns_that_its_run_is_asked_to_stop(bed: Bed) -> None:
 
 
 async def test_a_child_of_a_run_that_is_to_stop_is_born_so(bed: Bed) -> None:
-    """The flag is inherited by what the run still spawns."""
+    """Children spawned after the request inherit the flag."""
     run = await bed.begin()
     await bed.store.arrivals.request_cancel(run.run_id, reason="enough")
 
@@ -274,7 +274,7 @@ async def test_a_child_of_a_run_that_is_to_stop_is_born_so(bed: Bed) -> None:
 
 
 async def test_cancelling_an_ended_run_tells_nobody(bed: Bed) -> None:
-    """And an unknown one is an error."""
+    """No owner is notified. For an unknown run an error is raised."""
     run = await bed.begin()
     await run.complete()
 
@@ -287,7 +287,7 @@ async def test_cancelling_an_ended_run_tells_nobody(bed: Bed) -> None:
 
 @pytest.mark.item(195)
 async def test_changes_by_another_process_nudge_the_owner(bed: Bed) -> None:
-    """Submit, mail, signal and cancel each call the owner's hook with the agent they are about."""
+    """Submit, message, signal and cancel each call the owner's hook with their agent."""
     bed.needs("nudges")
     run = await bed.begin()
     seen: asyncio.Queue[Nudge] = asyncio.Queue()

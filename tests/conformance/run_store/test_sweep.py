@@ -1,4 +1,4 @@
-"""The contract of every `RunStore`: what ended runs leave behind goes, their rows stay."""
+"""The contract of every `RunStore`: a sweep deletes data of ended runs and keeps their rows."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 async def grow_old(bed: Bed) -> None:
-    """Let a moment pass, so that what has ended is older than 0 s."""
+    """Wait until ended runs are older than 0 s."""
     if isinstance(bed.clock, ManualClock):
         bed.clock.advance(1)
 
 
 async def test_a_swept_run_is_a_tombstone(bed: Bed) -> None:
-    """Log and result are gone; its id and its message's still name it, and it has a status."""
+    """Log and result are deleted. Its id and its message's id still return the run, with its status."""
     run = await bed.begin(id="m")
     await run.commit(run.turn(result("0")))
     await run.complete({"big": "value"})
@@ -43,7 +43,7 @@ async def test_a_swept_run_is_a_tombstone(bed: Bed) -> None:
 
 
 async def test_open_and_young_runs_are_not_swept(bed: Bed) -> None:
-    """Whatever the age of an open one; an ended one only when it is old enough."""
+    """Open runs of any age stay, and ended runs until they are old enough."""
     opened, ended = await bed.begin(), await bed.begin(agent=CLERK)
     await ended.complete("done")
     await grow_old(bed)
@@ -57,7 +57,7 @@ async def test_open_and_young_runs_are_not_swept(bed: Bed) -> None:
 
 
 async def test_a_run_that_is_to_leave_nothing_goes_at_once(bed: Bed) -> None:
-    """Retention NONE does not wait for its age."""
+    """A run with retention NONE is swept at any age."""
     none = terms().model_copy(update={"retention": HistoryRetention.NONE})
     traceless, kept = await bed.begin(supervision=none), await bed.begin(agent=CLERK)
     await traceless.complete()
@@ -71,7 +71,7 @@ async def test_a_run_that_is_to_leave_nothing_goes_at_once(bed: Bed) -> None:
 
 
 async def test_who_joined_a_swept_run_has_its_answer(bed: Bed) -> None:
-    """Answers belong to the run that waits; a swept one has none, and gets none."""
+    """Answers belong to the waiting run. A swept run has no answers and gets none."""
     target, joiner = await bed.begin(agent=CLERK), await bed.begin()
     await rest(joiner, join_wait(target))
     await target.complete("done")
@@ -83,7 +83,7 @@ async def test_who_joined_a_swept_run_has_its_answer(bed: Bed) -> None:
 
 
 async def test_at_most_so_many_runs_are_swept(bed: Bed) -> None:
-    """In one call; the others go with the next ones."""
+    """At most `most` in one call; later calls sweep the others."""
     for _ in range(5):
         await (await bed.begin()).complete()
     await grow_old(bed)
@@ -94,7 +94,7 @@ async def test_at_most_so_many_runs_are_swept(bed: Bed) -> None:
 
 
 async def test_a_swept_run_cannot_be_redriven(bed: Bed) -> None:
-    """Its messages are gone."""
+    """Its messages are deleted."""
     run = await bed.begin()
     await run.fail("boom")
     await grow_old(bed)
@@ -105,7 +105,7 @@ async def test_a_swept_run_cannot_be_redriven(bed: Bed) -> None:
 
 
 async def test_the_log_of_a_swept_run_has_an_end(bed: Bed) -> None:
-    """Who reads what is left of it does not wait for more; only a log that was given keeps it."""
+    """A reader of the remaining log does not wait for more. Only a log outside of the store is kept."""
     run = await bed.begin()
     await run.complete("done")
     await grow_old(bed)

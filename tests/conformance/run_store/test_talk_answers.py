@@ -1,4 +1,4 @@
-"""The contract of every `RunStore`: answers, whoever gives them, and whenever they come."""
+"""The contract of every `RunStore`: answers from replies, ends of runs and persons, at any time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OTHER = AgentId("clerk", "8")
 
 @pytest.mark.item(88)
 async def test_a_reply_is_there_before_anybody_waits(bed: Bed) -> None:
-    """It is kept with its value and its author, and a suspension that comes later is over at once."""
+    """The reply is stored with its value and its author. A later suspension ends at once."""
     asker = await bed.begin()
     target = await asked(asker)
 
@@ -56,7 +56,7 @@ async def test_a_reply_is_there_before_anybody_waits(bed: Bed) -> None:
 
 
 async def test_of_several_answers_the_first_counts(bed: Bed) -> None:
-    """A second reply, the end of the target's run and a person change nothing any more."""
+    """A second reply, the end of the target's run and a person's decision change nothing."""
     asker = await bed.begin()
     target = await asked(asker)
     await target.commit(
@@ -73,7 +73,7 @@ async def test_of_several_answers_the_first_counts(bed: Bed) -> None:
 
 
 async def test_a_reply_in_the_last_commit_comes_before_the_end(bed: Bed) -> None:
-    """The run that replies and ends in one turn has replied."""
+    """A run that replies and ends in one commit has replied."""
     asker = await bed.begin()
     target = await asked(asker)
 
@@ -83,7 +83,7 @@ async def test_a_reply_in_the_last_commit_comes_before_the_end(bed: Bed) -> None
 
 
 async def test_a_late_reply_is_kept(bed: Bed) -> None:
-    """Also when the asker has ended: it is there to be looked at, and nobody is told."""
+    """Also after the asker's end. It can be read, and no host is notified."""
     asker = await bed.begin()
     target = await asked(asker)
     await asker.complete()
@@ -95,7 +95,7 @@ async def test_a_late_reply_is_kept(bed: Bed) -> None:
 
 
 async def test_a_reply_to_what_was_never_asked_is_ignored(bed: Bed) -> None:
-    """Wrong key, wrong agent, an unknown run, or plain mail: no answer, and the turn passes."""
+    """A wrong key or agent, an unknown run and a plain message give no answer. The commit is written."""
     asker, bystander = await bed.begin(), await bed.begin(agent=OTHER)
     target = await asked(asker)
     await bed.store.arrivals.deliver([message(to=CLERK, id="mail")])
@@ -117,7 +117,7 @@ async def test_a_reply_to_what_was_never_asked_is_ignored(bed: Bed) -> None:
 
 
 async def test_a_reply_does_not_cross_tenants(bed: Bed) -> None:
-    """Even with the message in hand, a run of another tenant answers nobody."""
+    """A run of another tenant cannot answer, even if it has the message."""
     asker = await bed.begin()
     stranger_id = AgentId("clerk", "7", "acme")
     sent = question(asker, stranger_id)
@@ -134,7 +134,7 @@ async def test_a_reply_does_not_cross_tenants(bed: Bed) -> None:
 
 
 async def test_an_answer_is_taken_once(bed: Bed) -> None:
-    """By the turn that names it; a turn that names one that is not there is refused whole."""
+    """By the commit that names it. A commit that names a missing answer is refused whole."""
     asker = await bed.begin()
     target = await asked(asker)
     early = await asker.send(asker.turn(result("0"), take_answers=("ask-1",)))
@@ -151,7 +151,7 @@ async def test_an_answer_is_taken_once(bed: Bed) -> None:
 
 
 async def test_a_commit_that_is_sent_again_answers_once(bed: Bed) -> None:
-    """The second copy finds another end of the log and changes nothing."""
+    """The second copy conflicts with the log's last entry and changes nothing."""
     asker = await bed.begin()
     target = await asked(asker)
     turn = target.turn(result("0"), answers=(reply(asker, 1),))
@@ -201,7 +201,7 @@ ENDS = pytest.mark.parametrize(
 async def test_a_target_that_ends_answers_what_it_was_asked(
     bed: Bed, end: End, expected: Answer
 ) -> None:
-    """With how it ended, also without its code; the run that waits is told."""
+    """The answer is the outcome, also if the run's code did not reply. The waiting run is notified."""
     asker = await bed.begin()
     target = await asked(asker)
     await rest(asker, ask_wait("ask-1"))
@@ -216,7 +216,7 @@ async def test_a_target_that_ends_answers_what_it_was_asked(
 @pytest.mark.item(129, 232)
 @ENDS
 async def test_a_child_that_ends_answers_its_parent(bed: Bed, end: End, expected: Answer) -> None:
-    """Under the child's run id, whether the parent joins it or not."""
+    """The key is the child's run id, whether the parent joins it or not."""
     parent = await bed.begin()
     child = await parent.spawn("c", CLERK)
     await child.start()
@@ -232,7 +232,7 @@ async def test_a_child_that_ends_answers_its_parent(bed: Bed, end: End, expected
 async def test_an_end_answers_everybody_who_joins_or_asked_by_handle(
     bed: Bed, end: End, expected: Answer
 ) -> None:
-    """Each under the key of its own wait, though the run never saw a question."""
+    """Each run gets the answer under the key of its own wait, also without a question."""
     target = await bed.begin(agent=CLERK)
     joiner, asker = await bed.begin(), await bed.begin(agent=OTHER)
     await rest(joiner, join_wait(target))
@@ -246,7 +246,7 @@ async def test_an_end_answers_everybody_who_joins_or_asked_by_handle(
 
 
 async def test_an_end_names_those_it_wakes(bed: Bed) -> None:
-    """Parent, joiner and asker are nudged, each once; one that has ended is not."""
+    """Parent, joiner and asker are nudged once each. An ended run is not."""
     parent = await bed.begin()
     child = await parent.spawn("c", CLERK)
     joiner, gone = await bed.begin(agent=OTHER), await bed.begin(agent=AgentId("desk", "9"))
@@ -266,7 +266,7 @@ async def test_an_end_names_those_it_wakes(bed: Bed) -> None:
 
 
 async def test_a_question_that_waits_is_not_answered_by_another_run(bed: Bed) -> None:
-    """The end of a run of the agent that did not take the message says nothing about it."""
+    """The end of a run that did not take the message does not answer the question."""
     busy = await bed.begin(agent=CLERK)
     asker = await bed.begin()
     await asker.commit(asker.turn(outgoing=(question(asker, CLERK),)))
@@ -278,7 +278,7 @@ async def test_a_question_that_waits_is_not_answered_by_another_run(bed: Bed) ->
 
 
 async def test_a_message_that_only_looks_like_a_question_answers_nobody(bed: Bed) -> None:
-    """One from outside may name a run to reply to: that run's agent did not send it."""
+    """An external client's message may name a run to reply to, but that run's agent did not send it."""
     victim = await bed.begin()
     forged = replace(message(to=CLERK, id="ask-1", sender="ext:mallory"), reply_to=victim.run_id)
     await bed.store.arrivals.deliver([forged])
@@ -294,7 +294,7 @@ async def test_a_message_that_only_looks_like_a_question_answers_nobody(bed: Bed
 async def test_a_join_of_an_ended_run_is_answered_at_once(
     bed: Bed, end: End, expected: Answer
 ) -> None:
-    """Its result is there with the commit that begins to wait, for somebody who is not its parent."""
+    """The commit that starts the wait stores the result, also for a run that is not the parent."""
     target, joiner = await bed.begin(agent=CLERK), await bed.begin()
     await end(target)
     before = await answers(bed, joiner)
@@ -308,7 +308,7 @@ async def test_a_join_of_an_ended_run_is_answered_at_once(
 
 
 async def test_a_hot_join_of_an_ended_run_is_told(bed: Bed) -> None:
-    """A run that goes on executing while it waits hears of the answer by a nudge."""
+    """A run that executes while it waits is notified of the answer by a nudge."""
     target, joiner = await bed.begin(agent=CLERK), await bed.begin()
     await target.complete("done")
 
@@ -319,7 +319,7 @@ async def test_a_hot_join_of_an_ended_run_is_told(bed: Bed) -> None:
 
 
 async def test_a_join_does_not_cross_tenants(bed: Bed) -> None:
-    """Neither the end of a foreign run nor one that is there already becomes an answer."""
+    """Runs of other tenants give no answer, before or after their end."""
     foreign = AgentId("clerk", "7", "acme")
     target, joiner = await bed.begin(agent=foreign), await bed.begin()
 
@@ -332,7 +332,7 @@ async def test_a_join_does_not_cross_tenants(bed: Bed) -> None:
 
 
 async def test_of_an_end_and_a_join_at_once_one_sees_the_other(bed: Bed) -> None:
-    """However they are grouped, the answer is there and the run that waits is told."""
+    """In any grouping the answer is stored and the waiting run is notified."""
     pairs = [
         (
             await bed.begin(agent=AgentId("desk", f"{n}")),
@@ -353,7 +353,7 @@ async def test_of_an_end_and_a_join_at_once_one_sees_the_other(bed: Bed) -> None
 
 
 async def test_a_run_may_be_joined_again(bed: Bed) -> None:
-    """A later wait for an answer that was taken has it again."""
+    """A later wait for a taken answer gets it again."""
     target, joiner = await bed.begin(agent=CLERK), await bed.begin()
     await target.complete("done")
     await rest(joiner, join_wait(target))
@@ -366,7 +366,7 @@ async def test_a_run_may_be_joined_again(bed: Bed) -> None:
 
 
 async def test_an_answer_that_nobody_takes_stays(bed: Bed) -> None:
-    """Whoever waits for it later, or again, has it at once; other waits change nothing."""
+    """A later or repeated wait gets it at once. Other waits change nothing."""
     asker = await bed.begin()
     target = await asked(asker)
     await target.complete(answers=(reply(asker, "yes"),))
@@ -380,7 +380,7 @@ async def test_an_answer_that_nobody_takes_stays(bed: Bed) -> None:
 
 
 async def test_a_person_answers_once(bed: Bed) -> None:
-    """The first decision is kept with its values; the second is told that it came too late."""
+    """The first decision is stored with its values. The second is refused as late."""
     run = await bed.begin()
     wait = Wait("1", "approval", "appr-1", request={"amount": 5})
     await rest(run, wait)
@@ -394,7 +394,7 @@ async def test_a_person_answers_once(bed: Bed) -> None:
 
 
 async def test_answers_that_come_together_count_each_for_itself(bed: Bed) -> None:
-    """Of those for one wait the first; a decision that comes too early, and one for no run, harm no other."""
+    """The first answer of each wait is stored. Early decisions and unknown runs do not affect the others."""
     run, other = await bed.begin(), await bed.begin(agent=AgentId("desk", "2"))
     await run.commit(run.turn(waits=(Wait("1", "approval", "appr-1", request={}),)))
     given = [
@@ -417,13 +417,13 @@ async def test_answers_that_come_together_count_each_for_itself(bed: Bed) -> Non
 
 
 async def test_an_answer_needs_a_run(bed: Bed) -> None:
-    """An unknown run is an error."""
+    """For an unknown run an error is raised."""
     with pytest.raises(UnknownRunError):
         await bed.store.arrivals.answer(Answer(RunId("0" * 32), "k", "approved"))
 
 
 async def test_of_a_person_and_an_end_at_once_one_counts(bed: Bed) -> None:
-    """The answer is whole: that of the one whose write was first."""
+    """The stored answer is entirely that of the first writer."""
     pairs = []
     for n in range(10):
         asker = await bed.begin(agent=AgentId("desk", f"{n}"))
@@ -445,7 +445,7 @@ async def test_of_a_person_and_an_end_at_once_one_counts(bed: Bed) -> None:
 
 @pytest.mark.item(195)
 async def test_an_answer_by_another_process_nudges_the_owner(bed: Bed) -> None:
-    """The owner of the run that waits hears of a decision made elsewhere."""
+    """The owner of the waiting run is notified of a decision made in another process."""
     bed.needs("nudges")
     run = await bed.begin()
     await run.commit(run.turn(waits=(Wait("1", "approval", "appr-1", request={}),)))
@@ -462,7 +462,7 @@ async def test_an_answer_by_another_process_nudges_the_owner(bed: Bed) -> None:
 
 
 async def test_a_suspension_waits_for_the_answers_it_names(bed: Bed) -> None:
-    """Other keys and taken answers wake nobody."""
+    """Answers with other keys and taken answers do not wake it."""
     asker = await bed.begin()
     target = await asked(asker)
     await target.complete(1)
@@ -474,7 +474,7 @@ async def test_a_suspension_waits_for_the_answers_it_names(bed: Bed) -> None:
 
 
 async def test_an_ended_run_is_as_its_log_says(bed: Bed) -> None:
-    """Answers, waits and children change nothing of what the row is a fold of."""
+    """Answers, waits and children do not change the row that the log folds to."""
     parent = await bed.begin()
     child = await parent.spawn("c", CLERK, boot="go")
     await child.start()
@@ -491,7 +491,7 @@ async def test_an_ended_run_is_as_its_log_says(bed: Bed) -> None:
 
 
 async def test_a_wait_does_not_end_unanswered_behind_its_answer(bed: Bed) -> None:
-    """Of an answer and the turn that ends the wait without one the first counts; a turn is written whole."""
+    """Of an answer and a commit that ends the wait without one the first is written. A commit is whole."""
     run = await bed.begin()
     target = await asked(run)
     await target.commit(target.turn(result("0"), answers=(reply(run, "yes"),)))
@@ -508,7 +508,7 @@ async def test_a_wait_does_not_end_unanswered_behind_its_answer(bed: Bed) -> Non
 
 @pytest.mark.parametrize("n", range(5))
 async def test_of_an_answer_and_the_end_of_its_wait_at_once_one_is_first(bed: Bed, n: int) -> None:
-    """Never both: a person who decided was told that it counts, or that nobody waits any more."""
+    """Never both: a person's decision is either accepted or refused because the wait is over."""
     del n
     run = await bed.begin()
     await run.commit(run.turn(waits=(Wait("1", "approval", "appr", request={}),)))

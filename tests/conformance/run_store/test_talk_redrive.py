@@ -1,4 +1,4 @@
-"""The contract of every `RunStore`: a dead run's work is started again."""
+"""The contract of every `RunStore`: a failed run's messages are given to a new run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def received(n: int, arrived: Arrived, *, position: str = "in") -> NewEntry:
-    """The entry of a message that a run began with, or got."""
+    """Return the entry of a message that a run started with or received."""
     payload: dict[str, JsonValue] = {
         "message": arrived.message.to_json(),
         "arrival": arrived.arrival,
@@ -34,7 +34,7 @@ def received(n: int, arrived: Arrived, *, position: str = "in") -> NewEntry:
 
 
 async def begin(bed: Bed, *texts: str, **parts: object) -> Turns:
-    """A run that has started with these messages."""
+    """Start a run with these messages."""
     submitted = await bed.submit(texts[0], **parts)  # type: ignore[arg-type]
     assert submitted.arrived is not None
     arrived = [submitted.arrived]
@@ -53,7 +53,7 @@ async def begin(bed: Bed, *texts: str, **parts: object) -> Turns:
 
 @pytest.mark.item(488)
 async def test_a_dead_run_is_started_again_with_its_messages(bed: Bed) -> None:
-    """A new run, pending, of the same agent, with copies of what the dead one began with, in order."""
+    """A new pending run of the same agent gets copies of the first messages of the dead run, in order."""
     policy = RetryPolicy(max_retries=7)
     mine = terms("old", spawn=SpawnBudget(max_runs=3))
     run = await begin(bed, "one", "two", policy=policy, priority=2, supervision=mine)
@@ -75,7 +75,7 @@ async def test_a_dead_run_is_started_again_with_its_messages(bed: Bed) -> None:
 
 
 async def test_a_dead_run_is_started_again_once(bed: Bed) -> None:
-    """Whoever asks, and however often, at once or later, there is one new run."""
+    """Any number of calls, concurrent or later, create one new run."""
     run = await begin(bed, "one")
     await run.fail("boom")
 
@@ -90,7 +90,7 @@ async def test_a_dead_run_is_started_again_once(bed: Bed) -> None:
 
 
 async def test_a_redriven_run_may_die_and_be_redriven(bed: Bed) -> None:
-    """Its own id names the next one."""
+    """The next run's id is derived from its own."""
     run = await begin(bed, "one")
     await run.fail("boom")
     again = await bed.store.operators.redrive_run(run.run_id)
@@ -107,7 +107,7 @@ async def test_a_redriven_run_may_die_and_be_redriven(bed: Bed) -> None:
 
 
 async def test_only_what_a_run_began_with_is_given_again(bed: Bed) -> None:
-    """Not what it received on the way, nor what a later generation began with."""
+    """Later messages of the run and first messages of a continued log are not copied."""
     run = await begin(bed, "one")
     await bed.store.arrivals.deliver([message("later", id="later")])
     (later,) = await bed.store.backlog.pending_mail(agent=DESK)
@@ -125,7 +125,7 @@ async def test_only_what_a_run_began_with_is_given_again(bed: Bed) -> None:
 
 
 async def test_a_dead_child_is_started_again_as_a_root(bed: Bed) -> None:
-    """It is nobody's child, and counts in nobody's budget."""
+    """The new run has no parent and counts in no parent's budget."""
     root = await bed.begin()
     child = await root.spawn("c", CLERK, boot="go")
     (loaded,) = await bed.store.reads.load([child.run_id])
@@ -140,7 +140,7 @@ async def test_a_dead_child_is_started_again_as_a_root(bed: Bed) -> None:
 
 
 async def test_only_a_failed_run_is_redriven(bed: Bed) -> None:
-    """Open, completed and cancelled ones are refused, an unknown one is an error."""
+    """Open, completed and cancelled runs are refused. For an unknown run an error is raised."""
     runs = [await bed.begin(), await bed.begin(agent=CLERK)]
     await runs[1].complete()
 
@@ -152,7 +152,7 @@ async def test_only_a_failed_run_is_redriven(bed: Bed) -> None:
 
 
 async def test_a_dead_run_without_messages_is_started_again_empty(bed: Bed) -> None:
-    """A child that was spawned without a message begins as it began."""
+    """A child that was spawned without a message starts without one again."""
     root = await bed.begin()
     child = await root.spawn("c", CLERK)
     await child.commit(child.turn(started(CLERK), result("0")))
@@ -166,7 +166,7 @@ async def test_a_dead_run_without_messages_is_started_again_empty(bed: Bed) -> N
 
 
 async def die(run: Turns) -> list[int]:
-    """Let the run fail for good; return the numbers of its dead letters, in order."""
+    """Fail the run for good; return the numbers of its dead letters, in order."""
     finish = Finish(RunStatus.FAILED, error={"message": "boom"}, dead_letter="max_retries")
     error: JsonValue = {"type": "builtins:ValueError", "message": "boom"}
     entry = NewEntry(EntryKind.RUN_FAILED, "", {"status": "error", "error": error})
@@ -176,7 +176,7 @@ async def die(run: Turns) -> list[int]:
 
 
 async def test_a_run_whose_dead_letters_were_redriven_is_not_redriven(bed: Bed) -> None:
-    """Of one or of all of them: the refusal names those, and the others, which can be given back too."""
+    """For one or all of them. The refusal names those and the others, which can be redriven, too."""
     run = await begin(bed, "one", "two")
     first, second = await die(run)
     assert len(await bed.store.operators.redrive([first])) == 1
@@ -196,7 +196,7 @@ async def test_a_run_whose_dead_letters_were_redriven_is_not_redriven(bed: Bed) 
 
 
 async def test_what_a_run_received_on_its_way_stays_a_dead_letter(bed: Bed) -> None:
-    """The new run does not get it; it is given back by itself, before or after."""
+    """The new run does not get it. It is redriven individually, before or after the run."""
     for n, comes_first in enumerate((False, True)):
         run = await begin(bed, f"one-{n}")
         await bed.store.arrivals.deliver([message("later", id=f"later-{n}")])
@@ -217,7 +217,7 @@ async def test_what_a_run_received_on_its_way_stays_a_dead_letter(bed: Bed) -> N
 
 
 async def test_of_a_run_and_its_dead_letters_at_once_one_is_redriven(bed: Bed) -> None:
-    """In any order and from several processes: each message is given to the agent once."""
+    """In any order and from several processes, the agent gets each message once."""
     for n in range(150):
         run = await begin(bed, f"a{n}", f"b{n}")
         letters = await die(run)
@@ -245,7 +245,7 @@ async def test_of_a_run_and_its_dead_letters_at_once_one_is_redriven(bed: Bed) -
 
 
 async def _finish_all(bed: Bed) -> None:
-    """Let whatever waits for the desk be done, so that the next round begins alone."""
+    """Finish all waiting runs and messages of the desk, so that the next round starts alone."""
     for row_ in await bed.store.lists.runs(status=[RunStatus.PENDING], agent=DESK):
         again = Turns(bed, row_.run_id)
         await again.commit(again.turn(started()))
@@ -261,7 +261,7 @@ async def _finish_all(bed: Bed) -> None:
 
 @pytest.mark.item(488)
 async def test_dead_letters_of_a_redriven_run_count_as_redriven(bed: Bed) -> None:
-    """Otherwise giving them back as well would do the work twice."""
+    """Redriving them as well would do the work twice."""
     run = await begin(bed, "one", "two")
     letters = await die(run)
 

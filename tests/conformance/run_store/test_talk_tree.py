@@ -1,4 +1,4 @@
-"""The contract of every `RunStore`: children, what a tree may have and spend, and orphans."""
+"""The contract of every `RunStore`: children, budgets of trees, and orphans."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 def clerk(n: int | str) -> AgentId:
-    """One of many agents."""
+    """Return one of many agents."""
     return AgentId("clerk", f"c{n}")
 
 
 async def spawn_all(run: Turns, children: list[Spawned]) -> CommitOutcome:
-    """Spawn all of them in one turn."""
+    """Spawn all of them in one commit."""
     entries = [child_spawned(child) for child in children]
     return await run.send(run.turn(*entries, spawned=tuple(children)))
 
 
 @pytest.mark.item(127, 228, 229, 235)
 async def test_a_child_comes_with_its_first_message(bed: Bed) -> None:
-    """Run row, entry and message are one commit; the message is the child's, and nobody's mail."""
+    """Run row, entry and message are one commit. The message is bound to the child."""
     run = await bed.begin()
     child = run.child("3", CLERK, boot={"do": "it"})
 
@@ -54,7 +54,7 @@ async def test_a_child_comes_with_its_first_message(bed: Bed) -> None:
 
 @pytest.mark.item(126, 128, 229, 234)
 async def test_a_child_is_created_once(bed: Bed) -> None:
-    """A turn that is sent again, or spawns it again, makes no second run and no second message."""
+    """A repeated commit or spawn creates no second run and no second message."""
     run = await bed.begin()
     child = run.child("3", CLERK, boot="go")
     turn = run.turn(child_spawned(child), spawned=(child,))
@@ -72,7 +72,7 @@ async def test_a_child_is_created_once(bed: Bed) -> None:
 
 
 async def test_a_child_without_message_has_its_place_in_the_queue(bed: Bed) -> None:
-    """It starts with an empty inbox, after what came before it and before what comes later."""
+    """It starts with an empty inbox, after older and before younger runs and messages."""
     before = await bed.submit(agent=CLERK)
     run = await bed.begin()
     child = await run.spawn("1", CLERK)
@@ -86,7 +86,7 @@ async def test_a_child_without_message_has_its_place_in_the_queue(bed: Bed) -> N
 
 
 async def test_children_are_listed_in_the_order_of_creation(bed: Bed) -> None:
-    """Of that run alone, ended ones too; a run without children, or none, has none."""
+    """Only that run's children, with ended ones. A run without children and an unknown run have none."""
     run = await bed.begin()
     children = [await run.spawn(f"{n}", clerk(n)) for n in range(4)]
     below = await (await children[0].start()).spawn("0", clerk("below"))
@@ -101,7 +101,7 @@ async def test_children_are_listed_in_the_order_of_creation(bed: Bed) -> None:
 
 @pytest.mark.item(253)
 async def test_a_child_has_its_own_terms(bed: Bed) -> None:
-    """They are kept as given, beside those of the root."""
+    """They are stored as given, beside those of the root."""
     mine = terms("root", spawn=SpawnBudget(max_runs=9), priority=3)
     submitted = await bed.submit(supervision=mine)
     run = await bed.begin(agent=AgentId("desk", "2"))
@@ -115,7 +115,7 @@ async def test_a_child_has_its_own_terms(bed: Bed) -> None:
 
 
 async def test_a_child_born_of_a_run_that_is_to_stop_is_born_so(bed: Bed) -> None:
-    """With its message, at any depth."""
+    """The child and its message are written with the flag, at any depth."""
     run = await bed.begin()
     await bed.store.arrivals.request_cancel(run.run_id, reason="enough")
 
@@ -127,7 +127,7 @@ async def test_a_child_born_of_a_run_that_is_to_stop_is_born_so(bed: Bed) -> Non
 
 
 async def test_a_cancel_and_a_spawn_at_once_leave_no_child_behind(bed: Bed) -> None:
-    """Whichever is first, no child of a run that is to stop goes on."""
+    """In either order, every child of a cancelled run is asked to stop."""
     runs = [await bed.begin(agent=AgentId("desk", f"{n}")) for n in range(12)]
 
     children = await asyncio.gather(*(run.spawn("c", clerk(n)) for n, run in enumerate(runs)))
@@ -143,7 +143,7 @@ async def test_a_cancel_and_a_spawn_at_once_leave_no_child_behind(bed: Bed) -> N
 
 @pytest.mark.item(91)
 async def test_who_got_a_message_can_be_asked(bed: Bed) -> None:
-    """The run that it is bound to, also after its end; else the run that holds the agent."""
+    """The run that the message is bound to, also after its end, otherwise the run that holds the agent."""
     await bed.store.arrivals.deliver([message(to=CLERK, id="waits")])
     nobody = await bed.store.lists.run_of_message(CLERK, "client:tests", "waits")
     holder = await bed.begin(agent=CLERK, id="bound")
@@ -159,7 +159,7 @@ async def test_who_got_a_message_can_be_asked(bed: Bed) -> None:
 
 @pytest.mark.item(236, 237)
 async def test_of_more_spawns_than_slots_the_first_ones_fit(bed: Bed) -> None:
-    """A turn that is over is refused whole, naming those that do not fit, and the limit."""
+    """The whole commit is refused and names the spawns that exceed the limit, and the limit."""
     root = await bed.begin(supervision=terms(spawn=SpawnBudget(max_runs=13)))
     children = [root.child(f"{n}", clerk(n), boot=n) for n in range(20)]
 
@@ -178,7 +178,7 @@ async def test_of_more_spawns_than_slots_the_first_ones_fit(bed: Bed) -> None:
 
 @pytest.mark.item(236, 238)
 async def test_a_tree_has_one_account(bed: Bed) -> None:
-    """Runs of one tree that spawn at the same moment get exactly the places that there are."""
+    """Runs of one tree that spawn concurrently get exactly the slots that the budget has."""
     root = await bed.begin(supervision=terms(spawn=SpawnBudget(max_runs=10 + 13)))
     parents = [await root.spawn(f"{n}", clerk(n)) for n in range(10)]
     for parent in parents:
@@ -207,7 +207,7 @@ async def test_a_tree_has_one_account(bed: Bed) -> None:
 
 
 async def test_a_known_child_needs_no_slot(bed: Bed) -> None:
-    """A spawn that is there already counts once."""
+    """A repeated spawn is counted once."""
     root = await bed.begin(supervision=terms(spawn=SpawnBudget(max_runs=2)))
     children = [root.child(f"{n}", clerk(n)) for n in range(3)]
     await spawn_all(root, children[:2])
@@ -221,7 +221,7 @@ async def test_a_known_child_needs_no_slot(bed: Bed) -> None:
 
 @pytest.mark.item(236)
 async def test_a_tree_may_be_as_deep_as_it_is_wide(bed: Bed) -> None:
-    """A chain of 100 runs fits into a budget of 100; the next one does not."""
+    """A chain of 100 runs fits into a budget of 100. The next run does not."""
     root = await bed.begin(supervision=terms(spawn=SpawnBudget(max_runs=100)))
     last = root
     for n in range(100):
@@ -237,7 +237,7 @@ async def test_a_tree_may_be_as_deep_as_it_is_wide(bed: Bed) -> None:
 
 @pytest.mark.item(236, 237)
 async def test_without_terms_a_tree_has_fifty_runs(bed: Bed) -> None:
-    """The default budget counts for every root."""
+    """The default budget applies to every root."""
     root = await bed.begin()
 
     over = await spawn_all(root, [root.child(f"{n}", clerk(n)) for n in range(51)])
@@ -249,7 +249,7 @@ async def test_without_terms_a_tree_has_fifty_runs(bed: Bed) -> None:
 
 @pytest.mark.item(238)
 async def test_a_child_cannot_bring_its_own_budget(bed: Bed) -> None:
-    """Neither terms of its own nor another root on its row give the tree more places."""
+    """Neither its own terms nor another root in its row give the tree more slots."""
     root = await bed.begin(supervision=terms(spawn=SpawnBudget(max_runs=2)))
     rich = terms("x", spawn=SpawnBudget(max_runs=1000))
     child = root.child("0", CLERK, supervision=rich)
@@ -266,7 +266,7 @@ async def test_a_child_cannot_bring_its_own_budget(bed: Bed) -> None:
 
 
 async def test_an_end_releases_its_slot(bed: Bed) -> None:
-    """Open runs are counted: one that ends, however it ends, makes room for one more."""
+    """Open runs are counted: the end of one, with any outcome, admits one more."""
     root = await bed.begin(supervision=terms(spawn=SpawnBudget(max_runs=9, max_concurrent=2)))
     first, second = [await root.spawn(f"{n}", clerk(n)) for n in range(2)]
     third = root.child("2", clerk(2))
@@ -286,12 +286,12 @@ async def test_an_end_releases_its_slot(bed: Bed) -> None:
 
 
 def call(position: str) -> BudgetDelta:
-    """A model call that begins."""
+    """Return the entry of a model call that starts."""
     return BudgetDelta(turns=1, position=position)
 
 
 async def test_model_calls_of_a_tree_are_counted_exactly(bed: Bed) -> None:
-    """Of calls that begin at the same moment in several runs exactly those pass that fit."""
+    """Of concurrent calls in several runs exactly those that fit are admitted."""
     root = await bed.begin(supervision=terms(execution=ExecutionBudget(max_turns=7)))
     runs = [await (await root.spawn(f"{n}", clerk(n))).start() for n in range(10)]
 
@@ -318,7 +318,7 @@ async def test_model_calls_of_a_tree_are_counted_exactly(bed: Bed) -> None:
 async def test_a_call_begins_while_something_is_left(
     bed: Bed, budget: ExecutionBudget, used: BudgetDelta, limit: str
 ) -> None:
-    """What a call uses is counted when it has ended, also beyond the limit; then none begins."""
+    """Usage is counted after the call, also beyond the limit. After that no call starts."""
     root = await bed.begin(supervision=terms(execution=budget))
 
     outcomes = []
@@ -334,7 +334,7 @@ async def test_a_call_begins_while_something_is_left(
 
 
 async def test_what_a_tree_may_still_use_is_known(bed: Bed) -> None:
-    """The same for all its runs, before and after they use some; never less than nothing."""
+    """All its runs return the same remainder, before and after usage. It is never negative."""
     reads = bed.store.reads
     root = await bed.begin(supervision=terms(execution=ExecutionBudget(max_tokens=100)))
     assert await reads.tokens_left(root.run_id) == 100
@@ -351,7 +351,7 @@ async def test_what_a_tree_may_still_use_is_known(bed: Bed) -> None:
 
 
 async def test_a_tree_without_limits_spends_what_it_wants(bed: Bed) -> None:
-    """No terms, no refusal."""
+    """Without terms no call is refused."""
     root = await bed.begin()
 
     for n in range(5):
@@ -362,7 +362,7 @@ async def test_a_tree_without_limits_spends_what_it_wants(bed: Bed) -> None:
 
 
 async def family(bed: Bed) -> tuple[Turns, Turns, list[Turns]]:
-    """A root, its child, and that child's children: one open, one with a child, one ended."""
+    """Return a root, its child, and that child's children: one open, one with a child, one ended."""
     root = await bed.begin()
     parent = await (await root.spawn("p", CLERK)).start()
     children = [await parent.spawn(f"{n}", clerk(n)) for n in range(3)]
@@ -374,7 +374,7 @@ async def family(bed: Bed) -> tuple[Turns, Turns, list[Turns]]:
 
 @pytest.mark.parametrize("policy", [HistoryRetention.RUN, HistoryRetention.NONE])
 async def test_orphans_are_asked_to_stop(bed: Bed, policy: HistoryRetention) -> None:
-    """All open runs below the one that ends, in its own last turn; nobody beside it."""
+    """All open runs below the ending one are flagged in its last commit; siblings are not."""
     root, parent, (first, second, ended, below) = await family(bed)
 
     outcome = await parent.complete(orphans=policy)
@@ -391,7 +391,7 @@ async def test_orphans_are_asked_to_stop(bed: Bed, policy: HistoryRetention) -> 
 
 
 async def test_orphans_may_live_on_as_the_roots(bed: Bed) -> None:
-    """Open children go to the root, which gets their answers; what is below stays where it is."""
+    """Open children get the root as parent, which gets their answers. Deeper runs keep their parents."""
     root, parent, (first, second, ended, below) = await family(bed)
 
     await parent.complete(orphans=HistoryRetention.PERMANENT)
@@ -408,7 +408,7 @@ async def test_orphans_may_live_on_as_the_roots(bed: Bed) -> None:
 
 
 async def test_a_cancel_of_the_root_reaches_what_it_took_over(bed: Bed) -> None:
-    """Children that live on are part of the root's subtree."""
+    """Adopted children are part of the root's subtree."""
     root, parent, (first, second, _, below) = await family(bed)
     await parent.complete(orphans=HistoryRetention.PERMANENT)
 
@@ -420,7 +420,7 @@ async def test_a_cancel_of_the_root_reaches_what_it_took_over(bed: Bed) -> None:
 
 
 async def test_the_children_of_a_root_that_lets_them_live_stay_its_own(bed: Bed) -> None:
-    """There is nobody above to take them."""
+    """A root has no ancestor that could adopt them."""
     root, parent, _ = await family(bed)
 
     await root.complete(orphans=HistoryRetention.PERMANENT)
@@ -430,7 +430,7 @@ async def test_the_children_of_a_root_that_lets_them_live_stay_its_own(bed: Bed)
 
 
 async def test_without_policy_children_are_left_alone(bed: Bed) -> None:
-    """A turn that does not say what becomes of them changes nothing."""
+    """A commit without an orphan policy changes no child."""
     _, parent, (first, second, _, below) = await family(bed)
 
     await parent.complete()
@@ -442,7 +442,7 @@ async def test_without_policy_children_are_left_alone(bed: Bed) -> None:
 
 @pytest.mark.item(130)
 async def test_a_cancel_reaches_three_levels(bed: Bed) -> None:
-    """Every open run of the tree is flagged, whoever spawned it, however it waits."""
+    """Every open run of the tree is flagged, for each parent and each kind of wait."""
     root, parent, (first, second, ended, below) = await family(bed)
 
     report = await bed.store.arrivals.request_cancel(root.run_id, reason="enough")

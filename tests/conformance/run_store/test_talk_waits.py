@@ -1,4 +1,4 @@
-"""The contract of every `RunStore`: open waits as others see them, and cycles of them."""
+"""The contract of every `RunStore`: open waits in lists, and wait cycles."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 def tick(bed: Bed) -> None:
-    """Let time pass, where it does not by itself."""
+    """Advance the clock if it does not advance by itself."""
     if isinstance(bed.clock, ManualClock):
         bed.clock.advance(60)
 
 
 async def test_open_waits_are_seen_with_all_they_say(bed: Bed) -> None:
-    """Position, kind, key, whom it waits for, what a person is asked, and until when."""
+    """Position, kind, key, awaited agent, question to a person, and deadline."""
     run, other = await bed.begin(), await bed.begin(agent=CLERK)
     until = bed.in_s(60)
     approval = Wait("3", "approval", "appr-1", request={"pay": [1, 2]}, expires_at=until)
@@ -48,7 +48,7 @@ async def test_open_waits_are_seen_with_all_they_say(bed: Bed) -> None:
 
 
 async def test_waits_are_replaced_kept_and_gone(bed: Bed) -> None:
-    """A turn that names waits replaces all, one that does not leaves them, the end removes them."""
+    """A commit with waits replaces all of them, one without keeps them, and the end deletes them."""
     run = await bed.begin()
 
     async def open_now() -> set[str]:
@@ -70,7 +70,7 @@ async def test_waits_are_replaced_kept_and_gone(bed: Bed) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_commit_that_knows_the_waits_before_it_writes_the_same(bed: Bed, seed: int) -> None:
-    """Whatever comes, changes or goes, and whether the run rests: what is open is what it says."""
+    """For new, changed and ended waits, of suspended and executing runs, the stored waits are those given."""
     rnd, run = random.Random(seed), await bed.begin()
     every = [replace(ask_wait(f"k{n}", must=False), position=f"{n // 2}") for n in range(40)]
     known: tuple[Wait, ...] | None = None
@@ -92,7 +92,7 @@ async def test_a_commit_that_knows_the_waits_before_it_writes_the_same(bed: Bed,
 
 
 async def test_a_wait_that_goes_on_has_its_old_beginning(bed: Bed) -> None:
-    """Named again it is as old as before; one at another position, or for another key, is new."""
+    """A repeated wait keeps its start time. A wait at another position or for another key is new."""
     run = await bed.begin()
     await rest(run, ask_wait("a"), ask_wait("b"))
     (first, _) = await bed.store.lists.waits(run.run_id)
@@ -107,7 +107,7 @@ async def test_a_wait_that_goes_on_has_its_old_beginning(bed: Bed) -> None:
 
 
 async def test_a_refused_commit_leaves_the_waits(bed: Bed) -> None:
-    """They are part of the turn."""
+    """Waits are part of the commit."""
     run = await bed.begin()
     await run.commit(run.turn(result("0"), waits=(ask_wait("a"),)))
 
@@ -117,7 +117,7 @@ async def test_a_refused_commit_leaves_the_waits(bed: Bed) -> None:
 
 
 async def test_what_waits_for_a_person_is_listed_oldest_first(bed: Bed) -> None:
-    """Of all runs, in the order in which they were begun; at most `limit`, and behind a place the next ones."""
+    """Pending approvals of all runs, at most `limit`, in pages."""
     runs = [await bed.begin(agent=AgentId("desk", f"{n}")) for n in range(3)]
     for n, run in enumerate(runs):
         await rest(run, Wait("1", "approval", f"appr-{n}"), ask_wait(f"ask-{n}", must=False))
@@ -138,7 +138,7 @@ async def test_what_waits_for_a_person_is_listed_oldest_first(bed: Bed) -> None:
 
 
 async def test_approvals_of_an_owner_are_of_its_sessions_and_of_the_runs_below(bed: Bed) -> None:
-    """Of no other owner, of no other tenant's owner of the same name, and of nobody."""
+    """Approvals of other owners, of other tenants and without an owner are not listed."""
     store, below = bed.store, {}
     for n, (owner, tenant) in enumerate(
         (("ada", "default"), ("bob", "default"), ("ada", "acme"), (None, "default"))
@@ -169,13 +169,13 @@ async def test_approvals_of_an_owner_are_of_its_sessions_and_of_the_runs_below(b
 
 
 def key_of(sent: Outgoing) -> MessageKey:
-    """What names a message that has left."""
+    """Return the key of a sent message."""
     assert isinstance(sent.target, AgentId)
     return MessageKey(sent.target, sent.sender, sent.message.id)
 
 
 async def test_a_question_is_taken_back_with_the_commit_that_refuses_it(bed: Bed) -> None:
-    """Nobody is given it any more; what else its sender said stays, and its id stays known."""
+    """It is not delivered any more. Other messages of its sender stay, and its id stays known."""
     run = await bed.begin()
     first, other = question(run, CLERK), question(run, CLERK, id="ask-2")
     await run.commit(run.turn(result("0"), outgoing=(first, other)))
@@ -189,7 +189,7 @@ async def test_a_question_is_taken_back_with_the_commit_that_refuses_it(bed: Bed
 
 
 async def test_a_question_that_is_refused_before_it_leaves_never_leaves(bed: Bed) -> None:
-    """Nobody is told of it."""
+    """No host is notified of it."""
     run = await bed.begin()
     sent = question(run, CLERK)
 
@@ -200,7 +200,7 @@ async def test_a_question_that_is_refused_before_it_leaves_never_leaves(bed: Bed
 
 
 async def test_a_question_that_was_begun_is_not_taken_back(bed: Bed) -> None:
-    """The run that has it goes on, and ends with it."""
+    """The run that took it continues and ends with it."""
     run = await bed.begin()
     target = await asked(run)
     sent = question(run, CLERK)
@@ -213,7 +213,7 @@ async def test_a_question_that_was_begun_is_not_taken_back(bed: Bed) -> None:
 
 
 async def test_a_commit_that_takes_a_question_back_is_whole(bed: Bed) -> None:
-    """When it is refused the question stays."""
+    """If the commit is refused the question stays."""
     run = await bed.begin()
     sent = question(run, CLERK)
     await run.commit(run.turn(result("0"), outgoing=(sent,)))
@@ -224,7 +224,7 @@ async def test_a_commit_that_takes_a_question_back_is_whole(bed: Bed) -> None:
 
 
 async def test_of_taking_back_and_beginning_at_once_one_comes_first(bed: Bed) -> None:
-    """Either the question is taken back and nobody has it, or it was begun and stays."""
+    """Either the question is withdrawn and no run takes it, or a run has taken it and it stays."""
     for n in range(20):
         run = await bed.begin(agent=AgentId("desk", f"asks-{n}"))
         sent = question(run, CLERK, id=f"ask-{n}")
@@ -243,18 +243,18 @@ async def test_of_taking_back_and_beginning_at_once_one_comes_first(bed: Bed) ->
 
 
 async def ring(bed: Bed, size: int) -> list[Turns]:
-    """Started runs of so many agents."""
+    """Start a run of each of these agents."""
     return [await bed.begin(agent=AgentId("desk", f"ring-{n}")) for n in range(size)]
 
 
 def next_of(runs: list[Turns], n: int) -> Turns:
-    """The run after the n-th, around."""
+    """Return the run after the n-th, modulo their number."""
     return runs[(n + 1) % len(runs)]
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 async def test_the_commit_that_closes_a_cycle_is_notified(bed: Bed, size: int) -> None:
-    """Asks of agents whose runs wait for each other: the last one learns who waits for whom."""
+    """Agents ask each other in a cycle. The commit of the last ask returns the cycle."""
     runs = await ring(bed, size)
 
     outcomes = [
@@ -270,7 +270,7 @@ async def test_the_commit_that_closes_a_cycle_is_notified(bed: Bed, size: int) -
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 async def test_joins_make_cycles_too(bed: Bed, size: int) -> None:
-    """Of runs that have started: each joins the next."""
+    """Each of the started runs joins the next."""
     runs = await ring(bed, size)
 
     outcomes = [await rest(run, join_wait(next_of(runs, n))) for n, run in enumerate(runs)]
@@ -279,7 +279,7 @@ async def test_joins_make_cycles_too(bed: Bed, size: int) -> None:
 
 
 async def test_a_join_of_a_queued_run_waits_for_who_holds_its_agent(bed: Bed) -> None:
-    """That run has to end first: if it waits for the joiner, nobody can go on."""
+    """The agent's started run has to end first. If it waits for the joiner, none of the runs can continue."""
     joiner, holder = await ring(bed, 2)
     queued = await bed.submit(agent=holder.agent)
     own = await bed.submit(agent=joiner.agent)
@@ -297,7 +297,7 @@ async def test_a_join_of_a_queued_run_waits_for_who_holds_its_agent(bed: Bed) ->
 
 
 async def test_no_cycle_where_another_run_can_go_on(bed: Bed) -> None:
-    """Who can receive mail, has another branch, is not started, or has its answer, breaks it."""
+    """A run that can receive messages, has another branch, is not started, or has its answer, breaks it."""
     first, second = await ring(bed, 2)
 
     await rest(first, ask_wait("a", second.agent), message=True)
@@ -316,7 +316,7 @@ async def test_no_cycle_where_another_run_can_go_on(bed: Bed) -> None:
 
 @pytest.mark.parametrize("is_known", [False, True])
 async def test_a_cycle_is_closed_by_who_takes_an_answer(bed: Bed, is_known: bool) -> None:
-    """Before that it could go on: who waited for it was in no cycle yet. Nothing new is waited for."""
+    """Until then the run could continue, so there was no cycle. The commit adds no wait."""
     parent = await bed.begin()
     children = [await parent.spawn(f"{n}", AgentId("desk", f"child-{n}")) for n in range(20)]
     first, second = children[:2]
@@ -344,7 +344,7 @@ async def test_a_cycle_is_closed_by_who_takes_an_answer(bed: Bed, is_known: bool
 
 
 async def test_no_cycle_over_a_wait_that_is_answered(bed: Bed) -> None:
-    """A run whose answer is there goes on as soon as it is executed."""
+    """A run with a stored answer continues as soon as it is executed."""
     asker = await bed.begin()
     target = await asked(asker)
     await rest(asker, ask_wait("ask-1"))
@@ -359,7 +359,7 @@ async def test_no_cycle_over_a_wait_that_is_answered(bed: Bed) -> None:
 
 
 async def test_no_cycle_over_a_run_that_an_operator_holds(bed: Bed) -> None:
-    """A parked run waits for a person first; its old waits say nothing."""
+    """A parked run waits for an operator first; its stored waits are ignored."""
     first, second = await ring(bed, 2)
     await rest(first, ask_wait("a", second.agent))
     parked = NewEntry(EntryKind.RUN_PARKED, "", {"reason": "in_doubt"})
@@ -372,7 +372,7 @@ async def test_no_cycle_over_a_run_that_an_operator_holds(bed: Bed) -> None:
 
 
 async def test_a_cycle_ends_with_a_wait(bed: Bed) -> None:
-    """When one gives up waiting the others are in no cycle any more."""
+    """If one run ends its wait the others are in no cycle any more."""
     first, second = await ring(bed, 2)
     await rest(first, ask_wait("a", second.agent))
     closed = await rest(second, ask_wait("b", first.agent))
@@ -387,7 +387,7 @@ async def test_a_cycle_ends_with_a_wait(bed: Bed) -> None:
 
 @pytest.mark.parametrize("size", [2, 5])
 async def test_a_cycle_closed_by_all_at_once_is_found_once(bed: Bed, size: int) -> None:
-    """Whoever missed whom, the scan names the wait of the greatest run id, and no other."""
+    """The scan returns only the wait of the greatest run id, whichever commits missed the cycle."""
     runs = await ring(bed, size)
     await asyncio.gather(
         *(rest(run, ask_wait(f"ask-{n}", next_of(runs, n).agent)) for n, run in enumerate(runs))
@@ -403,7 +403,7 @@ async def test_a_cycle_closed_by_all_at_once_is_found_once(bed: Bed, size: int) 
 
 
 async def test_the_scan_reads_its_shards_and_young_waits(bed: Bed) -> None:
-    """Of others it says nothing."""
+    """Cycles of other shards and older waits are not returned."""
     first, second = await ring(bed, 2)
     await rest(first, join_wait(second))
     await rest(second, join_wait(first))
@@ -416,7 +416,7 @@ async def test_the_scan_reads_its_shards_and_young_waits(bed: Bed) -> None:
 
 
 async def test_two_cycles_are_two(bed: Bed) -> None:
-    """Each has its own wait that has to fail."""
+    """In each cycle one wait has to fail."""
     for pair in ("a", "b"):
         first = await bed.begin(agent=AgentId("desk", f"{pair}1"))
         second = await bed.begin(agent=AgentId("desk", f"{pair}2"))

@@ -1,4 +1,4 @@
-"""Tokens of the API: found by the hash of their secret, listed, revoked, over."""
+"""Tokens of the API: lookup by the hash of their secret, lists, revocation, expiry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def token(name: str = "ci", *, id_: str = "", **more: Any) -> NewToken:
-    """A token whose secret is its id."""
+    """Return a token whose secret is its id."""
     one = id_ or name
     scopes = ("sessions:own", "operate")
     facts = {"tenant": "default", "principal": "ada", "scopes": scopes, **more}
@@ -27,12 +27,12 @@ def token(name: str = "ci", *, id_: str = "", **more: Any) -> NewToken:
 
 
 def login(id_: str, parent: str | None, **more: Any) -> NewToken:
-    """The cookie of a browser."""
+    """Return the cookie of a browser."""
     return token("", id_=id_, is_login=True, parent=parent, **more)
 
 
 async def test_a_token_is_found_by_the_hash_of_its_secret_alone(bed: Bed) -> None:
-    """With all that it was made with; its name or id is no secret."""
+    """With all its fields. Its name and id do not find it."""
     tokens = bed.store.tokens
     made = await tokens.create(token(tenant="acme"))
     found = await tokens.find(digest_of("ci"))
@@ -50,7 +50,7 @@ async def test_a_token_is_found_by_the_hash_of_its_secret_alone(bed: Bed) -> Non
 
 
 async def test_one_token_at_a_time_has_a_name(bed: Bed) -> None:
-    """Of several that are made at once one is; a name is free again when its token was revoked."""
+    """Of several concurrent calls one creates it. The name is free again when its token was revoked."""
     tokens = bed.store.tokens
     made = await asyncio.gather(
         *(tokens.create(token(id_=f"t{n}")) for n in range(3)), return_exceptions=True
@@ -70,7 +70,7 @@ async def test_one_token_at_a_time_has_a_name(bed: Bed) -> None:
 
 
 async def test_a_revoked_token_stays_so_with_the_logins_made_from_it(bed: Bed) -> None:
-    """By name or id, once or twice; others go on, and what nobody knows counts as revoked."""
+    """By name or id, once or twice. Other tokens stay valid, and an unknown token counts as revoked."""
     tokens = bed.store.tokens
     for one in (token("a"), token("b"), login("la", "a"), login("lb", "b"), login("jwt", None)):
         await tokens.create(one)
@@ -90,7 +90,7 @@ async def test_a_revoked_token_stays_so_with_the_logins_made_from_it(bed: Bed) -
 
 
 async def test_a_token_expires_and_logins_that_did_are_forgotten(bed: Bed) -> None:
-    """A token that is over is still listed; the next one of its principal takes old logins away."""
+    """An expired token is still listed. The next token of its principal deletes expired logins."""
     tokens, now = bed.store.tokens, bed.clock.now()
     past, soon = now - timedelta(minutes=5), now + timedelta(days=1)
     for one in (token("old", expires_at=past), token("young", expires_at=soon)):
@@ -112,7 +112,7 @@ async def test_a_token_expires_and_logins_that_did_are_forgotten(bed: Bed) -> No
 
 
 async def test_the_use_of_a_token_is_written_once_a_minute(bed: Bed) -> None:
-    """A look at it by operators is no use."""
+    """Reads by operators do not count as use."""
     tokens = bed.store.tokens
 
     async def used() -> Any:
@@ -132,7 +132,7 @@ async def test_the_use_of_a_token_is_written_once_a_minute(bed: Bed) -> None:
 
 
 def test_what_no_database_takes_is_refused() -> None:
-    """Before anything is asked of one."""
+    """The check comes before any query."""
     for bad in ("", "a b", "x" * 300):
         with pytest.raises(InvalidNameError):
             token(tenant=bad)

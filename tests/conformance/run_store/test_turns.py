@@ -63,7 +63,7 @@ async def log_of(bed: Bed, run_id: RunId) -> list[RunLogEntry]:
 
 @pytest.mark.item(111, 112, 173, 176, 177, 178, 179, 180, 181)
 async def test_append_puts_entries_in_order_behind_the_end(bed: Bed) -> None:
-    """Entries are numbered from 0 without gaps and carry run, kind, position, payload and time."""
+    """Entries are numbered from 0 without gaps and have run, kind, position, payload and time."""
     run = await bed.begin()
 
     last = await run.append(result("0", 1), result("1", 2))
@@ -81,7 +81,7 @@ async def test_append_puts_entries_in_order_behind_the_end(bed: Bed) -> None:
 
 @pytest.mark.item(112, 173)
 async def test_an_append_behind_a_wrong_end_is_refused(bed: Bed) -> None:
-    """The error says where the writer thought the log ended and where it does."""
+    """The error has the expected and the actual last seq of the log."""
     run = await bed.begin()
 
     with pytest.raises(ConcurrentAppendError) as caught:
@@ -92,7 +92,7 @@ async def test_an_append_behind_a_wrong_end_is_refused(bed: Bed) -> None:
 
 
 async def test_a_queued_run_begins_behind_those_of_its_sender(bed: Bed) -> None:
-    """By an entry or by a turn; one that was asked to stop ends at any time and holds nothing back."""
+    """By an append or a commit. A run that was asked to stop may end at any time and blocks no other."""
     runs = [await bed.submit(sender=sender) for sender in ("ext:a", "ext:b", "ext:a", "ext:a")]
     first, other, second, third = (Turns(bed, run.run_id) for run in runs)
 
@@ -115,7 +115,7 @@ async def test_a_queued_run_begins_behind_those_of_its_sender(bed: Bed) -> None:
 
 @pytest.mark.item(140)
 async def test_of_two_appends_behind_one_end_exactly_one_is_written(bed: Bed) -> None:
-    """Two writers that saw the same end: one wins, the other is told, nothing is overwritten."""
+    """Of two writers that read the same last seq one is written and the other is refused."""
     run = await bed.begin()
 
     outcomes = await asyncio.gather(
@@ -129,7 +129,7 @@ async def test_of_two_appends_behind_one_end_exactly_one_is_written(bed: Bed) ->
 
 
 async def test_an_append_sent_again_doubles_nothing(bed: Bed) -> None:
-    """The second time the log ends elsewhere, and the entries are there once."""
+    """The second copy conflicts with the log's last seq; the entries are written once."""
     run = await bed.begin()
     await bed.store.commits.append(run.lease, [result("0")], expected_seq=0)
 
@@ -140,7 +140,7 @@ async def test_an_append_sent_again_doubles_nothing(bed: Bed) -> None:
 
 
 async def test_a_commit_after_a_lost_append_is_refused(bed: Bed) -> None:
-    """A turn that counts on entries which never arrived would leave a gap: it is a conflict."""
+    """A commit after entries that were not written would leave a gap. It is refused as a conflict."""
     run = await bed.begin()
     run.seq += 2
 
@@ -152,7 +152,7 @@ async def test_a_commit_after_a_lost_append_is_refused(bed: Bed) -> None:
 
 @pytest.mark.item(251)
 async def test_an_unknown_kind_or_payload_is_refused_before_anything_is_written(bed: Bed) -> None:
-    """One wrong entry keeps the whole append, or the whole turn, out of the log."""
+    """One invalid entry refuses the whole append or commit."""
     run = await bed.begin()
     wrong = NewEntry(EntryKind.RUN_SUSPENDED, "", {"sleep": True})
 
@@ -165,7 +165,7 @@ async def test_an_unknown_kind_or_payload_is_refused_before_anything_is_written(
 
 
 async def test_an_append_brings_a_waiting_run_back_to_running(bed: Bed) -> None:
-    """An entry of executing code is what ends a suspension; the wake set is gone."""
+    """An entry of executing code ends a suspension and clears the wake set."""
     run = await bed.begin()
     await run.suspend(WakeSet(signals=("go",)))
 
@@ -200,7 +200,7 @@ JSON_VALUES: list[JsonValue] = [
 
 @pytest.mark.item(180)
 async def test_json_values_come_back_with_type_and_order_of_keys(bed: Bed) -> None:
-    """What was recorded is what replay returns: 1.0 stays a float, keys stay in their order."""
+    """Replay returns recorded values exactly: 1.0 stays a float, keys keep their order."""
     run = await bed.begin()
 
     await run.append(*(result(str(n), value) for n, value in enumerate(JSON_VALUES)))
@@ -217,7 +217,7 @@ async def test_json_values_come_back_with_type_and_order_of_keys(bed: Bed) -> No
 
 
 async def test_what_a_caller_does_to_its_objects_later_changes_no_row(bed: Bed) -> None:
-    """Values are taken over at the call, and handed out as new objects."""
+    """Values are copied at the call and returned as new objects."""
     value: dict[str, JsonValue] = {"n": [1]}
     run = await bed.begin()
     await run.append(result("0", value))
@@ -233,7 +233,7 @@ async def test_what_a_caller_does_to_its_objects_later_changes_no_row(bed: Bed) 
 
 
 async def test_a_small_state_is_read_at_once_and_a_large_one_by_its_keys(bed: Bed) -> None:
-    """So that neither many keys cost many questions, nor one key all the others."""
+    """Many keys need few queries, and one key does not load all others."""
     run = await bed.begin()
     await run.commit(run.turn(state={f"k{n}": n for n in range(10)}))
     small, other = (
@@ -253,7 +253,7 @@ async def test_a_small_state_is_read_at_once_and_a_large_one_by_its_keys(bed: Be
 
 
 async def test_a_commit_writes_all_of_its_parts(bed: Bed) -> None:
-    """Entries, bound mail, sent mail, state, children and status become visible together."""
+    """Entries, bound and sent messages, state, children and status become visible together."""
     await bed.store.arrivals.deliver([message(id="in")])
     (mail,) = await bed.store.backlog.pending_mail(agent=DESK)
     run = await bed.begin()
@@ -287,12 +287,12 @@ async def test_a_commit_writes_all_of_its_parts(bed: Bed) -> None:
 
 
 def mail_key(sender: str, id: str, agent: AgentId = DESK) -> MessageKey:  # noqa: A002
-    """The key of a message."""
+    """Return the key of a message."""
     return MessageKey(agent, sender, id)
 
 
 async def test_a_refused_commit_writes_none_of_its_parts(bed: Bed) -> None:
-    """A turn short of one message leaves log, mail, state, signals and children as they were."""
+    """A commit with a missing message leaves log, messages, state, signals and children as they were."""
     await bed.store.arrivals.deliver([message(id="here")])
     run = await bed.begin()
     child = run.child("1", CLERK)
@@ -316,7 +316,7 @@ async def test_a_refused_commit_writes_none_of_its_parts(bed: Bed) -> None:
 
 
 async def test_a_stale_commit_does_not_harm_the_good_ones_beside_it(bed: Bed) -> None:
-    """Of turns sent at once, those with a wrong end, lost mail or no lease are refused alone."""
+    """Of concurrent commits only those with a wrong end, a missing message or no lease are refused."""
     runs = [await bed.begin(agent=AgentId("desk", str(n))) for n in range(6)]
     runs[1].seq = 7
     turns = [run.turn(result("0"), state={"n": n}) for n, run in enumerate(runs)]
@@ -339,7 +339,7 @@ async def test_a_stale_commit_does_not_harm_the_good_ones_beside_it(bed: Bed) ->
 
 @pytest.mark.parametrize("end", ["continue", "suspend", "finish"])
 async def test_a_commit_sent_again_doubles_nothing(bed: Bed, end: str) -> None:
-    """Whatever became of it, a second copy is refused; mail, child and entries are there once."""
+    """A second copy is refused in each case; messages, child and entries are written once."""
     run = await bed.begin()
     child = run.child("1", CLERK)
     parts = {"outgoing": (outgoing(to=CLERK, id="out"),), "spawned": (child,)}
@@ -367,7 +367,7 @@ async def test_a_commit_sent_again_doubles_nothing(bed: Bed, end: str) -> None:
 
 
 async def test_a_refused_commit_sent_again_is_refused_again(bed: Bed) -> None:
-    """Conflict and LeaseLost stay what they are, and write nothing the second time either."""
+    """The second copy gets the same conflict or lost lease and writes nothing."""
     run = await bed.begin()
     stale = replace(run.turn(result("0")), expected_seq=9)
     foreign = replace(run.turn(result("0")), lease=replace(run.lease, epoch=99))
@@ -379,7 +379,7 @@ async def test_a_refused_commit_sent_again_is_refused_again(bed: Bed) -> None:
 
 
 async def test_an_append_and_a_commit_of_one_run_sent_at_once_are_both_written(bed: Bed) -> None:
-    """A flush that holds both merges them: the turn stands behind the append."""
+    """A flush that holds both merges them: the commit's entries follow the append's."""
     bed.needs("merging")
     run = await bed.begin()
     turn = replace(run.turn(result("1")), expected_seq=1)
@@ -396,7 +396,7 @@ async def test_an_append_and_a_commit_of_one_run_sent_at_once_are_both_written(b
 
 
 async def test_a_commit_may_create_its_run_from_waiting_messages(bed: Bed) -> None:
-    """Run row, first entries and binding are one commit; the run is queued where its mail was."""
+    """Run row, first entries and binding are one commit. The run has the arrival of its message."""
     await bed.store.arrivals.deliver([message("a", id="1"), message("b", id="2")])
     first, second = await bed.store.backlog.pending_mail(agent=DESK)
     keys = tuple(mail_key(m.sender, m.message.id) for m in (first, second))
@@ -412,7 +412,7 @@ async def test_a_commit_may_create_its_run_from_waiting_messages(bed: Bed) -> No
 
 
 async def test_a_message_is_bound_to_one_run_only(bed: Bed) -> None:
-    """A second run that wants it is refused whole, and its row does not exist."""
+    """The commit of a second run is refused whole, and its row is not created."""
     await bed.store.arrivals.deliver([message(id="1")])
     key = mail_key("client:tests", "1")
     run, new = bed.turns_of_mail(key)
@@ -428,7 +428,7 @@ async def test_a_message_is_bound_to_one_run_only(bed: Bed) -> None:
 
 
 async def test_a_commit_of_a_run_that_does_not_exist_is_missing(bed: Bed) -> None:
-    """Without `create` there is nothing to write to."""
+    """Without `create` the commit is refused."""
     ghost = Turns(bed, RunId("0" * 32))
 
     outcome = await ghost.send(ghost.turn(started()))
@@ -437,7 +437,7 @@ async def test_a_commit_of_a_run_that_does_not_exist_is_missing(bed: Bed) -> Non
 
 
 async def test_state_is_written_replaced_and_removed_by_commits(bed: Bed) -> None:
-    """State belongs to the agent: it outlives the run, key by key."""
+    """State belongs to the agent and outlives the run, key by key."""
     run = await bed.begin()
     await run.commit(run.turn(result("0"), state={"a": 1, "b": [1], "c": None}))
 
@@ -451,7 +451,7 @@ async def test_state_is_written_replaced_and_removed_by_commits(bed: Bed) -> Non
 @pytest.mark.item(160, 165)
 @pytest.mark.parametrize("status", [RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED])
 async def test_a_run_that_ended_refuses_everything(bed: Bed, status: RunStatus) -> None:
-    """No append, no turn and no signal changes a run after its terminal entry."""
+    """No append, commit or signal changes a run after its terminal entry."""
     run = await bed.begin()
     await run.commit(end_turn(run, status))
     before = await bed.store.reads.run(run.run_id)
@@ -470,7 +470,7 @@ async def test_a_run_that_ended_refuses_everything(bed: Bed, status: RunStatus) 
 
 
 def end_turn(run: Turns, status: RunStatus) -> Commit:
-    """The turn that ends the run so."""
+    """Return the commit that ends the run with this outcome."""
     error: dict[str, JsonValue] = {"type": "ValueError", "message": "no"}
     match status:
         case RunStatus.COMPLETED:

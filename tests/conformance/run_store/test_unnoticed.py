@@ -1,4 +1,4 @@
-"""The contract of every `RunStore`: what a lost hint was about can be found."""
+"""The contract of every `RunStore`: changes whose notifications were lost are found by a scan."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 async def unnoticed(bed: Bed, younger_than_s: float = 60.0) -> list[Nudge]:
-    """What the host of the bed may have missed, in the order of kinds."""
+    """Return what the scan finds for the bed's host, in the order of kinds."""
     found = await bed.store.backlog.unnoticed(list(bed.leases), younger_than_s=younger_than_s)
     return sorted(found, key=lambda nudge: nudge.kind)
 
 
 @pytest.mark.item(229)
 async def test_a_child_that_nobody_started_is_found_while_it_is_young(bed: Bed) -> None:
-    """Once it has begun, or is old, it is not named."""
+    """A started or old child is not returned."""
     parent = await bed.begin()
     child = await parent.spawn("0", CLERK)
 
@@ -36,7 +36,7 @@ async def test_a_child_that_nobody_started_is_found_while_it_is_young(bed: Bed) 
 
 @pytest.mark.item(232)
 async def test_an_answer_for_a_suspended_run_is_found_until_it_is_taken(bed: Bed) -> None:
-    """One that nobody waits for is not named, nor one of a run that executes."""
+    """Answers without a wait and answers of executing runs are not returned."""
     parent = await bed.begin()
     child, other = await parent.spawn("0", CLERK), await parent.spawn("1", CLERK)
     for run in (child, other):
@@ -54,7 +54,7 @@ async def test_an_answer_for_a_suspended_run_is_found_until_it_is_taken(bed: Bed
 
 @pytest.mark.item(239)
 async def test_runs_that_were_asked_to_stop_are_found_until_they_have(bed: Bed) -> None:
-    """The parent and its child, each until its owner has written the end."""
+    """Parent and child are returned until their owners have written the end."""
     parent = await bed.begin()
     child = await parent.spawn("0", CLERK)
     await child.start()
@@ -67,7 +67,7 @@ async def test_runs_that_were_asked_to_stop_are_found_until_they_have(bed: Bed) 
 
 
 async def test_nothing_of_foreign_shards_is_named(bed: Bed) -> None:
-    """A host follows what concerns its own agents."""
+    """Only changes of the host's own agents are returned."""
     parent = await bed.begin()
     await parent.spawn("0", CLERK)
 
@@ -75,7 +75,7 @@ async def test_nothing_of_foreign_shards_is_named(bed: Bed) -> None:
 
 
 async def test_an_owner_reads_no_run_that_sleeps(bed: Bed) -> None:
-    """But for its agent's name and its priority; one for which something is there is read."""
+    """Of a sleeping run only agent and priority are read; a run with an event is read whole."""
     runs = {name: await bed.begin(agent=AgentId("desk", name)) for name in "abcde"}
     for name in "abcd":
         await runs[name].suspend(WakeSet(signals=("go",)))

@@ -1,1 +1,1 @@
-"""Suites of what a store has beside runs: follows, limits, mail, schedules, insight."""
+"""Contracts of the stores beside runs: follows, limits, messages, schedules, insight."""

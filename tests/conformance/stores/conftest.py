@@ -1,4 +1,4 @@
-"""Schemas with the tables of vectors and graphs. Tests share them: each has tenants of its own."""
+"""Schemas with the tables of vectors and graphs, shared by tests. Each test has its own tenants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores whose collections and scopes have an index from their first row on, however few rows there are."""
+"""Stores whose collections and scopes are indexed from their first row, for any number of rows."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class IndexedMemories(LongTermMemories):
 
 
 class IndexedMemory(PostgresLongTermMemory):
-    """Of one tenant."""
+    """The memories of one tenant, with an index of each scope."""
 
     def __init__(self, tables: StoreTables, tenant: str, indexing: Indexing) -> None:
         super().__init__(tables, tenant)

@@ -1,4 +1,4 @@
-"""Places where stores of agents' data are tested: a schema each, or this process."""
+"""Backends of tests of stores of agents' data: a schema each, or this process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ END = """(select {field} from {graph}."Entity" e where e.id operator(ag_catalog.
 
 
 async def copy_faults(links: Links, tenant: str) -> list[str]:
-    """Return how AGE's copy of a tenant's graph is not as its tables are."""
+    """Return the differences between AGE's copy of a tenant's graph and its tables."""
     graph = await links.value("asking", "select graph from cypher_graphs where tenant = $1", tenant)
     id_, type_ = (FIELD.format(of="r", name=name) for name in ("id", "type"))
     ends = [
@@ -83,7 +83,7 @@ async def make_age(place: Place) -> None:
 
 @asynccontextmanager
 async def links_to(place: Place) -> AsyncIterator[Links]:
-    """Connections as the opening functions make them."""
+    """Return connections like those of the opening functions."""
     settings = StoreSettings(
         url=place.url, owner=HostIncarnation("test"), schema=place.schema, outage_s=10.0
     )

@@ -1,4 +1,4 @@
-"""Links to a schema, for the suites of stores that are bound to no run."""
+"""Connections to a schema, for contracts of stores that are bound to no run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def lent_place(request: pytest.FixtureRequest) -> AsyncIterator[tuple[str,
 
 @asynccontextmanager
 async def links_of(place: tuple[str, str], count: int = 2) -> AsyncIterator[Links]:
-    """Connections as a runtime's store makes them."""
+    """Return connections like those of a runtime's store."""
     url, schema = place
     settings = StoreSettings(url=url, owner=HostIncarnation("test"), schema=schema)
     links = Links(settings, ServerOutage(settings), count)

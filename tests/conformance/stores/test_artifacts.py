@@ -1,4 +1,4 @@
-"""The contract of every `ArtifactStore`: immutable bytes by content, apart by tenant and scope."""
+"""The contract of every `ArtifactStore`: immutable bytes by content, separate per tenant and scope."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LARGE = bytes(range(256)) * 2048 + b"the end"  # two chunks and a bit
 
 @asynccontextmanager
 async def in_memory(request: pytest.FixtureRequest) -> AsyncIterator[Artifacts]:
-    """Artifacts of this process."""
+    """Return artifacts of this process."""
     del request
     yield InMemoryArtifacts(ManualClock().now)
 
@@ -72,7 +72,7 @@ class ComposedArtifacts(InMemoryArtifacts):
 
 @asynccontextmanager
 async def in_blob_stores(request: pytest.FixtureRequest) -> AsyncIterator[Artifacts]:
-    """The same, as blob stores have them."""
+    """The same artifacts through the blob store interface."""
     del request
     yield ComposedArtifacts(ManualClock().now)
 
@@ -93,7 +93,7 @@ async def artifacts(request: pytest.FixtureRequest) -> AsyncIterator[Artifacts]:
 
 
 async def in_pieces(data: bytes, size: int) -> AsyncIterator[bytes]:
-    """The bytes, a few at a time."""
+    """Yield the bytes in small chunks."""
     for at in range(0, len(data), size):
         yield data[at : at + size]
 
@@ -101,7 +101,7 @@ async def in_pieces(data: bytes, size: int) -> AsyncIterator[bytes]:
 @pytest.mark.item(310)
 @pytest.mark.parametrize("data", [b"", b"\x00\xff", LARGE], ids=["empty", "small", "large"])
 async def test_bytes_come_back_as_they_were(artifacts: Artifacts, data: bytes) -> None:
-    """As a whole, by the SHA-256 of the content; however they were cut, they are the same artifact."""
+    """The id is the SHA-256 of the content: any division into chunks gives the same artifact."""
     store = artifacts.of("acme", "desk/1")
     ref = await store.store(data, content_type="text/plain")
     again = await store.store_pieces(in_pieces(data, 100_000), content_type="image/png")
@@ -113,7 +113,7 @@ async def test_bytes_come_back_as_they_were(artifacts: Artifacts, data: bytes) -
 
 @pytest.mark.item(310)
 async def test_parts_are_read_where_they_are(artifacts: Artifacts) -> None:
-    """Within a chunk, over the border of two, up to the end, and behind it."""
+    """Ranges within a chunk, over two chunks, up to the end, and after it."""
     store = artifacts.of("acme", "desk/1")
     ref = await store.store_pieces(in_pieces(LARGE, 1_000_000))
 
@@ -145,7 +145,7 @@ async def test_a_tenant_reads_its_own_artifacts_alone(artifacts: Artifacts) -> N
 
 @pytest.mark.item(310)
 async def test_a_store_that_fails_midway_leaves_nothing(artifacts: Artifacts) -> None:
-    """The bytes that had come are seen by nobody, and the same can be stored."""
+    """The bytes sent so far are invisible, and the same artifact can be stored."""
     store = artifacts.of("acme", "desk/1")
 
     async def cut() -> AsyncIterator[bytes]:
@@ -162,7 +162,7 @@ async def test_a_store_that_fails_midway_leaves_nothing(artifacts: Artifacts) ->
 
 @pytest.mark.item(310)
 async def test_what_nobody_pins_is_collected_after_its_grace(artifacts: Artifacts) -> None:
-    """Not within the grace time, and not while one of its owners pins it."""
+    """Artifacts stay within the grace time and while an owner pins them."""
     store = artifacts.of("acme", "desk/1")
     pinned, loose = await store.store(LARGE), await store.store(b"loose")
     for owner in ("run-1", "run-1", "run-2"):
@@ -182,7 +182,7 @@ async def test_what_nobody_pins_is_collected_after_its_grace(artifacts: Artifact
 
 @pytest.mark.item(310)
 async def test_owners_that_pin_and_unpin_at_once_are_counted_right(artifacts: Artifacts) -> None:
-    """With the last of them the artifact may be collected, and not before."""
+    """The artifact may be collected only after the last owner unpinned it."""
     store = artifacts.of("acme", "desk/1")
     ref, owners = await store.store(b"of many"), [f"run-{n}" for n in range(5)]
     await asyncio.gather(*(store.pin(ref, owner=one) for one in owners))
@@ -197,7 +197,7 @@ async def test_owners_that_pin_and_unpin_at_once_are_counted_right(artifacts: Ar
 
 @pytest.mark.item(310)
 async def test_what_is_discarded_is_gone_with_its_pins(artifacts: Artifacts) -> None:
-    """Stored anew it has none; to discard what is not there changes nothing."""
+    """Stored again it has no pins. Discarding an unknown artifact changes nothing."""
     store = artifacts.of("acme", "desk/1")
     ref = await store.store(LARGE)
     await store.pin(ref, owner="run-1")
@@ -211,7 +211,7 @@ async def test_what_is_discarded_is_gone_with_its_pins(artifacts: Artifacts) -> 
 
 @pytest.mark.item(310)
 async def test_equal_bytes_stored_at_once_are_one_artifact(artifacts: Artifacts) -> None:
-    """Each of them has the reference, and the bytes are there."""
+    """Each caller gets the reference, and the bytes are stored."""
     store = artifacts.of("acme", "desk/1")
     refs = await asyncio.gather(*(store.store(LARGE) for _ in range(5)))
 
@@ -222,7 +222,7 @@ async def test_equal_bytes_stored_at_once_are_one_artifact(artifacts: Artifacts)
 
 @pytest.mark.item(310)
 async def test_texts_that_no_database_takes_are_refused(artifacts: Artifacts) -> None:
-    """With the one who gave them told so; nothing is stored."""
+    """The caller gets the error, and nothing is stored."""
     store = artifacts.of("acme", "desk/1")
     with pytest.raises(InvalidTextError, match="media type"):
         await store.store(b"x", content_type="text\x00")
@@ -234,7 +234,7 @@ async def test_texts_that_no_database_takes_are_refused(artifacts: Artifacts) ->
 
 @pytest.mark.item(310)
 async def test_pins_are_listed_by_their_owners_names(artifacts: Artifacts) -> None:
-    """Of one scope, by artifact and owner, in pages; each with its bytes, and when it was made last."""
+    """Of one scope, by artifact and owner, in pages. Each has its size and the time of its last pin."""
     store, other = artifacts.of("acme", "desk/1"), artifacts.of("acme", "desk/2")
     small, large = await store.store(b"x", content_type="text/plain"), await store.store(LARGE)
     for ref in (small, large):

@@ -1,4 +1,4 @@
-"""The contract of every `TaskStore`: boards by conversation and agent, apart by tenant."""
+"""The contract of every `TaskStore`: boards by conversation and agent, separate per tenant."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ async def stores(request: pytest.FixtureRequest) -> AsyncIterator[TaskStores]:
 
 
 def tasks(*ids: str, **fields: Any) -> list[Task]:
-    """Tasks with these ids."""
+    """Return tasks with these ids."""
     return [Task(id=id_, title=f"do {id_}", **fields) for id_ in ids]
 
 
 def plain(board: TaskList | None) -> TaskList | None:
-    """A board without the instants of its changes."""
+    """Return a board without the times of its changes."""
     if board is None:
         return None
     unstamped = tuple(task.model_copy(update={"updated_at": None}) for task in board.tasks)
@@ -63,7 +63,7 @@ def plain(board: TaskList | None) -> TaskList | None:
 
 @pytest.mark.item(324, 326, 328)
 async def test_each_agent_of_a_conversation_has_its_board(stores: TaskStores) -> None:
-    """Tasks are numbered and stamped; a new board replaces the old one; another tenant sees none of them."""
+    """Tasks get numbers and times. A new board replaces the old one, and another tenant sees neither."""
     store = stores.of("acme")
     odd = Task(id="a\"'%_", title="1", order=77, note="\U0001f600", max_retries=7)
     first = await store.create_task_list("c", DESK, [odd, *tasks("b")], title="plan")
@@ -91,7 +91,7 @@ async def test_each_agent_of_a_conversation_has_its_board(stores: TaskStores) ->
 
 @pytest.mark.item(327, 329, 330)
 async def test_a_task_changes_by_the_rules_only(stores: TaskStores) -> None:
-    """A change that is refused leaves the board as it was, and the error says what is possible."""
+    """A refused change leaves the board as it was. The error says what is possible."""
     store = stores.of("acme")
     await store.create_task_list("c", DESK, tasks("a", max_retries=2))
 
@@ -122,7 +122,7 @@ async def test_a_task_changes_by_the_rules_only(stores: TaskStores) -> None:
 
 @pytest.mark.item(331)
 async def test_a_conversation_that_ends_well_has_no_task_in_progress(stores: TaskStores) -> None:
-    """Boards that change are returned; other states, conversations and tenants stay as they are."""
+    """Changed boards are returned. Other states, conversations and tenants stay as they are."""
     store, other = stores.of("acme"), stores.of("bolt")
     for place, agent, of in (("c", DESK, store), ("d", DESK, store), ("c", OTHER, other)):
         await of.create_task_list(place, agent, tasks("a", status=S.IN_PROGRESS))
@@ -140,7 +140,7 @@ async def test_a_conversation_that_ends_well_has_no_task_in_progress(stores: Tas
 
 @pytest.mark.item(324, 326, 327, 328, 329, 330)
 async def test_bad_input_is_refused_before_anything_changes(stores: TaskStores) -> None:
-    """Texts that no database takes or that are too long, boards that are too large, agents of others."""
+    """Invalid or too long texts, too large boards, and agents of other tenants are refused."""
     store = stores.of("acme")
     board = await store.create_task_list("c", DESK, tasks("a"))
     text = "x" * 5_000
@@ -182,7 +182,7 @@ async def test_bad_input_is_refused_before_anything_changes(stores: TaskStores) 
 
 @pytest.mark.item(324, 329, 334)
 async def test_a_call_with_a_known_key_changes_nothing(stores: TaskStores) -> None:
-    """It returns what is there, also if others have changed the board meanwhile."""
+    """It returns the stored board, also if other calls have changed it in the meantime."""
     store = stores.of("acme")
     calls: list[Callable[[], Awaitable[Any]]] = [
         lambda: store.create_task_list("c", DESK, tasks("a", "b", max_retries=1), key="k1"),
@@ -209,7 +209,7 @@ async def test_a_call_with_a_known_key_changes_nothing(stores: TaskStores) -> No
 
 @pytest.mark.item(325, 333)
 async def test_changes_at_once_lose_nothing(stores: TaskStores) -> None:
-    """A hundred changes of one board, of each kind, and retries that stop at their limit."""
+    """A hundred concurrent changes of one board, of each kind, and retries up to their limit."""
     store, ids = stores.of("acme"), [f"t{n}" for n in range(25)]
     await store.create_task_list("c", DESK, [*tasks(*ids), *tasks("retried", max_retries=20)])
 
@@ -230,7 +230,7 @@ async def test_changes_at_once_lose_nothing(stores: TaskStores) -> None:
 
 @pytest.mark.item(325, 333)
 async def test_many_boards_change_at_once(stores: TaskStores) -> None:
-    """Each has its own change, and settling at the same time is seen whole or not at all."""
+    """Each board gets its own change. A concurrent settle is applied to a whole board or not at all."""
     store = stores.of("acme")
     agents = [AgentId("desk", str(n), "acme") for n in range(1_000)]
     await asyncio.gather(*(store.create_task_list("c", one, tasks("a", "b")) for one in agents))
@@ -248,7 +248,7 @@ async def test_many_boards_change_at_once(stores: TaskStores) -> None:
 
 @pytest.mark.item(324, 326, 327, 328, 329, 330, 331, 333)
 async def test_any_calls_do_what_the_rules_say(stores: TaskStores) -> None:
-    """Random calls on a few boards of two tenants: results, errors and boards are those of the pure rules."""
+    """Random calls on a few boards of two tenants give the results, errors and boards of the pure rules."""
     draw, known = Random(7), dict[Place, TaskList]()
     for _ in range(150):
         agent, place = draw.choice([DESK, CLERK, OTHER]), draw.choice("cd")
@@ -262,7 +262,7 @@ async def test_any_calls_do_what_the_rules_say(stores: TaskStores) -> None:
 async def played(
     draw: Random, store: TaskStore, known: dict[Place, TaskList], at: Place
 ) -> tuple[object, object]:
-    """Play one call on a store and on the boards that the rules have made; return what both say."""
+    """Execute one call on a store and on the model's boards; return both results."""
     (place, agent), tenant = at, at[1].tenant
     board, id_ = known.get((place, agent)), draw.choice("abcde")
     new, status = tasks(*draw.sample("abcde", draw.randint(0, 2)), max_retries=1), draw.choice([*S])

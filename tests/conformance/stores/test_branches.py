@@ -1,4 +1,4 @@
-"""Conversations of sessions branch: what is read of one, of its active path, and of the cuts on it."""
+"""Branches of session conversations: nodes, the active path, and the cuts on it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 async def ids(bed: Bed, agent: AgentId = CHAT, **page: Any) -> str:
-    """Ids of the nodes of a page, as one word."""
+    """Return the ids of a page's nodes as one word."""
     return "".join(one.id for one in await bed.store.transcripts.page(agent, agent.key, **page))
 
 
 async def active(bed: Bed, agent: AgentId = CHAT) -> str:
-    """Ids of the nodes of the active path, on which all that is read agrees; its last one is the head."""
+    """Return the ids on the active path, after checking that all reads agree; the last one is the head."""
     store, transcripts = bed.store.sessions, bed.store.transcripts
     path = await store.path(agent)
     word = "".join(one.id for one in path)
@@ -46,14 +46,14 @@ async def active(bed: Bed, agent: AgentId = CHAT) -> str:
 
 
 async def window(bed: Bed, **view: Any) -> tuple[str | None, str]:
-    """The strategy of the cut that counts, and ids of what is behind it."""
+    """Return the strategy of the valid cut, and the ids after it."""
     found = await bed.store.transcripts.view(CHAT, CHAT.key, **{"limit": 100, **view})
     return None if found.cut is None else found.cut.strategy, "".join(found.ordinals)
 
 
 @pytest.mark.item(376, 381)
 async def test_what_is_said_after_a_switch_begins_a_branch(bed: Bed) -> None:
-    """The nodes behind the active one stay, and are read when it is one of them again."""
+    """The nodes after the active one stay. They are read again when one of them becomes active."""
     store = bed.store.sessions
     await said(bed, *"abcd")
     assert await active(bed) == "abcd"
@@ -87,7 +87,7 @@ async def test_what_is_said_after_a_switch_begins_a_branch(bed: Bed) -> None:
 
 
 async def test_a_branch_may_begin_with_its_first_node(bed: Bed) -> None:
-    """And with one that was the last: then nothing branches off before it."""
+    """Later branches may start at a branch's first node. After a switch to the last node no branch starts."""
     store = bed.store.sessions
     await said(bed, *"abc")
     await store.switch(CHAT, "c")
@@ -107,7 +107,7 @@ async def test_a_branch_may_begin_with_its_first_node(bed: Bed) -> None:
 
 @pytest.mark.item(381)
 async def test_a_conversation_begins_anew_from_the_root(bed: Bed) -> None:
-    """By a switch, or by a run that names it; cuts of other paths do not count. All nodes stay."""
+    """By a switch, or by a run that names the root. Cuts of other paths do not apply, and all nodes stay."""
     store = bed.store.sessions
     await said(bed, *"abcd")
     await (await begin(bed)).complete(cuts=(NewCut(CHAT.key, 1, NO_CUT, "cut"),), session=ENDED)
@@ -137,7 +137,7 @@ async def test_a_conversation_begins_anew_from_the_root(bed: Bed) -> None:
 
 @pytest.mark.item(381)
 async def test_a_conversation_without_nodes_has_a_root(bed: Bed) -> None:
-    """A run that names it is the first."""
+    """The first run may name it."""
     run = Turns(bed, (await submit(bed)).run_id, CHAT)
     change = SessionChange(("started",), head=ROOT)
     await run.commit(run.turn(started(CHAT), session=change, turns=(node("a"),)))
@@ -146,7 +146,7 @@ async def test_a_conversation_without_nodes_has_a_root(bed: Bed) -> None:
 
 
 async def test_a_page_of_a_path_is_what_it_says_at_both_edges(bed: Bed) -> None:
-    """By numbers, and behind an ordinal that is not on the path."""
+    """By numbers, and after an ordinal that is not on the path."""
     await said(bed, *"abcd")
     await bed.store.sessions.switch(CHAT, "b")
     await said(bed, *"ef")
@@ -165,7 +165,7 @@ async def test_a_page_of_a_path_is_what_it_says_at_both_edges(bed: Bed) -> None:
 
 
 async def test_a_run_goes_on_from_the_node_that_it_names(bed: Bed) -> None:
-    """With the turns of the same commit; from where the head is if there is no such node."""
+    """The same commit adds turns there. If the node does not exist they follow the head."""
     await said(bed, *"abcd")
     run = Turns(bed, (await submit(bed)).run_id, CHAT)
     change = SessionChange(("started",), head="b")
@@ -187,7 +187,7 @@ async def test_a_run_goes_on_from_the_node_that_it_names(bed: Bed) -> None:
 @pytest.mark.item(377)
 @pytest.mark.parametrize("end", ["fail", "cancel"])
 async def test_an_end_without_success_goes_back_to_what_a_user_has_seen(bed: Bed, end: str) -> None:
-    """Of the run's nodes; where it has none the head stays."""
+    """The head moves to the run's last visible node. Without one the head stays."""
     await said(bed, "a")
     run = await begin(bed)
     empty = NewTurn(CHAT.key, "d", ChatMessage(role="assistant"))
@@ -208,7 +208,7 @@ async def test_an_end_without_success_goes_back_to_what_a_user_has_seen(bed: Bed
 
 
 async def test_a_cut_holds_on_the_paths_of_its_last_node(bed: Bed) -> None:
-    """Others' windows begin with the cut before it, which comes back with its path."""
+    """Windows of other paths start with the cut before it, which is valid again on its path."""
     store = bed.store.sessions
     await said(bed, *"abcdef")
     for n, (upto, previous) in enumerate(((0, NO_CUT), (3, 0))):
@@ -242,7 +242,7 @@ async def test_a_cut_holds_on_the_paths_of_its_last_node(bed: Bed) -> None:
 
 
 async def test_nodes_that_are_taken_out_leave_their_branches(bed: Bed) -> None:
-    """What was said behind them goes on from what is left before them."""
+    """Later nodes follow the remaining ones before them."""
     store, transcripts = bed.store.sessions, bed.store.transcripts
     await said(bed, *"abcd")
     await store.switch(CHAT, "b")
@@ -264,7 +264,7 @@ async def test_nodes_that_are_taken_out_leave_their_branches(bed: Bed) -> None:
 
 
 async def test_a_conversation_that_is_cleared_begins_anew(bed: Bed) -> None:
-    """Without path, branches and cuts."""
+    """It has no path, branches or cuts."""
     store, transcripts = bed.store.sessions, bed.store.transcripts
     for clears in (True, False):
         first = await said(bed, *"abcd")
@@ -285,7 +285,7 @@ async def test_a_conversation_that_is_cleared_begins_anew(bed: Bed) -> None:
 
 
 async def test_an_erased_agent_leaves_nothing_of_its_session(bed: Bed) -> None:
-    """Its facts count from 1 again. The session of the same id of another tenant stays."""
+    """New facts count from 1. Another tenant's session with the same id stays."""
     store, other = bed.store.sessions, AgentId("desk", "chat", "acme")
     for agent in (CHAT, other):
         await said(bed, *"abc", agent=agent)
@@ -308,7 +308,7 @@ async def test_an_erased_agent_leaves_nothing_of_its_session(bed: Bed) -> None:
 
 @pytest.mark.parametrize("is_whole", [False, True])
 async def test_an_erase_counts_sessions_and_their_facts(bed: Bed, is_whole: bool) -> None:
-    """Of an agent, or of its tenant; nothing of another one. It removes what was counted before."""
+    """Of an agent or of its tenant only. The erase removes what the preview counted."""
     store, other = bed.store.sessions, AgentId("desk", "chat", "acme")
     for agent in (CHAT, other):
         await said(bed, *"ab", agent=agent)
@@ -323,7 +323,7 @@ async def test_an_erase_counts_sessions_and_their_facts(bed: Bed, is_whole: bool
 
 
 async def test_a_session_that_is_deleted_outlives_the_erase_of_its_agent(bed: Bed) -> None:
-    """So it takes no run until its deletion is done, and keeps its number; with its tenant it goes whole."""
+    """It refuses runs until its deletion is done and keeps its number. An erase of the tenant deletes it."""
     store = bed.store.sessions
     await said(bed, "a")
     assert await store.begin_delete(CHAT)

@@ -1,4 +1,4 @@
-"""Erase: everything of a session, an agent, a tenant or a subject goes, in batches, and nothing of others."""
+"""Erase of a session, an agent, a tenant or a subject: all its data in batches, no data of others."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Home:
     also: tuple[Erasable, ...]
 
     async def erase(self, **wanted: Any) -> EraseReport:
-        """Erase from all of them."""
+        """Erase from all stores."""
         what = EraseRequest(**wanted)
         return await Erasing(self.bed.store, what, also=self.also).run(NOW)
 
@@ -70,7 +70,7 @@ class Home:
         return await Erasing(self.bed.store, what, also=self.also).preview(NOW)
 
     async def live(self, agent: AgentId, *, session: str = "s", turns: int = 3) -> RunId:
-        """Let a run of the agent speak in a session, keep state and end."""
+        """Let a run of the agent add a turn to a session, keep state and end."""
         run = await self.bed.begin(agent=agent)
         said = [
             NewTurn(session, f"{run.run_id}-{n}", ChatMessage.of("user", f"words {n}"))
@@ -88,7 +88,7 @@ class Home:
         return run.run_id
 
     async def furnish(self) -> dict[AgentId, RunId]:
-        """Give each agent, and each tenant, something in every store."""
+        """Write data of each agent, and of each tenant, to every store."""
         runs, store = {}, self.bed.store
         for agent in AGENTS:
             runs[agent] = await self.live(agent)
@@ -119,7 +119,7 @@ class Home:
         return runs
 
     async def left(self, agent: AgentId, session: str = "s") -> tuple[int, ...]:
-        """Return how much there is of the agent: turns, keys of state, follows, artifacts, boards."""
+        """Return the counts of the agent's turns, state keys, follows, artifacts and boards."""
         store = self.bed.store
         boards = await self.boards.of(agent.tenant).get_boards(session)
         place = store.artifacts.of(agent.tenant, agent_scope(agent))
@@ -155,7 +155,7 @@ ALL_SUBJECTS = (["0", "1", "2"], ["0", "1", "2"], ["0", "1"])
 
 @asynccontextmanager
 async def home_of(bed: Bed) -> AsyncIterator[Home]:
-    """The stores beside the bed's, of the same kind."""
+    """Return the stores beside the bed's store, of the same kind."""
     store = bed.store
     if not isinstance(store, PostgresStore):
         boards = InMemoryTaskBoards()
@@ -188,7 +188,7 @@ async def home(bed: Bed) -> AsyncIterator[Home]:
 
 
 def new_token(id_: str, *, tenant: str, login_of: str | None = None) -> NewToken:
-    """A token whose id is its name and the digest of its secret."""
+    """Return a token whose id is its name and the digest of its secret."""
     return NewToken(
         id=id_,
         digest=id_,
@@ -202,7 +202,7 @@ def new_token(id_: str, *, tenant: str, login_of: str | None = None) -> NewToken
 
 
 async def test_a_session_goes_with_the_runs_that_wrote_it(home: Home) -> None:
-    """Another session of the agent stays, its state and its artifacts too; the next turn begins anew."""
+    """The agent's other session, state and artifacts stay. The next turn starts the session again."""
     runs = await home.furnish()
     kept = await home.live(DESK, session="t")
     preview = await home.preview(tenant="default", agent=DESK, session="s")
@@ -221,7 +221,10 @@ async def test_a_session_goes_with_the_runs_that_wrote_it(home: Home) -> None:
 
 
 async def test_an_agent_goes_whole(home: Home) -> None:
-    """Turns, state, follows, mail, artifacts, boards and ended runs; other agents stay, of both tenants."""
+    """Its turns, state, follows, messages, artifacts, boards and ended runs.
+
+    Other agents of both tenants stay.
+    """
     runs = await home.furnish()
     await home.bed.store.arrivals.deliver([message("words", to=DESK, id="waits")])
     for agent in AGENTS:
@@ -241,7 +244,7 @@ async def test_an_agent_goes_whole(home: Home) -> None:
 
 
 async def install(store: RunStore, tenant: str) -> None:
-    """Install a bundle of flows, of which nobody asks what is in it."""
+    """Install a bundle of flows with any content."""
     ref = await store.artifacts.of(tenant, FLOWS_SCOPE).store(b"bundle")
     facts = {"bundle": "b", "version": "1", "hash": "h", "manifest": "{}", "installed_by": "ada"}
     new = NewFlowBundle(**facts, artifact=ref.id, size_bytes=ref.size_bytes)
@@ -249,20 +252,20 @@ async def install(store: RunStore, tenant: str) -> None:
 
 
 async def snap(store: RunStore, run: RunId, agent: AgentId) -> None:
-    """Keep a snapshot of a run."""
+    """Store a snapshot of a run."""
     new = NewRunSnapshot(id=f"s-{run}", run_id=run, agent_id=agent, seq=1, name="n")
     assert await store.run_snapshots.put(new, "{}") is not None
 
 
 async def snapped(store: RunStore) -> list[AgentId]:
-    """Whose snapshots are there."""
+    """Return the agents that have snapshots."""
     found = [await store.run_snapshots.list(name, SnapshotFilter()) for name in TENANTS]
     return [row.agent_id for rows in found for row in rows]
 
 
 @pytest.mark.parametrize("tenant", TENANTS)
 async def test_a_tenant_goes_and_the_other_one_stays(home: Home, tenant: str) -> None:
-    """The default tenant's agents lie between those of others, and none of these is touched."""
+    """Ids of the default tenant's agents lie between those of other tenants, which stay."""
     runs, tokens = await home.furnish(), home.bed.store.tokens
     for name in TENANTS:
         for n in range(2):
@@ -352,7 +355,7 @@ async def test_memories_go_by_their_scopes(home: Home) -> None:
 
 
 async def test_batches_are_small(home: Home) -> None:
-    """Of each kind no batch removes more rows than it is told, and its cursor leads to the end."""
+    """No batch removes more rows of a kind than requested, and the cursors lead to the end."""
     await home.furnish()
     what = EraseRequest(tenant="default")
     for part in (*home.bed.store.erasure.parts, *home.also):
@@ -368,7 +371,7 @@ async def test_batches_are_small(home: Home) -> None:
 
 
 async def test_a_killed_erase_is_called_again(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cancelled between two batches, whichever: what it removed is gone, and the next call ends the work."""
+    """After a cancel between any two batches the removed data stays removed, and the next call completes."""
     monkeypatch.setattr("actors.runtime.sharding.erasing.ERASE_BATCH", 2)
     for step in (1, 2, 4, 7):
         await home.furnish() if step == 1 else await home.live(DESK)
@@ -388,7 +391,7 @@ async def test_a_killed_erase_is_called_again(home: Home, monkeypatch: pytest.Mo
 
 
 async def test_open_runs_are_named_and_refused(home: Home) -> None:
-    """Nothing is removed before they have ended; an agent's own, and those of its tenant."""
+    """Nothing is removed before an agent's, or a tenant's, open runs have ended."""
     await home.furnish()
     run = await home.bed.begin(agent=DESK)
     for wanted in ({"agent": DESK}, {"agent": DESK, "session": "s"}, {}):

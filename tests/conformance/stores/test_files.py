@@ -34,7 +34,7 @@ ODD_KEYS = ("", "/a", "a/../b", "..", "a\x00", "\ud800", "x" * 1_025)
 
 
 class Blobs:
-    """Blob stores of several tenants on one backend, and the clean-up of their bytes."""
+    """Blob stores of several tenants on one backend, and the collection of their bytes."""
 
     def __init__(
         self, of: Callable[[str], ComposedBlobStore], retention: ArtifactRetention
@@ -112,7 +112,7 @@ async def blobs(request: pytest.FixtureRequest) -> AsyncIterator[Blobs]:
 @pytest.mark.item(307, 308, 309, 311)
 @pytest.mark.parametrize("blobs", IN_PROCESS + ON_SERVERS, indirect=True)
 async def test_a_file_comes_back_until_it_is_deleted(blobs: Blobs) -> None:
-    """A later upload replaces it; to delete nothing is no error; connecting twice does nothing."""
+    """A later upload replaces it. Deleting an unknown file and connecting twice change nothing."""
     store, other = blobs.of("acme"), blobs.of("bolt")
     assert isinstance(store, BlobStore)
     assert isinstance(store, FileStore)
@@ -137,7 +137,7 @@ async def test_a_file_comes_back_until_it_is_deleted(blobs: Blobs) -> None:
 
 @pytest.mark.item(307, 308, 311)
 async def test_keys_that_name_no_file_are_refused(blobs: Blobs) -> None:
-    """By each call, as are media types that no store takes and URLs that are valid for no time."""
+    """Each call refuses them, and invalid media types and URLs that are valid for no time."""
     store = blobs.of("acme")
     for key in ODD_KEYS:
         for call in (store.upload(key, b"x"), store.download(key), store.delete(key)):
@@ -156,7 +156,7 @@ async def test_keys_that_name_no_file_are_refused(blobs: Blobs) -> None:
 
 @pytest.mark.item(310, 311)
 async def test_files_and_artifacts_of_equal_bytes_keep_apart(blobs: Blobs) -> None:
-    """A discarded artifact leaves the file, and a deleted file the artifact; neither is collected."""
+    """Discarding the artifact keeps the file and the reverse. Neither is collected."""
     store = blobs.of("acme")
     ref = await store.store(LARGE, content_type="text/plain")
     await store.upload(ref.id, LARGE)
@@ -176,7 +176,7 @@ async def test_files_and_artifacts_of_equal_bytes_keep_apart(blobs: Blobs) -> No
 
 @pytest.mark.item(310, 311)
 async def test_the_last_of_many_uploads_stays(blobs: Blobs) -> None:
-    """Of uploads and deletions at once one whole file is left, or none; other bytes are collected."""
+    """Of concurrent uploads and deletions one whole file is left, or none. Other bytes are collected."""
     store, bodies = blobs.of("acme"), [bytes([n]) * 1_000 for n in range(12)]
     for _ in range(3):
         await asyncio.gather(
@@ -194,7 +194,7 @@ async def test_the_last_of_many_uploads_stays(blobs: Blobs) -> None:
 
 @pytest.mark.item(307, 309, 311)
 async def test_an_upload_that_is_cancelled_leaves_a_whole_file(blobs: Blobs) -> None:
-    """The earlier one or its own; the store can be used on."""
+    """Either the earlier file or the new one. The store stays usable."""
     store = blobs.of("acme")
     await store.upload("k", b"earlier")
     for pauses in (0, 1, 2, 5, 20):
@@ -227,7 +227,7 @@ async def test_any_calls_leave_the_files_that_a_mapping_has(blobs: Blobs) -> Non
 
 
 async def check_url(store: FileStore, key: str, expected: bytes) -> None:
-    """Read a URL of the web; others cannot be fetched."""
+    """Read a URL of the web; other URLs cannot be fetched."""
     url = await store.presign_url(key, expires_s=59.5)
     if url.startswith("http"):
         assert await asyncio.to_thread(read_url, url) == ("text/plain", expected)
@@ -235,13 +235,13 @@ async def check_url(store: FileStore, key: str, expected: bytes) -> None:
 
 
 def read_url(url: str) -> tuple[str, bytes]:
-    """Media type and content, as anybody reads it."""
+    """Return media type and content, read without credentials."""
     with urllib.request.urlopen(url, timeout=20) as answer:
         return answer.headers["Content-Type"], answer.read()
 
 
 async def found(store: FileStore, key: str) -> Any:
-    """The file, or None."""
+    """Return the file, or None."""
     try:
         return await store.download(key)
     except KeyError:
@@ -250,5 +250,5 @@ async def found(store: FileStore, key: str) -> Any:
 
 @pytest.mark.item(308)
 async def test_a_file_in_memory_says_so_by_its_url() -> None:
-    """Its URL holds the key as it is."""
+    """The URL contains the key unchanged."""
     assert await InMemoryFileStore().presign_url("a/b.txt") == "memory://a/b.txt"

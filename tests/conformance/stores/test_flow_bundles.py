@@ -76,7 +76,7 @@ class Ground:
 
 @asynccontextmanager
 async def in_folder(request: pytest.FixtureRequest) -> AsyncIterator[Ground]:
-    """A folder of this machine."""
+    """Return a folder of this machine."""
     folder = request.getfixturevalue("tmp_path")
     yield Ground(FolderBundles(WorkflowBundleRegistry(folder / "flows")))
 
@@ -161,12 +161,12 @@ def bundle(version: str = "1", output: Any = 1, *, id_: str = "refund", **flows:
 
 
 def refs(found: list[Any]) -> list[str]:
-    """Id and version of each."""
+    """Return id and version of each."""
     return [one.manifest.ref for one in found]
 
 
 async def test_what_is_installed_is_found_listed_and_opened(ground: Ground) -> None:
-    """By id and version; by id alone the newest, as versions are ordered."""
+    """By id and version. The id alone finds the greatest version."""
     for version in ("1.9", "1.10", "1.10-rc1"):
         record, is_new = await ground.ours.install(bundle(version), by="ada")
         assert is_new
@@ -188,7 +188,7 @@ async def test_what_is_installed_is_found_listed_and_opened(ground: Ground) -> N
 
 
 async def test_the_same_content_is_no_change_and_other_content_is_refused(ground: Ground) -> None:
-    """Also if the file differs: the content counts."""
+    """The content is compared and not the file."""
     first, _ = await ground.ours.install(bundle())
     again, is_new = await ground.ours.install(bundle())
     out = io.BytesIO()
@@ -208,7 +208,7 @@ async def test_the_same_content_is_no_change_and_other_content_is_refused(ground
 
 
 async def test_of_installs_at_once_one_wins(ground: Ground) -> None:
-    """The same content: all have it. Other content: the others are refused."""
+    """The same content is installed for all callers. Other content is refused."""
     tried = (bundle(output=n % 2) for n in range(6))
     answers = await asyncio.gather(
         *(ground.ours.install(one) for one in tried), return_exceptions=True
@@ -223,7 +223,7 @@ async def test_of_installs_at_once_one_wins(ground: Ground) -> None:
 
 
 async def test_what_is_wrong_leaves_nothing(ground: Ground) -> None:
-    """All mistakes of all flows are told at once."""
+    """The error names all mistakes of all flows."""
     broken = {"e": {"end": "${vars.}"}}
     with pytest.raises(FlowError) as caught:
         await ground.ours.install(
@@ -238,7 +238,7 @@ async def test_what_is_wrong_leaves_nothing(ground: Ground) -> None:
 
 
 async def test_what_is_removed_is_gone(ground: Ground) -> None:
-    """One version, or all; then other content may have its name."""
+    """One version, or all. After that, other content may have its name."""
     for version in ("1", "2", "3"):
         await ground.ours.install(bundle(version))
 
@@ -251,7 +251,7 @@ async def test_what_is_removed_is_gone(ground: Ground) -> None:
 
 
 async def test_tenants_do_not_see_each_other(served: Ground) -> None:
-    """Each has its own content by one name, with who installed it and when."""
+    """Each has its own content under one name, with the installer and the time."""
     assert served.theirs is not None
     ours, _ = await served.ours.install(bundle(), by="ada")
     theirs, _ = await served.theirs.install(bundle(output=2), by="bob")
@@ -267,7 +267,7 @@ async def test_tenants_do_not_see_each_other(served: Ground) -> None:
 
 
 async def test_one_with_open_runs_is_not_removed(served: Ground) -> None:
-    """Open runs of any of its flows count; those of another version or tenant do not."""
+    """Open runs of any of its flows count. Those of another version or tenant do not."""
     await served.ours.install(bundle("1", sub=flow("sub", 1)))
     await served.ours.install(bundle("1.2"))
     for n, name in enumerate(("refund@1", "refund@1.sub", "refund@1.2")):
@@ -283,7 +283,7 @@ async def test_one_with_open_runs_is_not_removed(served: Ground) -> None:
 
 
 async def test_half_an_install_is_not_seen_and_is_collected(served: Ground) -> None:
-    """A process died behind the artifact. The artifact of a whole install stays until it is removed."""
+    """A process crashed after storing the artifact. The artifact of a whole install stays until its removal."""
     assert served.artifacts is not None
     files = served.artifacts.of("acme", FLOWS_SCOPE)
     half = await files.store(bundle("9"))
@@ -302,7 +302,7 @@ async def test_half_an_install_is_not_seen_and_is_collected(served: Ground) -> N
 
 
 async def test_a_row_without_its_artifact_is_not_written(served: Ground) -> None:
-    """It was collected in between: nothing is installed."""
+    """The artifact was collected in the meantime: nothing is installed."""
     assert served.rows is not None
     assert served.artifacts is not None
     whole, _ = await served.ours.install(bundle())

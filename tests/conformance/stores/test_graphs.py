@@ -52,7 +52,7 @@ async def in_memory() -> AsyncIterator[Tenants]:
 
 @asynccontextmanager
 async def in_postgres(place: Place) -> AsyncIterator[Tenants]:
-    """Tenants of one schema, whom no other test has."""
+    """Return tenants of one schema that no other test uses."""
     async with links_to(place) as links:
         tables, ours = StoreTables(links, "graphs"), secrets.token_hex(6)
         yield lambda name: PostgresGraphStore(tables, tenant=f"{name}-{ours}")
@@ -60,7 +60,7 @@ async def in_postgres(place: Place) -> AsyncIterator[Tenants]:
 
 @asynccontextmanager
 async def in_age(place: Place) -> AsyncIterator[Tenants]:
-    """Two tenants with graphs of Apache AGE, which have all that their tables have when the test ends."""
+    """Return two tenants with graphs of Apache AGE, which must equal their tables when the test ends."""
     async with links_to(place) as links, links_to(place) as queries:
         graphs, copies = StoreTables(links, "graphs"), StoreTables(links, "graphs_cypher")
         stores = {
@@ -101,7 +101,7 @@ def backend(request: pytest.FixtureRequest) -> Callable[[], AbstractAsyncContext
 async def tenants(
     backend: Callable[[], AbstractAsyncContextManager[Tenants]],
 ) -> AsyncIterator[Tenants]:
-    """The tenants of each backend, whose graphs are empty."""
+    """Return the tenants of each backend, with empty graphs."""
     async with backend() as opened:
         yield opened
 
@@ -123,7 +123,7 @@ def edge(id_: str, source: str, target: str, type_: str = "knows", **values: Any
 
 
 async def draw(store: GraphStore, *edges: str) -> None:
-    """Make relationships, each written as its two ends, which are letters; a third one is the type."""
+    """Create relationships, each written as the letters of its two ends and, optionally, its type."""
     for letter in sorted({letter for one in edges for letter in one[:2]}):
         await store.add_entity(person(letter))
     for one in edges:
@@ -131,13 +131,13 @@ async def draw(store: GraphStore, *edges: str) -> None:
 
 
 def ids(part: SubGraph) -> tuple[str, list[str]]:
-    """The entities, as one text, and the relationships."""
+    """Return the entities as one text, and the relationships."""
     return "".join(one.id for one in part.entities), [one.id for one in part.relationships]
 
 
 @pytest.mark.item(319)
 async def test_entities_and_relationships_are_kept_by_id(store: GraphStore) -> None:
-    """They come back as they were, are replaced, and are removed; unknown ones are None."""
+    """They are returned unchanged, replaced, and removed. Unknown ones are None."""
     properties: dict[str, Any] = {"z": [1, 1.0, 1e22, 10**22, -0.0], "a": {"ä 😀": None}}
     await store.add_entity(person("a", **properties))
     await store.add_entity(person("b"))
@@ -169,7 +169,7 @@ async def test_entities_and_relationships_are_kept_by_id(store: GraphStore) -> N
 
 @pytest.mark.item(319)
 async def test_a_relationship_needs_both_ends(store: GraphStore) -> None:
-    """The error names the one that is missing; what had the id stays."""
+    """The error names the missing end. The relationship stored under the id stays."""
     await draw(store, "ab")
 
     for source, target in (("a", "x"), ("x", "a"), ("x", "x")):
@@ -180,7 +180,7 @@ async def test_a_relationship_needs_both_ends(store: GraphStore) -> None:
 
 @pytest.mark.item(319)
 async def test_tenants_have_graphs_of_their_own(tenants: Tenants) -> None:
-    """The same ids are other entities; a relationship cannot lead to an entity of another tenant."""
+    """The same ids are other entities. A relationship cannot lead to an entity of another tenant."""
     acme, bolt = tenants("acme"), tenants("bolt")
     await draw(acme, "ab", "bc")
     await draw(bolt, "ad")
@@ -196,7 +196,7 @@ async def test_tenants_have_graphs_of_their_own(tenants: Tenants) -> None:
 
 @pytest.mark.item(320)
 async def test_a_walk_ends_at_its_depth(store: GraphStore) -> None:
-    """Both ways along relationships; those between entities at the depth itself are not walked."""
+    """In both directions. Relationships between entities at the depth itself are not walked."""
     await draw(store, "ab", "cb", "cd", "ad", "de", "ef", "aa", "xy")
 
     assert ids(await store.get_neighbors("a", depth=0)) == ("a", [])
@@ -216,7 +216,7 @@ async def test_a_walk_ends_at_its_depth(store: GraphStore) -> None:
 
 @pytest.mark.item(320)
 async def test_a_walk_keeps_to_its_types(store: GraphStore) -> None:
-    """Of several relationships between the same ends those of the types; of no type, none."""
+    """Of several relationships between the same ends only those of the types; none for no type."""
     await draw(store, "ab", "ablikes", "bclikes", "cdknows", "aclikesnot")
 
     likes = await store.get_neighbors("a", depth=9, relationship_types=["likes"])
@@ -229,7 +229,7 @@ async def test_a_walk_keeps_to_its_types(store: GraphStore) -> None:
 
 @pytest.mark.item(321)
 async def test_one_store_runs_cypher(store: GraphStore) -> None:
-    """A program can ask before it uses it."""
+    """A program can check this before a query."""
     assert isinstance(store, CypherCapable) is isinstance(store, AGEGraphStore)
 
 
@@ -249,7 +249,7 @@ async def test_an_entity_goes_with_all_that_touches_it(store: GraphStore) -> Non
 
 @pytest.mark.item(322)
 async def test_no_relationship_outlives_its_ends(store: GraphStore) -> None:
-    """Whichever comes first where one is added and its end is deleted at the same time."""
+    """In either order of a concurrent addition and a deletion of its end."""
     await draw(store, "ab")
     for n in range(6):
         await store.add_entity(person("x"))
@@ -265,7 +265,7 @@ async def test_no_relationship_outlives_its_ends(store: GraphStore) -> None:
 
 @pytest.mark.item(319)
 async def test_writers_at_the_same_time_lose_nothing(store: GraphStore) -> None:
-    """Entities and relationships of many, some of them the same."""
+    """Concurrent entities and relationships of many writers, some of them the same."""
     await asyncio.gather(*(store.add_entity(person(f"{n % 10}", n=n)) for n in range(30)))
     links = [(f"{n % 10}", f"{(n + 1) % 10}") for n in range(30)]
     await asyncio.gather(*(store.add_relationship(edge(f"{a}{b}", a, b)) for a, b in links))
@@ -276,7 +276,7 @@ async def test_writers_at_the_same_time_lose_nothing(store: GraphStore) -> None:
 
 
 async def make_hub(store: GraphStore, count: int) -> None:
-    """Give the entity `hub` so many relationships, every hundredth of them of the type `rare`."""
+    """Give the entity `hub` this many relationships, every hundredth of the type `rare`."""
     await store.add_entity(person("hub"))
     if isinstance(store, PostgresGraphStore):
         await store._tables.fetch("filling", MANY_ENTITIES, store._tenant, count)
@@ -290,7 +290,7 @@ async def make_hub(store: GraphStore, count: int) -> None:
 
 @pytest.mark.item(320)
 async def test_a_part_that_is_too_large_is_refused(store: GraphStore) -> None:
-    """With the remedies; up to the limit all of it comes. By its types a large one may be walked."""
+    """With the remedies. Up to the limit all is returned. A large one may be walked by its types."""
     if isinstance(store, AGEGraphStore) and not slow.IS_SLOW:
         pytest.skip("it walks as PostgresGraphStore does, and copies 20,000 rows for a second")
     await make_hub(store, MAX_RELATIONSHIPS)
@@ -313,7 +313,7 @@ async def test_a_part_that_is_too_large_is_refused(store: GraphStore) -> None:
 
 @pytest.mark.item(319, 320)
 async def test_a_slip_of_the_caller_is_refused(store: GraphStore) -> None:
-    """Ids, types, properties and depths that cannot be meant."""
+    """Invalid ids, types, properties and depths raise errors."""
     await draw(store, "ab")
     slips: list[tuple[Any, type[Exception], str]] = [
         *((store.get_neighbors("a", depth=n), ContractError, "0 to 16") for n in (-1, 17, True)),
@@ -341,7 +341,7 @@ async def test_a_slip_of_the_caller_is_refused(store: GraphStore) -> None:
 def reachable(
     edges: dict[str, tuple[str, str, str]], start: str, depth: int, types: set[str] | None
 ) -> tuple[list[str], list[str]]:
-    """Entities and relationships of a walk, by what their distances are, whatever the way of walking."""
+    """Return entities and relationships of a walk, computed from their distances."""
     usable = {id_: ends for id_, (*ends, type_) in edges.items() if types is None or type_ in types}
     distance = {start: 0}
     for _ in range(depth):
@@ -361,7 +361,7 @@ def reachable(
 @pytest.mark.item(319, 320, 322)
 @pytest.mark.parametrize("seed", range(2))
 async def test_random_operations_do_what_a_small_model_does(tenants: Tenants, seed: int) -> None:
-    """Of two tenants: additions, replacements, deletions, and walks of any depth in graphs with cycles."""
+    """Two tenants: additions, replacements, deletions, and walks of any depth in graphs with cycles."""
     rnd = random.Random(seed)
     entities: dict[str, set[str]] = {"acme": set(), "bolt": set()}
     edges: dict[str, dict[str, tuple[str, str, str]]] = {"acme": {}, "bolt": {}}

@@ -1,4 +1,4 @@
-"""The contract of every `HistoryProvider`: turns in order, by agent and session, tagged with their run."""
+"""The contract of every `HistoryProvider`: turns in order, by agent and session, marked with their run."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ async def redis_history(request: pytest.FixtureRequest) -> AsyncIterator[History
     ]
 )
 async def history(request: pytest.FixtureRequest) -> AsyncIterator[HistoryProvider]:
-    """An empty history on each backend, which is opened with whatever fixtures it asks for."""
+    """Return an empty history on each backend, opened with the fixtures that it requests."""
     async with request.param(request) as opened:
         yield opened
 
 
 def say(text: str, turn: str | None = None, **metadata: str) -> ChatMessage:
-    """A turn of the user's, with an id if it has one."""
+    """Return a turn of the user, with an id if one is given."""
     marks = metadata if turn is None else metadata | {"turn": turn}
     return ChatMessage.of("user", text).model_copy(update={"metadata": marks})
 
@@ -86,18 +86,18 @@ def numbered(*numbers: int) -> list[ChatMessage]:
 
 
 def as_said(turn: ChatMessage) -> str:
-    """A turn without its metadata, whose order means nothing, as JSON."""
+    """Return a turn as JSON without its metadata, whose order has no meaning."""
     return turn.model_dump_json(exclude={"metadata"})
 
 
 async def texts(history: HistoryProvider, agent: AgentId, session: str) -> list[str]:
-    """What is kept of a session."""
+    """Return the stored texts of a session."""
     return [turn.text for turn in await history.get_messages(agent, session_id=session)]
 
 
 @pytest.mark.item(261, 276, 277, 278, 281, 284, 285)
 async def test_turns_come_back_in_order(history: HistoryProvider) -> None:
-    """One by one or many; in pages too."""
+    """One by one, many at once, and in pages."""
     await history.append(DESK, say("0"), session_id="s")
     await history.append_many(DESK, [say("1"), say("2"), say("3")], session_id="s", run_id="r")
 
@@ -112,7 +112,7 @@ async def test_turns_come_back_in_order(history: HistoryProvider) -> None:
 
 @pytest.mark.item(273, 275, 279)
 async def test_sessions_and_agents_do_not_meet(history: HistoryProvider) -> None:
-    """Clearing one leaves the others, of another tenant too; clearing nothing is no error."""
+    """Clearing one keeps the others, of another tenant, too. Clearing an empty one is no error."""
     for agent, session in ((DESK, "s"), (DESK, "t"), (CLERK, "s"), (ACME_DESK, "s")):
         await history.append(agent, say(f"{agent} {session}", "same"), session_id=session)
 
@@ -127,7 +127,7 @@ async def test_sessions_and_agents_do_not_meet(history: HistoryProvider) -> None
 
 @pytest.mark.item(55, 275, 280, 283)
 async def test_one_runs_turns_are_cleared(history: HistoryProvider) -> None:
-    """Those of other runs, and those of none, keep their order in the session, which goes on."""
+    """Turns of other runs and of no run keep their order, and the session continues."""
     for text, run in (("0", "a"), ("1", "b"), ("2", "a"), ("3", "")):
         await history.append(DESK, say(text), session_id="s", run_id=run)
 
@@ -141,7 +141,7 @@ async def test_one_runs_turns_are_cleared(history: HistoryProvider) -> None:
 
 @pytest.mark.item(275, 280)
 async def test_a_runs_turns_are_cleared_of_one_agent_only(history: HistoryProvider) -> None:
-    """Programs name runs as they like, each tenant the same; and no turn is of the run without a name."""
+    """Programs choose run ids, so tenants may use the same. Turns without a run belong to no run."""
     for agent in (DESK, CLERK, ACME_DESK):
         await history.append_many(agent, numbered(0, 1), session_id="s", run_id="r1")
         await history.append(agent, say("2"), session_id="s")
@@ -158,7 +158,7 @@ async def test_a_runs_turns_are_cleared_of_one_agent_only(history: HistoryProvid
 async def test_a_session_of_which_all_runs_were_cleared_begins_anew(
     history: HistoryProvider,
 ) -> None:
-    """With the same turns, if they come again."""
+    """The same turns may be added again."""
     await history.append_many(DESK, numbered(0, 1), session_id="s", run_id="a")
     await history.clear_run(DESK, session_id="s", run_id="a")
 
@@ -169,7 +169,7 @@ async def test_a_session_of_which_all_runs_were_cleared_begins_anew(
 
 
 async def test_what_is_kept_is_not_shared(history: HistoryProvider) -> None:
-    """Neither a list nor a turn that came back, nor one that was given, is the history's own."""
+    """Returned and given lists and turns are copies."""
     given = say("0", "t", language="de")
     await history.append(DESK, given, session_id="s")
     before = [turn.model_dump_json() for turn in await history.get_messages(DESK, session_id="s")]
@@ -187,7 +187,7 @@ async def test_what_is_kept_is_not_shared(history: HistoryProvider) -> None:
 
 @pytest.mark.item(286)
 async def test_a_turn_that_comes_again_is_dropped(history: HistoryProvider) -> None:
-    """By its id: alone, in a batch, twice in one batch, and from another run; the first one stays."""
+    """By its id: alone, in a batch, twice in one batch, and from another run. The first one stays."""
     await history.append_many(DESK, numbered(0, 1), session_id="s", run_id="a")
     await history.append(DESK, say("again", "run:1"), session_id="s", run_id="a")
     await history.append_many(DESK, numbered(0, 1, 2, 2), session_id="s", run_id="b")
@@ -197,7 +197,7 @@ async def test_a_turn_that_comes_again_is_dropped(history: HistoryProvider) -> N
 
 
 async def test_turns_without_an_id_are_kept_each_time(history: HistoryProvider) -> None:
-    """Equal words may be said twice."""
+    """Equal texts may occur twice."""
     await history.append_many(DESK, [say("yes"), say("yes"), say("yes", "")], session_id="s")
 
     assert await texts(history, DESK, "s") == ["yes", "yes", "yes"]
@@ -206,7 +206,7 @@ async def test_turns_without_an_id_are_kept_each_time(history: HistoryProvider) 
 async def test_an_id_counts_in_its_session_until_its_turn_is_cleared(
     history: HistoryProvider,
 ) -> None:
-    """The same id in two sessions is two turns, and a cleared one may come again."""
+    """The same id in two sessions is two turns. A cleared turn may be added again."""
     await history.append_many(DESK, numbered(0), session_id="s", run_id="a")
     await history.append_many(DESK, numbered(0), session_id="t", run_id="a")
     await history.clear_run(DESK, session_id="s", run_id="a")
@@ -220,7 +220,7 @@ async def test_an_id_counts_in_its_session_until_its_turn_is_cleared(
 
 @pytest.mark.item(277)
 async def test_a_batch_that_fails_leaves_nothing(history: HistoryProvider) -> None:
-    """Neither its turns nor their ids."""
+    """Neither its turns nor their ids are stored."""
     batch: Sequence[ChatMessage] = [*numbered(0, 1), None]  # type: ignore[list-item]
     with pytest.raises((AttributeError, TypeError, ValueError, ContractError)):
         await history.append_many(DESK, batch, session_id="s")
@@ -233,7 +233,7 @@ async def test_a_batch_that_fails_leaves_nothing(history: HistoryProvider) -> No
 
 @pytest.mark.item(277)
 async def test_batches_at_the_same_time_stay_whole(history: HistoryProvider) -> None:
-    """The turns of each are next to each other; of two with the same ids one is kept."""
+    """The turns of each batch are consecutive. Of two with the same ids one is kept."""
     batches = [numbered(*range(ten, ten + 5)) for ten in range(0, 80, 10)]
     async with asyncio.TaskGroup() as group:
         for batch in [*batches, batches[0]]:
@@ -277,7 +277,7 @@ async def test_pages_are_exact_at_their_edges(
 
 @pytest.mark.item(278)
 async def test_a_page_is_not_negative(history: HistoryProvider) -> None:
-    """A negative limit or offset is a slip of the caller's."""
+    """A negative limit or offset raises an error."""
     await history.append_many(DESK, numbered(0, 1), session_id="s")
 
     for limit, offset in ((-1, 0), (None, -1), (1, -2)):
@@ -287,7 +287,7 @@ async def test_a_page_is_not_negative(history: HistoryProvider) -> None:
 
 @pytest.mark.item(282)
 async def test_nothing_is_ever_trimmed(history: HistoryProvider) -> None:
-    """Two thousand turns and a long one come back as they were said."""
+    """Two thousand turns and a long one are returned unchanged."""
     turns = [*numbered(*range(2_000)), say("x" * 300_000, "long")]
     for at in range(0, len(turns), 500):
         await history.append_many(DESK, turns[at : at + 500], session_id="s")

@@ -1,4 +1,4 @@
-"""The contract of every `InsightStore`: agents with something to do, what waits, hosts, totals."""
+"""The contract of every `InsightStore`: agents with work, waiting messages, hosts, totals."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ ERROR: dict[str, JsonValue] = {"type": "builtins:ValueError", "message": "boom"}
 
 
 async def agent(bed: Bed, agent_id: AgentId) -> AgentRow:
-    """The one row of this agent."""
+    """Return the one row of this agent."""
     rows = await bed.store.insight.agents(type_=agent_id.type, tenant=agent_id.tenant)
     (row,) = [row for row in rows if row.agent_id == agent_id]
     return row
 
 
 async def test_agents_with_messages_or_an_open_run_are_listed(bed: Bed) -> None:
-    """By tenant, type and key, in pages, of one type or tenant; ended ones and others are not there."""
+    """By tenant, type and key, in pages, of one type or tenant. Ended and other agents are not listed."""
     await bed.submit(agent=AgentId("desk", "2"))
     await bed.store.arrivals.deliver([message(to=who, id="m") for who in (ACME, LOST, CLERK)])
     done = await bed.begin(agent=AgentId("desk", "9"))
@@ -53,7 +53,7 @@ async def test_agents_with_messages_or_an_open_run_are_listed(bed: Bed) -> None:
 
 
 async def test_what_an_agent_waits_for_is_told(bed: Bed) -> None:
-    """Of its mail how much and since when, of its runs which one holds it, and why nothing goes on."""
+    """The number and age of its messages, the run that holds it, and why it does not continue."""
     before = bed.in_s(-1)
     run = await bed.begin()
     executing = await agent(bed, DESK)
@@ -71,7 +71,7 @@ async def test_what_an_agent_waits_for_is_told(bed: Bed) -> None:
 
 
 async def test_a_run_that_backs_off_or_is_parked_says_so(bed: Bed) -> None:
-    """With its instant, or its reason."""
+    """With its time, or its reason."""
     run, parked = await bed.begin(), await bed.begin(agent=CLERK)
     at = bed.in_s(60)
     payload: dict[str, JsonValue] = {
@@ -95,7 +95,7 @@ async def test_a_run_that_backs_off_or_is_parked_says_so(bed: Bed) -> None:
 
 
 async def test_agents_that_nobody_serves_or_owns_say_so(bed: Bed) -> None:
-    """Nobody serves the type; or somebody does and is dead."""
+    """No host serves the type, or its host is dead."""
     await bed.store.arrivals.deliver([message(to=who, id="m") for who in (DESK, LOST)])
     assert (await agent(bed, LOST)).reason == "unserved"
     assert (await agent(bed, DESK)).reason == "queued"
@@ -110,7 +110,7 @@ async def test_agents_that_nobody_serves_or_owns_say_so(bed: Bed) -> None:
 
 
 async def test_a_dead_host_is_no_host(bed: Bed) -> None:
-    """What it owned counts as unowned, and what it served as unserved."""
+    """Its shards count as unowned and its types as unserved."""
     bed.needs("expiry")
     await bed.store.arrivals.deliver([message(id="m")])
     (host,) = await bed.store.insight.hosts()
@@ -129,7 +129,7 @@ async def test_a_dead_host_is_no_host(bed: Bed) -> None:
 
 
 async def test_made_up_types_come_behind_those_that_a_host_has_declared(bed: Bed) -> None:
-    """Whoever writes to types that nobody ever had takes no place from one whose hosts are away."""
+    """Messages to types that were never declared do not displace a type whose hosts are away."""
     bed.needs("expiry")
     made_up = [AgentId(f"a{n}", "1") for n in range(3)]
     await bed.store.arrivals.deliver([message(to=who, id="m") for who in (DESK, *made_up)])
@@ -141,7 +141,7 @@ async def test_made_up_types_come_behind_those_that_a_host_has_declared(bed: Bed
 
 
 async def test_a_host_says_which_single_agents_it_serves(fresh_bed: Bed) -> None:
-    """As text, behind its types."""
+    """As text, after its types."""
     await fresh_bed.claim(Serves(types=("desk",), agents=(AgentId("solo", "1", "acme"),)))
 
     (host,) = await fresh_bed.store.insight.hosts()
@@ -151,7 +151,7 @@ async def test_a_host_says_which_single_agents_it_serves(fresh_bed: Bed) -> None
 
 
 async def test_only_those_that_wait_long_are_listed(bed: Bed) -> None:
-    """By their oldest message."""
+    """Selected by the oldest message."""
     await bed.store.arrivals.deliver([message(id="m")])
     await bed.begin(agent=CLERK)
 
@@ -163,7 +163,7 @@ async def test_only_those_that_wait_long_are_listed(bed: Bed) -> None:
 
 
 async def test_the_inbox_holds_what_is_not_done(bed: Bed) -> None:
-    """Messages of open runs with the run, those of none without, by arrival; handled ones are gone."""
+    """Messages of open runs with the run, others without, by arrival. Processed ones are not returned."""
     done = await bed.begin()
     await done.complete()
     submitted = await bed.submit("work")
@@ -181,7 +181,7 @@ async def test_the_inbox_holds_what_is_not_done(bed: Bed) -> None:
 
 
 async def test_posts_for_lazy_followers_are_in_the_inbox_only(bed: Bed) -> None:
-    """They make no agent one that waits."""
+    """They do not make an agent a waiting one."""
     await follow(bed, [DESK], mode="lazy")
     await bed.store.posts.publish(post("late"))
     await bring(bed)
@@ -193,7 +193,7 @@ async def test_posts_for_lazy_followers_are_in_the_inbox_only(bed: Bed) -> None:
 
 
 async def test_totals_count_everything(bed: Bed) -> None:
-    """Runs, mail, letters, timers, shards, hosts and what people have to decide; nothing in peace."""
+    """Runs, messages, dead letters, timers, shards, hosts and pending approvals; zero if there are none."""
     quiet = await bed.store.insight.totals()
     run = await bed.begin()
     approval = Wait("1", "approval", "key", must=True, request={"tool": "x"})
@@ -217,7 +217,7 @@ async def test_totals_count_everything(bed: Bed) -> None:
 
 
 async def test_agents_of_other_hosts_are_listed_with_their_owner(bed: Bed) -> None:
-    """Whoever asks."""
+    """Every host gets the same list."""
     async with bed.rival() as rival:
         await rival.store.shards.declare(SERVES, partitions=4)
         await bed.store.arrivals.deliver([message(id="m")])
@@ -227,7 +227,7 @@ async def test_agents_of_other_hosts_are_listed_with_their_owner(bed: Bed) -> No
 
 
 async def test_what_was_counted_is_known_to_all(bed: Bed) -> None:
-    """Of those who find a count due one is told to count, and what it counted is what totals are."""
+    """Of the hosts that find a count due one counts, and its result is every host's total."""
     await bed.begin()
     insight = bed.store.insight
     told = [await insight.known_totals(every_s=3600.0) for _ in range(3)]

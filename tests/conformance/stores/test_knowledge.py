@@ -22,7 +22,7 @@ FACTS: list[dict[str, Any]] = [
 
 @pytest.mark.item(436)
 async def test_facts_are_found_by_their_parts(tenants: Tenants) -> None:
-    """Once each, also when they are asserted again; a scope sees its own, and entities by their names."""
+    """Once each, also after a repeated assertion. A scope sees its own facts, and entities by their names."""
     bridge = GraphStoreKnowledge(tenants("acme"))
     ids = await bridge.assert_facts("session:s", FACTS)
     assert await bridge.assert_facts("session:s", FACTS) == ids

@@ -1,4 +1,4 @@
-"""Limits over hosts: places are never more than the limit, shares are fair, buckets fill by the clock."""
+"""Limits over hosts: slots never exceed the limit, shares are fair, buckets fill by the clock."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ DESK, CLERK = LimitScope.parse("type:desk"), LimitScope.parse("type:clerk")
 
 @dataclass(frozen=True)
 class Host:
-    """One host that is alive."""
+    """One live host."""
 
     bed: Bed
 
     @classmethod
     async def of(cls, bed: Bed) -> Host:
-        """A host whose lease has just begun."""
+        """Return a host whose lease has just started."""
         await bed.store.shards.heartbeat(bed.owner, ())
         return cls(bed)
 
     async def claim(
         self, held: int, wanted: int, starts: int = 0, scope: LimitScope = DESK
     ) -> Grant:
-        """What one claim is answered."""
+        """Return the answer to one claim."""
         claim = Claim(scope=scope, held=held, wanted=wanted, starts=starts)
         [grant] = await self.bed.store.limits.exchange(self.bed.owner, [claim])
         return grant
@@ -45,13 +45,13 @@ class Host:
 
 @asynccontextmanager
 async def two_hosts(bed: Bed) -> AsyncIterator[tuple[Host, Host]]:
-    """The bed's host and another one, both alive."""
+    """Return the bed's host and another one, both alive."""
     async with bed.rival() as rival:
         yield await Host.of(bed), await Host.of(rival)
 
 
 async def pass_time(bed: Bed, seconds: float) -> None:
-    """Let so much time pass for the store."""
+    """Advance the store's time by this much."""
     if isinstance(bed.clock, ManualClock):
         bed.clock.advance(seconds)
     else:
@@ -60,7 +60,7 @@ async def pass_time(bed: Bed, seconds: float) -> None:
 
 @pytest.mark.item(218)
 async def test_a_limit_is_kept_as_it_was_set_until_it_is_replaced_or_deleted(bed: Bed) -> None:
-    """Setting it again replaces it whole; a scope without a limit gets no answer."""
+    """Setting it again replaces all its values. A scope without a limit gets no answer."""
     limits = bed.store.limits
     first = Limit(scope=DESK, max_concurrent=5, rate_per_s=2.5, burst=7)
     await limits.set(first)
@@ -83,7 +83,7 @@ async def test_a_limit_is_kept_as_it_was_set_until_it_is_replaced_or_deleted(bed
 async def test_slots_are_never_more_than_the_limit_and_free_ones_go_to_hosts_that_want_them(
     bed: Bed,
 ) -> None:
-    """One host has all six; what it gives back the other gets, and no more."""
+    """One host has all six slots. The other host gets exactly those that it releases."""
     await bed.store.limits.set(Limit(scope=DESK, max_concurrent=6))
     async with two_hosts(bed) as (one, other):
         assert (await one.claim(0, 6)).held == 6
@@ -99,7 +99,7 @@ async def test_slots_are_never_more_than_the_limit_and_free_ones_go_to_hosts_tha
 
 
 async def test_saying_the_same_again_changes_nothing(bed: Bed) -> None:
-    """The answer was lost: the host claims from what it knows, and gets what it would have got."""
+    """After a lost answer the host repeats its claim and gets the same slots."""
     await bed.store.limits.set(Limit(scope=DESK, max_concurrent=5))
     host = await Host.of(bed)
     assert (await host.claim(0, 3)).held == 3
@@ -110,7 +110,7 @@ async def test_saying_the_same_again_changes_nothing(bed: Bed) -> None:
 
 @pytest.mark.item(218)
 async def test_where_hosts_want_more_than_there_is_each_has_its_share(bed: Bed) -> None:
-    """Of ten, who wants two gets two, who wants a hundred eight; both want a hundred: five and five."""
+    """Of ten slots: wants of 2 and 100 get 2 and 8; two wants of 100 get 5 and 5."""
     await bed.store.limits.set(Limit(scope=DESK, max_concurrent=10))
     async with two_hosts(bed) as (one, other):
         await other.claim(0, 2)
@@ -123,7 +123,7 @@ async def test_where_hosts_want_more_than_there_is_each_has_its_share(bed: Bed) 
 
 @pytest.mark.item(218)
 async def test_a_single_slot_goes_from_host_to_host(bed: Bed) -> None:
-    """After a turn of 100 ms it is the other's."""
+    """The other host gets it after 100 ms."""
     await bed.store.limits.set(Limit(scope=DESK, max_concurrent=1))
     async with two_hosts(bed) as hosts:
         holders = []
@@ -145,7 +145,7 @@ async def test_a_single_slot_goes_from_host_to_host(bed: Bed) -> None:
 
 @pytest.mark.item(218)
 async def test_slots_of_a_dead_host_are_free(bed: Bed) -> None:
-    """When its lease has run out, and not before; a host without a lease gets none."""
+    """Once its lease has expired, and not before. A host without a lease gets none."""
     await bed.store.limits.set(Limit(scope=DESK, max_concurrent=2))
     async with two_hosts(bed) as (one, other):
         await one.claim(0, 2)
@@ -157,7 +157,7 @@ async def test_slots_of_a_dead_host_are_free(bed: Bed) -> None:
 
 
 async def test_what_is_above_a_lowered_limit_stays_until_it_is_given_back(bed: Bed) -> None:
-    """Nobody gets a place before there are fewer than the limit."""
+    """No host gets a slot until fewer are held than the limit."""
     await bed.store.limits.set(Limit(scope=DESK, max_concurrent=4))
     async with two_hosts(bed) as (one, other):
         await one.claim(0, 4)
@@ -174,7 +174,7 @@ async def test_what_is_above_a_lowered_limit_stays_until_it_is_given_back(bed: B
 
 @pytest.mark.item(218)
 async def test_a_bucket_is_full_at_first_and_fills_by_the_clock(bed: Bed) -> None:
-    """Burst, then the rate: never more, and what was not used comes back."""
+    """It has the burst, then fills by the rate up to the burst. Unused starts are returned."""
     await bed.store.limits.set(Limit(scope=DESK, rate_per_s=20, burst=5))
     host = await Host.of(bed)
     first = await host.claim(0, 0, starts=9)
@@ -192,7 +192,7 @@ async def test_a_bucket_is_full_at_first_and_fills_by_the_clock(bed: Bed) -> Non
 
 
 async def test_starts_are_divided_between_hosts_that_want_some(bed: Bed) -> None:
-    """Of four that come back each of two gets two, and then one: neither takes all."""
+    """Of four new starts each of two hosts gets two, and then one: neither gets all."""
     await bed.store.limits.set(Limit(scope=DESK, rate_per_s=0.001, burst=10))
     async with two_hosts(bed) as (one, other):
         assert (await other.claim(0, 0, starts=4)).starts == 4
@@ -209,7 +209,7 @@ async def test_starts_are_divided_between_hosts_that_want_some(bed: Bed) -> None
 
 @pytest.mark.item(218)
 async def test_others_are_notified_of_limits_and_of_slots(bed: Bed) -> None:
-    """A changed limit, a host that begins to want others' places, and places given back to it."""
+    """Of a changed limit, of a host that wants slots which others hold, and of slots released to it."""
     bed.needs("nudges")
     heard: asyncio.Queue[str] = asyncio.Queue()
     heard_by_other: asyncio.Queue[str] = asyncio.Queue()

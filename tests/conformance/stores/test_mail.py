@@ -52,7 +52,7 @@ NOVA = AgentId("nova", "1")
 
 @dataclass
 class Line:
-    """One host between its store and its connection."""
+    """One host between its store and its broker connection."""
 
     bed: Bed
     store: PostgresStore
@@ -61,14 +61,14 @@ class Line:
     turns: Turns
 
     async def send(self, target: AgentId, *ids: str) -> list[OutboxRow]:
-        """Let an agent send messages with one commit; return what is on its way to the target."""
+        """Send an agent's messages in one commit; return the outbox messages to the target."""
         out = tuple(outgoing(one, to=target, id=one, sender=f"agent:{SOLO}") for one in ids)
         await self.turns.commit(self.turns.turn(result(ids[0]), outgoing=out))
         rows = await self.store.outbox.page(list(self.bed.leases.values()))
         return [row for row in rows if row.message.target == target]
 
     async def cursor(self, target: AgentId) -> Cursor:
-        """How far the target's shard was read."""
+        """Return the cursor of the target's shard."""
         lease = self.bed.lease_of(target)
         assert lease is not None
         return (await self.store.mail.cursors([lease], self.stream))[0]
@@ -76,7 +76,7 @@ class Line:
     async def read(
         self, target: AgentId, count: int, cursor: Cursor | None = None
     ) -> list[MailBatch]:
-        """So many messages of the target's shard, behind its cursor."""
+        """Read this many messages of the target's shard after its cursor."""
         lease = self.bed.lease_of(target)
         assert lease is not None
         batches: list[MailBatch] = []
@@ -91,7 +91,7 @@ class Line:
         raise AssertionError(f"{count} messages did not come")
 
     async def arrive(self, target: AgentId, count: int, cursor: Cursor | None = None) -> list[str]:
-        """Read so many messages and write them; return the ids of those that were not known."""
+        """Read this many messages and write them; return the ids of the new ones."""
         new: list[str] = []
         for batch in await self.read(target, count, cursor):
             outcome = await self.store.mail.ingest(batch)
@@ -100,7 +100,7 @@ class Line:
         return new
 
     async def on_the_way(self) -> list[str]:
-        """The ids of messages in the outbox."""
+        """Return the ids of messages in the outbox."""
         rows = await self.store.outbox.page(list(self.bed.leases.values()))
         return [row.message.id for row in rows]
 
@@ -112,13 +112,13 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def transport(nats_server: TestNats, namespace: str) -> Transport:
-    """The way to the broker."""
+    """Return the transport to the broker."""
     return JetStreamTransport(nats_server.url, namespace=namespace)
 
 
 @asynccontextmanager
 async def open_line(url: str, schema: str, transport: Transport) -> AsyncIterator[Line]:
-    """A host that owns all shards and sends all its mail by the broker."""
+    """Yield a host that owns all shards and sends all its messages through the broker."""
     owner = HostIncarnation("host-1")
     settings = StoreSettings(
         url=url, schema=schema, owner=owner, brokered=True, local_delivery=False, lease_s=60
@@ -147,7 +147,7 @@ async def line(postgres_dsn: str, schema: str, transport: Transport) -> AsyncIte
 @pytest.mark.item(117, 118, 200)
 @pytest.mark.parametrize("target", [SOLO, ANNA, BERT], ids=str)
 async def test_what_a_commit_posts_arrives_once_and_in_order(line: Line, target: AgentId) -> None:
-    """In the shard the store knows; sent twice and read twice, it is there once."""
+    """In the target's shard. Sent twice and read twice, it is stored once."""
     rows = await line.send(target, "a", "b", "c")
     for row in (*rows, *rows):
         assert await line.connection.send(row) > 0
@@ -164,7 +164,7 @@ async def test_what_a_commit_posts_arrives_once_and_in_order(line: Line, target:
 
 @pytest.mark.item(118, 201)
 async def test_what_the_broker_turns_round_comes_in_order(line: Line) -> None:
-    """A message whose predecessor is missing stays in the outbox, which says that it went by."""
+    """A message without its predecessor stays in the outbox, whose rows have the cursor after it."""
     rows = await line.send(BERT, "a", "b", "c")
     await line.connection.send(rows[1])
     assert await line.arrive(BERT, 1) == []
@@ -177,7 +177,7 @@ async def test_what_the_broker_turns_round_comes_in_order(line: Line) -> None:
 
 
 async def test_the_cursor_tells_the_stream_that_was_read(line: Line) -> None:
-    """Its time is the one at which the broker stored that message, and another life refuses it."""
+    """Its time is when the broker stored the message. Another epoch of the stream refuses it."""
     [row] = await line.send(BERT, "a")
     sequence = await line.connection.send(row)
     [batch] = await line.read(BERT, 1)
@@ -196,7 +196,7 @@ async def test_the_cursor_tells_the_stream_that_was_read(line: Line) -> None:
 
 
 async def test_a_batch_behind_what_the_store_has_read_is_refused(line: Line) -> None:
-    """The store has forgotten what came before: that is read again first, from its cursor on."""
+    """The store lost commits: the earlier messages are read again first, from its cursor."""
     for row in await line.send(BERT, "a", "b"):
         await line.connection.send(row)
     start = await line.cursor(BERT)
@@ -213,7 +213,7 @@ async def test_a_batch_behind_what_the_store_has_read_is_refused(line: Line) -> 
 
 @pytest.mark.item(157)
 async def test_only_the_owner_of_a_shard_makes_rows(line: Line) -> None:
-    """Who lost it reads on and is refused; the next owner begins at the cursor."""
+    """A former owner's batches are refused. The next owner starts at the cursor."""
     rows = await line.send(BERT, "a", "b")
     await line.connection.send(rows[0])
     assert await line.arrive(BERT, 1) == ["a"]
@@ -227,7 +227,10 @@ async def test_only_the_owner_of_a_shard_makes_rows(line: Line) -> None:
 
 @pytest.mark.item(41)
 async def test_messages_of_undeclared_agents_are_found_and_not_purged_unread(line: Line) -> None:
-    """It gets a shard from what the broker says is waiting; what all have read goes."""
+    """The shard is created from the broker's list of pending subjects.
+
+    Messages that all shards have read are purged.
+    """
     for agent, name in ((BERT, "a"), (NOVA, "n")):
         [row] = await line.send(agent, name)
         await line.connection.send(row)
@@ -242,7 +245,7 @@ async def test_messages_of_undeclared_agents_are_found_and_not_purged_unread(lin
 
 @pytest.mark.item(119, 202)
 async def test_a_dead_letter_leaves_the_outbox_once_the_broker_has_it(line: Line) -> None:
-    """Its row says for whom it was and why it was given up."""
+    """Its row has the receiver and the reason."""
     submitted = await line.bed.submit("bad", agent=BERT)
     turns = await Turns(line.bed, submitted.run_id, BERT).start()
     failed = NewEntry(EntryKind.RUN_FAILED, "", {"status": "FAILED", "error": {"message": "no"}})
@@ -261,7 +264,10 @@ async def test_a_dead_letter_leaves_the_outbox_once_the_broker_has_it(line: Line
 async def test_a_message_that_is_given_up_is_one_dead_letter_and_what_is_behind_it_arrives(
     line: Line,
 ) -> None:
-    """Its id is known then, its row is gone; the sender's next messages go on, and a second time is none."""
+    """Its id stays known and its row is deleted.
+
+    The sender's next messages arrive; a second copy changes nothing.
+    """
     first, second, third = await line.send(BERT, "a", "b", "c")
     await line.connection.send(first)
     assert await line.arrive(BERT, 1) == ["a"]
@@ -290,7 +296,7 @@ async def test_a_message_that_is_given_up_is_one_dead_letter_and_what_is_behind_
 async def test_an_external_clients_post_is_work_for_its_followers_owner_once(
     line: Line, nats_server: TestNats, namespace: str
 ) -> None:
-    """In the commit that moves the cursor; read again, or published again, it is known."""
+    """In the commit that moves the cursor. A second read or publication of it is known."""
     await line.store.follows.follow(ANNA, NEWS)
     subject = Subjects(namespace).external_post(NEWS, "crm")
     async with raw_nats(nats_server.url) as outsider:
@@ -315,7 +321,7 @@ async def test_an_external_clients_post_is_work_for_its_followers_owner_once(
 
 
 async def read_all(line: Line, lease: ShardLease, cursor: Cursor, count: int) -> MailBatch:
-    """So many messages of a shard, as one batch."""
+    """Read this many messages of a shard as one batch."""
     batches: list[MailBatch] = []
     async with aclosing(line.connection.read(lease, cursor)) as reading, asyncio.timeout(10):
         async for batch in reading:
@@ -327,7 +333,7 @@ async def read_all(line: Line, lease: ShardLease, cursor: Cursor, count: int) ->
 
 
 async def test_a_commits_post_waits_for_observers_until_the_broker_has_it(line: Line) -> None:
-    """In the outbox of its topic's shard, for no agent's inbox; forgotten once it is sent."""
+    """In the outbox of its topic's shard and in no inbox. The row is deleted once it is sent."""
     post = outgoing("a", to=SOLO, id="a", sender=f"agent:{SOLO}")
     post = replace(post, target=NEWS, message=replace(post.message, target=NEWS))
     await line.turns.commit(line.turns.turn(result("a"), outgoing=(post,)))

@@ -1,4 +1,4 @@
-"""The contract of every `LongTermMemory`: one present text of a key, versions, ranks, two tenants."""
+"""The contract of every `LongTermMemory`: one present text per key, versions, ranks, two tenants."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NAN = float("nan")
 
 @asynccontextmanager
 async def in_memory(request: pytest.FixtureRequest) -> AsyncIterator[LongTermMemories]:
-    """Memories of this process, on a clock that moves with each look."""
+    """Return memories of this process, on a clock that advances with each read."""
     del request
     clock = ManualClock()
 
@@ -54,7 +54,7 @@ async def in_memory(request: pytest.FixtureRequest) -> AsyncIterator[LongTermMem
 
 @asynccontextmanager
 async def in_postgres(request: pytest.FixtureRequest) -> AsyncIterator[LongTermMemories]:
-    """Memories of a schema."""
+    """Return memories of a schema."""
     async with lent_links(request) as links:
         yield PostgresLongTermMemories(links)
 
@@ -76,32 +76,32 @@ async def with_indexes(request: pytest.FixtureRequest) -> AsyncIterator[LongTerm
     ]
 )
 async def memories(request: pytest.FixtureRequest) -> AsyncIterator[LongTermMemories]:
-    """No memories on each backend."""
+    """Return empty memories on each backend."""
     async with request.param(request) as opened:
         yield opened
 
 
 @pytest.fixture
 def store(memories: LongTermMemories) -> LongTermMemory:
-    """Those of one tenant."""
+    """Return the memories of one tenant."""
     return memories.of("acme")
 
 
 def new(text: str, id_: str = "", **parts: Any) -> NewMemory:
-    """A text to be kept about a user."""
+    """Return a text about a user that can be kept."""
     return NewMemory(
         **{"id": id_ or f"id of {text[:40]!a}", "about": "user:7", "text": text, **parts}
     )
 
 
 async def texts(store: LongTermMemory, query: str, **parts: Any) -> list[str]:
-    """The texts that are found about a user."""
+    """Return the texts that a search about a user finds."""
     asked = MemoryQuery(**{"text": query, "about": "user:7", "mode": "words", **parts})
     return [one.text for one in await store.search(asked)]
 
 
 async def test_a_text_of_a_key_has_versions(store: LongTermMemory) -> None:
-    """An equal one changes nothing; another one takes its place, and the earlier one says until when."""
+    """An equal text changes nothing. Another one replaces it, and the earlier one gets its end time."""
     first = await store.put(new("metric", "a", key="units", source="model", turn="3", run_id="r"))
     again = await store.put(new("metric", "b", key="units"))
     second = await store.put(new("imperial", "c", key="units", metadata={"n": [1, 1e22]}))
@@ -118,7 +118,7 @@ async def test_a_text_of_a_key_has_versions(store: LongTermMemory) -> None:
 
 
 async def test_a_request_is_done_once(store: LongTermMemory) -> None:
-    """Sent again it returns what it has kept, also if another text has come since."""
+    """A repeated request returns what it stored, also if another text has replaced it."""
     first = await store.put(new("metric", "a", key="units"))
     await store.put(new("imperial", "b", key="units"))
     again = await store.put(new("metric", "a", key="units", expected=0))
@@ -129,7 +129,7 @@ async def test_a_request_is_done_once(store: LongTermMemory) -> None:
 
 
 async def test_a_text_without_a_key_is_kept_once_in_a_scope(store: LongTermMemory) -> None:
-    """Whoever keeps it; another scope has its own."""
+    """For all writers; another scope has its own."""
     ids = [(await store.put(new("likes tea", f"{n}"))).id for n in range(3)]
     ids.append((await store.put(new("likes tea", "x", about="user:8"))).id)
 
@@ -138,7 +138,7 @@ async def test_a_text_without_a_key_is_kept_once_in_a_scope(store: LongTermMemor
 
 
 async def test_of_equal_writers_at_once_one_is_kept(store: LongTermMemory) -> None:
-    """A hundred of them, with and without a key; of a hundred that expect one version one succeeds."""
+    """Of a hundred, with and without a key. Of a hundred that expect one version one succeeds."""
     await asyncio.gather(*(store.put(new("tea", f"t{n}")) for n in range(100)))
     await asyncio.gather(*(store.put(new("tea", f"k{n}", key="k")) for n in range(100)))
     done = await asyncio.gather(
@@ -154,7 +154,7 @@ async def test_of_equal_writers_at_once_one_is_kept(store: LongTermMemory) -> No
 
 
 async def test_a_writer_who_expects_another_version_is_told_the_text(store: LongTermMemory) -> None:
-    """And changes nothing; version 0 is that of what is not there."""
+    """Nothing changes. Version 0 means that there is no text."""
     await store.put(new("one", key="k", expected=0))
     await store.put(new("two", key="k", expected=1))
 
@@ -170,7 +170,7 @@ async def test_a_writer_who_expects_another_version_is_told_the_text(store: Long
 
 
 async def test_a_forgotten_memory_is_gone_with_its_versions(store: LongTermMemory) -> None:
-    """By its key, or by the id of any version; not in another scope; it may begin anew."""
+    """By its key, or by the id of any version, but not in another scope. It may be created again."""
     for n in range(3):
         await store.put(new(f"{n}", f"id{n}", key="k"))
     await store.put(new("other", "o", key="k", about="user:8"))
@@ -186,7 +186,7 @@ async def test_a_forgotten_memory_is_gone_with_its_versions(store: LongTermMemor
 
 
 async def test_the_newest_earlier_versions_stay(store: LongTermMemory) -> None:
-    """As many as the limit says, and the present one."""
+    """As many as the limit, and the present one."""
     for n in range(KEPT_VERSIONS + 3):
         await store.put(new(f"{n}", key="k"))
 
@@ -210,7 +210,10 @@ async def test_tenants_and_scopes_do_not_see_each_other(memories: LongTermMemori
 
 
 async def test_words_find_texts(store: LongTermMemory) -> None:
-    """More words first, then newer ones; a misspelled word finds its neighbour; no word finds nothing."""
+    """More matching words first, then newer texts.
+
+    A misspelled word finds its neighbour; no word finds nothing.
+    """
     for text in ("likes green tea", "Tea at five", "hates coffee, loud rooms", "ÄRGER über Größe"):
         await store.put(new(text))
 
@@ -225,7 +228,7 @@ async def test_words_find_texts(store: LongTermMemory) -> None:
 
 
 async def test_meaning_finds_texts(store: LongTermMemory) -> None:
-    """By direction; those with a vector of another length, or none, are found by words only."""
+    """By direction. Texts with a vector of another length, or none, are found by words only."""
     await store.put(new("near", "n"), embedding=(2.0, 0.1))
     await store.put(new("far", "f"), embedding=(-1.0, 0.0))
     await store.put(new("long tea", "l"), embedding=(1.0, 0.0, 0.0))
@@ -242,7 +245,7 @@ async def test_meaning_finds_texts(store: LongTermMemory) -> None:
 
 
 async def test_a_search_is_narrowed(store: LongTermMemory) -> None:
-    """By metadata equal as JSON, by sources, and by the instant; as many hits as match are found."""
+    """By metadata equal as JSON, by sources, and by time. As many hits as match are returned."""
     for n in range(30):
         await store.put(new(f"tea {n}", metadata={"kind": "far"}), embedding=(1.0, n / 100))
     await store.put(new("tea x", metadata={"kind": "near", "n": 1}, source="model"))
@@ -264,7 +267,7 @@ async def test_a_search_is_narrowed(store: LongTermMemory) -> None:
 
 
 async def test_what_cannot_be_kept_or_asked_is_refused(store: LongTermMemory) -> None:
-    """With its name and a remedy, and nothing is changed."""
+    """The error has its name and a remedy, and nothing changes."""
     wrong: list[tuple[NewMemory, type[Exception], str]] = [
         (new("x" * (MAX_MEMORY_BYTES + 1)), InvalidTextError, "as an artifact"),
         (new("a\x00"), InvalidTextError, "text of a memory has a NUL at 1"),
@@ -316,7 +319,7 @@ async def test_the_largest_texts_are_kept(store: LongTermMemory) -> None:
 
 
 async def test_a_host_that_lost_its_lease_writes_no_memory(bed: Bed) -> None:
-    """The statement looks at the shard's owner and epoch; what it would forget stays, too."""
+    """The statement checks the shard's owner and epoch. A refused forget keeps the memory, too."""
     run = await bed.begin()
     old, store = run.lease, bed.store.memories.of("acme")
     await store.put(new("before", "a", key="k"), fence=old)
@@ -345,7 +348,7 @@ async def test_a_host_that_lost_its_lease_writes_no_memory(bed: Bed) -> None:
 async def test_random_operations_do_what_a_small_model_does(
     memories: LongTermMemories, seed: int
 ) -> None:
-    """Of two tenants with two scopes each: texts with and without keys, expectations, removals, searches."""
+    """Two tenants with two scopes each: texts with and without keys, expectations, removals, searches."""
     rnd = random.Random(seed)
     model: dict[tuple[str, str], dict[str, list[tuple[str, array[float]]]]] = {}
     for step in range(120):

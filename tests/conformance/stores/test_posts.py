@@ -1,4 +1,4 @@
-"""The contract of every `PostStore`: who gets a post, how often, and in which order."""
+"""The contract of every `PostStore`: receivers of a post, copies, and order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ THEIRS = TopicId("news", "today", "acme")
 @pytest.mark.item(27, 94, 242)
 @pytest.mark.parametrize("count", [0, 1, 10])
 async def test_every_follower_gets_a_post_once(bed: Bed, count: int) -> None:
-    """Whatever shard it is in; a topic without followers is no error."""
+    """In shards of every kind. A topic without followers is no error."""
     fans = desks(count)
     await follow(bed, fans)
 
@@ -50,7 +50,7 @@ async def test_every_follower_gets_a_post_once(bed: Bed, count: int) -> None:
 
 @pytest.mark.item(242)
 async def test_the_caller_that_writes_a_post_gets_the_rows_that_it_wrote(bed: Bed) -> None:
-    """As they are read from the store, so that nobody has to read them."""
+    """They equal the rows in the store, so no further read is needed."""
     fans = desks(6)
     await follow(bed, fans)
     await bed.store.posts.publish(post({"text": "hello"}))
@@ -68,7 +68,7 @@ async def test_the_caller_that_writes_a_post_gets_the_rows_that_it_wrote(bed: Be
 @pytest.mark.item(94, 136, 242)
 @pytest.mark.timeout(120)
 async def test_ten_thousand_followers_get_a_post_in_chunks(bed: Bed) -> None:
-    """Nobody is left out at the border of two chunks, and nobody gets it twice."""
+    """At the border of two chunks each follower gets it exactly once."""
     fans = desks(10_000)
     await follow(bed, fans)
     await bed.store.posts.publish(post())
@@ -82,7 +82,7 @@ async def test_ten_thousand_followers_get_a_post_in_chunks(bed: Bed) -> None:
 
 
 async def test_a_post_as_its_follower_reads_it(bed: Bed) -> None:
-    """From the topic, with an id that tells publishers apart; the payload as it was written."""
+    """The sender is the topic, the id depends on the publisher, and the payload is unchanged."""
     await follow(bed, [DESK])
     payload: JsonValue = {
         "kind": "x",
@@ -107,7 +107,7 @@ async def test_a_post_as_its_follower_reads_it(bed: Bed) -> None:
 
 
 async def test_a_post_without_metadata_names_its_publisher(bed: Bed) -> None:
-    """Also when it is the only thing to say."""
+    """Also if the metadata has no other key."""
     await follow(bed, [DESK])
     await bed.store.posts.publish(replace(post(), metadata={}))
     await bring(bed)
@@ -119,7 +119,7 @@ async def test_a_post_without_metadata_names_its_publisher(bed: Bed) -> None:
 
 @pytest.mark.item(27, 135)
 async def test_a_post_that_is_published_twice_is_one(bed: Bed) -> None:
-    """By topic, publisher and id: before, while and after followers get it."""
+    """By topic, publisher and id: before, during and after delivery."""
     fans = desks(6)
     await follow(bed, fans)
     posts = bed.store.posts
@@ -136,7 +136,7 @@ async def test_a_post_that_is_published_twice_is_one(bed: Bed) -> None:
 
 
 async def test_the_same_id_of_two_publishers_is_two_posts(bed: Bed) -> None:
-    """Ids are the publisher's own; and a topic's are its own."""
+    """Ids are unique per publisher and topic."""
     other = TopicId("news", "sports")
     await follow(bed, [DESK])
     await follow(bed, [DESK], topic=other)
@@ -150,7 +150,7 @@ async def test_the_same_id_of_two_publishers_is_two_posts(bed: Bed) -> None:
 
 
 async def test_what_is_no_post_is_refused(bed: Bed) -> None:
-    """A message to an agent, and one that nobody sent."""
+    """A message to an agent, and one without a sender."""
     with pytest.raises(ContractError):
         await bed.store.posts.publish(message(id="m"))
     with pytest.raises(ContractError):
@@ -159,7 +159,7 @@ async def test_what_is_no_post_is_refused(bed: Bed) -> None:
 
 @pytest.mark.item(137)
 async def test_posts_stay_in_their_tenant(bed: Bed) -> None:
-    """Topics of one name in two tenants are two topics, and nobody follows across."""
+    """Topics of one name in two tenants are two topics. No agent follows across tenants."""
     ours, theirs = desks(3), desks(3, tenant="acme")
     await follow(bed, ours)
     await follow(bed, theirs, topic=THEIRS)
@@ -178,7 +178,7 @@ async def test_posts_stay_in_their_tenant(bed: Bed) -> None:
 
 @pytest.mark.item(95, 96)
 async def test_only_followers_of_the_posts_moment_get_it(bed: Bed) -> None:
-    """Who follows later does not; who ends later does, even if its row is not written yet."""
+    """Later followers do not. Followers that end later do, even if their row is not written yet."""
     early, late, gone, back = desks(4)
     graph = bed.store.follows
     await follow(bed, [early, gone, back])
@@ -196,7 +196,7 @@ async def test_only_followers_of_the_posts_moment_get_it(bed: Bed) -> None:
 
 @pytest.mark.item(95, 96, 242)
 async def test_changes_between_two_chunks_change_nothing(bed: Bed) -> None:
-    """The post is for those of its moment, in each chunk and each repeat."""
+    """Each chunk and each repeat delivers to the followers at the time of the post."""
     clerks = [AgentId("clerk", f"f{n:02}") for n in range(40)]
     shard = bed.store.shards.shard_of(clerks[0])
     fans = [agent for agent in clerks if bed.store.shards.shard_of(agent) == shard][:8]
@@ -225,7 +225,7 @@ async def test_changes_between_two_chunks_change_nothing(bed: Bed) -> None:
 
 @pytest.mark.item(138)
 async def test_following_again_keeps_the_beginning(bed: Bed) -> None:
-    """A post from before the second follow still comes; in the mode of now."""
+    """A post from before the second follow is delivered, in the present mode."""
     first = await bed.store.follows.follow(DESK, NEWS)
     await bed.store.posts.publish(post())
     again = await bed.store.follows.follow(DESK, NEWS, mode="lazy")
@@ -237,7 +237,7 @@ async def test_following_again_keeps_the_beginning(bed: Bed) -> None:
 
 @pytest.mark.item(96)
 async def test_after_an_end_comes_nothing_until_one_follows_again(bed: Bed) -> None:
-    """Each follow is an interval of its own."""
+    """Each follow is a separate interval."""
     graph, posts = bed.store.follows, bed.store.posts
     for n in range(3):
         await graph.follow(DESK, NEWS)
@@ -252,7 +252,7 @@ async def test_after_an_end_comes_nothing_until_one_follows_again(bed: Bed) -> N
 
 @pytest.mark.item(94)
 async def test_posts_of_one_publisher_come_in_order(bed: Bed) -> None:
-    """Each follower reads them as they were published."""
+    """Each follower reads them in the order of publication."""
     fans = desks(12)
     await follow(bed, fans)
     for n in range(5):
@@ -265,7 +265,7 @@ async def test_posts_of_one_publisher_come_in_order(bed: Bed) -> None:
 
 
 async def test_posts_come_by_number(bed: Bed) -> None:
-    """None begins in a shard before the one before it is done there, in chunks of any size."""
+    """A post starts in a shard after the one before it is done there, in chunks of any size."""
     fans = desks(8)
     shards = {bed.store.shards.shard_of(fan) for fan in fans}
     await follow(bed, fans)
@@ -286,7 +286,7 @@ async def test_posts_come_by_number(bed: Bed) -> None:
 
 
 async def test_many_small_posts_are_brought_at_once(bed: Bed) -> None:
-    """To each its own followers, in order; a shard's are as many as there are."""
+    """Each to its own followers, in order. A shard returns as many as it has."""
     fans = desks(12)
     topics = [TopicId("news", f"{n}") for n in range(8)]
     for n, topic in enumerate(topics):
@@ -315,7 +315,7 @@ async def test_a_small_post_does_not_wait_for_a_large_one_of_another_shard(bed: 
 
 
 async def test_a_lazy_follower_has_the_post_and_is_not_notified(bed: Bed) -> None:
-    """It waits as mail of the agent, which is not among what the owner starts runs for."""
+    """The post waits in the agent's inbox. The owner starts no run for it."""
     lazy, eager = DESK, AgentId("desk", "2")
     await follow(bed, [lazy], mode="lazy")
     await follow(bed, [eager])
@@ -356,7 +356,7 @@ async def test_a_lazy_followers_post_is_a_message_for_a_run_that_is_there(bed: B
 
 @pytest.mark.item(242)
 async def test_a_new_owner_goes_on_where_the_last_one_stopped(bed: Bed) -> None:
-    """Nobody gets the post twice, nobody is left out, and the old owner writes nothing more."""
+    """Each follower gets the post once, and the former owner writes nothing more."""
     fans = desks(60)
     await follow(bed, fans)
     await bed.store.posts.publish(post())
@@ -376,7 +376,7 @@ async def test_a_new_owner_goes_on_where_the_last_one_stopped(bed: Bed) -> None:
 
 @pytest.mark.item(242)
 async def test_the_owner_of_followers_is_notified_of_posts_of_others(bed: Bed) -> None:
-    """A hint names the shard; without it the next scan finds the same."""
+    """The notification names the shard. Without it the next scan finds the same."""
     bed.needs("hosts")
     await follow(bed, [DESK])
     heard: list[Nudge] = []
@@ -396,7 +396,7 @@ async def test_the_owner_of_followers_is_notified_of_posts_of_others(bed: Bed) -
 
 
 async def test_followers_in_shards_of_every_kind_get_a_post(fresh_bed: Bed) -> None:
-    """Of a type, of single agents, and of a type that is declared when the post is out already."""
+    """Of a type, of single agents, and of a type that is declared after the post."""
     bed = fresh_bed
     single = AgentId("single", "1")
     await bed.claim(Serves(types=("desk", "clerk"), agents=(single,)))
@@ -416,14 +416,14 @@ async def test_followers_in_shards_of_every_kind_get_a_post(fresh_bed: Bed) -> N
 
 
 def emit(text: str, *, id: str, topic: TopicId = NEWS) -> Outgoing:  # noqa: A002
-    """A post that leaves with a turn."""
+    """Return a post that is written with a commit."""
     sender = f"agent:{DESK}"
     return Outgoing(post(text, id=id, topic=topic, sender=sender), sender, topic)
 
 
 @pytest.mark.item(94, 95, 96)
 async def test_a_commit_follows_before_it_posts(bed: Bed) -> None:
-    """All of it is one commit: who follows in the turn gets its posts, who stops does not."""
+    """In one commit: agents that follow in it get its posts, agents that unfollow do not."""
     turns = await bed.begin()
     await follow(bed, [AgentId("clerk", "1")])
     sports = TopicId("news", "sports")
@@ -449,7 +449,7 @@ async def test_a_commit_follows_before_it_posts(bed: Bed) -> None:
 
 @pytest.mark.item(95, 96)
 async def test_changes_of_one_commit_are_made_in_order(bed: Bed) -> None:
-    """The last one counts, and each end is an end."""
+    """The last one is valid, and each unfollow ends an interval."""
     turns = await bed.begin()
     modes: list[FollowMode | None] = ["eager", None, "lazy", None, "lazy", "eager"]
     changes = tuple(FollowChange(NEWS, mode) for mode in modes)
@@ -461,7 +461,7 @@ async def test_changes_of_one_commit_are_made_in_order(bed: Bed) -> None:
 
 
 async def test_a_commit_that_is_refused_follows_and_posts_nothing(bed: Bed) -> None:
-    """All or nothing."""
+    """Either all parts are written or none."""
     turns = await bed.begin()
     await follow(bed, [AgentId("clerk", "1")])
     gone = MessageKey(DESK, "client:x", "never")
@@ -479,7 +479,7 @@ async def test_a_commit_that_is_refused_follows_and_posts_nothing(bed: Bed) -> N
 
 @pytest.mark.item(137)
 async def test_a_commit_reaches_no_topic_of_another_tenant(bed: Bed) -> None:
-    """Neither to follow nor to post; nothing of the turn is written."""
+    """It can neither follow nor post there; nothing of it is written."""
     turns = await bed.begin()
 
     with pytest.raises(OtherTenantError):
@@ -494,7 +494,7 @@ async def test_a_commit_reaches_no_topic_of_another_tenant(bed: Bed) -> None:
 
 @pytest.mark.item(242)
 async def test_who_follows_while_posts_come_gets_all_from_some_post_on(bed: Bed) -> None:
-    """There is one moment: no post after it is missing, none before it comes."""
+    """A new follower gets every post after one instant and none before it."""
     posts, graph = bed.store.posts, bed.store.follows
     fans = desks(30)
 
@@ -517,7 +517,7 @@ async def test_who_follows_while_posts_come_gets_all_from_some_post_on(bed: Bed)
 
 
 async def test_a_sweep_takes_ends_that_no_post_has_to_know(bed: Bed) -> None:
-    """Not while a post of before the end is on its way; and never what lasts, or a known id."""
+    """Not while an older post is in delivery, and never open follows or known ids."""
     fans = desks(6)
     await follow(bed, fans)
     await bed.store.posts.publish(post())

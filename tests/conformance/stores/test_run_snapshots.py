@@ -1,4 +1,4 @@
-"""The contract of every `RunSnapshotStore`: rows of a tenant, the newest first, of runs that were there."""
+"""The contract of every `RunSnapshotStore`: rows of a tenant, newest first, of runs that existed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AT_ONE_INSTANT = "update run_snapshots set created_at = '2030-01-01'"
 
 @asynccontextmanager
 async def in_memory(request: pytest.FixtureRequest) -> AsyncIterator[tuple[RunSnapshotStore, Stop]]:
-    """Rows of this process, all of one instant."""
+    """Return rows of this process, all with one time."""
     del request
 
     async def stop() -> None:
@@ -43,7 +43,7 @@ async def in_memory(request: pytest.FixtureRequest) -> AsyncIterator[tuple[RunSn
 async def in_postgres(
     request: pytest.FixtureRequest,
 ) -> AsyncIterator[tuple[RunSnapshotStore, Stop]]:
-    """Rows of a schema, and what makes them of one instant."""
+    """Return rows of a schema, and a function that gives them one time."""
     async with lent_links(request) as links:
         for run in RUNS:
             await links.fetch("adding a run", ADD_RUN, run, str(agent_of(run)))
@@ -63,14 +63,14 @@ def agent_of(run: str) -> AgentId:
 
 
 def new(id_: str, run: str = "r1", name: str = "n") -> NewRunSnapshot:
-    """A snapshot to be kept."""
+    """Return a new snapshot."""
     return NewRunSnapshot(id=id_, run_id=RunId(run), agent_id=agent_of(run), seq=3, name=name)
 
 
 async def test_pages_have_each_snapshot_once_also_of_one_instant(
     ground: tuple[RunSnapshotStore, Stop],
 ) -> None:
-    """Those of one instant by id, backwards."""
+    """Snapshots of one time are ordered by id, descending."""
     store, stop = ground
     for n, run in ((2, "r1"), (1, "r2"), (3, "r1")):
         assert await store.put(new(f"s{n}", run), "{}") is not None
@@ -87,7 +87,7 @@ async def test_pages_have_each_snapshot_once_also_of_one_instant(
 async def test_a_snapshot_is_its_tenants_and_of_a_run_that_is_there(
     ground: tuple[RunSnapshotStore, Stop],
 ) -> None:
-    """It comes back as it was, with any character of JSON."""
+    """It is returned unchanged, with any character of JSON."""
     store, _ = ground
     state = '{"text": "\\u0000 \\ud83d\\ude00 100%_"}'
     kept = await store.put(new("s", name="100% ÄRGER"), state)

@@ -1,4 +1,4 @@
-"""The contract of every `ScheduleStore`: what is kept, what is due, and what firing writes."""
+"""The contract of every `ScheduleStore`: stored schedules, due schedules, and ticks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OTHER = AgentId("desk", "1", "acme")
 
 
 def plan(bed: Bed, name: str = "s", *, in_s: float | None = -1.0, **parts: Any) -> Schedule:
-    """A schedule whose tick is so far away; None: it has no more."""
+    """Return a schedule whose next tick is this far away; None: it has no more."""
     values: dict[str, Any] = {
         "agent_id": DESK,
         "payload": {"n": 1},
@@ -41,36 +41,36 @@ def plan(bed: Bed, name: str = "s", *, in_s: float | None = -1.0, **parts: Any) 
 
 
 async def kept(bed: Bed, name: str = "s", **parts: Any) -> Schedule:
-    """A schedule that was written."""
+    """Write a schedule and return it."""
     made = await bed.store.schedules.put(plan(bed, name, **parts), expected=None)
     assert made is not None
     return made
 
 
 async def fire(bed: Bed, *ticks: Tick) -> Fired:
-    """What this host may do with them."""
+    """Fire ticks with this host's leases."""
     return await bed.store.schedules.fire(list(bed.leases.values()), ticks)
 
 
 def on(schedule: Schedule, next_at: datetime | None = None, *, is_sent: bool = True) -> Tick:
-    """The schedule moved on."""
+    """Return the schedule with its next tick."""
     assert schedule.next_at is not None
     return Tick(schedule, schedule.next_at, next_at, is_sent=is_sent)
 
 
 async def waiting(bed: Bed, agent: AgentId = DESK) -> list[Arrived]:
-    """The agent's mail."""
+    """Return the agent's pending messages."""
     return await bed.store.backlog.pending_mail(agent=agent)
 
 
 async def due(bed: Bed, within_s: float = 10, limit: int = 1000) -> list[str]:
-    """Names of what is due."""
+    """Return the names of due schedules."""
     found = await bed.store.schedules.due(bed.shards, within_s=within_s, limit=limit)
     return [one.schedule.name for one in found]
 
 
 async def test_a_schedule_comes_back_as_it_was_written(bed: Bed) -> None:
-    """Every part of it, whatever the payload, with a revision of its own."""
+    """All its fields, for any payload, with a revision of its own."""
     full = plan(
         bed,
         timezone="Europe/Berlin",
@@ -93,7 +93,7 @@ async def test_a_schedule_comes_back_as_it_was_written(bed: Bed) -> None:
 
 
 async def test_a_name_is_one_tenants(bed: Bed) -> None:
-    """Two tenants may use the same; lists are by tenant and name, in pages."""
+    """Two tenants may use the same name. Lists are by tenant and name, in pages."""
     for name in ("b", "a"):
         for agent in (DESK, OTHER):
             await kept(bed, name, agent_id=agent)
@@ -107,7 +107,7 @@ async def test_a_name_is_one_tenants(bed: Bed) -> None:
 
 
 async def test_a_write_in_place_of_another_revision_changes_nothing(bed: Bed) -> None:
-    """So of two that read the same schedule one wins; nothing is made twice, nothing revived."""
+    """Of two writers that read the same schedule one succeeds. No schedule is created twice or restored."""
     first = await kept(bed)
     second = await bed.store.schedules.put(replace(first, payload=2), expected=first.revision)
     assert second is not None
@@ -122,7 +122,7 @@ async def test_a_write_in_place_of_another_revision_changes_nothing(bed: Bed) ->
 
 
 async def test_the_owner_is_notified_of_a_schedule_that_another_process_wrote(bed: Bed) -> None:
-    """By a nudge that names the agent."""
+    """The nudge names the agent."""
     bed.needs("nudges")
     heard: asyncio.Queue[Nudge] = asyncio.Queue()
     bed.store.set_nudge_hook(heard.put_nowait)
@@ -136,7 +136,7 @@ async def test_the_owner_is_notified_of_a_schedule_that_another_process_wrote(be
 
 
 async def test_due_are_active_schedules_of_these_shards_earliest_first(bed: Bed) -> None:
-    """With the seconds that are left; not those that are paused, done, too far, or another host's."""
+    """With the seconds left. Paused, done and distant schedules and those of other hosts are not due."""
     await kept(bed, "soon", in_s=5)
     await kept(bed, "late", in_s=-5)
     await kept(bed, "far", in_s=60)
@@ -152,7 +152,7 @@ async def test_due_are_active_schedules_of_these_shards_earliest_first(bed: Bed)
 
 
 async def test_a_schedule_belongs_to_the_shard_its_agent_has_then(fresh_bed: Bed) -> None:
-    """One written before anybody declared the type is due for whoever serves it later."""
+    """A schedule written before its type was declared is due for the host that serves the type later."""
     await kept(fresh_bed)
     await fresh_bed.claim()
     others = [s for s in fresh_bed.shards if s != fresh_bed.store.shards.shard_of(DESK)]
@@ -179,7 +179,7 @@ async def test_zoned_are_active_cron_schedules_of_other_zones_than_utc(bed: Bed)
 
 
 async def test_firing_writes_the_message_and_moves_the_schedule_on(bed: Bed) -> None:
-    """The message says which tick it is, and its id is that of the tick."""
+    """The message has the tick's time, and its id is derived from the tick."""
     schedule = await kept(bed)
     later = bed.in_s(3600)
     fired = await fire(bed, on(schedule, later))
@@ -198,7 +198,7 @@ async def test_firing_writes_the_message_and_moves_the_schedule_on(bed: Bed) -> 
 
 
 async def test_a_firing_sent_again_fires_nothing_twice_and_tells_what_waits(bed: Bed) -> None:
-    """As after an answer that was lost; once the message was taken it is not told any more."""
+    """After a lost answer the message is returned again. Once it was taken it is not."""
     tick = on(await kept(bed), bed.in_s(3600))
     first = await fire(bed, tick)
     again = await fire(bed, tick)
@@ -209,7 +209,7 @@ async def test_a_firing_sent_again_fires_nothing_twice_and_tells_what_waits(bed:
 
 
 async def test_a_last_tick_leaves_the_schedule_done(bed: Bed) -> None:
-    """It is kept until it is old enough to be forgotten."""
+    """It is kept until it is old enough to be deleted."""
     await fire(bed, on(await kept(bed, cron=None, at=bed.in_s(-1), in_s=-1)))
     found = await bed.store.schedules.get("default", "s")
     assert found is not None
@@ -246,7 +246,7 @@ async def _made_anew(bed: Bed) -> Tick:
 async def test_a_tick_that_is_not_there_yet_or_not_any_more_does_nothing(
     bed: Bed, make: Callable[[Bed], Awaitable[Tick]]
 ) -> None:
-    """And harms no other one of the same call."""
+    """Other ticks of the same call are fired."""
     bad = await make(bed)
     good = on(await kept(bed, "good", agent_id=CLERK), bed.in_s(60))
     before = await bed.store.schedules.get("default", "s")
@@ -258,7 +258,7 @@ async def test_a_tick_that_is_not_there_yet_or_not_any_more_does_nothing(
 
 
 async def test_who_lost_the_shard_fires_nothing(bed: Bed) -> None:
-    """The new owner fires, and what it wrote is not told to the old one."""
+    """The new owner fires. Its message is not returned to the former owner."""
     tick = on(await kept(bed), bed.in_s(60))
     async with bed.rival() as rival:
         await bed.lose_to(rival)
@@ -271,7 +271,7 @@ async def test_who_lost_the_shard_fires_nothing(bed: Bed) -> None:
 
 
 async def test_two_hosts_that_fire_the_same_tick_send_one_message(bed: Bed) -> None:
-    """Also at the same moment, and whatever they think the next tick is."""
+    """Also concurrently, and if they compute different next ticks."""
     schedule = await kept(bed)
     done = await asyncio.gather(*(fire(bed, on(schedule, bed.in_s(60 + n))) for n in range(8)))
 
@@ -280,7 +280,7 @@ async def test_two_hosts_that_fire_the_same_tick_send_one_message(bed: Bed) -> N
 
 
 async def test_a_schedule_is_moved_without_a_message(bed: Bed) -> None:
-    """Also one whose tick is far away, because its zone has new rules."""
+    """Also one with a distant tick, if its time zone has new rules."""
     schedule = await kept(bed, in_s=3000)
     later = bed.in_s(6600)
     fired = await fire(bed, on(schedule, later, is_sent=False))
@@ -293,7 +293,7 @@ async def test_a_schedule_is_moved_without_a_message(bed: Bed) -> None:
 
 
 async def test_many_are_fired_in_one_call(bed: Bed) -> None:
-    """Each agent gets its own, in the order of the call."""
+    """Each agent gets its own message, in the order of the call."""
     made = [
         await kept(bed, f"s{n}", agent_id=AgentId("desk", str(n % 7)), payload=n) for n in range(50)
     ]
@@ -305,7 +305,7 @@ async def test_many_are_fired_in_one_call(bed: Bed) -> None:
 
 
 async def test_the_clock_of_the_store_is_told(bed: Bed) -> None:
-    """It is the one by which schedules are due."""
+    """Schedules are due by this clock."""
     now = await bed.store.schedules.now()
 
     assert abs(now - bed.clock.now()) < timedelta(seconds=5)

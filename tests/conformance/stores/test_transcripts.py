@@ -1,4 +1,4 @@
-"""Conversations: turns are written in commits of runs, once and in order; cuts move a window's beginning."""
+"""Conversations: turns are written in commits of runs, once and in order; cuts move a window's start."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def turn(text: str, session: str = "s", **more: Any) -> NewTurn:
 
 
 def texts(turns: list[Turn]) -> list[str]:
-    """What was said."""
+    """Return the texts of turns."""
     return [one.message.text for one in turns]
 
 
 def shown(view: SessionView) -> list[str]:
-    """What was said in a view's turns."""
+    """Return the texts of a view's turns."""
     return [one.text for one in view.messages]
 
 
@@ -61,7 +61,7 @@ async def test_turns_are_there_with_their_commit_in_order(bed: Bed) -> None:
 
 @pytest.mark.item(286)
 async def test_a_turn_that_is_written_again_is_one(bed: Bed) -> None:
-    """In one commit, in the next one, in another run's, and beside any run."""
+    """In one commit, in the next one, in another run's, and outside of runs."""
     run, store = await bed.begin(), bed.store.transcripts
     await run.commit(run.turn(result("0"), turns=(turn("a"), turn("a"), turn("b"))))
     await run.commit(run.turn(result("1"), turns=(turn("b"), turn("c"))))
@@ -90,7 +90,7 @@ async def test_sessions_and_agents_and_tenants_are_apart(bed: Bed) -> None:
 
 
 async def test_a_commit_that_is_refused_adds_no_turn(bed: Bed) -> None:
-    """Neither one whose log ends elsewhere, nor one of a host that lost the shard."""
+    """For a wrong last seq of the log, and for a host that lost the shard."""
     run = await bed.begin()
     late = run.turn(result("0"), turns=(turn("late"),), cuts=(NewCut("s", 0, NO_CUT, "Cut"),))
     await run.commit(run.turn(result("0"), turns=(turn("a"),)))
@@ -105,7 +105,7 @@ async def test_a_commit_that_is_refused_adds_no_turn(bed: Bed) -> None:
 
 @pytest.mark.item(257, 258, 282)
 async def test_a_cut_moves_the_view_and_changes_no_turn(bed: Bed) -> None:
-    """The view begins behind it, with its summary; the transcript is as it was."""
+    """The view starts after the cut, with its summary. The transcript is unchanged."""
     run, store = await bed.begin(), bed.store.transcripts
     said = tuple(turn(text) for text in "abcde")
     summary = ChatMessage.of("user", "what was said")
@@ -129,7 +129,7 @@ async def test_a_cut_moves_the_view_and_changes_no_turn(bed: Bed) -> None:
 
 
 async def test_a_cut_counts_only_behind_the_one_that_its_run_saw(bed: Bed) -> None:
-    """Of two that were made beside each other the first stays; one beyond the end is none."""
+    """Of two concurrent cuts the first is kept. A cut beyond the last turn is ignored."""
     run, store = await bed.begin(), bed.store.transcripts
     await run.commit(run.turn(result("0"), turns=tuple(turn(text) for text in "abcd")))
     for number, (upto, previous) in enumerate(((1, NO_CUT), (2, NO_CUT), (9, 1))):
@@ -145,7 +145,7 @@ async def test_a_cut_counts_only_behind_the_one_that_its_run_saw(bed: Bed) -> No
 
 @pytest.mark.item(268, 280)
 async def test_the_end_of_a_run_can_take_its_turns_along(bed: Bed) -> None:
-    """Those of the last commit too, from each session; others' turns stay, in order."""
+    """Those of the last commit, too, from each session. Other runs' turns stay, in order."""
     first, store = await bed.begin(), bed.store.transcripts
     await store.append(DESK, [turn("before"), turn("u", session="own")])
     mine = (turn("a"), turn("b", session="own"), turn("c", session="new"))
@@ -163,7 +163,7 @@ async def test_the_end_of_a_run_can_take_its_turns_along(bed: Bed) -> None:
 
 @pytest.mark.item(279, 280)
 async def test_a_summary_goes_with_what_it_stands_for(bed: Bed) -> None:
-    """A cut behind which nothing was taken stays."""
+    """A cut stays if only turns after it were deleted."""
     store = bed.store.transcripts
     run = await bed.begin()
     await store.append(DESK, [turn("x"), turn("y")], run_id="early")
@@ -201,7 +201,7 @@ async def test_what_was_said_comes_back_as_it_came(bed: Bed) -> None:
 
 
 async def test_writers_of_one_session_leave_no_gap(bed: Bed) -> None:
-    """A run, and others beside it: each turn has a number of its own."""
+    """A run and other writers: each turn has its own number."""
     run, store = await bed.begin(), bed.store.transcripts
 
     async def beside(n: int) -> None:
@@ -220,7 +220,7 @@ async def test_writers_of_one_session_leave_no_gap(bed: Bed) -> None:
 
 
 async def test_what_is_added_while_a_session_is_cleared_is_gone_or_there(bed: Bed) -> None:
-    """Never half of it, and the session goes on behind."""
+    """A batch is stored or deleted whole, and the session continues."""
     store = bed.store.transcripts
 
     async def add(n: int) -> None:
@@ -257,7 +257,7 @@ async def test_lists_count_turns_and_tokens(bed: Bed) -> None:
 
 
 def test_a_turns_id_is_that_of_its_place() -> None:
-    """The same for the same run, position and number, another for any other."""
+    """It depends on run, position and number only."""
     ids = [turn_id(run, position, n) for run in "ab" for position in ("1", "1.0") for n in (0, 1)]
     assert len(set(ids)) == len(ids)
     assert turn_id("a", "1", 0) == ids[0]
@@ -265,7 +265,7 @@ def test_a_turns_id_is_that_of_its_place() -> None:
 
 @pytest.mark.item(285)
 async def test_a_large_turn_comes_back_as_it_came(bed: Bed) -> None:
-    """Of a commit, or of nobody's run; beside small ones, again, and gone when its session is."""
+    """Of a commit, or without a run; beside small ones, repeated, and deleted with its session."""
     run, store = await bed.begin(), bed.store.transcripts
     large, huge = "é" * 200_000 + "\x00", "x" * 1_000_000
     said = (turn("a"), NewTurn("s", "b", ChatMessage.of("user", large), tokens=7), turn("c"))

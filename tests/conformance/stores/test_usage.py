@@ -1,4 +1,4 @@
-"""Totals of usage: what logs say that models' answers used, added up in the commits that write the answers."""
+"""Totals of usage: the usage of models' answers, added up in the commits that write the answers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ ALL = UsageFilter()
 
 
 def figures(total: UsageTotal) -> tuple[object, ...]:
-    """What a total says, without of whom."""
+    """Return a total's numbers, without its keys."""
     tokens = (total.input, total.output, total.cached, total.cache_written)
     return total.calls, *tokens, total.cost_usd, total.unpriced
 
 
 async def test_answers_count_with_their_entries_by_append_and_by_commit(bed: Bed) -> None:
-    """Errors and other entries count nothing; costs are added exactly; the day is that of the entries."""
+    """Other entries count nothing. Costs are added exactly, on the day of the entries."""
     run = await bed.begin()
     used: dict[str, Any] = {"input": 10, "output": 3, "cached": 4, "cache_written": 2}
     await run.append(answer("0", **used, cost_usd=0.1), answer("1", **used, cost_usd=0.2))
@@ -45,7 +45,7 @@ async def test_answers_count_with_their_entries_by_append_and_by_commit(bed: Bed
 
 
 async def test_a_write_that_is_refused_or_repeated_counts_nothing_more(bed: Bed) -> None:
-    """One with an old end of the log, one of a lost lease, and neighbours in a group."""
+    """For a wrong last seq, a lost lease, and commits of the same batch."""
     run, other = await bed.begin(), await bed.begin(agent=CLERK)
     first = run.turn(answer("0", input=1))
     await run.commit(first)
@@ -86,7 +86,7 @@ async def test_totals_are_chosen_and_added_up(bed: Bed) -> None:
 
 
 async def test_totals_outlive_runs_and_agents(bed: Bed) -> None:
-    """What was paid stays known when the logs are swept, and when the agent is forgotten."""
+    """Costs stay known after the logs are swept, and after the agent is deleted."""
     run = await bed.begin()
     await run.commit(run.turn(answer("0", input=1)))
     await run.complete()

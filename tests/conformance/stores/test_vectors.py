@@ -44,7 +44,7 @@ async def in_memory() -> AsyncIterator[Tenants]:
 
 @asynccontextmanager
 async def in_postgres(place: Place) -> AsyncIterator[Tenants]:
-    """Tenants of one schema, whom no other test has."""
+    """Return tenants of one schema that no other test uses."""
     async with links_to(place) as links:
         tables, ours = StoreTables(links, "vectors"), secrets.token_hex(6)
         yield lambda name, embedder: PgVectorStore(
@@ -88,19 +88,19 @@ def backend(request: pytest.FixtureRequest) -> Callable[[], AbstractAsyncContext
 async def tenants(
     backend: Callable[[], AbstractAsyncContextManager[Tenants]],
 ) -> AsyncIterator[Tenants]:
-    """The tenants of each backend, none of whom has a document."""
+    """Return the tenants of each backend, without documents."""
     async with backend() as opened:
         yield opened
 
 
 @pytest.fixture
 def store(tenants: Tenants) -> VectorStore:
-    """The empty store of one tenant, without an embedder."""
+    """Return the empty store of one tenant, without an embedder."""
     return tenants("acme", None)
 
 
 class Embedder:
-    """An embedder of three numbers, made of the text; notes the texts of each call."""
+    """An embedder of three numbers, computed from the text. Records the texts of each call."""
 
     def __init__(self, model: str | None = None) -> None:
         self.model = model
@@ -125,7 +125,7 @@ def doc(id_: str, *numbers: float, content: str = "text", **metadata: JsonValue)
 async def ids(
     store: VectorStore, *query: float, collection: str = "default", **filters: JsonValue
 ) -> list[str]:
-    """The ids of all hits, best first."""
+    """Return the ids of all hits, best first."""
     hits = await store.search(query, collection=collection, limit=MAX_HITS, filter=filters)
     return [hit.id for hit in hits]
 
@@ -138,7 +138,7 @@ def true_cosine(one: Sequence[float], other: Sequence[float]) -> float:
 
 @pytest.mark.item(312, 318)
 async def test_collections_and_tenants_do_not_meet(tenants: Tenants) -> None:
-    """The same id in two collections, or of two tenants, is two documents; collections differ in length."""
+    """The same id in two collections, or of two tenants, is two documents. Collections differ in length."""
     acme, bolt = tenants("acme", None), tenants("bolt", None)
     await acme.add([doc("a", 1, 0)])
     await acme.add([doc("a", 1, 0, 0), doc("b", 0, 1, 0)], collection="other")
@@ -155,7 +155,7 @@ async def test_collections_and_tenants_do_not_meet(tenants: Tenants) -> None:
 
 @pytest.mark.item(313, 318)
 async def test_hits_are_those_of_brute_force(store: VectorStore) -> None:
-    """In its order, with its scores; five unless a limit says otherwise."""
+    """In the same order, with the same scores; five unless a limit is given."""
     rnd = random.Random(5)
     vectors = {f"{n:03}": [rnd.gauss(0, 1) for _ in range(64)] for n in range(150)}
     await store.add([doc(id_, *vector) for id_, vector in vectors.items()])
@@ -173,7 +173,7 @@ async def test_hits_are_those_of_brute_force(store: VectorStore) -> None:
 
 @pytest.mark.item(313)
 async def test_equal_scores_are_ordered_by_id(store: VectorStore) -> None:
-    """Vectors of one direction have one score, whatever their length; ids go by their code points."""
+    """Vectors of one direction and any length have one score. Ids are ordered by code points."""
     given = {"ä": 1.0, "a": 0.1, "B": 7e30, "\U0001f600": 3e-30, "\uffff": 13.0, "": 1e-9}
     await store.add([doc(id_, k, 3 * k, -k) for id_, k in given.items()])
     await store.add([doc("best", 1, 2, 0), doc("opposite", -1, -3, 1)])
@@ -188,7 +188,7 @@ async def test_equal_scores_are_ordered_by_id(store: VectorStore) -> None:
 
 @pytest.mark.item(314, 315)
 async def test_known_ids_stay_or_are_replaced(store: VectorStore) -> None:
-    """`add` leaves them as they are, `upsert` takes their place in all fields; of a batch first or last."""
+    """`add` keeps known ids, `upsert` replaces all fields; of equal ids in a batch the first or last."""
     await store.add([doc("a", 1, 0, content="old", v=1)])
     await store.add([doc("a", 0, 1, content="new", v=2), doc("b", 0, 1), doc("b", 1, 0)])
     assert await ids(store, 1, 0) == ["a", "b"]
@@ -206,7 +206,7 @@ async def test_known_ids_stay_or_are_replaced(store: VectorStore) -> None:
 
 @pytest.mark.item(316)
 async def test_missing_embeddings_are_computed(tenants: Tenants) -> None:
-    """At once for the documents that have none, 256 texts a call; without an embedder they are refused."""
+    """At once for the documents without one, 256 texts a call. Without an embedder they are refused."""
     embedder = Embedder()
     store = tenants("acme", embedder)
     many = [doc(f"{n:03}", content="x" * n) for n in range(300)]
@@ -235,7 +235,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
 @pytest.mark.item(316)
 @pytest.mark.parametrize("kind", BROKEN)
 async def test_a_broken_embedder_leaves_nothing(tenants: Tenants, kind: str) -> None:
-    """The error names the document, and none of the batch is kept."""
+    """The error names the document, and no document of the batch is stored."""
     embedder, (answer, problem) = Embedder(), BROKEN[kind]
     store = tenants("acme", embedder)
     await store.add([doc("known", 1, 2, 3)])
@@ -248,7 +248,7 @@ async def test_a_broken_embedder_leaves_nothing(tenants: Tenants, kind: str) -> 
 
 @pytest.mark.item(316)
 async def test_an_embedder_that_dies_midway_leaves_nothing(tenants: Tenants) -> None:
-    """Its own error comes out, and the batch can be given again."""
+    """Its error is raised, and the batch can be added again."""
     embedder = Embedder()
     store, answer = tenants("acme", embedder), embedder.answer
 
@@ -289,7 +289,7 @@ REFUSED: dict[str, tuple[VectorDocument, type[Exception], str]] = {
 @pytest.mark.item(316)
 @pytest.mark.parametrize("kind", REFUSED)
 async def test_what_cannot_be_kept_is_refused_with_its_batch(store: VectorStore, kind: str) -> None:
-    """By a name and a remedy, before anything is kept."""
+    """The error has a name and a remedy; nothing is stored."""
     bad, error, problem = REFUSED[kind]
     for keep in (store.add, store.upsert):
         with pytest.raises(error, match=problem) as found:
@@ -300,7 +300,7 @@ async def test_what_cannot_be_kept_is_refused_with_its_batch(store: VectorStore,
 
 @pytest.mark.item(318)
 async def test_large_documents_are_kept(store: VectorStore) -> None:
-    """A content of 10 MB, the longest vector, many documents at once; one more is refused."""
+    """A content of 10 MB, the longest vector, and the largest batch; a larger one is refused."""
     long = [1.0, *[0.5] * (MAX_DIMENSIONS - 1)]
     await store.add([doc("x", *long, content="x" * MAX_CONTENT_BYTES)])
     many = [doc(f"{n}", 1, n) for n in range(MAX_DOCUMENTS)]
@@ -321,7 +321,7 @@ async def test_large_documents_are_kept(store: VectorStore) -> None:
 
 
 async def test_a_collection_has_one_length_for_good(store: VectorStore) -> None:
-    """Also when its documents are gone; a query of another length is refused."""
+    """Also after its documents were deleted. A query of another length is refused."""
     await store.add([doc("a", 1, 2, 3)])
     await store.delete(["a"])
 
@@ -335,7 +335,7 @@ async def test_a_collection_has_one_length_for_good(store: VectorStore) -> None:
 
 @pytest.mark.item(312, 316, 318)
 async def test_a_collection_has_one_embedder_for_good(tenants: Tenants) -> None:
-    """Another one of the same length keeps and finds nothing, also when the documents are gone."""
+    """Another one of the same length stores and finds nothing, also after the documents were deleted."""
     embedder = Embedder("e5")
     store = tenants("acme", embedder)
     await store.add([doc("a")])
@@ -363,7 +363,7 @@ async def test_a_collection_has_one_embedder_for_good(tenants: Tenants) -> None:
 
 @pytest.mark.item(312, 316, 318)
 async def test_an_embedder_without_a_name_is_not_compared(tenants: Tenants) -> None:
-    """The first one that has a name names a collection that began without it."""
+    """The first named embedder names a collection that was created without one."""
     embedder = Embedder()
     store = tenants("acme", embedder)
     await store.add([doc("a")])
@@ -383,7 +383,7 @@ async def test_an_embedder_without_a_name_is_not_compared(tenants: Tenants) -> N
 
 
 async def test_of_two_first_writers_one_fixes_the_length(store: VectorStore) -> None:
-    """The other one is refused, and has kept nothing. Writers of the same length are both done."""
+    """The other is refused and stores nothing. Writers of the same length both succeed."""
     for n in range(5):
         two, three = doc("two", 1, 2), doc("three", 1, 2, 3)
         done = await asyncio.gather(
@@ -400,7 +400,7 @@ async def test_of_two_first_writers_one_fixes_the_length(store: VectorStore) -> 
 
 @pytest.mark.item(314, 315)
 async def test_writers_at_the_same_time_lose_nothing(store: VectorStore) -> None:
-    """Batches that overlap, in any order of ids, are all kept; of each document one writer's is left."""
+    """Overlapping batches in any order of ids are all stored. Each document is one writer's."""
     batches = [[doc(f"{n}", 1, n, content=f"{w}") for n in range(20)] for w in range(8)]
     for w, batch in enumerate(batches):
         random.Random(w).shuffle(batch)
@@ -412,7 +412,7 @@ async def test_writers_at_the_same_time_lose_nothing(store: VectorStore) -> None
 
 @pytest.mark.item(317)
 async def test_a_hit_is_what_was_given(store: VectorStore) -> None:
-    """With metadata of all kinds; changing what is returned, or was given, changes nothing."""
+    """With metadata of all kinds. Changes to given or returned objects change nothing stored."""
     metadata: dict[str, JsonValue] = {
         "z": [1, 1.0, 1e22, 10**22, -0.0, 5e-324, 1e308, True, None, "1"],
         "a": {"ä \u2028 😀": {}, "": [[]]},
@@ -432,7 +432,7 @@ async def test_a_hit_is_what_was_given(store: VectorStore) -> None:
 
 @pytest.mark.item(313)
 async def test_the_best_that_match_a_filter_are_found(store: VectorStore) -> None:
-    """However many others are nearer: as many as the limit says."""
+    """For any number of nearer documents: as many as the limit."""
     await store.add([doc(f"near-{n}", 1, n / 1000, kind="near") for n in range(300)])
     await store.add([doc(f"far-{n}", -1, n, kind="far", n=n) for n in range(8)])
 
@@ -451,7 +451,7 @@ ATOMS: list[Any] = [
 
 
 def any_json(rnd: random.Random, depth: int = 2) -> JsonValue:
-    """A value among few, so that equal ones are met."""
+    """Return a value of a few, so that equal ones occur."""
     kind = rnd.random()
     if depth == 0 or kind < 0.5:
         atom: JsonValue = rnd.choice(ATOMS)
@@ -476,7 +476,7 @@ def normal(value: JsonValue) -> object:
 
 @pytest.mark.item(313)
 async def test_filters_compare_json(store: VectorStore) -> None:
-    """Values that are equal as JSON match, and no others: nothing is contained, and true is not 1."""
+    """Only values that are equal as JSON match: containment is no match, and true is not 1."""
     rnd = random.Random(11)
     given: dict[str, dict[str, Any]] = {
         f"{n:03}": {key: any_json(rnd) for key in rnd.sample("abc", rnd.randrange(4))}
@@ -502,7 +502,7 @@ async def test_filters_compare_json(store: VectorStore) -> None:
 
 @pytest.mark.item(313)
 async def test_a_slip_of_the_caller_is_refused(store: VectorStore) -> None:
-    """Queries, limits, filters, names and ids that cannot be meant, on an empty store too."""
+    """Invalid queries, limits, filters, names and ids, also on an empty store."""
     bad_limits: list[Any] = [-1, 1001, True, "5"]
     slips: list[tuple[Any, type[Exception], str]] = [
         *((store.search([1.0], limit=n), ContractError, "0 to 1000") for n in bad_limits),
@@ -526,7 +526,7 @@ async def test_a_slip_of_the_caller_is_refused(store: VectorStore) -> None:
 @pytest.mark.item(312, 313, 314, 315, 318)
 @pytest.mark.parametrize("seed", range(2))
 async def test_random_operations_do_what_a_small_model_does(tenants: Tenants, seed: int) -> None:
-    """Of two tenants with two collections each: additions, replacements, deletions and searches."""
+    """Two tenants with two collections each: additions, replacements, deletions and searches."""
     rnd = random.Random(seed)
     model: dict[tuple[str, str], dict[str, tuple[tuple[float, ...], int]]] = {}
     for step in range(80):

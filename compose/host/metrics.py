@@ -187,18 +187,18 @@ class _HostCollector(Collector):
         is_draining = probes.phase == "draining"
         is_host = probes.runtime is not None and host_of(probes.runtime).serves
         is_serving = is_host and probes.phase == "serving"
-        yield _gauge("host_draining", "Whether this host gives up its agents.", is_draining)
-        yield _gauge("host_serving", "Whether this host serves.", is_serving)
+        yield _gauge("host_draining", "1 if this host drains: it releases its shards.", is_draining)
+        yield _gauge("host_serving", "1 if this host serves.", is_serving)
         known = probes.totals
-        yield _gauge("totals_up", "Whether the database gave the totals below.", known is not None)
+        yield _gauge("totals_up", "1 if the database returned the totals below.", known is not None)
         if known is not None:
-            yield _gauge("totals_age_seconds", "How long ago they were counted.", known.age_s)
+            yield _gauge("totals_age_seconds", "Age of the totals.", known.age_s)
         if known is not None and known.totals is not None:
             yield from _of_totals(known.totals)
         if probes.runtime is not None and is_host:
             yield from _of_host(probes.runtime, connected=probes.is_connected)
             ahead = probes.clock.now() - probes.runtime.clock.now()
-            text = "How far this machine's clock is ahead of the database's."
+            text = "Seconds that this machine's clock is ahead of the database's."
             yield _gauge("host_clock_offset_seconds", text, ahead.total_seconds())
 
 
@@ -248,34 +248,42 @@ def _of_totals(totals: Totals) -> Iterator[prometheus.Metric]:
     unserved = dict.fromkeys(totals.unserved, 1.0)
     yield _gauges("runs", "Open runs.", "status", open_runs)
     yield _gauges("runs_parked", "Runs that wait for an operator.", "reason", dict(totals.parked))
-    pending = "Messages that belong to no run yet."
+    pending = "Messages in inboxes that no run has taken."
     yield _gauges("inbox_pending", pending, "type", bounded(totals.pending, totals.unserved))
-    no_host = "Has work, and no live host serves it."
+    no_host = "1 for a type of agents that has work and no live host."
     yield _gauges("type_unserved", no_host, "type", bounded(unserved, totals.unserved))
     for name, text, value in (
-        ("inbox_oldest_pending_seconds", "Age of the oldest of them.", totals.oldest_pending_s),
-        ("outbox_messages", "Committed and not brought yet.", totals.outbox),
-        ("dead_letters", "Given up and not redriven.", totals.dead_letters),
-        ("timers_overdue", "Timers that should have fired.", totals.timers_overdue),
-        ("shards", "How many shards there are.", totals.shards),
+        (
+            "inbox_oldest_pending_seconds",
+            "Age of the oldest message that no run has taken.",
+            totals.oldest_pending_s,
+        ),
+        ("outbox_messages", "Messages that are committed and not delivered.", totals.outbox),
+        ("dead_letters", "Dead letters that were not redriven.", totals.dead_letters),
+        ("timers_overdue", "Timers that are overdue.", totals.timers_overdue),
+        ("shards", "Number of shards.", totals.shards),
         ("shards_unowned", "Shards without an owner.", totals.unowned),
-        ("hosts", "Hosts that live.", totals.hosts),
-        ("approvals_waiting", "What waits for a person's decision.", totals.approvals),
+        ("hosts", "Live hosts.", totals.hosts),
+        ("approvals_waiting", "Pending approvals.", totals.approvals),
     ):
         yield _gauge(name, text, value)
 
 
 def _of_host(runtime: Runtime, *, connected: bool) -> Iterator[prometheus.Metric]:
-    info = InfoMetricFamily("callboard_host", "Which host this is.")
+    info = InfoMetricFamily("callboard_host", "Name and version of this host.")
     info.add_metric([], {"host": runtime.owner, "version": version("callboard")})
     yield info
     worker = host_of(runtime).worker
     yield _gauge("host_runs_in_memory", "Runs in this host's memory.", worker.dispatcher.load)
-    help_text = "Those of them that wait, and hold no slot."
+    help_text = "Runs in this host's memory that wait, and hold no slot."
     yield _gauge("host_runs_resting", help_text, worker.env.idle.count)
-    yield _gauge("host_shards", "Shards of this host.", len(worker.held.leases))
-    yield _gauge("host_lease_good", "Whether this host may act.", worker.env.may_act())
-    yield _gauge("host_broker_connected", "Whether messages move.", connected)
+    yield _gauge("host_shards", "Shards that this host owns.", len(worker.held.leases))
+    yield _gauge(
+        "host_lease_good",
+        "1 if this host's lease is good, so that it may act.",
+        worker.env.may_act(),
+    )
+    yield _gauge("host_broker_connected", "1 if this host is connected to the broker.", connected)
     yield from _of_counters(runtime.meters)
 
 
@@ -292,19 +300,27 @@ def _of_counters(counters: Counters) -> Iterator[prometheus.Metric]:
     effects = sorted(counters.effects.items())
     yield _counters("effects", "Effects that executed.", "verb status", effects)
     for name, text, value in (
-        ("turns", "Executions that began.", counters.executions),
-        ("turns_recovered", "Those after an execution that was broken off.", counters.recovered),
-        ("turns_broken_off", "Executions that could not be written.", counters.broken_off),
+        ("turns", "Executions that started.", counters.executions),
+        (
+            "turns_recovered",
+            "Executions that started after one that was broken off.",
+            counters.recovered,
+        ),
+        ("turns_broken_off", "Executions whose commit failed.", counters.broken_off),
         ("suspends", "Runs that were evicted to wait.", counters.suspends),
         ("retries", "Attempts that failed and are tried again.", counters.retries),
-        ("parks", "Runs that came to wait for an operator.", counters.parks),
+        ("parks", "Runs that were parked for an operator.", counters.parks),
         ("dead_lettered_runs", "Runs that failed with dead letters.", counters.dead_letters),
-        ("messages_received", "Messages from the broker that were new.", counters.received),
-        ("messages_undecodable", "Messages that were none.", counters.undecodable),
+        ("messages_received", "New messages from the broker.", counters.received),
+        (
+            "messages_undecodable",
+            "Bodies from the broker that are no message.",
+            counters.undecodable,
+        ),
     ):
         yield CounterMetricFamily(f"callboard_{name}", text, value=value)
     yield _histogram(
-        "wake_seconds", "From when an agent could go on until it did.", counters.wake_s
+        "wake_seconds", "Seconds from when an agent could continue until it did.", counters.wake_s
     )
     yield _histogram("commit_group_turns", "Commits in one transaction.", counters.group_size)
     yield from of_model_calls(counters.calls)

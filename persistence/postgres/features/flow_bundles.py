@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, LiteralString
 
 from typing_extensions import override
 
-from actors.kernel.storage.erasure import (
-    ERASE_BATCH,
-    Erasable,
-    EraseCount,
-    EraseRequest,
-    EraseScope,
-)
 from actors.kernel.storage.flow_bundles import (
     FLOWS_SCOPE,
     FlowBundleRow,
     FlowBundleStore,
     NewFlowBundle,
 )
-from persistence.postgres.connection.link import Links, Row
+from persistence.postgres.connection.link import Row
+from persistence.postgres.features.tenant_rows import TenantRows
 
 FLOW_BUNDLE: Final[LiteralString] = """
   f.bundle, f.version, f.hash, f.artifact, f.size_bytes, f.manifest::text as manifest,
@@ -77,17 +71,15 @@ SQL_COUNT_FLOWS: Final[LiteralString] = (
 )
 
 
-class PostgresFlowBundles(FlowBundleStore, Erasable):
+class PostgresFlowBundles(FlowBundleStore, TenantRows):
     """A `FlowBundleStore` on PostgreSQL. An erase of a tenant takes its bundles, and artifacts with their pins.
 
     Args:
         links: For one statement at a time.
     """
 
-    erased_as = "flows"
-
-    def __init__(self, links: Links) -> None:
-        self._links = links
+    erased_as, kind = "flows", "bundles"
+    sql_erase, sql_count = SQL_ERASE_FLOWS, SQL_COUNT_FLOWS
 
     @override
     async def put(self, tenant: str, new: NewFlowBundle) -> FlowBundleRow | None:
@@ -117,24 +109,6 @@ class PostgresFlowBundles(FlowBundleStore, Erasable):
         [row] = await self._links.fetch("removing flows", SQL_REMOVE_FLOW, *args)
         open_count: int = row["n"]
         return open_count if row["was_there"] else None
-
-    @override
-    async def erase(
-        self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH
-    ) -> EraseCount:
-        del cursor
-        if what.scope is not EraseScope.TENANT:
-            return EraseCount()
-        args = (what.tenant, limit)
-        [row] = await self._links.fetch("erasing flows", SQL_ERASE_FLOWS, *args)
-        return EraseCount({"bundles": row["bundles"]}, "+" if row["bundles"] == limit else None)
-
-    @override
-    async def count(self, what: EraseRequest) -> Mapping[str, int]:
-        if what.scope is not EraseScope.TENANT:
-            return {}
-        [row] = await self._links.fetch("counting flows", SQL_COUNT_FLOWS, what.tenant)
-        return {"bundles": row["bundles"]}
 
 
 def _bundle(row: Row) -> FlowBundleRow:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Final, LiteralString
 
 from typing_extensions import override
 
-from actors.kernel.storage.erasure import (
-    ERASE_BATCH,
-    Erasable,
-    EraseCount,
-    EraseRequest,
-    EraseScope,
-)
 from actors.kernel.storage.errors import TokenExistsError
 from actors.kernel.storage.token import ApiToken, NewToken, TokenState, TokenStore
-from persistence.postgres.connection.link import Links, Row
+from persistence.postgres.connection.link import Row
+from persistence.postgres.features.tenant_rows import TenantRows
 
 COLUMNS: Final[LiteralString] = """
   t.id, t.name, t.tenant, t.principal, t.scopes, t.is_login,
@@ -66,17 +60,15 @@ SQL_COUNT_TOKENS: Final[LiteralString] = (
 )
 
 
-class PostgresTokens(TokenStore, Erasable):
+class PostgresTokens(TokenStore, TenantRows):
     """A `TokenStore` on PostgreSQL. An erase of a tenant takes its tokens.
 
     Args:
         links: For one statement at a time.
     """
 
-    erased_as = "tokens"
-
-    def __init__(self, links: Links) -> None:
-        self._links = links
+    erased_as, kind = "tokens", "tokens"
+    sql_erase, sql_count = SQL_ERASE_TOKENS, SQL_COUNT_TOKENS
 
     @override
     async def create(self, new: NewToken) -> ApiToken:
@@ -108,24 +100,6 @@ class PostgresTokens(TokenStore, Erasable):
     async def over(self, ids: Collection[str]) -> dict[str, TokenState]:
         rows = await self._links.fetch("reading tokens", SQL_TOKENS_OVER, [*ids])
         return {row["id"]: row["state"] for row in rows}
-
-    @override
-    async def erase(
-        self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH
-    ) -> EraseCount:
-        del cursor
-        if what.scope is not EraseScope.TENANT:
-            return EraseCount()
-        args = (what.tenant, limit)
-        [row] = await self._links.fetch("erasing tokens", SQL_ERASE_TOKENS, *args)
-        return EraseCount({"tokens": row["tokens"]}, "+" if row["tokens"] == limit else None)
-
-    @override
-    async def count(self, what: EraseRequest) -> Mapping[str, int]:
-        if what.scope is not EraseScope.TENANT:
-            return {}
-        [row] = await self._links.fetch("counting tokens", SQL_COUNT_TOKENS, what.tenant)
-        return {"tokens": row["tokens"]}
 
 
 def _token(row: Row) -> ApiToken:

@@ -1,1 +1,1 @@
-"""The parts that a host can be given: one contract each, in memory and as views of stores."""
+"""Contracts of the parts that a host can be given, in memory and as views of stores."""

@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 
 async def fill(log: EventLog, run_id: RunId, count: int) -> None:
-    """Append so many entries to an empty log."""
+    """Append this many entries to an empty log."""
     await log.append(run_id, started(), expected_seq=-1)
     for n in range(count - 1):
         await log.append(run_id, result(str(n), n), expected_seq=n)
 
 
 async def seqs(log: EventLog, run_id: RunId, from_seq: int = 0) -> list[int]:
-    """The numbers of a finite read."""
+    """Return the numbers of a finite read."""
     return [entry.seq async for entry in log.read(run_id, from_seq=from_seq)]
 
 
 @pytest.mark.item(111, 148, 173, 174, 176)
 async def test_entries_are_numbered_from_0_without_gaps(source: Source) -> None:
-    """Append returns the entry's number; reading begins at the one asked for."""
+    """Append returns the entry's number. A read starts at the requested one."""
     log, run_id = source.event_log(), await source.new_run()
     empty = await log.last_seq(run_id)
 
@@ -50,7 +50,7 @@ async def test_entries_are_numbered_from_0_without_gaps(source: Source) -> None:
 async def test_a_writer_that_is_wrong_about_the_end_is_refused(
     source: Source, expected: int
 ) -> None:
-    """The error carries the run and both ends; nothing is written."""
+    """The error has the run and both last seqs. Nothing is written."""
     log, run_id = source.event_log(), await source.new_run()
     await log.append(run_id, started(), expected_seq=-1)
 
@@ -64,7 +64,7 @@ async def test_a_writer_that_is_wrong_about_the_end_is_refused(
 
 @pytest.mark.item(251)
 async def test_an_entry_that_fits_no_kind_is_refused(source: Source) -> None:
-    """Before anything is written."""
+    """The check comes before any write."""
     log, run_id = source.event_log(), await source.new_run()
 
     with pytest.raises(InvalidEntryError):
@@ -75,7 +75,7 @@ async def test_an_entry_that_fits_no_kind_is_refused(source: Source) -> None:
 
 @pytest.mark.item(113)
 async def test_a_read_ends_at_the_present_end(source: Source) -> None:
-    """Entries that come while it is read do not make it longer than the log then is."""
+    """Entries that are appended during the read are not returned."""
     log, run_id = source.event_log(), await source.new_run()
     await fill(log, run_id, 5)
 
@@ -85,7 +85,7 @@ async def test_a_read_ends_at_the_present_end(source: Source) -> None:
 
 @pytest.mark.item(114, 175)
 async def test_a_tail_begun_before_the_writer_sees_all_once_and_ends(source: Source) -> None:
-    """Several readers, each from its place, until the terminal entry."""
+    """Several readers, each from its own seq, until the terminal entry."""
     log, run_id = source.event_log(), await source.new_run()
 
     async def read(from_seq: int) -> list[int]:
@@ -102,7 +102,7 @@ async def test_a_tail_begun_before_the_writer_sees_all_once_and_ends(source: Sou
 
 @pytest.mark.item(114)
 async def test_a_tail_may_be_cancelled_while_it_waits(source: Source) -> None:
-    """It ends at once, and the log can be written and read as before."""
+    """It ends at once. The log can be written and read as before."""
     log, run_id = source.event_log(), await source.new_run()
     await log.append(run_id, started(), expected_seq=-1)
     tail = log.tail(run_id)
@@ -120,7 +120,7 @@ async def test_a_tail_may_be_cancelled_while_it_waits(source: Source) -> None:
 
 @pytest.mark.item(180)
 async def test_a_recorded_payload_cannot_be_changed_from_outside(source: Source) -> None:
-    """Neither through the object handed in nor through one that was read."""
+    """Given and returned objects are copies."""
     log, run_id = source.event_log(), await source.new_run()
     value: dict[str, JsonValue] = {"b": [1.0], "a": None}
     await log.append(run_id, started(), expected_seq=-1)

@@ -35,14 +35,14 @@ FEW: Final = 3
 
 @dataclass
 class Publisher:
-    """A strategy over a bed, and what is to be done until posts have arrived."""
+    """A strategy over a bed, and the steps until its posts have arrived."""
 
     bed: Bed
     strategy: FanoutStrategy
     inbox: Inbox
 
     async def publish(self, message: Message) -> tuple[FanoutReport, list[AgentId]]:
-        """Publish, let owners do their part; return who is woken by that."""
+        """Publish and let owners deliver; return the notified agents."""
         graph = self.bed.store.follows
         report = await self.strategy.publish(NEWS, message, graph=graph, inbox=self.inbox)
         return report, await bring(self.bed)
@@ -50,7 +50,7 @@ class Publisher:
 
 @pytest.fixture(params=["push", "store", "hybrid"])
 def publisher(request: pytest.FixtureRequest, bed: Bed) -> Publisher:
-    """Each strategy over each store."""
+    """Return each strategy over each store."""
     store = StoreFanout(bed.store.posts)
     strategies: dict[str, FanoutStrategy] = {
         "push": PushAllFanout(),
@@ -64,7 +64,7 @@ def publisher(request: pytest.FixtureRequest, bed: Bed) -> Publisher:
 @pytest.mark.item(27, 94, 135, 241)
 @pytest.mark.parametrize("count", [1, FEW, FEW + 1, 6])
 async def test_a_post_reaches_every_follower_once(publisher: Publisher, count: int) -> None:
-    """However often it is published, and whatever the strategy is."""
+    """For repeated publication and each strategy."""
     bed, fans = publisher.bed, FANS[:count]
     await follow(bed, fans)
 
@@ -78,7 +78,7 @@ async def test_a_post_reaches_every_follower_once(publisher: Publisher, count: i
 
 @pytest.mark.item(136, 241, 242)
 async def test_a_post_that_is_repeated_with_more_followers_stays_one(publisher: Publisher) -> None:
-    """Also when a hybrid takes the other way the second time."""
+    """Also if a hybrid uses its other strategy the second time."""
     bed = publisher.bed
     await follow(bed, FANS[:FEW])
     await publisher.publish(post())
@@ -91,7 +91,7 @@ async def test_a_post_that_is_repeated_with_more_followers_stays_one(publisher: 
 
 @pytest.mark.item(27, 241)
 async def test_a_post_nobody_follows_is_no_error(publisher: Publisher) -> None:
-    """It reaches nobody."""
+    """No agent gets it."""
     report, woken = await publisher.publish(post())
 
     assert (report.delivered, report.known, report.failed, woken) == (0, 0, (), [])
@@ -99,7 +99,7 @@ async def test_a_post_nobody_follows_is_no_error(publisher: Publisher) -> None:
 
 @pytest.mark.item(241)
 async def test_a_lazy_follower_gets_the_post(publisher: Publisher) -> None:
-    """It is there when the agent looks."""
+    """The post is in the inbox when the agent reads it."""
     bed = publisher.bed
     await follow(bed, FANS[:1], mode="lazy")
     await follow(bed, FANS[1:2])
@@ -112,7 +112,7 @@ async def test_a_lazy_follower_gets_the_post(publisher: Publisher) -> None:
 
 @pytest.mark.item(136, 242)
 async def test_a_hybrid_writes_once_above_its_threshold(bed: Bed) -> None:
-    """Few followers have the post when it returns; many have it when their owners went on."""
+    """Few followers have the post when the call returns. Many have it after their owners' next step."""
     strategy = HybridFanout(FEW, many=StoreFanout(bed.store.posts))
     inbox = InboxView(bed.store, lease_of=bed.lease_of, clock=bed.clock)
     graph = bed.store.follows
@@ -131,7 +131,7 @@ async def test_a_hybrid_writes_once_above_its_threshold(bed: Bed) -> None:
 
 
 async def test_a_host_is_notified_of_its_own_shards(bed: Bed) -> None:
-    """So that it need not wait for its next scan."""
+    """It does not have to wait for its next scan."""
     heard: list[str] = []
     strategy = StoreFanout(bed.store.posts, on_nudge=lambda nudge: heard.append(nudge.kind))
     inbox = InboxView(bed.store, lease_of=bed.lease_of, clock=bed.clock)
@@ -156,7 +156,7 @@ class Refusing(InMemoryInbox):
 
 @pytest.mark.item(27, 135, 243)
 async def test_one_follower_that_cannot_be_reached_keeps_it_from_nobody_else() -> None:
-    """Publishing the same post again reaches those that were left out, and only them."""
+    """A repeated publication reaches exactly the followers that were left out."""
     inbox, graph = Refusing(clock=ManualClock()), InMemoryFollowGraph()
     inbox.refused = FANS[1]
     for fan in FANS:
@@ -175,7 +175,7 @@ async def test_one_follower_that_cannot_be_reached_keeps_it_from_nobody_else() -
 
 @pytest.mark.item(135)
 async def test_only_eager_followers_call_the_inboxs_hook() -> None:
-    """A lazy one has the post all the same."""
+    """A lazy follower has the post, too."""
     inbox, graph = InMemoryInbox(clock=ManualClock()), InMemoryFollowGraph()
     woken: list[AgentId] = []
     inbox.set_deliver_hook(woken.append)

@@ -25,7 +25,7 @@ FANS = desks(3)
 
 @asynccontextmanager
 async def graph_of(kind: str, request: pytest.FixtureRequest) -> AsyncIterator[FollowGraph]:
-    """An empty graph."""
+    """Return an empty graph."""
     if kind == "in-memory":
         yield InMemoryFollowGraph()
         return
@@ -43,19 +43,19 @@ async def graph_of(kind: str, request: pytest.FixtureRequest) -> AsyncIterator[F
     ]
 )
 async def graph(request: pytest.FixtureRequest) -> AsyncIterator[FollowGraph]:
-    """An empty graph of each kind."""
+    """Return an empty graph of each kind."""
     async with graph_of(request.param, request) as graph:
         yield graph
 
 
 async def followers(graph: FollowGraph, topic: TopicId = NEWS) -> list[AgentId]:
-    """Who follows the topic, sorted."""
+    """Return the followers of the topic, sorted."""
     return sorted([subscription.follower async for subscription in graph.followers_of(topic)])
 
 
 @pytest.mark.item(137, 138)
 async def test_followers_and_following_agree(graph: FollowGraph) -> None:
-    """Following twice is following once; the mode may change, the beginning does not."""
+    """Following twice keeps one follow. Its mode may change, its start does not."""
     other = TopicId("news", "sports")
     first = await graph.follow(FANS[0], NEWS)
     second = await graph.follow(FANS[1], NEWS)
@@ -75,7 +75,7 @@ async def test_followers_and_following_agree(graph: FollowGraph) -> None:
 
 @pytest.mark.item(137)
 async def test_topics_of_two_tenants_are_two_topics(graph: FollowGraph) -> None:
-    """And nobody follows a topic of another tenant."""
+    """No agent follows a topic of another tenant."""
     theirs, spy = TopicId("news", "today", "acme"), AgentId("desk", "x", "acme")
     await graph.follow(FANS[0], NEWS)
     await graph.follow(spy, theirs)
@@ -90,7 +90,7 @@ async def test_topics_of_two_tenants_are_two_topics(graph: FollowGraph) -> None:
 
 @pytest.mark.item(139)
 async def test_unfollowing_what_is_not_followed_is_no_error(graph: FollowGraph) -> None:
-    """It says so; a real one ends the subscription on both sides."""
+    """It returns that; a real unfollow ends the follow on both sides."""
     await graph.follow(FANS[0], NEWS)
 
     assert await graph.unfollow(FANS[1], NEWS) is False
@@ -101,7 +101,7 @@ async def test_unfollowing_what_is_not_followed_is_no_error(graph: FollowGraph) 
 
 @pytest.mark.item(138, 139)
 async def test_following_after_an_end_begins_anew(graph: FollowGraph) -> None:
-    """With a greater number."""
+    """The new follow has a greater number."""
     first = await graph.follow(FANS[0], NEWS)
     await graph.unfollow(FANS[0], NEWS)
     second = await graph.follow(FANS[0], NEWS, mode="lazy")
@@ -123,7 +123,7 @@ async def test_names_that_need_care_are_kept(graph: FollowGraph) -> None:
 
 @pytest.mark.item(138)
 async def test_many_followers_are_read_in_pages(graph: FollowGraph) -> None:
-    """Each is told once, however many there are."""
+    """Each is returned once, for any number."""
     fans = desks(2500)
     await asyncio.gather(*(graph.follow(fan, NEWS) for fan in fans))
 
@@ -133,7 +133,7 @@ async def test_many_followers_are_read_in_pages(graph: FollowGraph) -> None:
 @pytest.mark.item(147, 240)
 @pytest.mark.postgres
 async def test_subscriptions_are_there_after_a_restart(request: pytest.FixtureRequest) -> None:
-    """Another process reads what one wrote before it died."""
+    """Another process reads the follows that a crashed one wrote."""
     bed: Bed
     async with bed_of("postgres", request) as bed:
         first = await bed.store.follows.follow(FANS[0], NEWS, mode="lazy")

@@ -18,13 +18,13 @@ CLERK = AgentId("clerk", "7")
 
 
 async def ids(inbox: Inbox, agent: AgentId = DESK) -> list[str]:
-    """The ids of the waiting messages, in order."""
+    """Return the ids of the waiting messages, in order."""
     return [msg.id for msg in await inbox.drain(agent)]
 
 
 @pytest.mark.item(117, 148, 194, 199)
 async def test_a_message_is_delivered_once(source: Source) -> None:
-    """Its id is refused from then on, also after it was handled; from another sender it is new."""
+    """Its id is refused afterwards, also once it was processed. From another sender it is new."""
     inbox = source.inbox()
 
     first = await inbox.deliver(DESK, message("a", id="1"))
@@ -39,7 +39,7 @@ async def test_a_message_is_delivered_once(source: Source) -> None:
 
 @pytest.mark.item(118, 196)
 async def test_draining_returns_messages_in_order_and_removes_none(source: Source) -> None:
-    """Up to the limit; the next attempt gets the same ones again."""
+    """Up to the limit. The next attempt gets the same messages again."""
     inbox = source.inbox()
     for n in range(5):
         await inbox.deliver(DESK, message(n, id=str(n)))
@@ -71,7 +71,7 @@ async def test_the_order_of_each_sender_is_kept(source: Source) -> None:
 
 @pytest.mark.item(197)
 async def test_a_handled_message_is_gone(source: Source) -> None:
-    """Only that one; handling an unknown one is no error."""
+    """Only that message; processing an unknown one is no error."""
     inbox = source.inbox()
     for n in range(3):
         await inbox.deliver(DESK, message(id=str(n)))
@@ -86,7 +86,7 @@ async def test_a_handled_message_is_gone(source: Source) -> None:
 
 @pytest.mark.item(119, 198, 202)
 async def test_a_message_that_fails_too_often_is_a_dead_letter(source: Source) -> None:
-    """After `max_retries` failures; until then it is drained again, afterwards never."""
+    """After `max_retries` failures. Until then it is drained again, afterwards never."""
     inbox = source.inbox(max_retries=3)
     await inbox.deliver(DESK, message({"q": 1}, id="bad"))
     await inbox.deliver(DESK, message(id="good"))
@@ -107,7 +107,7 @@ async def test_a_message_that_fails_too_often_is_a_dead_letter(source: Source) -
 
 @pytest.mark.item(202)
 async def test_a_failed_message_can_still_be_handled(source: Source) -> None:
-    """A success after failures is a success."""
+    """A success after failures removes the message."""
     inbox = source.inbox()
     await inbox.deliver(DESK, message(id="1"))
     await inbox.nack(DESK, "1", error="no")
@@ -121,7 +121,7 @@ async def test_a_failed_message_can_still_be_handled(source: Source) -> None:
 
 @pytest.mark.item(488)
 async def test_a_dead_letter_waits_again_after_a_redrive(source: Source) -> None:
-    """With a fresh counter; it is a dead letter no longer, and cannot be redriven twice."""
+    """Its counter is reset. It is no dead letter any more and cannot be redriven twice."""
     inbox = source.inbox(max_retries=1)
     await inbox.deliver(DESK, message("again", id="1"))
     await inbox.nack(DESK, "1")
@@ -136,7 +136,7 @@ async def test_a_dead_letter_waits_again_after_a_redrive(source: Source) -> None
 
 @pytest.mark.item(120, 195, 203)
 async def test_the_hook_is_notified_of_each_new_message_once(source: Source) -> None:
-    """Not of known ones, not with `notify=False`, and not after it was taken away."""
+    """Not of known ones, not with `notify=False`, and not after the hook was removed."""
     inbox, heard = source.inbox(), list[AgentId]()
     inbox.set_deliver_hook(heard.append)
 

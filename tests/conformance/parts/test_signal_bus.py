@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class Waiter:
-    """A run that takes signals, one after the other, as its source gives them."""
+    """A run that takes signals one after the other."""
 
     def __init__(self, source: Source, bus: SignalBus, run: RunId, turns: Turns | None) -> None:
         self.source, self.bus, self.run_id, self.turns = source, bus, run, turns
         self.taken = 0
 
     async def take(self, name: str) -> JsonValue:
-        """The payload of the next signal of this name, or None."""
+        """Return the payload of the next signal of this name, or None."""
         if isinstance(self.bus, InMemorySignalBus):
             try:
                 return await self.bus.wait_for_signal(self.run_id, name, timeout=0)
@@ -49,7 +49,7 @@ class Waiter:
 
 
 async def waiter(source: Source, bus: SignalBus) -> Waiter:
-    """A fresh run."""
+    """Return a new run."""
     run_id = await source.new_run()
     turns = None if source.bed is None else await source.turns_of(run_id)
     return Waiter(source, bus, run_id, turns)
@@ -57,7 +57,7 @@ async def waiter(source: Source, bus: SignalBus) -> Waiter:
 
 @pytest.mark.item(132, 148, 226)
 async def test_signals_that_came_first_are_taken_in_order_once(source: Source) -> None:
-    """Two of one name are two; then there is none."""
+    """Two of one name are two signals. After that there is none."""
     bus = source.signal_bus()
     run = await waiter(source, bus)
 
@@ -69,7 +69,7 @@ async def test_signals_that_came_first_are_taken_in_order_once(source: Source) -
 
 @pytest.mark.item(131)
 async def test_signals_of_other_runs_and_names_do_not_mix(source: Source) -> None:
-    """Each run and name has its own line."""
+    """Each run and name has its own queue."""
     bus = source.signal_bus()
     first, second = await waiter(source, bus), await waiter(source, bus)
 
@@ -85,7 +85,7 @@ async def test_signals_of_other_runs_and_names_do_not_mix(source: Source) -> Non
 
 @pytest.mark.item(226)
 async def test_a_signal_wakes_a_run_that_is_not_in_memory(source: Source) -> None:
-    """Whoever brings runs back is told which."""
+    """The hook that loads runs gets its id."""
     woken: list[RunId] = []
     bus = source.signal_bus(wake=woken.append)
     run = await waiter(source, bus)
@@ -111,7 +111,7 @@ async def test_a_timer_in_the_past_fires_at_once(source: Source) -> None:
 
 @pytest.mark.item(133, 227)
 async def test_a_timer_fires_when_its_time_has_come(source: Source) -> None:
-    """Not before; an earlier one of the same run comes first."""
+    """Not before its time. An earlier timer of the same run fires first."""
     bus = source.signal_bus()
     run = await waiter(source, bus)
     if run.turns is not None:
@@ -137,7 +137,7 @@ async def test_a_timer_fires_when_its_time_has_come(source: Source) -> None:
 
 @pytest.fixture
 def bus() -> InMemorySignalBus:
-    """A bus on a clock that stands still."""
+    """Return a bus on a stopped clock."""
     return InMemorySignalBus(clock=ManualClock())
 
 
@@ -146,7 +146,7 @@ RUN: RunId = "r" * 32  # type: ignore[assignment]
 
 @pytest.mark.item(106, 132)
 async def test_a_waiting_run_gets_the_next_signal(bus: InMemorySignalBus) -> None:
-    """In the order in which they wait, and nobody else is woken."""
+    """In the order in which they wait; no other run is woken."""
     waiting = [asyncio.create_task(bus.wait_for_signal(RUN, "go")) for _ in range(2)]
     await asyncio.sleep(0)
 
@@ -170,7 +170,7 @@ async def test_a_wait_that_runs_out_of_time_leaves_nothing_behind(bus: InMemoryS
 async def test_a_wait_cancelled_as_its_signal_comes_does_not_swallow_it(
     bus: InMemorySignalBus,
 ) -> None:
-    """The signal is there for the next wait, before later ones."""
+    """The next wait gets the signal, before later ones."""
     waiting = asyncio.create_task(bus.wait_for_signal(RUN, "go"))
     await asyncio.sleep(0)
     await bus.signal(RUN, "go", {"n": 1})
@@ -185,7 +185,7 @@ async def test_a_wait_cancelled_as_its_signal_comes_does_not_swallow_it(
 
 @pytest.mark.item(227)
 async def test_the_timers_of_an_ended_run_are_dropped(bus: InMemorySignalBus) -> None:
-    """Also its signals that nobody took."""
+    """Its signals that were not taken are dropped, too."""
     await bus.timer(RUN, ManualClock().now() + timedelta(seconds=5))
     await bus.signal(RUN, "go", {"n": 1})
 

@@ -201,4 +201,5 @@ def test_the_commands_of_the_document_are_commands() -> None:
         ["access", "root", "toolsets"],
         ["flows"],
         ["agents", "target"],
+        ["flows", "target"],
     ]

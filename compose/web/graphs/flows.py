@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import MethodType
 from typing import Final, Literal, TypeAlias
 
@@ -180,16 +180,25 @@ async def list_flows(call: WebCall, _: NoQuery, __: None) -> Done:
 
 async def start(call: WebCall, query: OfFlowApp, body: NewGraphRunJson) -> Done:
     """Start a run, durably: 201, or 200 with the run that was started with this key before."""
-    tenant, key = call.principal.tenant, call.request.headers.get(KEY)
     app, flow = await start_at(call, call.names["flow"], query.app)
+    runs = FlowRuns(call.runtime, app, tenant=call.principal.tenant)
+    whose = {"actor_id": body.actor_id, "session_id": body.session_id}
+    return await started_once(
+        call, app, flow, lambda key: runs.start(flow, vars=body.vars, id=key, **whose)
+    )
+
+
+async def started_once(
+    call: WebCall, app: str, flow: str, start: Callable[[str | None], Awaitable[RunId]]
+) -> Done:
+    """Start a run of a flow: 201, or 200 with the run that began with the request's Idempotency-Key before."""
+    key = call.request.headers.get(KEY)
     if key is not None:
-        agent = flow_address(app, flow, key, tenant)
+        agent = flow_address(app, flow, key, call.principal.tenant)
         known = await run_of_id(call.runtime.store.lists, agent)
         if known is not None:
             return json_response(named(known), headers=_location(known.run_id))
-    run_id = await FlowRuns(call.runtime, app, tenant=tenant).start(
-        flow, vars=body.vars, id=key, actor_id=body.actor_id, session_id=body.session_id
-    )
+    run_id = await start(key)
     started = GraphRunNameJson(run=run_id, status="running")
     return json_response(started, 201, _location(run_id))
 

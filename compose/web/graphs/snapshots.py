@@ -13,8 +13,6 @@ from actors.kernel.runtime.ids import RunId
 from actors.kernel.storage.run_snapshots import MAX_TAGS, RunSnapshot, SnapshotFilter
 from actors.kernel.text import is_name
 from actors.kernel.workflow.errors import NoSuchSnapshotError
-from actors.workflow.actor.flow_address import flow_address
-from actors.workflow.actor.run_lists import run_of_id
 from actors.workflow.actor.runs import FlowRuns
 from actors.workflow.actor.starting import snapshot_from
 from actors.workflow.bundles import INSTALLED_APP
@@ -27,10 +25,9 @@ from compose.web.endpoint import (
     WebEndpoint,
     json_response,
 )
-from compose.web.graphs.flows import GraphRunNameJson, flows_of, named
+from compose.web.graphs.flows import GraphRunNameJson, flows_of, started_once
 from compose.web.graphs.graph_runs import RUN, graph_run
 from compose.web.resources.pages import Paged
-from compose.web.resources.runs import KEY
 
 
 class NewSnapshotJson(StrictModel):
@@ -166,27 +163,18 @@ async def show(call: WebCall, _: NoQuery, __: None) -> Done:
 async def restore(call: WebCall, _: NoQuery, body: RestoreJson) -> Done:
     """Begin a new run with a snapshot: 201, or 200 with the run that began with this key before."""
     row, state = await _kept(call, call.names["snapshot"])
-    key, app = call.request.headers.get(KEY), row.agent_id.type
-    snapshot = snapshot_from(row, state)
-    if key is not None:
-        flow = str(snapshot.run_state["workflow_id"])
-        agent = flow_address(app, flow, key, call.principal.tenant)
-        known = await run_of_id(call.runtime.store.lists, agent)
-        if known is not None:
-            return json_response(named(known), headers=_location(known.run_id))
-    run_id = await _runs_at(call, app).restore(snapshot, id=key, force=body.force)
-    return json_response(GraphRunNameJson(run=run_id, status="running"), 201, _location(run_id))
+    snapshot, app = snapshot_from(row, state), row.agent_id.type
+    runs, flow = _runs_at(call, app), str(snapshot.run_state["workflow_id"])
+    return await started_once(
+        call, app, flow, lambda key: runs.restore(snapshot, id=key, force=body.force)
+    )
 
 
 async def remove(call: WebCall, _: NoQuery, __: None) -> Done:
     """Remove a snapshot."""
     row, _state = await _kept(call, call.names["snapshot"])
-    await _runs_at(call, row.agent_id.type).delete_snapshot(row.id)
+    await call.runtime.store.run_snapshots.remove(call.principal.tenant, row.id)
     return Response(status_code=204)
-
-
-def _location(run_id: RunId) -> dict[str, str]:
-    return {"location": f"/v1/graph-runs/{run_id}"}
 
 
 _SNAPSHOTS: Final = "/v1/graph-snapshots"

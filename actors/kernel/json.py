@@ -10,7 +10,15 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from actors.errors import NotSerializableError
 from actors.kernel.json_data import SCALARS, check_json, check_text
 
-__all__ = ["JsonValue", "canonical_json", "check_json", "number_of", "recordable", "sized"]
+__all__ = [
+    "JsonValue",
+    "canonical_json",
+    "check_json",
+    "number_of",
+    "recordable",
+    "sized",
+    "unfenced",
+]
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
@@ -62,6 +70,12 @@ def sized(value: object, *, where: str) -> tuple[JsonValue, int]:
     except (PydanticSerializationError, ValueError) as exc:
         raise NotSerializableError(where, type(value).__name__, str(exc)) from exc
     return result, len(text)
+
+
+def unfenced(text: str) -> str:
+    """Return the text within the fence of Markdown that models put around JSON; without a fence, the text."""
+    body = text.strip()
+    return body.partition("\n")[2].rpartition("```")[0].strip() if body.startswith("```") else body
 
 
 def number_of(value: object) -> float:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from actors.kernel.agent.llm import GenerationOptions, LLMResponse
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import Tool, ToolSpec
+from actors.kernel.json import unfenced
 from actors.kernel.json_data import clean_text
 from actors.kernel.workflow.errors import GraphError
 from actors.workflow.integrations.calls import calls_in, unfit
@@ -191,11 +192,8 @@ def _tool_calls(response: LLMResponse) -> list[dict[str, Any]]:
 
 def _data(text: str) -> dict[str, Any]:
     """Return the data in a text that was asked for as JSON; fences of Markdown are no part of it."""
-    body = text.strip()
-    if body.startswith("```"):
-        body = body.partition("\n")[2].rpartition("```")[0]
     try:
-        data = json.loads(body)
+        data = json.loads(unfenced(text))
     except (ValueError, RecursionError) as exc:
         return {"data": None, "data_error": clean_text(f"the answer is no JSON: {exc}")[:300]}
     if (problem := unfit(data)) is not None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
+from actors.kernel.json import unfenced
 from actors.workflow.visual.drawing import DrawnNode
 from actors.workflow.visual.nodes.paths import look_up, put
 from actors.workflow.visual.nodes.texts import TEXTS, Given, decoded, rendered, text_of
@@ -93,9 +94,7 @@ def parsed_json(given: Given) -> Any:
     raw = given.get("text")
     if isinstance(raw, dict | list):
         return raw
-    text = text_of(raw).strip()
-    if text.startswith("```"):
-        text = text.partition("\n")[2].rpartition("```")[0].strip()
+    text = unfenced(text_of(raw))
     decoder = json.JSONDecoder()
     begins = [0, *[place for place, char in enumerate(text) if char in "{["][:64]]
     for begin in begins:

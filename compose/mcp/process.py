@@ -67,8 +67,8 @@ class WorkerOptions:
         for one in self.toolsets:
             if one not in TOOLSETS:
                 raise ContractError(f"--toolsets {one}: there are {', '.join(TOOLSETS)}")
-        for spec in (self.flows, self.agents):
-            if spec is not None and spec != INSTALLED:
+        for spec in (None if self.flows == INSTALLED else self.flows, self.agents):
+            if spec is not None:
                 check_spec(spec)
 
 

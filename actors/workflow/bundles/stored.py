@@ -102,10 +102,8 @@ class FolderBundles(BundleRegistry):
     async def install(self, data: bytes, *, by: str = "") -> tuple[BundleRecord, bool]:
         bundle = await unpacked(open_workflow_bundle, data)
         was_there = await self.find(bundle.manifest.ref) is not None
-        await unpacked(self._registry.install_bytes, data)
-        record = await self.find(bundle.manifest.ref)
-        assert record is not None
-        return record, not was_there
+        installed = await unpacked(self._registry.install_bytes, data)
+        return self._record(installed.path), not was_there
 
     @override
     async def list(self) -> list[BundleRecord]:

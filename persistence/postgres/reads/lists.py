@@ -182,7 +182,7 @@ class Lists(ListStore):
         args = (among.run_id, *place, among.key, among.tenant, among.owner, limit)
         statement = SQL_APPROVALS if among.run_id is None else SQL_APPROVALS_OF_RUN
         rows = await self._keyed.fetch("reading approvals", statement, *args)
-        return _open_waits(among, rows)
+        return [_open_wait(row) for row in rows]
 
     @override
     async def pending_count(self, agent_id: AgentId) -> int:

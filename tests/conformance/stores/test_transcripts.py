@@ -229,7 +229,7 @@ async def test_what_is_added_while_a_session_is_cleared_is_gone_or_there(bed: Be
     async def take(n: int) -> None:
         await (store.clear(DESK, "s") if n % 2 else store.clear_run(DESK, "s", f"r{n}"))
 
-    for _ in range(5):
+    for _ in range(40):
         async with asyncio.TaskGroup() as group:
             for n in range(8):
                 group.create_task(add(n))

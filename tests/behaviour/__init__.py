@@ -1,1 +1,1 @@
-"""The behaviour of agents and their runs: the same on every backend and in both suspend modes."""
+"""Tests of agents and their runs. Each runs on every backend and in both suspend modes."""

@@ -1,4 +1,4 @@
-"""Agents and their surroundings that several tests share."""
+"""Agents and test doubles that several tests share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Acting:
-    """An agent that is one function; keywords become its optional attributes."""
+    """An agent whose `run` is the given function; keywords become its optional attributes."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Acting:
 
 
 class World:
-    """What effects do to the outside: counted, and held up where a test says so."""
+    """A test double of the outside world. It counts effects and blocks them if a test asks for it."""
 
     def __init__(self) -> None:
         self.count: Counter[str] = Counter()
@@ -46,7 +46,7 @@ class World:
         self.gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
     async def do(self, name: str, value: Any = None) -> Any:
-        """Happen once more, and return `value`."""
+        """Count one more effect, and return `value`."""
         self.count[name] += 1
         self.order.append(name)
         return value
@@ -56,12 +56,12 @@ class World:
         return await self.gates[gate].wait()
 
     async def fail(self, name: str, error: type[Exception] = ValueError) -> Any:
-        """Happen once more, and raise."""
+        """Count one more effect, and raise."""
         self.count[name] += 1
         raise error(f"{name} is broken")
 
     async def hang(self, name: str, value: Any = None, *, times: int = 1) -> Any:
-        """Happen once more; the first `times` calls never return."""
+        """Count one more effect; the first `times` calls never return."""
         self.count[name] += 1
         if self.count[name] <= times:
             self.entered.set()
@@ -72,7 +72,7 @@ class World:
 def greeter(
     *pieces: str, cost_usd: float | None = None, between: Callable[[], Awaitable[Any]] | None = None
 ) -> ScriptedModel:
-    """A model that says the same pieces every time, "Hello there" unless told otherwise; one token each."""
+    """A model that always streams the same pieces ("Hello there" by default), one token each."""
     pieces = pieces or ("Hel", "lo ", "there")
     usage = Usage(input=7, output=len(pieces), cost_usd=cost_usd)
     reply = ModelReply(text="".join(pieces), pieces=pieces, usage=usage, between=between)

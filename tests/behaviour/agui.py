@@ -1,4 +1,4 @@
-"""A client of AG-UI for tests: a thread, its messages, and a desk with tools of all kinds."""
+"""An AG-UI client for tests: a thread, its messages, and a refund agent with tools of all kinds."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ PICK: Final = {
 
 @dataclass
 class Counter:
-    """A desk with a till. A word in the user's last message says what it does.
+    """A refund agent. A word in the user's last message selects what it does.
 
-    Attributes:
-        paid: Orders whose refund was paid.
-        asked: The windows that its model was sent, and the names of tools that it was offered.
+    Attributes: paid: Orders whose refund was paid. asked: The windows that were sent to its model,
+    and the names of the tools offered.
     """
 
     paid: list[str] = field(default_factory=list)
@@ -59,7 +58,7 @@ class Counter:
         return ModelReply(text=f"You said {last.text}.")
 
     def agent(self, **options: Any) -> ReActAgent:
-        """Return the desk."""
+        """Return the refund agent."""
         tools = [
             Tool("refund", "Give money back.", self._refund, risk=Risk.HIGH),
             Tool("look_up", "Find an order.", self._look_up),
@@ -67,7 +66,7 @@ class Counter:
         return ReActAgent("desk", model=FunctionModel(self), tools=tools, **options)
 
     async def _refund(self, order: str) -> str:
-        """Give money back."""
+        """Pay a refund."""
         self.paid.append(order)
         return f"refunded {order}"
 
@@ -80,12 +79,8 @@ class Counter:
 class Thread:
     """A thread as a client holds it.
 
-    Attributes:
-        web: The API.
-        path: Of the endpoint.
-        id: Of the thread.
-        messages: What the client shows.
-        tools: What it executes.
+    Attributes: web: The API. path: The endpoint's path. id: The thread's id. messages: The messages
+    that the client shows. tools: The tools that the client executes.
     """
 
     web: WebClient
@@ -95,12 +90,12 @@ class Thread:
     tools: list[dict[str, Any]] = field(default_factory=lambda: [PICK])
 
     def body(self, run: str, **more: Any) -> dict[str, Any]:
-        """The input of a run."""
+        """Return the input of a run."""
         given = {"threadId": self.id, "runId": run, "messages": self.messages, "tools": self.tools}
         return {**given, **more}
 
     def say(self, text: str) -> None:
-        """Add a message of the user."""
+        """Add a user message."""
         self.messages.append({"id": f"u{len(self.messages)}", "role": "user", "content": text})
 
     def give(self, call: str, content: str = "red") -> None:
@@ -111,13 +106,13 @@ class Thread:
 
     @asynccontextmanager
     async def stream(self, run: str, query: str = "", **more: Any) -> AsyncIterator[Stream]:
-        """Yield the stream of a run, whose client is gone at the end of the block."""
+        """Yield the stream of a run; the client disconnects at the end of the block."""
         headers = more.pop("headers", {})
         async with self.web.stream(self.path + query, self.body(run, **more), **headers) as stream:
             yield stream
 
     async def run(self, run: str, query: str = "", **more: Any) -> list[dict[str, Any]]:
-        """Return the events of a run, and show its messages."""
+        """Return the events of a run, and apply them to the messages."""
         async with self.stream(run, query, **more) as stream:
             found = [event["data"] for event in await stream.until_end()]
         assert stream.answer.status == 200, stream.answer
@@ -127,12 +122,12 @@ class Thread:
         return found
 
     async def ask(self, run: str, text: str, query: str = "", **more: Any) -> list[dict[str, Any]]:
-        """Say something, and return the events of the run."""
+        """Add a user message, and return the events of its run."""
         self.say(text)
         return await self.run(run, query, **more)
 
     def show(self, event: dict[str, Any]) -> None:
-        """Show what an event tells, as the real client does."""
+        """Apply an event to the messages, as the real client does."""
         known = {one["id"]: one for one in self.messages}
         match event["type"]:
             case "TEXT_MESSAGE_START" if event["messageId"] not in known:
@@ -153,12 +148,12 @@ class Thread:
 
     @property
     def texts(self) -> list[str]:
-        """What is shown."""
+        """Return the texts that the client shows."""
         return [one.get("content", "") for one in self.messages]
 
 
 def approve(event: dict[str, Any], *, approved: bool = True) -> list[dict[str, Any]]:
-    """The answers to the interrupts that a stream ended with."""
+    """Return answers to the interrupts with which a stream ended."""
     payload = {"approved": approved, "comment": "fine"}
     return [
         {"interruptId": one["id"], "status": "resolved", "payload": payload}
@@ -167,6 +162,6 @@ def approve(event: dict[str, Any], *, approved: bool = True) -> list[dict[str, A
 
 
 def types(events: list[dict[str, Any]]) -> list[str]:
-    """Their types, each once in a row."""
+    """Return the types of the events; consecutive equal types count once."""
     found = [one["type"] for one in events]
     return [one for one, before in zip(found, [None, *found], strict=False) if one != before]

@@ -1,7 +1,8 @@
-"""One host at a time over rows that survive it: memory in virtual time, the others in real time.
+"""A test bed: one host at a time over rows that survive it.
 
-On PostgreSQL alone the sender's commit writes the receiver's row. On NATS, too, rows are PostgreSQL's,
-and everything that agents send travels through the broker.
+Memory runs in virtual time, the other backends in real time. On PostgreSQL alone the sender's
+commit writes the receiver's row. On NATS the rows are PostgreSQL's, too, and every message between
+agents travels through the broker.
 """
 
 from __future__ import annotations
@@ -40,29 +41,27 @@ if TYPE_CHECKING:
     from tests.harness.simloop import SimLoop
 
 FAST: Final = RetryPolicy(max_retries=3, backoff_s=0.01, jitter=0)
-"""Tries again at once, near enough."""
+"""Retries almost immediately."""
 
 LIMIT_S: Final = 20.0
-"""Seconds after which something that a test waits for counts as lost."""
+"""Seconds after which a test gives up a wait."""
 
 
 class OpenStore(Protocol):
-    """Opens one more store on the same rows, as another process would."""
+    """Opens another store on the same rows, as another process would."""
 
     def __call__(self, owner: HostIncarnation) -> AbstractAsyncContextManager[RunStore]:
-        """A store of this owner, closed at the end of the block."""
+        """Open a store of this owner; it is closed at the end of the block."""
         ...
 
 
 @dataclass
 class Bed:
-    """A started runtime, and the power to let it die and to start another over the same rows.
+    """A started runtime that a test can crash and replace by another over the same rows.
 
-    Attributes:
-        backend: ``memory``, ``postgres`` or ``nats``.
-        suspend_after: See `Runtime`; 0 drops a waiting run at once, 5 keeps it hot in these tests.
-        runtime: The host that lives now.
-        world: What the test's effects do.
+    Attributes: backend: ``memory``, ``postgres`` or ``nats``. suspend_after: See `Runtime`; 0
+    evicts a waiting run at once, 5 keeps it in memory in these tests. runtime: The current host.
+    world: The effects of the test.
     """
 
     backend: str
@@ -73,7 +72,7 @@ class Bed:
     broker_at: tuple[str, str] | None = None
     """The broker's URL and the namespace there; None without a broker."""
     bury: Callable[[HostIncarnation], Awaitable[object]] | None = None
-    """Gives free what a dead host had; None: by a store that is opened for it."""
+    """Releases the shards of a dead host. If None, a store opened for that owner does it."""
     world: World = field(default_factory=World)
     agents: dict[AgentId, Agent] = field(default_factory=dict)
     _stores: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -83,18 +82,18 @@ class Bed:
 
     @property
     def runtime(self) -> Runtime:
-        """The host that lives now."""
+        """The current host."""
         assert self._runtime is not None, "no host lives"
         return self._runtime
 
     @property
     def slack_s(self) -> float:
-        """How much later than in virtual time something may come: machines and servers are busy."""
+        """Tolerance in seconds for what comes later than in virtual time: machines and servers are busy."""
         return 0.0 if self.backend == "memory" else BUSY_S
 
     @property
     def drops(self) -> bool:
-        """Whether waiting runs leave memory at once."""
+        """Whether waiting runs are evicted from memory at once."""
         return self.suspend_after == 0
 
     async def start(self, **settings: Any) -> Runtime:
@@ -104,7 +103,7 @@ class Bed:
         runtime = self._host(store, owner, **{"suspend_after": self.suspend_after, **settings})
         for agent in self.agents.values():
             await runtime.register(agent)
-        self._runtime = runtime  # runs that it takes over ask for it at once
+        self._runtime = runtime  # runs that this host takes over call the client at once
         await runtime.start()
         if runtime._host.mail is not None:
             await runtime._host.mail.ready()
@@ -127,14 +126,14 @@ class Bed:
         )
 
     async def stop(self) -> None:
-        """Stop the host in good order."""
+        """Shut the host down in order."""
         runtime, self._runtime = self._runtime, None
         if runtime is not None:
             await runtime.stop()
         await self._stores.aclose()
 
     async def crash(self) -> None:
-        """Let the host die; it writes nothing more, and its leases have run out."""
+        """Crash the host: it writes nothing more, and its leases have expired."""
         runtime, self._runtime = self.runtime, None
         owner, leases = runtime.owner, runtime._host.worker.held.leases
         runtime._host.crash()
@@ -148,7 +147,7 @@ class Bed:
             await store.shards.release(leases)
 
     def go_wrong(self, faults: Faults, die: Callable[[], None] = lambda: None) -> None:
-        """Give all hosts that start from now on a store that fails, or dies, where `faults` says."""
+        """Inject faults: hosts started from now on get a store that fails, or kills the host, at `faults`."""
         before = self.open_store
 
         @asynccontextmanager
@@ -159,13 +158,13 @@ class Bed:
         self.open_store = open_faulty
 
     async def restart(self, **settings: Any) -> Runtime:
-        """Let the host die and start another one."""
+        """Crash the host and start another one."""
         await self.crash()
         return await self.start(**settings)
 
     @asynccontextmanager
     async def client(self, name: str = "other") -> AsyncIterator[Runtime]:
-        """A second process that submits and asks in this client's name, and executes nothing."""
+        """Yield a second process that submits and asks as this client, and executes nothing."""
         owner = HostIncarnation(f"{self._prefix}-client-{next(self._names)}")
         async with (
             self.open_store(owner) as store,
@@ -182,13 +181,13 @@ class Bed:
 
     @asynccontextmanager
     async def rival(self) -> AsyncIterator[Runtime]:
-        """A second host that serves nothing yet."""
+        """Yield a second host that serves no agent yet."""
         owner = HostIncarnation(f"{self._prefix}-rival-{next(self._names)}")
         async with self.open_store(owner) as store, self._host(store, owner) as runtime:
             yield runtime
 
     def name(self, key: str = "1") -> AgentId:
-        """An agent id of a type that no other test has."""
+        """Return an agent id of a type that no other test has."""
         return AgentId(f"{self._prefix}.{next(self._names)}", key)
 
     async def serve(
@@ -201,45 +200,45 @@ class Bed:
         return agent.id
 
     async def submit(self, agent_id: AgentId, payload: Any = None, **options: Any) -> RunId:
-        """Submit to the living host; retries come fast unless the test says how."""
+        """Submit to the current host; retries are fast unless the test sets a policy."""
         if "max_retries" not in options:
             options.setdefault("retry_policy", FAST)
         return await self.runtime.submit(agent_id, payload, **options)
 
     async def result(self, run_id: RunId) -> Any:
-        """The run's output."""
+        """Return the run's output."""
         async with asyncio.timeout(LIMIT_S):
             return await self.runtime.result(run_id)
 
     async def ended(self, run_id: RunId) -> RunRow:
-        """The run's row once it has ended, however that was."""
+        """Return the run's row once it has ended in any status."""
         async with asyncio.timeout(LIMIT_S):
             return await self.runtime.wait(run_id)
 
     async def play(self, act: Callable[[RunContext, list[Message]], Awaitable[Any]]) -> Any:
-        """The output of one run of a new agent."""
+        """Return the output of one run of a new agent."""
         return await self.result(await self.submit(await self.serve(act)))
 
     async def row(self, run_id: RunId) -> RunRow:
-        """The run as stored now."""
+        """Return the run's row as stored now."""
         row = await self.runtime.store.reads.run(run_id)
         assert row is not None
         return row
 
     async def log(self, run_id: RunId, *kinds: str) -> list[RunLogEntry]:
-        """The run's log, or its entries of these kinds."""
+        """Return the run's log, or only its entries of these kinds."""
         entries = [entry async for entry in self.runtime.entries(run_id)]
         return [entry for entry in entries if not kinds or entry.kind in kinds]
 
     async def kinds(self, run_id: RunId) -> list[str]:
-        """The kinds of the run's log, without its comings and goings."""
+        """Return the kinds of the run's log entries, without those of suspends and resumes."""
         aside = (EntryKind.RUN_SUSPENDED, EntryKind.RUN_RESUMED)
         return [entry.kind for entry in await self.log(run_id) if entry.kind not in aside]
 
     async def seen(
         self, run_id: RunId, kind: str, *, times: int = 1, name: str | None = None
     ) -> RunLogEntry:
-        """The n-th entry of this kind (and step name), as soon as it is durable."""
+        """Return the n-th entry of this kind (and step name) as soon as it is durable."""
         left = times
         async with asyncio.timeout(LIMIT_S):
             async for entry in self.runtime.tail(run_id):
@@ -249,13 +248,13 @@ class Bed:
         raise AssertionError(f"the run ended with {times - left} of {times} {kind}")
 
     async def until(self, holds: Callable[[], object], *, limit_s: float = LIMIT_S) -> None:
-        """Return once `holds()` does; for what nobody announces."""
+        """Return once `holds()` is true. For conditions without a notification."""
         async with asyncio.timeout(limit_s):
             while not holds():  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.001)
 
     async def marked(self, run_id: RunId, *, times: int = 1) -> None:
-        """Return when the run's step `mark` is durable and it waits, out of memory if it drops."""
+        """Return when the run's step `mark` is durable and the run waits (evicted, if the bed evicts)."""
         await self.seen(run_id, EntryKind.EFFECT_RESULT, name="mark")
         if self.drops:
             await self.seen(run_id, EntryKind.RUN_SUSPENDED, times=times)
@@ -263,7 +262,7 @@ class Bed:
     async def live_and_replayed(
         self, body: Callable[[RunContext], Awaitable[Any]], **attributes: Any
     ) -> Sequence[Any]:
-        """What `body` returned, first live, then on every replay; at least one is after a crash."""
+        """Return what `body` returned, first live, then on each replay; one replay at least is after a crash."""
         values: list[Any] = []
 
         async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -283,7 +282,7 @@ class Bed:
 
 
 def memory_bed(loop: SimLoop, suspend_after: float, seed: int) -> Bed:
-    """Return a bed over rows in memory, in virtual time; no host lives yet."""
+    """Return a bed over rows in memory, in virtual time, without a host yet."""
     loop._choice.seed(seed)
     clock = SimClock(loop)
     first = MemoryStore(clock=clock)

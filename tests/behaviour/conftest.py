@@ -1,8 +1,8 @@
-"""The beds: {memory, PostgreSQL, NATS} and {waiting runs stay hot, or leave memory at once}.
+"""Fixtures: beds on {memory, PostgreSQL, NATS}, whose waiting runs stay in memory or are evicted at once.
 
-The event loop is the parameter that chooses the backend: memory runs in virtual time, where no test
-sleeps and any socket is an error, the others in a loop of the machine. NATS means NATS for mail and
-PostgreSQL for rows, with nothing that agents send taking the short way inside the host.
+The event loop is the parameter that selects the backend. Memory runs in virtual time, where no test
+sleeps and any socket is an error; the others run in a real loop. On NATS, messages travel through
+NATS and rows are PostgreSQL's; no message between agents takes the short path inside the host.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ _WITHOUT_MAIL = frozenset(
         "session_hidden",
         "session_input",
         "session_races",
-        "sessions_do_what_the_model_says",
+        "sessions_behave_as_the_model_predicts",
         "spawn",
         "submit",
         "trees",
@@ -101,28 +101,28 @@ _WITHOUT_MAIL = frozenset(
         "versions",
         "waits",
         "windows",
-        "every_entry_point_refuses_text_that_no_store_takes",
+        "every_entry_point_refuses_text_that_no_store_accepts",
     )
 )
-"""Files, and single tests, in which no mail travels that differs with a broker."""
+"""Files and single tests in which no message behaves differently with a broker."""
 
 _IN_MEMORY = frozenset(
     (
         *("branches", "exits", "llm", "middleware", "secrets", "steps", "tool_approvals", "tools"),
-        # flow_deaths, flow_ledgers: each call of a store is a place to die; what a driver decides
+        # flow_deaths, flow_ledgers: a crash at each call of a store; the driver's decisions
         *("flow_deaths", "flow_ledgers"),
-        # http_jwt, http_login: what is decided before the store of tokens is asked
+        # http_jwt, http_login: decisions made before the store of tokens is asked
         *("http_jwt", "http_login"),
-        # bytes_of_compaction: what a host hands to its store
+        # bytes_of_compaction: the calls of a host to its store
         "bytes_of_compaction",
         # prepared_summaries: all but the cut, and that a host which was away or ended writes none
-        "a_message_gives_up_what_is_prepared",
-        "a_prepared_summary_outlasts_a_death_at_each_write",
+        "a_message_cancels_a_preparation",
+        "a_prepared_summary_survives_a_crash_at_each_write",
         "a_summary_counts_against_the_budget_of_the_run_that_uses_it",
-        "a_summary_that_fails_stays_without_a_trace",
-        "agents_of_a_factory_share_what_is_prepared_by_one_context",
+        "a_failed_preparation_records_nothing",
+        "agents_of_a_factory_share_the_summaries_of_one_context",
         "a_window_that_would_overflow_waits_for_its_summary",
-        # bad_input: all but what a row has to hold, odd texts and large values
+        # bad_input: all but odd texts and large values, which a row has to hold
         "a_value_nested_too_deep_is_an_error",
         "an_agent_that_cancels_itself_is_a_crash",
         "an_agent_that_raises_a_base_exception_fails",
@@ -131,50 +131,52 @@ _IN_MEMORY = frozenset(
         "asyncio_timeout_around_ctx_calls_is_refused",
         "asyncio_wait_for_around_ctx_calls_is_refused",
         "cleanup_executes_no_effect_when_the_run_suspends",
-        "code_that_depends_on_chance_is_found_out",
+        "code_that_uses_random_values_is_parked",
         "swallowing_the_suspension_fails_the_run",
-        # memory: what is decided above its store, whose suite runs on PostgreSQL
-        "a_model_keeps_and_finds_facts_by_tools",
-        "a_trace_names_what_is_remembered_and_recalled",
-        "an_embedder_that_fails_keeps_nothing",
+        # memory: decisions above its store, whose suite runs on PostgreSQL
+        "a_model_stores_and_finds_facts_by_tools",
+        "a_trace_has_spans_of_remember_and_recall",
+        "nothing_is_stored_if_the_embedder_fails",
         "recalled_text_reaches_the_model_as_marked_data",
         # divergence: all but the timer that a row keeps while its run is parked
         "changed_code_is_parked_and_goes_on_once_it_is_mended",
         "code_that_catches_everything_is_parked_all_the_same",
-        "more_code_behind_the_recorded_part_is_fine",
+        "code_after_the_recorded_part_may_change",
         "other_runs_of_the_agent_wait_behind_a_parked_one",
         # task_tool: boards of the process; those of PostgreSQL are in conformance, and with the tool in compose
         "task_tool",
-        # usage: its neighbour plays it with the broker
+        # usage: test_usage in another file runs it with the broker
         "totals_are_the_sums_of_logs",
         # odd_errors: all but instants that a row has to hold
-        "a_time_that_no_clock_has_is_refused_at_the_call",
-        "a_tool_that_raises_what_cannot_be_looked_at_has_failed",
+        "an_invalid_time_is_refused_at_the_call",
+        "a_tool_error_that_cannot_be_inspected_is_a_result",
         "an_agent_without_a_sensible_deadline_is_refused_or_served",
-        "an_error_that_cannot_be_looked_at_ends_its_attempt",
-        # ask: the look and the commit are held in the host; that a turn which ends a wait is told of an
-        # answer that is there, or is just being written, is in conformance, with the race of both
+        "an_error_that_cannot_be_inspected_ends_its_attempt",
+        # ask: the poll and the commit are held in the host. Conformance tests that a commit which
+        # ends a wait is notified of an answer that exists, or is just being written, and the race
+        # of both
         "a_reply_before_the_time_limit_is_recorded_is_the_answer",
-        # bad_messages: whom the ending of an attempt takes apart
-        "an_effect_that_was_cut_off_keeps_a_run_whole",
-        # publish_foreign: a graph and a fan-out of the test's own, asked in an effect like any other
-        "what_a_run_asks_of_them_is_a_recorded_effect",
-        # refusals: what the test itself refuses in the place of the store
-        "a_refusal_that_passes_parks_nothing",
+        # bad_messages: which messages the end of an attempt splits
+        "a_run_with_an_interrupted_effect_is_not_split",
+        # publish_foreign: a graph and a fan-out of the test's own, called in an effect like any
+        # other
+        "a_runs_calls_of_them_are_recorded_effects",
+        # refusals: the test itself refuses in the store's place
+        "a_temporary_refusal_parks_nothing",
         "a_run_whose_writes_are_refused_is_parked_by_the_second_refusal",
-        "a_store_that_refuses_even_the_parking_is_asked_ever_more_seldom",
+        "a_refused_parking_is_retried_with_growing_pauses",
         "a_submitted_run_that_could_not_be_read_is_read_with_the_next_scan",
         "an_odd_run_id_is_an_unknown_run",
         "neighbours_of_a_refused_run_go_on",
-        "text_that_no_store_takes_is_refused_at_the_call",
+        "text_that_no_store_accepts_is_refused_at_the_call",
     )
 )
-"""Files, and single tests, about what is decided above the store.
+"""Files and single tests about decisions made above the store.
 
-What is written then is what every run writes: entries, a status, a wake-up. That rows hold it is said by
-`tests/conformance`, that both together do by the random programs, which play steps, branches, errors, waits
-and deaths on PostgreSQL and NATS. How a refusal of PostgreSQL is told from another one is in
-`tests/integration/persistence`.
+They write what every run writes: entries, a status, a wake-up. `tests/conformance` proves that rows
+hold it. The random programs, which use steps, branches, errors, waits and crashes on PostgreSQL and
+NATS, prove both together. `tests/integration/persistence` proves how a refusal of PostgreSQL is
+told apart from another.
 """
 
 
@@ -182,7 +184,7 @@ _BY_BROKER = frozenset(("test_broker_mail", "test_broker_reach"))
 
 
 def _is_played_elsewhere(item: pytest.Item) -> bool:
-    """Whether another assembly or mode plays the same; see below."""
+    """Return whether another backend or mode runs the same test; see below."""
     call = getattr(item, "callspec", None)
     if call is None or call.params.get(_LOOP) is _virtual_loop or item.path.stem in _BY_BROKER:
         return False
@@ -195,12 +197,13 @@ def _is_played_elsewhere(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that need a server, so that `-m 'not postgres'` leaves them out.
+    """Mark the tests that need a server, so that `-m 'not postgres'` deselects them.
 
-    What is decided before a store is asked runs in memory alone, and what no mail takes part in runs on
-    NATS in no test of its own: nothing in it differs from PostgreSQL alone. With servers all runs leave
-    memory when they wait, which is the harder mode; hot ones are played in memory. A thousand random
-    programs play all of it on both, half of them hot, and `CALLBOARD_TEST_SLOW=1` every test everywhere.
+    Decisions made before a store is asked run in memory alone. Tests without messages do not run on
+    NATS, because nothing in them differs from PostgreSQL alone. With servers all waiting runs are
+    evicted, which is the harder mode; runs that stay in memory are tested on the memory backend. A
+    thousand random programs run all of it on both backends, half of them without eviction, and
+    `CALLBOARD_TEST_SLOW=1` runs every test everywhere.
     """
     left_out = [] if IS_SLOW else [item for item in items if _is_played_elsewhere(item)]
     if left_out:
@@ -229,7 +232,7 @@ def behaviour_schema(postgres_server: TestPostgres) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def brokered_schema(postgres_server: TestPostgres) -> Iterator[str]:
-    """Another one for the tests on NATS: hosts of one database are all with a broker, or none is."""
+    """Another schema for the tests on NATS: either all hosts of a database have a broker, or none has."""
     name = f"t_{secrets.token_hex(6)}"
     yield name
     asyncio.run(servers.drop_schema(postgres_server, name))
@@ -275,9 +278,10 @@ def _opening(url: str, schema: str, *, is_brokered: bool) -> OpenStore:
 
 
 def _undertaker(observer: Observer, schema: str) -> Callable[[HostIncarnation], Awaitable[object]]:
-    """What gives the shards of a dead host free, as the end of its lease does.
+    """Return a function that releases the shards of a dead host, as the end of its lease does.
 
-    A claim that the server still executes would take some for the dead: its connections end first.
+    A claim that the server still executes would take some for the dead host, so its connections end
+    first.
     """
     end = (
         "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
@@ -297,7 +301,7 @@ def _undertaker(observer: Observer, schema: str) -> Callable[[HostIncarnation], 
 
 @pytest.fixture(params=[_HOT_S, 0.0], ids=["hot", "drops"])
 async def bed(request: pytest.FixtureRequest) -> AsyncIterator[Bed]:
-    """A started host without agents, on each backend and in both suspend modes."""
+    """Yield a started host without agents, on each backend and in both suspend modes."""
     loop = asyncio.get_running_loop()
     if isinstance(loop, SimLoop):
         seed = zlib.crc32(request.node.nodeid.encode())
@@ -320,12 +324,12 @@ async def bed(request: pytest.FixtureRequest) -> AsyncIterator[Bed]:
     await bed.start()
     yield bed
     await bed.stop()
-    # No later host takes over, and reads, what the agents of this test had.
+    # No later host takes over, or reads, the agents of this test.
     gone = (f"delete from {schema}.{table}" for table in ("shards", "types", "hosts"))
     await observer.execute(";".join(gone))
 
 
 @pytest.fixture
 def app(bed: Bed) -> str:
-    """A type of agents that no other test has."""
+    """Return an agent type that no other test has."""
     return bed.name().type

@@ -1,4 +1,4 @@
-"""An app of flows on a bed: its runs are started, answered and read as by another process."""
+"""An app of flows on a bed. Its runs are started, answered and read as by another process."""
 
 from __future__ import annotations
 
@@ -31,10 +31,8 @@ if TYPE_CHECKING:
 class Stage:
     """The flows of one app on a bed.
 
-    Attributes:
-        bed: Where they run.
-        flows: The app.
-        runs: Starts and reads them.
+    Attributes: bed: The bed that runs them. flows: The app. runs: The API that starts and reads
+    runs.
     """
 
     bed: Bed
@@ -45,37 +43,37 @@ class Stage:
         self.runs = FlowRuns(self.bed.runtime, self.flows.app)
 
     async def restart(self) -> None:
-        """Let the host die, and another one serve the same flows."""
+        """Crash the host, and start another one that serves the same flows."""
         await self.bed.restart()
         await self.flows.register(self.bed.runtime)
         self.runs = FlowRuns(self.bed.runtime, self.flows.app, tenant=self.runs.tenant)
 
     async def waits(self, run_id: RunId, count: int = 1) -> list[WaitState]:
-        """Return what a run waits for from outside, as soon as it is so much."""
+        """Return the run's external waits as soon as there are this many."""
         async with asyncio.timeout(LIMIT_S):
             while len(found := await self.runs.waits(run_id)) < count:  # noqa: ASYNC110 - rows
                 await asyncio.sleep(0.01)
         return found
 
     async def ended(self, run_id: RunId) -> RunState:
-        """Return a run as its log tells it, once it has ended; the chain of its records is whole."""
+        """Return a run as read from its log once it has ended; the chain of its records must be complete."""
         await self.bed.ended(run_id)
         chain = verify_ledger_chain(await self.runs.ledger(run_id))
         assert chain["ok"], chain["errors"]
         return await self.runs.state(run_id)
 
     async def told(self, run_id: RunId) -> list[tuple[str, str, int]]:
-        """Return node, status and attempt of the records of a run, but for those of its beginning and end."""
+        """Return node, status and attempt of a run's records, except those of its start and completion."""
         records = await self.runs.ledger(run_id)
         return [(one["node_id"], one["status"], one["attempt"]) for one in records[1:-2]]
 
     async def play(self, flow: str, **more: Any) -> RunState:
-        """Return a new run of a flow, once it has ended."""
+        """Run a flow, and return the run once it has ended."""
         return await self.ended(await self.runs.start(flow, **more))
 
 
 async def staged(bed: Bed, *specs: WorkflowSpec, **more: Any) -> Stage:
-    """Return the stage of an app of these flows, which the bed's host serves."""
+    """Yield the stage of an app of these flows, which the bed's host serves."""
     flows = Flows(bed.name().type, specs, **more)
     await flows.register(bed.runtime)
     return Stage(bed, flows)
@@ -89,14 +87,14 @@ def asking(
     after: str | None = "end",
     **more: Any,
 ) -> Callable[[RunState, Any], StepPlan]:
-    """Return a node that asks for an effect, then goes on to `after`."""
+    """Return a node that requests an effect, then continues at `after`."""
     return lambda run, _ctx: StepPlan(
         run.current_node, Effect(kind, dict(payload), key, **more), next_node=after
     )
 
 
 def ending(run: RunState, _ctx: Any) -> StepPlan:
-    """Return the end, with what the flow put into the vars as output."""
+    """Return an end node; its output is what the flow put into the vars."""
     public = {name: one for name, one in run.vars.items() if name not in NAMESPACES}
     return StepPlan(run.current_node, complete_output=public)
 
@@ -104,10 +102,10 @@ def ending(run: RunState, _ctx: Any) -> StepPlan:
 def single(
     kind: EffectType, payload: dict[str, Any], *, name: str = "flow", **more: Any
 ) -> WorkflowSpec:
-    """Return a flow of one effect and its end."""
+    """Return a flow of one effect and an end node."""
     return WorkflowSpec(name, "work", {"work": asking(kind, payload, **more), "end": ending})
 
 
 def completing(result: Any = None) -> Callable[..., EffectOutcome]:
-    """Return a handler that gives this."""
+    """Return a handler that returns this value."""
     return lambda _run, _effect: EffectOutcome.completed(result)

@@ -1,4 +1,4 @@
-"""The API with authentication, and clients of it: each in somebody's name."""
+"""The API with authentication, and its clients, each with the token of one principal."""
 
 from __future__ import annotations
 
@@ -23,14 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Guarded:
-    """An API that asks who asks.
+    """An API that authenticates its clients.
 
-    Attributes:
-        bed: The host behind it.
-        app: The type of its sessions.
-        web: A client in nobody's name.
-        authentication: Of its requests.
-        secrets: Of all tokens that were made.
+    Attributes: bed: The host behind it. app: The type of its sessions. web: A client without a
+    token. authentication: The API's authentication. secrets: The secrets of all tokens that were
+    made.
     """
 
     bed: Bed

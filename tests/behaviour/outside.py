@@ -1,4 +1,4 @@
-"""Whoever looks at mail from outside: another service at the broker, an onlooker at the rows."""
+"""External clients at the broker, and observers of the rows."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Outsider:
-    """A service that publishes to agents with a NATS client of its own, and nothing of ours.
+    """A service that publishes to agents with a NATS client of its own, and none of our code.
 
-    Attributes:
-        name: Its name in subjects.
+    Attributes: name: Its name in subjects.
     """
 
     client: Client
@@ -37,11 +36,11 @@ class Outsider:
     name: str = "crm"
 
     def named(self, name: str) -> Outsider:
-        """The same with another name."""
+        """Return the same client with another name."""
         return Outsider(self.client, self.subjects, name)
 
     async def send(self, agent: AgentId, payload: Any, *, id: str | None = None) -> None:  # noqa: A002
-        """Publish a message; returns when the broker has stored it."""
+        """Publish a message; return when the broker has stored it."""
         await self._publish(self.subjects.external(agent, self.name), payload, id)
 
     async def send_all(self, agent: AgentId, payloads: Sequence[Any]) -> None:
@@ -52,7 +51,7 @@ class Outsider:
         await self.send(agent, payloads[-1])
 
     async def post(self, topic: TopicId, payload: Any, *, id: str | None = None) -> None:  # noqa: A002
-        """Publish to a topic; returns when the broker has stored it."""
+        """Publish to a topic; return when the broker has stored it."""
         await self._publish(self.subjects.external_post(topic, self.name), payload, id)
 
     async def signal(
@@ -74,7 +73,7 @@ class Outsider:
         assert "seq" in json.loads(answer.data), answer.data
 
     async def newest(self, stream: str, subject: str) -> Any:
-        """The newest message of a subject: its number in the stream, and its headers."""
+        """Return the newest message of a subject: its number in the stream, and its headers."""
         body = {"last_by_subj": subject}
         while True:
             answer = await self.ask(f"STREAM.MSG.GET.{stream}", body)
@@ -83,13 +82,13 @@ class Outsider:
             await asyncio.sleep(0.01)
 
     async def count(self, stream: str, subject: str) -> int:
-        """How many messages a stream holds under this subject or pattern."""
+        """Return how many messages a stream holds under this subject or pattern."""
         answer = await self.ask(f"STREAM.INFO.{stream}", {"subjects_filter": subject})
         found: dict[str, int] = answer["state"].get("subjects") or {}
         return sum(found.values())
 
     async def ask(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
-        """JetStream's answer to a request."""
+        """Return JetStream's answer to a request."""
         answer = await self.client.request(f"$JS.API.{what}", json.dumps(body).encode(), timeout=5)
         parsed: dict[str, Any] = json.loads(answer.data)
         return parsed
@@ -97,7 +96,7 @@ class Outsider:
 
 @asynccontextmanager
 async def outsider(bed: Bed) -> AsyncIterator[Outsider]:
-    """An outsider at the bed's broker."""
+    """Yield an external client at the bed's broker."""
     assert bed.broker_at is not None
     url, namespace = bed.broker_at
     client = await nats.connect(url, allow_reconnect=False, connect_timeout=20)
@@ -108,7 +107,7 @@ async def outsider(bed: Bed) -> AsyncIterator[Outsider]:
 
 
 async def received(bed: Bed, agent: AgentId) -> list[Message]:
-    """Every message that runs of the agent were given and kept, as their logs tell it, by arrival."""
+    """Return every message that runs of the agent received, as their logs record it, by arrival."""
     rows = await bed.runtime.store.lists.runs(agent=agent, limit=10_000)
     found: list[Message] = []
     for row in sorted(rows, key=lambda row: row.arrival):
@@ -118,19 +117,19 @@ async def received(bed: Bed, agent: AgentId) -> list[Message]:
 
 
 async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
-    """Return once `holds()` does; for what only the store knows."""
+    """Return once `holds()` is true. For conditions that only the store knows."""
     async with asyncio.timeout(60):
         while not await holds():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
 
 
 async def all_done(bed: Bed, agent: AgentId) -> None:
-    """Return when the agent has handled all its mail."""
+    """Return when the agent has handled all its messages."""
     await pending(bed, agent, 0)
 
 
 async def pending(bed: Bed, agent: AgentId, count: int) -> None:
-    """Return when so many messages of the agent are rows and not done."""
+    """Return when this many messages of the agent are rows and not done."""
 
     async def is_so() -> bool:
         return await bed.runtime.store.lists.pending_count(agent) == count
@@ -139,14 +138,14 @@ async def pending(bed: Bed, agent: AgentId, count: int) -> None:
 
 
 async def nothing_leaves(bed: Bed) -> bool:
-    """Whether nothing is on its way from this host."""
+    """Return whether this host has no message in flight."""
     mail = bed.runtime._host.mail
     assert mail is not None
     return await mail._outbox.page(bed.runtime._host.worker.held.leases) == []
 
 
 def noting(got: list[object]) -> Callable[[RunContext, list[Message]], Awaitable[None]]:
-    """An act that notes payloads."""
+    """Return an agent function that records the payloads it receives."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del ctx
@@ -156,7 +155,7 @@ def noting(got: list[object]) -> Callable[[RunContext, list[Message]], Awaitable
 
 
 async def brought(bed: Bed) -> None:
-    """Return when all posts are in the inboxes of their followers here."""
+    """Return when all posts are in the inboxes of their followers on this host."""
 
     async def is_so() -> bool:
         shards = [lease.shard for lease in bed.runtime._host.worker.held.leases]

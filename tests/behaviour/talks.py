@@ -1,4 +1,4 @@
-"""Sessions for tests: agents with scripted models, on the host that lives."""
+"""Sessions for tests: agents with scripted models, on the current host."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Echo:
-    """A model that says what it was told, how long the conversation is, and waits where a test says so.
+    """A model that repeats its message, adds the conversation's length, and waits at gates of a test.
 
-    Attributes:
-        asked: The windows that it was sent.
-        gates: By the last user text: what is awaited before the first piece.
+    Attributes: asked: The windows that it was sent. gates: By the last user text: the event awaited
+    before the first piece.
     """
 
     name: str = "echo"
@@ -37,7 +36,7 @@ class Echo:
     between: Callable[[], Awaitable[Any]] | None = None
 
     def __call__(self, messages: Sequence[ChatMessage], options: GenerationOptions) -> ModelReply:
-        """Return the answer, and remember what was asked."""
+        """Return the answer, and record the request."""
         said = [message.text for message in messages]
         self.asked.append(said)
         gate = self.gates.get(said[-1])
@@ -48,16 +47,16 @@ class Echo:
         )
 
     def hold(self, text: str) -> asyncio.Event:
-        """Let the answer to a text wait until the event is set."""
+        """Block the answer to a text until the event is set."""
         return self.gates.setdefault(text, asyncio.Event())
 
     def agent(self, **options: Any) -> ReActAgent:
-        """Return an agent that this model answers for."""
+        """Return an agent that uses this model."""
         return ReActAgent(self.name, model=FunctionModel(self), **options)
 
 
 class Parent:
-    """An agent that lets a child do a task, and says what that one said."""
+    """An agent that delegates a task to a child, and returns the child's answer."""
 
     def __init__(self, child: AgentId, task: str) -> None:
         self.id, self._child, self._task = child, child, task
@@ -68,7 +67,7 @@ class Parent:
 
 
 async def parent_on(bed: Bed, model: Echo, task: str = "look into it") -> Parent:
-    """Register a new agent that this model answers for; return one whose child it is."""
+    """Register a new agent that uses this model; return one that spawns it as a child."""
     child = model.agent()
     child.id = bed.name("c")
     bed.agents[child.id] = child
@@ -77,7 +76,7 @@ async def parent_on(bed: Bed, model: Echo, task: str = "look into it") -> Parent
 
 
 def failing() -> ReActAgent:
-    """Return an agent that says ok, and fails in the middle of its answer to `bad`."""
+    """Return an agent that answers ok, and fails in the middle of its answer to `bad`."""
 
     def reply(messages: Any, options: Any = None) -> ModelReply:
         if messages[-1].text == "bad":
@@ -91,7 +90,7 @@ def failing() -> ReActAgent:
 async def sessions_on(
     bed: Bed, agents: Mapping[str, Agent] | Agent | None, *, app: str, **options: Any
 ) -> AsyncIterator[AgentRuntime]:
-    """Yield sessions on the host that lives."""
+    """Yield sessions on the current host."""
     async with AgentRuntime(agents=agents, runtime=bed.runtime, app=app, **options) as talks:
         yield talks
 

@@ -1,4 +1,4 @@
-"""An agent's `retry`: the policy of its runs wherever nobody gave another one, however they began."""
+"""An agent's `retry`: the policy of its runs for which no caller gave another one, however they started."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ THRICE = RetryPolicy(max_retries=2, backoff_s=0.01, jitter=0, on_exhausted="fail
 
 
 class Failing:
-    """Fails each attempt, and counts them by run."""
+    """Fail each attempt, and count them by run."""
 
     def __init__(self) -> None:
         self.attempts: dict[RunId, int] = {}
@@ -37,7 +37,7 @@ class Failing:
 
 
 async def ended(bed: Bed, run_id: RunId) -> tuple[int, RunRow]:
-    """How many attempts the log tells once the run has failed, and its row."""
+    """Return the number of attempts in the log once the run has failed, and its row."""
     row = await bed.ended(run_id)
     assert row.status is RunStatus.FAILED
     failed = await bed.log(run_id, EntryKind.RUN_ATTEMPT_FAILED, EntryKind.RUN_FAILED)
@@ -45,14 +45,14 @@ async def ended(bed: Bed, run_id: RunId) -> tuple[int, RunRow]:
 
 
 async def first_run(bed: Bed, failing: Failing) -> RunId:
-    """The only run that there was."""
+    """Return the agent's only run."""
     await bed.until(lambda: failing.attempts)
     (run_id,) = failing.attempts
     return run_id
 
 
-async def test_a_submitted_run_is_retried_as_its_agent_says(bed: Bed) -> None:
-    """The policy is kept in its first entry; given by the call, in whatever form, another one wins."""
+async def test_a_submitted_run_has_its_agents_retry_policy(bed: Bed) -> None:
+    """Its first entry has the policy. A policy of the call, in any form, takes precedence."""
     failing = Failing()
     target = await bed.serve(failing.act, retry=TWICE)
 
@@ -71,8 +71,8 @@ async def test_a_submitted_run_is_retried_as_its_agent_says(bed: Bed) -> None:
     assert (await ended(bed, once))[0] == 1
 
 
-async def test_a_policy_that_the_call_gives_wins_also_when_it_is_the_default(bed: Bed) -> None:
-    """`RetryPolicy()` says three retries, and they are what the run gets: its second begins later."""
+async def test_a_policy_of_the_call_takes_precedence_even_if_it_is_the_default(bed: Bed) -> None:
+    """`RetryPolicy()` has three retries, and the run gets them: its second attempt starts later."""
     failing = Failing()
     target = await bed.serve(failing.act, retry=TWICE)
 
@@ -87,8 +87,8 @@ async def test_a_policy_that_the_call_gives_wins_also_when_it_is_the_default(bed
     assert (row.wake_at - failed.ts).total_seconds() > 3
 
 
-async def test_messages_begin_runs_that_are_retried_as_the_agent_says(bed: Bed) -> None:
-    """There is no call that could say otherwise."""
+async def test_runs_of_messages_have_the_agents_retry_policy(bed: Bed) -> None:
+    """A message carries no policy."""
     failing = Failing()
     target = await bed.serve(failing.act, retry=TWICE)
     await bed.runtime.send(target, "mail")
@@ -96,8 +96,8 @@ async def test_messages_begin_runs_that_are_retried_as_the_agent_says(bed: Bed) 
     assert (await ended(bed, await first_run(bed, failing)))[0] == 2
 
 
-async def test_schedules_begin_runs_that_are_retried_as_the_agent_says(bed: Bed) -> None:
-    """Their messages are mail."""
+async def test_runs_of_schedules_have_the_agents_retry_policy(bed: Bed) -> None:
+    """The messages of schedules carry no policy, either."""
     failing = Failing()
     target = await bed.serve(failing.act, retry=TWICE)
     await bed.runtime.schedules.create(target.type, target, None, delay_s=0)
@@ -105,8 +105,8 @@ async def test_schedules_begin_runs_that_are_retried_as_the_agent_says(bed: Bed)
     assert (await ended(bed, await first_run(bed, failing)))[0] == 2
 
 
-async def test_a_child_is_retried_as_its_agent_says(bed: Bed) -> None:
-    """Spawned without a policy; the parent's own is not asked, the one of the call wins."""
+async def test_a_child_has_its_own_agents_retry_policy(bed: Bed) -> None:
+    """Spawned without a policy. The parent's policy is not used; the one of the call takes precedence."""
     failing = Failing()
     target = await bed.serve(failing.act, retry=TWICE)
 
@@ -122,8 +122,8 @@ async def test_a_child_is_retried_as_its_agent_says(bed: Bed) -> None:
     assert [(await ended(bed, run))[0] for run in runs] == [2, 3]
 
 
-async def test_the_host_that_begins_the_run_decides_not_the_one_that_submits_it(bed: Bed) -> None:
-    """A process that serves no agent submits; keys of a type registered whole have agents of their own."""
+async def test_the_policy_is_that_of_the_host_that_starts_the_run(bed: Bed) -> None:
+    """A process that serves no agent submits; each key of a type registered as a whole has its own agent."""
     failing, type_ = Failing(), bed.name().type
 
     def make(agent_id: AgentId) -> Acting:
@@ -136,8 +136,8 @@ async def test_the_host_that_begins_the_run_decides_not_the_one_that_submits_it(
     assert [(await ended(bed, run))[0] for run in runs] == [2, 3]
 
 
-async def test_a_run_keeps_the_policy_that_it_began_with(bed: Bed) -> None:
-    """A host of other code takes it over: its agent's `retry` is for runs that begin from then on."""
+async def test_a_run_keeps_the_policy_that_it_started_with(bed: Bed) -> None:
+    """A host with other code takes it over: its agent's `retry` is for runs that start from then on."""
     failing = Failing()
     target = bed.name()
     bed.agents[target] = slow = Acting(
@@ -155,7 +155,7 @@ async def test_a_run_keeps_the_policy_that_it_began_with(bed: Bed) -> None:
 
 
 async def test_a_run_that_continues_as_new_takes_the_newest_agents_policy(bed: Bed) -> None:
-    """As it takes its newest version."""
+    """Its version is the newest one, too."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         if inbox[0].payload != "again":
@@ -177,8 +177,8 @@ async def test_a_run_that_continues_as_new_takes_the_newest_agents_policy(bed: B
     assert RetryPolicy.model_validate(continued.payload["retry"]) == TWICE
 
 
-async def test_the_decorator_takes_a_policy_and_what_is_none_is_refused(bed: Bed) -> None:
-    """`@agent("type", retry=…)`; another type than RetryPolicy is refused when it is registered."""
+async def test_the_decorator_accepts_a_policy_and_refuses_other_types(bed: Bed) -> None:
+    """`@agent("type", retry=…)`; another type than RetryPolicy is refused at the registration."""
     type_ = bed.name().type
 
     @agent(type_, retry=TWICE)

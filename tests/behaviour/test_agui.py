@@ -1,4 +1,4 @@
-"""AG-UI: a thread is a session, a run is a message, and what it waits for is answered by the next input."""
+"""AG-UI: a thread is a session, a run is a message. The next input answers what the run waits for."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CALL = ["TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END"]
 
 
 async def test_a_run_that_is_posted_again_is_the_same_run(bed: Bed, app: str) -> None:
-    """The stream begins anew, also in another process, and the model is asked once."""
+    """The stream starts again from the first event, also in another process; the model is called once."""
     desk = Counter()
     async with (
         web_on(bed, desk.agent(), app_name=app) as web,
@@ -65,8 +65,10 @@ async def test_a_run_that_is_posted_again_is_the_same_run(bed: Bed, app: str) ->
         assert await texts(web, "/v1/sessions/t") == ["hello", "You said hello."]
 
 
-async def test_the_session_is_the_history(bed: Bed, app: str) -> None:
-    """A client that sends its last message alone has all of it; one that rewrites an answer changes nothing."""
+async def test_the_history_is_the_sessions_and_not_what_the_client_sends(
+    bed: Bed, app: str
+) -> None:
+    """A client may send only its last message. One that rewrites an answer changes nothing."""
     desk = Counter()
     async with web_on(bed, desk.agent(), app_name=app) as web:
         thread = Thread(web, f"/agui/{app}")
@@ -83,7 +85,10 @@ async def test_the_session_is_the_history(bed: Bed, app: str) -> None:
 
 
 async def test_an_approval_is_an_interrupt_which_the_next_input_answers(bed: Bed, app: str) -> None:
-    """Its call is told before, its result after; the same answer again changes nothing."""
+    """The call's event comes before the interrupt, its result after it.
+
+    The same answer again changes nothing.
+    """
     desk = Counter()
     async with (
         web_on(bed, desk.agent(), app_name=app) as web,
@@ -127,7 +132,7 @@ async def test_an_approval_is_an_interrupt_which_the_next_input_answers(bed: Bed
 async def test_a_denied_interrupt_is_a_result_that_the_model_reads(
     bed: Bed, app: str, how: str
 ) -> None:
-    """Nothing is called."""
+    """The tool is not called."""
     desk = Counter()
     async with web_on(bed, desk.agent(), app_name=app) as web:
         thread = Thread(web, f"/agui/{app}")
@@ -144,7 +149,10 @@ async def test_a_denied_interrupt_is_a_result_that_the_model_reads(
 
 
 async def test_answers_that_do_not_fit_are_errors_of_the_stream(bed: Bed, app: str) -> None:
-    """As the protocol wants it; nothing is decided, and the right answer counts afterwards."""
+    """The stream ends with the protocol's error event.
+
+    Nothing is decided, and the right answer counts afterwards.
+    """
     desk = Counter()
     async with web_on(bed, desk.agent(), app_name=app) as web:
         thread = Thread(web, f"/agui/{app}")
@@ -180,8 +188,8 @@ async def test_answers_that_do_not_fit_are_errors_of_the_stream(bed: Bed, app: s
         assert desk.paid == ["7"]
 
 
-async def test_an_interrupt_that_is_over_can_only_be_cancelled(bed: Bed, app: str) -> None:
-    """It says when; the run went on meanwhile, and its end is read then."""
+async def test_an_expired_interrupt_can_only_be_cancelled(bed: Bed, app: str) -> None:
+    """The interrupt has an expiry time. The run continued meanwhile, and its end is in the next stream."""
 
     class Hasty:
         id = bed.name()
@@ -205,10 +213,11 @@ async def test_an_interrupt_that_is_over_can_only_be_cancelled(bed: Bed, app: st
         assert done[-1]["result"] == "expired"
 
 
-async def test_a_tool_of_the_client_waits_for_its_result_over_deaths_of_hosts(
-    bed: Bed, app: str
-) -> None:
-    """The model is offered it; the result is posted where nothing is executed, and counts once."""
+async def test_a_client_tools_result_is_awaited_over_crashes_of_hosts(bed: Bed, app: str) -> None:
+    """The tool is offered to the model.
+
+    Its result is posted to a process that executes nothing, and counts once.
+    """
     desk = Counter()
     async with web_on(bed, desk.agent(), app_name=app) as web:
         thread = Thread(web, f"/agui/{app}")
@@ -235,8 +244,8 @@ async def test_a_tool_of_the_client_waits_for_its_result_over_deaths_of_hosts(
         assert [one["content"] for one in late if one["type"] == "TOOL_CALL_RESULT"] == ["red"]
 
 
-async def test_a_new_message_gives_up_a_tool_that_nobody_answered(bed: Bed, app: str) -> None:
-    """The user went on: the run that waits is cancelled, and the conversation goes on behind it."""
+async def test_a_new_message_cancels_a_run_that_waits_for_a_tool_result(bed: Bed, app: str) -> None:
+    """The waiting run is cancelled, and the conversation continues after it."""
     desk = Counter()
     async with web_on(bed, desk.agent(), app_name=app) as web:
         thread = Thread(web, f"/agui/{app}")
@@ -253,7 +262,7 @@ async def test_a_new_message_gives_up_a_tool_that_nobody_answered(bed: Bed, app:
 
 
 async def test_tools_and_approvals_are_answered_together(bed: Bed, app: str) -> None:
-    """An interrupt is the outcome; the result of the client's tool comes in the same input."""
+    """The outcome of the run is an interrupt; the tool's result is in the same input as the answer."""
     desk = Counter()
     async with web_on(bed, desk.agent(), app_name=app) as web:
         thread = Thread(web, f"/agui/{app}")
@@ -266,8 +275,8 @@ async def test_tools_and_approvals_are_answered_together(bed: Bed, app: str) -> 
         assert done[-1]["result"] == "Done: red."
 
 
-async def test_the_agents_tool_hides_one_of_the_client(bed: Bed, app: str) -> None:
-    """A client cannot stand in for what the agent does."""
+async def test_a_tool_of_the_agent_hides_a_client_tool_of_its_name(bed: Bed, app: str) -> None:
+    """If both have a tool of one name, the agent's is called."""
     desk = Counter()
     async with web_on(bed, desk.agent(), app_name=app) as web:
         tools = [{"name": "look_up", "description": "Mine."}]
@@ -278,8 +287,8 @@ async def test_the_agents_tool_hides_one_of_the_client(bed: Bed, app: str) -> No
         assert desk.asked[0][1] == ["refund", "look_up"]
 
 
-async def test_a_run_below_is_a_subagent_and_may_ask(bed: Bed, app: str) -> None:
-    """Its events carry its id; its question interrupts the run, and the answer reaches it."""
+async def test_a_child_run_is_a_subagent_and_can_interrupt(bed: Bed, app: str) -> None:
+    """Its events carry its id. Its question interrupts the run, and the answer reaches it."""
     child = bed.name("c")
 
     class Asking:
@@ -321,8 +330,8 @@ async def test_a_run_below_is_a_subagent_and_may_ask(bed: Bed, app: str) -> None
         assert done[-1]["result"] is True
 
 
-async def test_the_text_of_a_run_below_is_its_own(bed: Bed, app: str) -> None:
-    """Live or later, between its beginning and its end."""
+async def test_the_text_of_a_child_run_stands_between_its_start_and_end(bed: Bed, app: str) -> None:
+    """Live and on a later read its text events stand between its start and end events."""
     parent = await parent_on(bed, Echo("child"))
     async with web_on(bed, {"normal": parent}, app_name=app) as web:
         thread = Thread(web, f"/agui/{app}")
@@ -339,8 +348,8 @@ async def test_the_text_of_a_run_below_is_its_own(bed: Bed, app: str) -> None:
             assert kinds[-2:] == ["SUBAGENT_FINISHED", "RUN_FINISHED"]
 
 
-async def test_a_client_that_leaves_out_the_end_makes_a_branch(bed: Bed, app: str) -> None:
-    """To edit a message, or to have another answer; all nodes stay, and the new branch is the active one."""
+async def test_a_history_without_its_last_messages_makes_a_branch(bed: Bed, app: str) -> None:
+    """To edit a message, or to get another answer. All nodes stay, and the new branch is active."""
     desk = Counter()
     async with web_on(bed, desk.agent(), app_name=app) as web:
         thread = Thread(web, f"/agui/{app}")
@@ -362,7 +371,7 @@ async def test_a_client_that_leaves_out_the_end_makes_a_branch(bed: Bed, app: st
 
 
 async def test_an_input_without_a_message_shows_the_conversation(bed: Bed, app: str) -> None:
-    """And the run that is executed just now, from its beginning; an unknown thread is empty, and not made."""
+    """It shows the executing run, too, from its start. An unknown thread is empty and is not created."""
     echo = Echo()
     gate = echo.hold("slow")
     async with web_on(bed, echo.agent(), app_name=app) as web:
@@ -396,8 +405,8 @@ async def shows_half(thread: Thread, stream: Stream) -> None:
     raise AssertionError("it was not said")
 
 
-async def test_a_void_text_is_taken_back_and_nothing_else(bed: Bed, app: str) -> None:
-    """From a client that has sent the conversation, and from one that was shown it."""
+async def test_only_the_text_of_a_failed_call_is_removed(bed: Bed, app: str) -> None:
+    """It is removed for a client that has sent the conversation, and for one that was shown it."""
     gate, tries = asyncio.Event(), [0]
 
     def reply(messages: Sequence[ChatMessage], options: GenerationOptions) -> ModelReply:
@@ -429,13 +438,13 @@ async def test_a_void_text_is_taken_back_and_nothing_else(bed: Bed, app: str) ->
 
 
 def told(events: list[dict[str, Any]]) -> list[Any]:
-    """What events tell, without pieces of texts and instants: a text may come in other pieces."""
+    """Return events without pieces of texts and instants: a text may come in other pieces."""
     data = [one["data"] for one in events if "delta" not in one["data"]]
     return [{key: value for key, value in one.items() if key != "timestamp"} for one in data]
 
 
-async def test_a_cut_line_goes_on_behind_the_last_event(bed: Bed, app: str) -> None:
-    """With the id of that event; one that the run has not is an error."""
+async def test_a_reconnected_stream_continues_after_the_last_event(bed: Bed, app: str) -> None:
+    """The client sends that event's id. An id that the run does not have is an error."""
     desk = Counter()
     async with web_on(bed, desk.agent(), app_name=app) as web:
         thread = Thread(web, f"/agui/{app}")
@@ -458,8 +467,11 @@ async def test_a_cut_line_goes_on_behind_the_last_event(bed: Bed, app: str) -> N
         assert (none.answer.status, none.answer.data["code"]) == (400, "bad_cursor")
 
 
-async def test_a_thread_is_its_principals_own(bed: Bed) -> None:
-    """Another one's is 404 for messages and answers, and empty for a look; another tenant has its own."""
+async def test_a_thread_is_visible_to_its_principal_only(bed: Bed) -> None:
+    """For another principal it is 404 for messages and answers, and empty for reads.
+
+    Another tenant has its own.
+    """
     desk = Counter()
     async with guarded_on(bed, desk.agent()) as guarded:
         ada = await guarded.client("ada", "sessions:own")
@@ -486,8 +498,8 @@ async def test_a_thread_is_its_principals_own(bed: Bed) -> None:
         assert desk.paid == ["7"]
 
 
-async def test_threads_that_are_not_there_any_more_are_refused(bed: Bed, app: str) -> None:
-    """A deleted one, an app that nobody serves, a mode that there is not, an id that no session can have."""
+async def test_threads_that_do_not_exist_are_refused(bed: Bed, app: str) -> None:
+    """A deleted thread, an app without a host, an unknown mode, an id that no session can have."""
     async with web_on(bed, Echo().agent(), app_name=app) as web:
         thread = Thread(web, f"/agui/{app}")
         await thread.ask("r1", "hello")
@@ -516,8 +528,10 @@ async def test_threads_that_are_not_there_any_more_are_refused(bed: Bed, app: st
         assert old.status == 200, "a long conversation is sent each time"
 
 
-async def test_a_failed_run_is_an_error_and_a_gone_client_may_cancel(bed: Bed, app: str) -> None:
-    """A disconnect cancels only what the query says."""
+async def test_a_failed_run_is_an_error_event_and_a_disconnect_can_cancel(
+    bed: Bed, app: str
+) -> None:
+    """A disconnect cancels the run only if the query asks for it."""
     echo = Echo()
     echo.hold("for ever")
 
@@ -548,8 +562,8 @@ async def test_a_failed_run_is_an_error_and_a_gone_client_may_cancel(bed: Bed, a
         assert (await thread.run("r1"))[-1]["outcome"] == {"type": "cancelled"}
 
 
-async def test_a_process_that_ends_says_so_in_words_of_the_protocol(bed: Bed, app: str) -> None:
-    """The same run goes on with the next request, at another process."""
+async def test_a_shutdown_sends_the_protocols_error_event(bed: Bed, app: str) -> None:
+    """The same run continues with the next request, at another process."""
     echo = Echo()
     echo.hold("wait")
     async with web_on(bed, echo.agent(), app_name=app) as web:
@@ -566,8 +580,8 @@ async def test_a_process_that_ends_says_so_in_words_of_the_protocol(bed: Bed, ap
         assert refused.status == 503
 
 
-async def test_a_client_that_takes_nothing_is_cut_off_with_an_error() -> None:
-    """So is one whose stream cannot be read on; no line has a name, for clients read the type."""
+async def test_a_client_that_reads_nothing_is_disconnected_with_an_error() -> None:
+    """A stream that cannot be read on ends so, too. SSE lines have no event name: clients read the type."""
     slow, broken = AguiStream(), AguiStream()
     await slow.pump(_lines(line_of(CustomEvent(name="n", value=n)) for n in range(2_000)))
     await broken.pump(_lines(1 / n for n in (0,)))
@@ -583,10 +597,10 @@ async def _lines(lines: Any) -> Any:
         yield line
 
 
-async def test_without_its_extra_the_endpoint_says_what_to_install(
+async def test_without_its_extra_the_endpoints_error_names_the_package(
     bed: Bed, app: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The API is there all the same."""
+    """The other endpoints of the API exist."""
     for name in [one for one in sys.modules if one.startswith("compose.web.agui.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ag_ui.core", None)

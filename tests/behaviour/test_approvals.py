@@ -26,13 +26,16 @@ ORDER = {"to": "Robin", "amount": 9000}
 
 
 async def cashier(ctx: RunContext, inbox: list[Message]) -> object:
-    """An agent that asks whether it may pay its first message."""
+    """Return an agent function that requests an approval to pay its first message."""
     approval = await ctx.approval("pay", inbox[0].payload)
     return approval.model_dump(mode="json")
 
 
 async def opened(runtime: Runtime, run_id: RunId, *, count: int = 1) -> list[ApprovalRequest]:
-    """The open requests of a run, once there are so many. Other tests leave some open in the schema."""
+    """Return the open requests of a run once there are this many.
+
+    Other tests leave requests in the schema.
+    """
     async with asyncio.timeout(20):
         while len(found := await runtime.approvals.open(run_id=run_id)) != count:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -41,7 +44,7 @@ async def opened(runtime: Runtime, run_id: RunId, *, count: int = 1) -> list[App
 
 @pytest.mark.parametrize("is_approved", [True, False], ids=["approved", "denied"])
 async def test_a_person_decides(bed: Bed, is_approved: bool) -> None:
-    """People see what is asked, with what; the run is told what was decided, by whom and why."""
+    """The request shows action and arguments. The run gets the decision, the person and the reason."""
     run_id = await bed.submit(await bed.serve(cashier), ORDER)
     (request,) = await opened(bed.runtime, run_id)
 
@@ -62,8 +65,8 @@ async def test_a_person_decides(bed: Bed, is_approved: bool) -> None:
     ]
 
 
-async def test_nobody_decides_in_time(bed: Bed) -> None:
-    """The run goes on with `expired`, never early; who decides then is told that it is over."""
+async def test_a_request_expires_at_its_time_limit(bed: Bed) -> None:
+    """The run continues with `expired`, never early. A later decision is refused as too late."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
@@ -82,8 +85,8 @@ async def test_nobody_decides_in_time(bed: Bed) -> None:
         await bed.runtime.approvals.decide(str(sent.payload["message_id"]), approve=True, by="A")
 
 
-async def test_a_request_says_when_it_ends(bed: Bed) -> None:
-    """A time limit is shown to the person; a decision before it counts."""
+async def test_a_request_shows_its_time_limit(bed: Bed) -> None:
+    """The person sees the time limit; a decision before it counts."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
         del inbox
@@ -98,7 +101,7 @@ async def test_a_request_says_when_it_ends(bed: Bed) -> None:
 
 
 async def test_a_decision_counts_once(bed: Bed) -> None:
-    """The second one is refused, before and after the run has heard of the first."""
+    """The second one is refused, before and after the run has read the first."""
     run_id = await bed.submit(await bed.serve(cashier), ORDER)
     (request,) = await opened(bed.runtime, run_id)
     await bed.crash()
@@ -116,7 +119,7 @@ async def test_a_decision_counts_once(bed: Bed) -> None:
 
 
 async def test_a_decision_before_the_end_of_the_time_is_recorded_counts(bed: Bed) -> None:
-    """Who was told that it counts can rely on it, however near to the time limit that was."""
+    """An accepted decision counts, even if it comes close to the time limit."""
 
     def ends(commit: Commit) -> bool:
         return any(entry.kind == K.ASK_TIMEOUT for entry in commit.entries)
@@ -143,7 +146,7 @@ async def test_a_decision_before_the_end_of_the_time_is_recorded_counts(bed: Bed
 
 
 async def test_another_process_decides(bed: Bed) -> None:
-    """The run's host hears of it, whether the run is in memory or rows only."""
+    """The run's host is notified, whether the run is in memory or suspended."""
     run_id = await bed.submit(await bed.serve(cashier), ORDER)
     await opened(bed.runtime, run_id)
     async with bed.client() as client:
@@ -154,7 +157,7 @@ async def test_another_process_decides(bed: Bed) -> None:
 
 
 async def test_a_decision_comes_before_the_run_is_idle(bed: Bed) -> None:
-    """While another branch still executes: it is kept, also over a crash."""
+    """Another branch still executes. The decision is kept, also over a crash."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
@@ -175,7 +178,7 @@ async def test_a_decision_comes_before_the_run_is_idle(bed: Bed) -> None:
 
 
 async def test_a_decision_is_the_same_on_replay(bed: Bed) -> None:
-    """Recorded once; nobody is asked again."""
+    """The decision is recorded once; a replay makes no new request."""
     run_ids: list[RunId] = []
 
     async def body(ctx: RunContext) -> object:
@@ -197,7 +200,7 @@ async def test_a_decision_is_the_same_on_replay(bed: Bed) -> None:
 
 
 async def test_a_decision_counts_for_its_arguments_only(bed: Bed) -> None:
-    """An attempt that asks with others asks anew; what was decided before does not count."""
+    """An attempt with other arguments makes a new request; an earlier decision does not count for it."""
     first: list[str] = []
 
     async def price() -> int:
@@ -236,7 +239,7 @@ async def test_a_decision_counts_for_its_arguments_only(bed: Bed) -> None:
 
 
 async def test_an_attempt_that_asks_the_same_again_has_its_decision(bed: Bed) -> None:
-    """A retry for another reason bothers nobody twice."""
+    """A retry for another reason makes no second request."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
         del inbox
@@ -255,7 +258,7 @@ async def test_an_attempt_that_asks_the_same_again_has_its_decision(bed: Bed) ->
 
 
 async def test_the_oldest_request_is_listed_first(bed: Bed) -> None:
-    """Over all runs; and only so many as are wanted."""
+    """The list spans all runs, and has no more entries than the limit."""
     agents = [await bed.serve(cashier) for _ in range(3)]
     runs = []
     for n, agent in enumerate(agents):
@@ -293,7 +296,7 @@ async def test_several_requests_of_one_run(bed: Bed) -> None:
 
 
 async def test_a_race_with_an_approval_has_one_winner(bed: Bed) -> None:
-    """The other branch's request is gone from the list."""
+    """The request of the losing branch is removed from the list."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
@@ -312,8 +315,8 @@ async def test_a_race_with_an_approval_has_one_winner(bed: Bed) -> None:
     assert await bed.result(run_id) == 1
 
 
-async def test_a_cancelled_run_asks_no_more(bed: Bed) -> None:
-    """Its request is gone from the list, and a decision is refused."""
+async def test_the_request_of_a_cancelled_run_is_removed(bed: Bed) -> None:
+    """Its request is removed from the list, and a decision is refused."""
     run_id = await bed.submit(await bed.serve(cashier), ORDER)
     (request,) = await opened(bed.runtime, run_id)
 
@@ -326,7 +329,7 @@ async def test_a_cancelled_run_asks_no_more(bed: Bed) -> None:
 
 
 async def test_waiting_for_a_person_is_no_cycle(bed: Bed) -> None:
-    """Agents that wait for each other, one of them also for a person, are not told of a cycle."""
+    """Two agents wait for each other, and one of them also for a person: no cycle is reported."""
     left, right = bed.name(), bed.name()
     asking: list[RunId] = []
 
@@ -361,8 +364,8 @@ async def test_waiting_for_a_person_is_no_cycle(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("inf"), float("nan"), 1e12])
-async def test_a_time_limit_has_to_be_one(bed: Bed, timeout: float) -> None:
-    """Refused at the call, nothing is asked."""
+async def test_an_invalid_time_limit_is_refused(bed: Bed, timeout: float) -> None:
+    """The call is refused, and no request is made."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
         del inbox
@@ -377,8 +380,8 @@ async def test_a_time_limit_has_to_be_one(bed: Bed, timeout: float) -> None:
     assert await bed.log(run_id, K.ASK_SENT) == []
 
 
-async def test_a_shortened_id_has_to_name_one(bed: Bed) -> None:
-    """The beginning of an id is enough if no other begins so; nothing names nothing."""
+async def test_a_prefix_of_an_id_has_to_match_one_request(bed: Bed) -> None:
+    """A prefix of an id is accepted if no other id has it; an empty one is refused."""
     runs = [await bed.submit(await bed.serve(cashier), n) for n in range(2)]
     requests: dict[Any, ApprovalRequest] = {}
     for run_id in runs:

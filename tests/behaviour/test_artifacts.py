@@ -1,4 +1,4 @@
-"""Large bytes of agents: kept beside the log, by reference, apart from other agents."""
+"""Artifacts of agents: large bytes stored beside the log, by reference, separate for each agent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGE = bytes(range(256)) * 2_000
 
 
 async def test_a_tool_keeps_large_bytes_of_its_agent_beside_the_log(bed: Bed) -> None:
-    """The log has the reference; later steps read parts; they go when the agent is forgotten."""
+    """The log has the reference, and later steps read parts. Clearing the agent deletes them."""
 
     async def scan() -> InvocationResult:
         ref = await artifact_store().store(LARGE)
@@ -48,7 +48,7 @@ async def test_a_tool_keeps_large_bytes_of_its_agent_beside_the_log(bed: Bed) ->
     assert await own.stat(id_) is None
 
 
-def test_outside_of_an_effect_there_are_none() -> None:
-    """A contract error says where they are."""
+def test_artifacts_are_unavailable_outside_of_effects() -> None:
+    """The contract error names the effects, in which artifacts are available."""
     with pytest.raises(ContractError, match="inside a function called by"):
         artifact_store()

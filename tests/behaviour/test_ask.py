@@ -1,4 +1,4 @@
-"""Questions between agents: their four ends, cycles, and what a crash or a late answer changes."""
+"""Asks between agents: their four outcomes, cycles, crashes and late answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ONCE = RetryPolicy(max_retries=0)
 
 
 async def echo(ctx: RunContext, inbox: list[Message]) -> Any:
-    """A target that replies."""
+    """Return a target that replies."""
     for message in inbox:
         await ctx.reply(message, {"echo": message.payload})
 
@@ -37,7 +37,7 @@ def _seen(outcome: AskOutcome) -> list[Any]:
 
 @pytest.mark.item(32, 85, 86, 87, 88, 89, 92, 244)
 async def test_a_question_is_replied_to(bed: Bed) -> None:
-    """The target sees who asks; its answer comes with its run and the end of its log."""
+    """The target sees the asker. The answer comes with the target's run and the end of its log."""
     seen: list[Message] = []
 
     async def answer(ctx: RunContext, inbox: list[Message]) -> None:
@@ -66,8 +66,8 @@ async def test_a_question_is_replied_to(bed: Bed) -> None:
 @pytest.mark.item(90, 91, 244, 245, 246, 247, 248)
 @pytest.mark.parametrize("by_handle", [False, True], ids=["agent", "handle"])
 @pytest.mark.parametrize("end", ["replies", "returns", "fails", "is cancelled", "is slow"])
-async def test_the_four_ends(bed: Bed, end: str, by_handle: bool) -> None:
-    """Exactly one of them, for agents and for runs; a slow target is alive and named."""
+async def test_an_ask_has_one_of_four_outcomes(bed: Bed, end: str, by_handle: bool) -> None:
+    """Each ask of an agent or a run has exactly one of them. A slow target is alive and named."""
 
     async def work(ctx: RunContext, inbox: list[Message]) -> object:
         question = next((m for m in inbox if m.reply_to), None) or await ctx.receive(timeout=15)
@@ -84,7 +84,7 @@ async def test_the_four_ends(bed: Bed, end: str, by_handle: bool) -> None:
         return "output"
 
     target = await bed.serve(work)
-    slow_s = 1 if by_handle or bed.backend == "memory" else 4  # its run has to have begun by then
+    slow_s = 1 if by_handle or bed.backend == "memory" else 4  # its run has to have started by then
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
@@ -114,7 +114,7 @@ async def test_the_four_ends(bed: Bed, end: str, by_handle: bool) -> None:
 
 @pytest.mark.item(88, 92)
 async def test_a_reply_before_the_asker_waits_is_kept(bed: Bed) -> None:
-    """It is a row: a crash between the reply and the wait changes nothing, nor does another."""
+    """The reply is a row: neither a crash between the reply and the wait nor a second crash changes anything."""
 
     async def answer(ctx: RunContext, inbox: list[Message]) -> str:
         await echo(ctx, inbox)
@@ -144,7 +144,7 @@ async def test_a_reply_before_the_asker_waits_is_kept(bed: Bed) -> None:
 
 @pytest.mark.item(90, 91, 245)
 async def test_a_late_reply_changes_nothing(bed: Bed) -> None:
-    """The outcome stays timed_out, live and on every replay; the answer is kept beside."""
+    """The outcome stays timed_out, live and on each replay; the answer is stored beside it."""
 
     async def slow(ctx: RunContext, inbox: list[Message]) -> None:
         await ctx.sleep_until_signal("go")
@@ -174,8 +174,8 @@ async def test_a_late_reply_changes_nothing(bed: Bed) -> None:
 
 
 @pytest.mark.item(87, 89, 92, 244)
-async def test_asker_and_target_die_in_turn(bed: Bed) -> None:
-    """One question, one answer, whoever dies when."""
+async def test_crashes_of_asker_and_target_change_no_answer(bed: Bed) -> None:
+    """One ask gets one answer, in each order of the crashes."""
 
     async def answer(ctx: RunContext, inbox: list[Message]) -> None:
         await ctx.step("target", bed.world.wait, "target")
@@ -202,8 +202,8 @@ async def test_asker_and_target_die_in_turn(bed: Bed) -> None:
 
 
 @pytest.mark.item(87)
-async def test_asked_before_it_is_registered(bed: Bed) -> None:
-    """The question waits for its agent."""
+async def test_an_ask_waits_until_its_target_is_registered(bed: Bed) -> None:
+    """The ask waits until the type is registered."""
     target = bed.name()
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -236,7 +236,7 @@ async def test_a_reply_to_no_question(bed: Bed) -> None:
 
 @pytest.mark.item(85)
 async def test_bad_questions(bed: Bed) -> None:
-    """No time limit, too long, another tenant: refused at the call."""
+    """No time limit, a too long one, another tenant: refused at the call."""
     target = await bed.serve(echo)
 
     async def body(ctx: RunContext) -> list[str]:
@@ -258,7 +258,7 @@ async def test_bad_questions(bed: Bed) -> None:
 
 @pytest.mark.item(85)
 async def test_one_question_with_one_key(bed: Bed) -> None:
-    """Asked twice with the same key, the target sees it once and both get its answer."""
+    """The target gets the repeated ask once, and both asks get its answer."""
     seen: list[str] = []
 
     async def answer(ctx: RunContext, inbox: list[Message]) -> None:
@@ -280,7 +280,10 @@ async def test_one_question_with_one_key(bed: Bed) -> None:
 @pytest.mark.item(85)
 @pytest.mark.parametrize("size", [1, 2])
 async def test_a_cycle_of_questions_fails_at_once(bed: Bed, size: int) -> None:
-    """Whoever closes it gets the names; caught, its agent goes on and can answer."""
+    """The ask that closes the cycle fails with the agents' names.
+
+    If caught, its agent can go on and answer.
+    """
     agents = [bed.name() for _ in range(size)]
 
     def acting(index: int) -> Any:
@@ -316,8 +319,8 @@ async def test_a_cycle_of_questions_fails_at_once(bed: Bed, size: int) -> None:
 
 
 @pytest.mark.item(85)
-async def test_a_cycle_no_header_shows(bed: Bed) -> None:
-    """Two runs that began apart ask each other: one of the two fails, naming both agents."""
+async def test_a_cycle_of_independent_runs_fails(bed: Bed) -> None:
+    """Two runs that started independently ask each other: one of them fails, naming both agents."""
     agents = [bed.name(), bed.name()]
     problems: list[list[str]] = []
 
@@ -348,7 +351,7 @@ async def test_a_cycle_no_header_shows(bed: Bed) -> None:
 
 @pytest.mark.item(85)
 async def test_a_cycle_that_a_scan_finds(bed: Bed) -> None:
-    """Hot or out of memory, the wait it names fails, and the log keeps why."""
+    """In memory or evicted, the wait that the scan names fails, and the log keeps the reason."""
     target = bed.name()
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -381,8 +384,8 @@ async def test_a_cycle_that_a_scan_finds(bed: Bed) -> None:
 
 
 @pytest.mark.item(85, 244)
-async def test_a_question_leaves_while_another_branch_works(bed: Bed) -> None:
-    """A long effect of one branch keeps no question of another from leaving, nor its answer."""
+async def test_an_ask_is_sent_while_another_branch_executes(bed: Bed) -> None:
+    """A long effect of one branch delays neither another branch's ask nor its answer."""
     target = await bed.serve(echo)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -400,7 +403,7 @@ async def test_a_question_leaves_while_another_branch_works(bed: Bed) -> None:
 
 
 def _ends_unanswered(commit: Commit) -> bool:
-    """Whether a turn ends an ask, or an approval, without an answer."""
+    """Return whether a commit ends an ask, or an approval, without an answer."""
     return any(entry.kind == K.ASK_TIMEOUT for entry in commit.entries)
 
 
@@ -410,7 +413,7 @@ def _ends_unanswered(commit: Commit) -> bool:
 async def test_a_reply_before_the_time_limit_is_recorded_is_the_answer(
     bed: Bed, at: str, fails: bool, by_handle: bool
 ) -> None:
-    """However late it comes between the asker's looks, and however the target's run ends behind it."""
+    """However late it comes between the asker's polls, and however the target's run ends after it."""
     faults = Faults(method="run" if by_handle else "run_of_message", manner=Manner.HOLD)
     if at == "commit":
         faults = Faults(method="commit", manner=Manner.HOLD, wanted=_ends_unanswered, nth=0)
@@ -452,12 +455,12 @@ async def test_a_reply_before_the_time_limit_is_recorded_is_the_answer(
     assert status is (RunStatus.FAILED if fails else RunStatus.COMPLETED)
     assert await bed.result(asker) == ["replied", "the reply", running[0]]
     assert K.ASK_TIMEOUT not in await bed.kinds(asker)
-    left = await bed.runtime.store.reads.answers(asker)  # of a child there is its end, too
+    left = await bed.runtime.store.reads.answers(asker)  # the end of a child is recorded, too
     assert "replied" not in [answer.status for answer in left]
 
 
 async def test_of_a_run_that_replied_and_ended_the_reply_is_asked_for_again(bed: Bed) -> None:
-    """By handle and with the same key, after the first ask had timed out: the end does not count."""
+    """By handle and with the same key after the first ask timed out: the run's end is not the answer."""
 
     async def answer(ctx: RunContext, inbox: list[Message]) -> object:
         question = await ctx.receive(timeout=60)
@@ -485,7 +488,7 @@ async def test_of_a_run_that_replied_and_ended_the_reply_is_asked_for_again(bed:
 
 
 async def test_limits_that_fall_near_the_reply(bed: Bed) -> None:
-    """Sixty asks, with a slow look at the target: each ends with its reply or timed out, never otherwise."""
+    """Sixty asks of a slowly polled target: each ends with its reply or timed out, never otherwise."""
     bed.go_wrong(Faults(method="run_of_message", manner=Manner.DELAY, always=True, delay_s=0.05))
     await bed.restart()
     limit_s = 0.5

@@ -1,4 +1,4 @@
-"""What authors get wrong: each mistake has one outcome, and words that say what to do."""
+"""Errors of agents' authors: each has one outcome, and an error text with the remedy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 async def _failure(
     bed: Bed, act: Callable[[RunContext, list[Message]], Awaitable[Any]]
 ) -> tuple[str, str]:
-    """How the run of this agent failed: status and text."""
+    """Return status and error text of this agent's failed run."""
     run_id = await bed.submit(await bed.serve(act))
     row = await bed.ended(run_id)
     assert row.status is RunStatus.FAILED
@@ -33,7 +33,7 @@ async def _failure(
 
 @pytest.mark.item(68)
 async def test_an_effect_in_a_foreign_task_is_refused(bed: Bed) -> None:
-    """The error names the ctx way; the step is not executed."""
+    """The error names the ctx method to use; the step is not executed."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox
@@ -57,7 +57,7 @@ async def test_an_effect_in_a_foreign_task_is_refused(bed: Bed) -> None:
 
 @pytest.mark.item(68)
 async def test_asyncio_gather_around_ctx_calls_is_refused(bed: Bed) -> None:
-    """Its tasks have no place in the run."""
+    """The tasks of asyncio.gather are no branches of the run."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox
@@ -71,7 +71,7 @@ async def test_asyncio_gather_around_ctx_calls_is_refused(bed: Bed) -> None:
 
 @pytest.mark.item(68)
 async def test_asyncio_timeout_around_ctx_calls_is_refused(bed: Bed) -> None:
-    """Replay could not repeat it; the error names the ctx ways."""
+    """A replay could not repeat it; the error names the ctx methods to use."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         async def hang() -> Any:
@@ -98,7 +98,7 @@ async def test_asyncio_timeout_around_ctx_calls_is_refused(bed: Bed) -> None:
 
 @pytest.mark.item(68)
 async def test_asyncio_wait_for_around_ctx_calls_is_refused(bed: Bed) -> None:
-    """Python 3.11 puts the call into another task; newer ones cancel it when the time is over."""
+    """Python 3.11 moves the call into another task; newer versions cancel it at the timeout."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox
@@ -112,7 +112,7 @@ async def test_asyncio_wait_for_around_ctx_calls_is_refused(bed: Bed) -> None:
 @pytest.mark.item(105)
 @pytest.mark.parametrize("did", ["returned", "raised", "waited"])
 async def test_swallowing_the_suspension_fails_the_run(bed: Bed, did: str) -> None:
-    """The error names the agent and what it did; no ctx call works in between."""
+    """The error names the agent and its mistake; no ctx call in between executes."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
@@ -138,7 +138,7 @@ async def test_swallowing_the_suspension_fails_the_run(bed: Bed, did: str) -> No
 
 @pytest.mark.item(105)
 async def test_cleanup_executes_no_effect_when_the_run_suspends(bed: Bed) -> None:
-    """`finally` blocks run at each suspension, their ctx calls raise the signal again."""
+    """`finally` blocks run at each suspension; their ctx calls raise the signal again."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
@@ -159,7 +159,7 @@ async def test_cleanup_executes_no_effect_when_the_run_suspends(bed: Bed) -> Non
 
 @pytest.mark.item(63)
 async def test_an_agent_that_cancels_itself_is_a_crash(bed: Bed) -> None:
-    """CancelledError that nobody asked for is an error like any other, and is retried."""
+    """A CancelledError without a cancel request is an error like any other, and is retried."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> int:
         del inbox
@@ -172,10 +172,10 @@ async def test_an_agent_that_cancels_itself_is_a_crash(bed: Bed) -> None:
 
 @pytest.mark.item(63)
 async def test_an_agent_that_raises_a_base_exception_fails(bed: Bed) -> None:
-    """Whatever it raises, the host lives on."""
+    """The host survives each exception that an agent raises."""
 
     class Rude(BaseException):
-        """Neither an error nor one of our signals."""
+        """Neither an Exception nor a signal of the runtime."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del ctx, inbox
@@ -193,7 +193,7 @@ async def test_an_agent_that_raises_a_base_exception_fails(bed: Bed) -> None:
 
 @pytest.mark.item(63)
 async def test_errors_with_odd_texts_are_recorded(bed: Bed) -> None:
-    """As far as they can be written; the run fails in good order."""
+    """The text is recorded as far as it can be encoded; the run fails."""
     texts = ["\x00", "\ud800", "x" * 100_000]
 
     def fail(n: int) -> None:
@@ -214,7 +214,7 @@ async def test_errors_with_odd_texts_are_recorded(bed: Bed) -> None:
 @pytest.mark.item(74)
 @pytest.mark.parametrize("size", [100_000, 2_000_000])
 async def test_large_values_pass(bed: Bed, size: int) -> None:
-    """Through step, state and output; through a message as much as one may hold."""
+    """Through a step, state and output of any size; through a message up to its size limit."""
     payload = "y" * min(size, MAX_PAYLOAD_BYTES - 2)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -228,7 +228,7 @@ async def test_large_values_pass(bed: Bed, size: int) -> None:
 
 @pytest.mark.item(74)
 async def test_a_value_nested_too_deep_is_an_error(bed: Bed) -> None:
-    """64 levels pass, more do not; nothing breaks."""
+    """64 levels are accepted, more are an error of the run."""
 
     def nested(depth: int) -> object:
         value: object = 1
@@ -246,8 +246,8 @@ async def test_a_value_nested_too_deep_is_an_error(bed: Bed) -> None:
 
 
 @pytest.mark.item(103)
-async def test_code_that_depends_on_chance_is_found_out(bed: Bed) -> None:
-    """A value of the standard library's random in a step's arguments differs on replay: parked."""
+async def test_code_that_uses_random_values_is_parked(bed: Bed) -> None:
+    """A random value in a step's arguments differs on replay: the run is parked."""
     drawn = iter(range(100))
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:

@@ -1,4 +1,4 @@
-"""A run that was given several messages and fails on one of them: the others are handled."""
+"""A run that got several messages and fails on one of them: the others are handled."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def batch(
     payloads: list[str],
     **attributes: object,
 ) -> AgentId:
-    """Serve an agent whose first run is given all of these, from several senders in turn."""
+    """Serve an agent whose first run gets all of these messages, from several senders in turn."""
     agent = await bed.serve(act, **attributes)
     await bed.crash()
     bed.agents, served = {}, bed.agents
@@ -45,7 +45,7 @@ async def batch(
 
 
 async def all_over(bed: Bed, agent: AgentId, count: int) -> list[RunRow]:
-    """The agent's runs in order of arrival, once so many have ended and nothing waits."""
+    """Return the agent's runs in order of arrival, once this many have ended and no message waits."""
     store = bed.runtime.store
     async with asyncio.timeout(LIMIT_S):
         while (  # noqa: ASYNC110 - there is no event to wait for
@@ -56,12 +56,12 @@ async def all_over(bed: Bed, agent: AgentId, count: int) -> list[RunRow]:
 
 
 async def begun(bed: Bed, agent: AgentId) -> list[RunRow]:
-    """The agent's runs so far."""
+    """Return the agent's runs so far."""
     return await bed.runtime.store.lists.runs(agent=agent, limit=200)
 
 
 async def first_run(bed: Bed, agent: AgentId) -> RunRow:
-    """The agent's first run, as soon as anything of it is written."""
+    """Return the agent's first run as soon as it has written anything."""
     async with asyncio.timeout(LIMIT_S):
         while not (rows := await begun(bed, agent)):  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0.005)
@@ -69,7 +69,7 @@ async def first_run(bed: Bed, agent: AgentId) -> RunRow:
 
 
 async def letters(bed: Bed, agent: AgentId) -> list[DeadLetter]:
-    """The agent's dead letters, oldest first."""
+    """Return the agent's dead letters, oldest first."""
     return sorted(
         await bed.runtime.store.lists.dead_letters(agent=agent), key=lambda letter: letter.id
     )
@@ -80,7 +80,10 @@ PAYLOADS = [f"m{n}" for n in range(12)]
 
 @pytest.mark.parametrize("place", [0, 5, 11], ids=["first", "middle", "last"])
 async def test_one_bad_message_is_given_up_alone(bed: Bed, place: int) -> None:
-    """It alone counts its retries; the others are handled once each, and its sender's wait for it."""
+    """Only the bad message counts its retries.
+
+    The others are handled once each; its sender's wait for it.
+    """
     seen = bed.world.order
     bad = f"m{place}"
 
@@ -114,7 +117,7 @@ async def test_one_bad_message_is_given_up_alone(bed: Bed, place: int) -> None:
 async def test_an_error_that_is_final_at_once_ends_one_message_only(
     bed: Bed, error: type[Exception]
 ) -> None:
-    """Several messages are taken apart before any of them is given up, or counted as handled."""
+    """The messages are split into runs before any of them is given up, or counted as handled."""
     seen = bed.world.order
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -133,8 +136,8 @@ async def test_an_error_that_is_final_at_once_ends_one_message_only(
     assert found == ([("m4", "explicit")] if error is TerminalError else [])
 
 
-async def test_what_the_failed_attempt_had_not_written_is_forgotten(bed: Bed) -> None:
-    """Nothing that it sent or set has left it: each message's own run does that, once."""
+async def test_what_the_failed_attempt_had_not_committed_is_dropped(bed: Bed) -> None:
+    """The sends and state changes of that attempt are dropped: each message's own run makes them once."""
     got: list[object] = []
 
     async def sink(ctx: RunContext, inbox: list[Message]) -> None:
@@ -157,8 +160,8 @@ async def test_what_the_failed_attempt_had_not_written_is_forgotten(bed: Bed) ->
     assert await bed.runtime.store.reads.state(agent) == dict.fromkeys(PAYLOADS, 1)
 
 
-async def test_a_host_that_dies_behind_the_split_changes_nothing(bed: Bed) -> None:
-    """What was given back is rows; the run that failed goes on with the message it kept."""
+async def test_a_crash_after_the_split_changes_nothing(bed: Bed) -> None:
+    """The released messages are rows; the run that failed goes on with the message it kept."""
     seen = bed.world.order
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -187,8 +190,8 @@ async def test_a_host_that_dies_behind_the_split_changes_nothing(bed: Bed) -> No
     ]
 
 
-async def test_a_run_that_has_begun_an_effect_is_not_taken_apart(bed: Bed) -> None:
-    """What it did may concern all its messages; their dead letters say that they went together."""
+async def test_a_run_that_started_an_effect_is_not_split(bed: Bed) -> None:
+    """The effect may concern all its messages; their dead letters name the others."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         for message in inbox:
@@ -207,8 +210,8 @@ async def test_a_run_that_has_begun_an_effect_is_not_taken_apart(bed: Bed) -> No
     assert {letter.last_error for letter in found} == {told}
 
 
-async def test_an_effect_that_was_cut_off_keeps_a_run_whole(bed: Bed) -> None:
-    """It may have happened, for all the messages, though its intent was not written yet."""
+async def test_a_run_with_an_interrupted_effect_is_not_split(bed: Bed) -> None:
+    """The effect may have happened for all messages, although its intent was not written yet."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         await ctx.step("hang", bed.world.hang, "hang", len(inbox))
@@ -223,7 +226,7 @@ async def test_an_effect_that_was_cut_off_keeps_a_run_whole(bed: Bed) -> None:
 
 
 async def test_redriving_the_run_that_kept_the_bad_message_takes_that_one_only(bed: Bed) -> None:
-    """What it gave back was handled by others and is not handled again."""
+    """The released messages were handled by other runs and are not handled again."""
     seen, broken = bed.world.order, [True]
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -242,8 +245,8 @@ async def test_redriving_the_run_that_kept_the_bad_message_takes_that_one_only(b
     assert await letters(bed, agent) == []
 
 
-async def test_an_asker_in_the_batch_has_its_own_answer(bed: Bed) -> None:
-    """The failure of another sender's message is not the end of its question."""
+async def test_an_asker_in_the_batch_gets_its_own_answer(bed: Bed) -> None:
+    """The failure of another sender's message does not end its ask."""
 
     async def answers(ctx: RunContext, inbox: list[Message]) -> None:
         if any(message.payload == "bad" for message in inbox):
@@ -270,7 +273,7 @@ async def test_an_asker_in_the_batch_has_its_own_answer(bed: Bed) -> None:
 
 
 class _Named:
-    """An agent under an id that others knew before it was served."""
+    """An agent under an id that others sent to before it was served."""
 
     def __init__(
         self, agent_id: AgentId, act: Callable[[RunContext, list[Message]], Awaitable[object]]

@@ -21,7 +21,7 @@ K = EntryKind
 
 
 def _slow(bed: Bed, rounds: int) -> Callable[[str], Coroutine[Any, Any, Any]]:
-    """A step function that lets others go first so many times."""
+    """Return a step function that yields to other tasks this many times."""
 
     async def run(name: str) -> Any:
         for _ in range(rounds):
@@ -33,7 +33,7 @@ def _slow(bed: Bed, rounds: int) -> Callable[[str], Coroutine[Any, Any, Any]]:
 
 @pytest.mark.item(2, 68, 74)
 async def test_gather_runs_at_the_same_time_and_keeps_the_order(bed: Bed) -> None:
-    """Results stand in the order of the branches, whatever order they end in; same on replay."""
+    """Results have the order of the branches, whichever ends first; the same on replay."""
 
     async def body(ctx: RunContext) -> object:
         seen: list[str] = []
@@ -53,7 +53,7 @@ async def test_gather_runs_at_the_same_time_and_keeps_the_order(bed: Bed) -> Non
 
 @pytest.mark.item(68, 74)
 async def test_nested_gathers_with_a_failing_inner_one(bed: Bed) -> None:
-    """The inner failure is caught by its branch; the outer one goes on, live and on replay."""
+    """Its branch catches the inner failure; the outer gather goes on, live and on replay."""
 
     async def body(ctx: RunContext) -> object:
         async def inner(fails: bool) -> object:
@@ -75,7 +75,7 @@ async def test_nested_gathers_with_a_failing_inner_one(bed: Bed) -> None:
 
 @pytest.mark.item(71, 74)
 async def test_a_failing_gather_closes_the_others(bed: Bed) -> None:
-    """Their cleanup runs, what they had begun is abandoned, and the first failure is raised."""
+    """Their cleanup runs, their started effects are abandoned, and the first failure is raised."""
 
     async def body(ctx: RunContext) -> object:
         async def loser() -> None:
@@ -101,7 +101,7 @@ async def test_a_failing_gather_closes_the_others(bed: Bed) -> None:
 
 
 async def test_a_branch_of_an_outer_scope_is_awaited_inside_an_inner_one(bed: Bed) -> None:
-    """It gives what it returned when it has ended, whatever the inner scope has to do meanwhile."""
+    """`await` returns the outer branch's result once it has ended, whatever the inner scope waits for."""
 
     async def body(ctx: RunContext) -> object:
         async with ctx.scope() as outer:
@@ -117,7 +117,10 @@ async def test_a_branch_of_an_outer_scope_is_awaited_inside_an_inner_one(bed: Be
 
 @pytest.mark.item(74)
 async def test_select_closes_the_losers(bed: Bed) -> None:
-    """The winner's index and value, on replay too; a loser's effects are abandoned, late ones dropped."""
+    """The winner's index and value are the same on replay.
+
+    The losers' effects are abandoned, late results dropped.
+    """
 
     async def body(ctx: RunContext) -> object:
         async def loser() -> None:
@@ -141,8 +144,8 @@ async def test_select_closes_the_losers(bed: Bed) -> None:
 
 
 @pytest.mark.item(74, 98, 133)
-async def test_select_of_a_signal_and_a_sleep_is_a_timeout(bed: Bed) -> None:
-    """Whichever comes first wins; the other one leaves nothing behind."""
+async def test_select_of_a_signal_and_a_sleep_works_as_a_timeout(bed: Bed) -> None:
+    """The first of the two wins; the other one leaves nothing behind."""
 
     async def body(ctx: RunContext) -> list[object]:
         timed_out = await ctx.select(ctx.sleep_until_signal("go"), ctx.sleep(0.05))
@@ -156,7 +159,7 @@ async def test_select_of_a_signal_and_a_sleep_is_a_timeout(bed: Bed) -> None:
 
 @pytest.mark.item(74)
 async def test_select_raises_what_the_winner_raised(bed: Bed) -> None:
-    """A branch that fails first has won."""
+    """A branch that fails first is the winner."""
 
     async def body(ctx: RunContext) -> object:
         try:
@@ -170,7 +173,10 @@ async def test_select_raises_what_the_winner_raised(bed: Bed) -> None:
 
 @pytest.mark.item(74)
 async def test_a_scope_joins_and_cancels_its_branches(bed: Bed) -> None:
-    """`await branch` gives its result or error, `cancel` closes it, the block waits for the rest."""
+    """`await branch` returns its result or raises its error, `cancel` closes it.
+
+    The block waits for the rest.
+    """
 
     async def body(ctx: RunContext) -> object:
         done: list[str] = []
@@ -205,7 +211,7 @@ async def test_a_scope_joins_and_cancels_its_branches(bed: Bed) -> None:
 
 @pytest.mark.item(74)
 async def test_a_scope_raises_the_first_failure_and_closes_the_others(bed: Bed) -> None:
-    """Also when the block itself raises."""
+    """It closes them, too, if the block itself raises."""
 
     async def body(ctx: RunContext) -> object:
         caught = []
@@ -230,7 +236,7 @@ async def test_a_scope_raises_the_first_failure_and_closes_the_others(bed: Bed) 
 
 @pytest.mark.item(105, 158, 159)
 async def test_a_run_suspends_only_when_every_branch_waits(bed: Bed) -> None:
-    """While one branch works the other stays hot; the first thing that happens wakes the run."""
+    """While one branch executes the other is not evicted; the first event wakes the run."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
@@ -257,7 +263,7 @@ async def test_a_run_suspends_only_when_every_branch_waits(bed: Bed) -> None:
 
 @pytest.mark.item(71, 74)
 async def test_a_closed_branch_executes_no_effect_in_its_cleanup(bed: Bed) -> None:
-    """Every ctx call in it raises CancelledError at once."""
+    """Each ctx call in the cleanup raises CancelledError at once."""
 
     async def body(ctx: RunContext) -> object:
         async def loser() -> None:
@@ -274,7 +280,7 @@ async def test_a_closed_branch_executes_no_effect_in_its_cleanup(bed: Bed) -> No
 
 @pytest.mark.item(74, 189)
 async def test_an_at_most_once_effect_of_a_loser_is_abandoned_not_in_doubt(bed: Bed) -> None:
-    """Nobody waits for it any more, so nobody is asked whether it happened."""
+    """No branch waits for the effect any more, so no operator has to decide whether it happened."""
 
     async def entered() -> Any:
         await bed.world.entered.wait()

@@ -1,6 +1,6 @@
-"""Mail by the broker: in order of each sender, once each, and nobody waits for others.
+"""Messages through the broker: in order of each sender, once each, and no agent waits for another.
 
-Tests marked `nats` are about what only a broker has; the others hold on every backend.
+Tests marked `nats` are about properties that only a broker has; the others hold on every backend.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _each(bed: Bed) -> int:
 @pytest.mark.timeout(120)
 @pytest.mark.item(118, 201)
 async def test_ten_agents_send_to_one_in_order(bed: Bed) -> None:
-    """All at once; the receiver fails in between, is tried again, and moves to another host."""
+    """They send at once. The receiver fails, is retried, and moves to another host meanwhile."""
     senders, each = 10, _each(bed)
     seen: set[object] = set()
 
@@ -75,7 +75,7 @@ async def test_ten_agents_send_to_one_in_order(bed: Bed) -> None:
 @pytest.mark.timeout(120)
 @pytest.mark.item(118, 200, 201)
 async def test_ten_external_clients_send_to_one_in_order(bed: Bed) -> None:
-    """All at once, while the host dies and another one goes on."""
+    """They send at once, while the host crashes and another one takes over."""
     publishers, each = 10, 200
     total = publishers * each
     got: list[object] = []
@@ -97,8 +97,8 @@ async def test_ten_external_clients_send_to_one_in_order(bed: Bed) -> None:
 
 
 @pytest.mark.nats
-async def test_what_agents_send_travels_by_the_broker(bed: Bed) -> None:
-    """Each message is stored in the mail stream once, and leaves the sender's outbox."""
+async def test_messages_of_agents_travel_by_the_broker(bed: Bed) -> None:
+    """Each message is stored once in the stream MAIL, and removed from the sender's outbox."""
     got: list[object] = []
     target = await bed.serve(noting(got))
 
@@ -119,7 +119,10 @@ async def test_what_agents_send_travels_by_the_broker(bed: Bed) -> None:
 @pytest.mark.nats
 @pytest.mark.item(117, 194, 199, 200)
 async def test_a_known_id_is_dropped_whenever_it_comes(bed: Bed) -> None:
-    """While it waits, after it was handled, and on the next host; another publisher's is another."""
+    """While it waits, after it was handled, and on the next host.
+
+    The same id of another publisher is accepted.
+    """
     got: list[object] = []
     agent = await bed.serve(noting(got))
     async with outsider(bed) as crm:
@@ -141,7 +144,7 @@ async def test_a_known_id_is_dropped_whenever_it_comes(bed: Bed) -> None:
 @pytest.mark.nats
 @pytest.mark.item(24, 32)
 async def test_submitting_and_publishing_at_once_to_a_dormant_agent(bed: Bed) -> None:
-    """Every message is in one run, once, and a submitted one has its run to itself."""
+    """Every message is in one run, once; a submitted one is alone in its run."""
     each = 30
     got: list[object] = []
     agent = await bed.serve(noting(got))
@@ -164,9 +167,9 @@ async def test_submitting_and_publishing_at_once_to_a_dormant_agent(bed: Bed) ->
 @pytest.mark.nats
 @pytest.mark.item(196, 198)
 async def test_a_failed_attempt_gets_the_same_inbox_again(bed: Bed) -> None:
-    """With the messages that came by the broker, and the error in its log; nothing is read twice.
+    """It gets the messages that came by the broker, and the error is in its log; nothing is read twice.
 
-    A run that has done something for all of them is not taken apart.
+    A run that has executed something for all of them is not split.
     """
     inboxes: list[list[object]] = []
     gate = asyncio.Event()
@@ -195,7 +198,7 @@ async def test_a_failed_attempt_gets_the_same_inbox_again(bed: Bed) -> None:
 
 
 def _neighbours(type_: str) -> tuple[AgentId, AgentId]:
-    """Two agents of one partition."""
+    """Return two agents of one partition."""
     slow = AgentId(type_, "slow")
     keys = (AgentId(type_, f"k{n}") for n in range(1000))
     place = partition_hash(slow) % PARTITIONS
@@ -204,8 +207,8 @@ def _neighbours(type_: str) -> tuple[AgentId, AgentId]:
 
 @pytest.mark.nats
 @pytest.mark.item(195)
-async def test_a_slow_agent_stops_nobody(bed: Bed) -> None:
-    """Thousands wait for it in rows, and its neighbour behind the same consumer is served at once."""
+async def test_a_slow_agent_delays_no_other_agent(bed: Bed) -> None:
+    """Thousands of its messages wait in rows; another agent behind the same consumer is served at once."""
     count = 2000
     got: list[object] = []
 
@@ -231,8 +234,8 @@ async def test_a_slow_agent_stops_nobody(bed: Bed) -> None:
 
 @pytest.mark.nats
 @pytest.mark.item(195)
-async def test_signal_and_cancel_do_not_stand_behind_a_queue_of_messages(bed: Bed) -> None:
-    """A waiting run gets its signal from outside, and a busy one is cancelled, with 1,000 waiting."""
+async def test_signals_and_cancels_do_not_wait_behind_queued_messages(bed: Bed) -> None:
+    """While 1,000 messages wait, a waiting run gets its signal, and a busy one is cancelled."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         if inbox[0].payload == "wait":

@@ -1,4 +1,4 @@
-"""Whom mail by the broker reaches, and what becomes of mail that nobody can handle."""
+"""Delivery by the broker to hosts and agents, and messages that no host can handle."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @pytest.mark.nats
 @pytest.mark.item(32, 118, 195)
-async def test_agents_of_two_hosts_talk(bed: Bed) -> None:
-    """A message starts the other's run, and an answer wakes the run that waits for it."""
+async def test_agents_of_two_hosts_exchange_messages(bed: Bed) -> None:
+    """A message starts a run on the other host, and an answer wakes the run that waits for it."""
     echo = Acting(bed.name(), _echo)
 
     async def ask(ctx: RunContext, inbox: list[Message]) -> list[object]:
@@ -51,7 +51,7 @@ async def _echo(ctx: RunContext, inbox: list[Message]) -> None:
 @pytest.mark.nats
 @pytest.mark.item(32, 195)
 async def test_whole_types_and_single_agents_get_messages_alike(bed: Bed) -> None:
-    """From outside and from each other, with one consumer for each agent or partition."""
+    """From external clients and from each other, with one consumer for each agent or partition."""
     got: list[tuple[str, object]] = []
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -73,7 +73,7 @@ async def test_whole_types_and_single_agents_get_messages_alike(bed: Bed) -> Non
         async def has_all_consumers() -> bool:
             names = await crm.ask(f"CONSUMER.NAMES.{crm.subjects.stream('MAIL')}", {})
             own = [one for one in names["consumers"] if f"-{bed._prefix[:8]}-" in one]
-            return len(own) == PARTITIONS + 1 + PARTITIONS  # those of topics
+            return len(own) == PARTITIONS + 1 + PARTITIONS  # the consumers of topics
 
         await eventually(has_all_consumers)
     assert sorted(p for key, p in got if key == other.key if isinstance(p, str)) == sorted(
@@ -107,7 +107,7 @@ async def test_a_type_is_registered_one_way_or_the_other(bed: Bed) -> None:
 @pytest.mark.nats
 @pytest.mark.item(32, 195, 200)
 async def test_messages_for_an_unserved_type_wait(bed: Bed) -> None:
-    """From agents and from outside, in order, until somebody registers the type."""
+    """From agents and external clients, in order, until a host registers the type."""
     got: list[object] = []
     target = bed.name()
 
@@ -133,10 +133,10 @@ async def test_messages_for_an_unserved_type_wait(bed: Bed) -> None:
 @pytest.mark.nats
 @pytest.mark.item(32, 200)
 async def test_messages_for_an_unserved_type_become_rows(bed: Bed) -> None:
-    """Before the stream is purged, some host reads it; whoever registers the type gets it all."""
+    """A host writes them to rows before the stream is purged; a host that registers the type gets them all."""
     got: list[object] = []
     target = bed.name()
-    await bed.serve(noting([]))  # who serves nothing reads nothing
+    await bed.serve(noting([]))  # a host that serves nothing reads nothing
     mail, store = bed.runtime._host.mail, bed.runtime.store
     assert mail is not None
     async with outsider(bed) as crm:
@@ -162,8 +162,8 @@ async def test_messages_for_an_unserved_type_become_rows(bed: Bed) -> None:
 
 @pytest.mark.nats
 @pytest.mark.item(119, 202, 488)
-async def test_a_dead_letter_is_published_for_those_who_watch(bed: Bed) -> None:
-    """Once, with its reason; it is never delivered again until it is redriven."""
+async def test_a_dead_letter_is_published_once(bed: Bed) -> None:
+    """It is published once, with its reason, and is not delivered again until it is redriven."""
     got: list[object] = []
     healthy = asyncio.Event()
 
@@ -200,8 +200,8 @@ async def test_a_dead_letter_is_published_for_those_who_watch(bed: Bed) -> None:
 
 @pytest.mark.nats
 @pytest.mark.item(119, 202)
-async def test_a_message_from_outside_that_fails_for_good_is_a_dead_letter_too(bed: Bed) -> None:
-    """It is gone from the inbox, the next message is handled, and its id stays known."""
+async def test_a_failed_message_of_an_external_client_is_a_dead_letter(bed: Bed) -> None:
+    """It is removed from the inbox, the next message is handled, and its id stays known."""
     got: list[object] = []
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:

@@ -1,4 +1,4 @@
-"""What a tree may spend, when it has to have ended, and how often a run may fail."""
+"""Budgets of a tree, deadlines, and limits on how often a run may fail."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 async def asks_thrice(ctx: RunContext, inbox: list[Message]) -> Any:
-    """Calls the model three times and says how often it could."""
+    """Call the model three times, and return how many calls succeeded."""
     del inbox
     done = 0
     for n in range(3):
@@ -34,7 +34,7 @@ async def asks_thrice(ctx: RunContext, inbox: list[Message]) -> Any:
 
 
 async def test_model_calls_of_a_tree_are_counted_exactly(bed: Bed) -> None:
-    """Parent and child share the root's turns; what has no place is refused and not executed."""
+    """Parent and child share the root's budget; a call above it is refused and not executed."""
     model = greeter()
     child = await bed.serve(asks_thrice, model=model)
 
@@ -49,7 +49,7 @@ async def test_model_calls_of_a_tree_are_counted_exactly(bed: Bed) -> None:
 
 
 async def test_model_calls_at_once_are_counted_exactly(bed: Bed) -> None:
-    """Begun together in branches, only as many execute as there are places."""
+    """Branches start more calls at once than the budget allows: only the allowed number executes."""
     model = greeter()
 
     async def one(ctx: RunContext, n: int) -> bool:
@@ -69,8 +69,8 @@ async def test_model_calls_at_once_are_counted_exactly(bed: Bed) -> None:
     assert model.calls == 2
 
 
-async def test_tokens_end_a_run_that_does_not_catch_it(bed: Bed) -> None:
-    """10 tokens a call, 15 allowed: the third is refused, and the run fails for good."""
+async def test_a_run_above_its_tokens_fails_without_a_retry(bed: Bed) -> None:
+    """10 tokens a call, 15 allowed: the third call is refused, and the run fails without a retry."""
     model = greeter()
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
@@ -94,10 +94,11 @@ async def test_tokens_end_a_run_that_does_not_catch_it(bed: Bed) -> None:
 async def test_an_answer_is_limited_to_what_the_budget_leaves(
     bed: Bed, most: int, limits: list[int | None]
 ) -> None:
-    """10 tokens a call: each may be as long as asked for and as its tree has left, the host may die between.
+    """An answer is limited to the tokens asked for, and to those that its tree has left.
 
-    Where nothing was asked for, no limit is named that a provider could refuse. The log names those of the
-    budget. The child's call is refused where nothing is left.
+    A call uses 10 tokens; the host may crash in between. Without a limit of the caller none is sent
+    that a provider could refuse. The log records the limits of the budget. The child's call is
+    refused if no tokens are left.
     """
     model, after = greeter(), []
 
@@ -130,8 +131,8 @@ async def test_an_answer_is_limited_to_what_the_budget_leaves(
     assert recorded == [*limits[:2], None]
 
 
-async def test_what_model_calls_cost_is_counted(bed: Bed) -> None:
-    """40 cents a call, one dollar allowed: the fourth is refused; a client that tells no cost is free."""
+async def test_the_cost_of_model_calls_is_counted(bed: Bed) -> None:
+    """40 cents a call, one dollar allowed: the fourth is refused. A client that reports no cost is free."""
     paid, free = greeter(cost_usd=0.4), greeter()
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
@@ -156,7 +157,7 @@ async def test_what_model_calls_cost_is_counted(bed: Bed) -> None:
 
 @pytest.mark.parametrize("at", ["a wait", "an effect", "its child"])
 async def test_a_deadline_ends_the_tree(bed: Bed, at: str) -> None:
-    """Suspended, hot or executing, the run fails in time, is not tried again, and nor is its child."""
+    """Suspended, in memory or executing, the run fails in time without a retry, and so does its child."""
 
     async def forever(ctx: RunContext, inbox: list[Message]) -> Any:
         del inbox
@@ -185,7 +186,7 @@ async def test_a_deadline_ends_the_tree(bed: Bed, at: str) -> None:
 async def test_a_deadline_farther_off_than_any_timer(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An effect that takes longer than a timer may is not cut off by it, but by the deadline."""
+    """A timer of the event loop cannot be that long: only the deadline cuts an effect off."""
     monkeypatch.setattr("actors.runtime.loop.timers.MAX_ARM_S", 0.05)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
@@ -204,8 +205,8 @@ async def test_a_deadline_farther_off_than_any_timer(
     assert late.error["status"] == "deadline_exceeded"
 
 
-async def test_a_queued_run_meets_its_deadline(bed: Bed) -> None:
-    """Its turn comes too late: it fails without its code."""
+async def test_a_queued_run_fails_at_its_deadline(bed: Bed) -> None:
+    """Its deadline passes in the queue: it fails and its code is not called."""
     begun: list[str] = []
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
@@ -225,7 +226,7 @@ async def test_a_queued_run_meets_its_deadline(bed: Bed) -> None:
 
 @pytest.mark.item(63, 166)
 async def test_only_failures_of_the_last_seconds_count(bed: Bed) -> None:
-    """A run that fails rarely goes on for ever; one that fails too often in that time is given up."""
+    """A run that fails rarely continues for ever; one with too many failures in that time is given up."""
     policy = RetryPolicy(max_retries=1, backoff_s=0.4, factor=1, jitter=0, within_s=0.3)
     tries: list[int] = []
 

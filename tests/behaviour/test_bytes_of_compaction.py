@@ -1,4 +1,4 @@
-"""Bytes that a conversation writes: a compaction adds a cut and a summary, and no turn a second time."""
+"""Bytes that a conversation writes: a compaction adds a cut and a summary, and rewrites no turn."""
 
 from __future__ import annotations
 
@@ -38,12 +38,9 @@ QUESTIONS = 40
 class Written:
     """Turns, calls and cuts in the commits of a host, in bytes of JSON.
 
-    Attributes:
-        turns: By id, how often each is written.
-        turn_bytes: Of all turns.
-        entry_bytes: Of the log entries of calls, without those of summaries and without receipts.
-        cuts: How many there are.
-        cut_bytes: Of cuts and of the log entries of summaries.
+    Attributes: turns: How often each turn is written, by id. turn_bytes: Of all turns. entry_bytes:
+    Of the log entries of calls, without those of summaries and without receipts. cuts: How many
+    there are. cut_bytes: Of cuts and of the log entries of summaries.
     """
 
     turns: Counter[str] = field(default_factory=Counter)
@@ -81,7 +78,7 @@ class Written:
 
 
 async def talk(bed: Bed, budget: int) -> Written:
-    """Return what a conversation writes whose window has so many turns before it is compacted."""
+    """Return the counts of a conversation whose window has this many turns before it is compacted."""
     written, open_store = Written(), bed.open_store
     bed.go_wrong(Faults(wanted=written.see))
     await bed.restart()
@@ -107,7 +104,7 @@ async def talk(bed: Bed, budget: int) -> Written:
 
 
 async def test_no_compaction_writes_a_turn_again(bed: Bed) -> None:
-    """Turns and calls have no more bytes with many compactions than with none. Each cut adds a constant."""
+    """Turns and calls have the same bytes with many compactions as with none. Each cut adds a constant."""
     never, often = await talk(bed, 1_000), await talk(bed, 6)
 
     assert (never.cuts, never.cut_bytes) == (0, 0)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def by_host_and_by_client(
     scenario: Callable[[Bed, str], Awaitable[None]],
 ) -> Callable[[Bed], Awaitable[None]]:
-    """Play a scenario twice on one bed: asked here, and asked by another process."""
+    """Run a scenario twice on one bed: cancelled by this process, and by another one."""
 
     @functools.wraps(scenario)
     async def both(bed: Bed) -> None:
@@ -34,7 +34,7 @@ def by_host_and_by_client(
             bed.world = World()
             await scenario(bed, asker)
 
-    # Else pytest would ask for the scenario's arguments.
+    # Else pytest would request the scenario's arguments as fixtures.
     del both.__wrapped__
     return both
 
@@ -49,7 +49,7 @@ async def _cancel(bed: Bed, asker: str, run_id: RunId, reason: str = "enough") -
 
 
 async def _is_cancelled(bed: Bed, run_id: RunId, reason: str = "enough") -> None:
-    """The run ends cancelled everywhere: row, log, waiters."""
+    """Assert that the run is cancelled in its row, its log and for its waiters."""
     with pytest.raises(RunFailedError, match=reason) as caught:
         await bed.result(run_id)
     assert caught.value.status == RunStatus.CANCELLED
@@ -61,8 +61,8 @@ async def _is_cancelled(bed: Bed, run_id: RunId, reason: str = "enough") -> None
 
 @pytest.mark.item(30, 66, 162)
 @by_host_and_by_client
-async def test_a_queued_run(bed: Bed, asker: str) -> None:
-    """It ends at once, never executes, and the run that holds the agent is not touched."""
+async def test_a_queued_run_is_cancelled_without_executing(bed: Bed, asker: str) -> None:
+    """It ends at once and never executes; the run that occupies the agent is not affected."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         await ctx.step("mark", bed.world.do, "mark")
@@ -85,8 +85,8 @@ async def test_a_queued_run(bed: Bed, asker: str) -> None:
 
 @pytest.mark.item(30, 60, 65)
 @by_host_and_by_client
-async def test_a_run_that_executes_a_step(bed: Bed, asker: str) -> None:
-    """The step is interrupted and the agent is free again."""
+async def test_a_step_is_interrupted_by_a_cancel(bed: Bed, asker: str) -> None:
+    """The step is interrupted, and the agent is free again."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         if inbox[0].payload == "hang":
@@ -103,8 +103,8 @@ async def test_a_run_that_executes_a_step(bed: Bed, asker: str) -> None:
 
 @pytest.mark.item(30, 60, 66)
 @by_host_and_by_client
-async def test_a_waiting_run(bed: Bed, asker: str) -> None:
-    """Hot or suspended: it ends, and the agent's next run begins."""
+async def test_a_waiting_run_is_cancelled(bed: Bed, asker: str) -> None:
+    """In memory or suspended, the run ends, and the agent's next run starts."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         if inbox[0].payload == "wait":
@@ -122,15 +122,15 @@ async def test_a_waiting_run(bed: Bed, asker: str) -> None:
 
 
 async def _has_timer(bed: Bed, run_id: RunId) -> bool:
-    """Whether the store has the run go on within a minute."""
+    """Return whether the store wakes the run within a minute."""
     shards = [lease.shard for lease in bed.runtime._host.worker.held.leases]
     return run_id in [t.run_id for t in await bed.runtime.store.backlog.due(shards, within_s=60)]
 
 
 @pytest.mark.item(66, 227)
 @by_host_and_by_client
-async def test_a_sleeping_run_and_its_timer(bed: Bed, asker: str) -> None:
-    """It does not come back when the timer would have fired."""
+async def test_a_cancelled_sleep_is_not_woken_by_its_timer(bed: Bed, asker: str) -> None:
+    """The run does not continue when the timer would have fired."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox
@@ -153,8 +153,8 @@ async def test_a_sleeping_run_and_its_timer(bed: Bed, asker: str) -> None:
 
 @pytest.mark.item(66, 163)
 @by_host_and_by_client
-async def test_a_run_that_backs_off(bed: Bed, asker: str) -> None:
-    """It ends at once, not when the next attempt is due."""
+async def test_a_run_in_back_off_is_cancelled_at_once(bed: Bed, asker: str) -> None:
+    """The run ends at once, not when its next attempt is due."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del ctx, inbox
@@ -170,8 +170,8 @@ async def test_a_run_that_backs_off(bed: Bed, asker: str) -> None:
 
 @pytest.mark.item(30, 66)
 @by_host_and_by_client
-async def test_a_parked_run(bed: Bed, asker: str) -> None:
-    """An operator may give it up instead of resolving it."""
+async def test_a_parked_run_can_be_cancelled(bed: Bed, asker: str) -> None:
+    """An operator can cancel it instead of resolving it."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del ctx, inbox
@@ -214,7 +214,7 @@ async def test_a_loop_stops_at_check(bed: Bed, asker: str) -> None:
 @pytest.mark.item(60, 162)
 @by_host_and_by_client
 async def test_cleanup_code_executes_no_effect(bed: Bed, asker: str) -> None:
-    """What stands in `finally` runs, but ctx calls in it raise again and nothing outside happens."""
+    """`finally` blocks run, but ctx calls in them raise again, and no effect happens."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox
@@ -234,7 +234,7 @@ async def test_cleanup_code_executes_no_effect(bed: Bed, asker: str) -> None:
 @pytest.mark.item(162, 160)
 @by_host_and_by_client
 async def test_an_ended_run_stays_as_it_ended(bed: Bed, asker: str) -> None:
-    """Cancelling it changes nothing and asks nobody."""
+    """Cancelling it changes nothing and sends nothing."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
         del ctx, inbox
@@ -250,7 +250,7 @@ async def test_an_ended_run_stays_as_it_ended(bed: Bed, asker: str) -> None:
 
 @pytest.mark.item(66)
 async def test_a_cancel_survives_a_crash(bed: Bed) -> None:
-    """Asked for while the host lay dead, it is executed by the next one."""
+    """The cancel was requested while no host was alive; the next host executes it."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox

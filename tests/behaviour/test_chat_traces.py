@@ -1,4 +1,4 @@
-"""What a trace backend is told of a conversation with a model: calls, tools and windows."""
+"""Traces of a conversation with a model: spans of calls and tools, and events of windows."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ BY_TENS = TokenCounter(lambda _: 6)
 
 
 async def look_up(q: str) -> str:
-    """Give text that is content."""
+    """Return a text that counts as content."""
     return f"{CANARY} {q}"
 
 
 async def _served(bed: Bed) -> AgentId:
-    """An agent that buys a summary, calls a tool and answers."""
+    """Return an agent that makes a summary, calls a tool and answers."""
     call = ToolCall(id="c-17", name="look_up", arguments={"q": CANARY})
     usage = Usage(input=40, cached=30, output=3)
     replies = (ModelReply(calls=[call], usage=usage), ModelReply(text=CANARY, usage=usage))
@@ -72,12 +72,12 @@ async def _served(bed: Bed) -> AgentId:
 
 
 def said(span: ReadableSpan) -> dict[str, Any]:
-    """The attributes of a span."""
+    """Return the attributes of a span."""
     return dict(span.attributes or {})
 
 
 async def _told_bed(bed: Bed, **settings: Any) -> Backend:
-    """A backend, and a host that tells it."""
+    """Yield a trace backend, and a host that exports to it."""
     backend = Backend(**settings)
     await bed.stop()
     await bed.start(tracing=backend.tracing)
@@ -93,8 +93,8 @@ async def _chatted(bed: Bed, **settings: Any) -> tuple[Backend, RunId]:
 
 
 @pytest.mark.item(483)
-async def test_a_chat_is_told_by_its_calls_and_tools(bed: Bed) -> None:
-    """One span each: the run, two calls, the tool, and the summary below the call that it serves."""
+async def test_a_chat_has_spans_of_its_calls_and_tools(bed: Bed) -> None:
+    """One span for each of: the run, two calls, the tool, and the summary below its call."""
     backend, run_id = await _chatted(bed)
     root = backend.one("invoke_agent", run_id)
     turns = {span.context.span_id for span in backend.named("runtime.turn") if span.context}
@@ -132,7 +132,10 @@ async def test_a_chat_is_told_by_its_calls_and_tools(bed: Bed) -> None:
 @pytest.mark.item(483)
 @in_memory
 async def test_the_receipt_of_a_window_is_an_event(bed: Bed) -> None:
-    """Head, cut, tokens of each part, and how much each strategy dropped; a summary has none."""
+    """Its attributes: head, cut, tokens of each part, and tokens that each strategy dropped.
+
+    A summary has no event.
+    """
     backend, _ = await _chatted(bed)
     first, second = backend.named("chat gpt-9")
 
@@ -150,8 +153,8 @@ async def test_the_receipt_of_a_window_is_an_event(bed: Bed) -> None:
 
 @pytest.mark.item(483)
 @in_memory
-async def test_the_window_that_was_sent_is_told(bed: Bed) -> None:
-    """Not the one before, which the provider called too long; both are one call."""
+async def test_the_event_has_the_window_that_was_answered(bed: Bed) -> None:
+    """The event has the second window; the provider called the first too long. Both are one call."""
     backend = await _told_bed(bed)
     strategies = [SlidingWindowCompaction(n) for n in (8, 5)]
     budget = TokenBudgetComposedStrategy(strategies, 1_000, counter=BY_TENS)
@@ -179,7 +182,7 @@ async def test_the_window_that_was_sent_is_told(bed: Bed) -> None:
 @pytest.mark.item(483)
 @in_memory
 async def test_a_replayed_call_has_no_second_span_and_is_not_counted_again(bed: Bed) -> None:
-    """First a host dies in a call whose summary is recorded, then one dies behind the call."""
+    """One host crashes in a call whose summary is recorded, another one after the call."""
     backend = await _told_bed(bed)
     model = ScriptedModel(ModelReply(before=partial(bed.world.hang, "asked")), "fine", model="m-1")
     writer = ScriptedModel(otherwise="so far", model="writer-1")
@@ -217,10 +220,8 @@ async def test_a_replayed_call_has_no_second_span_and_is_not_counted_again(bed: 
 
 @pytest.mark.item(483)
 @in_memory
-async def test_a_run_that_ends_without_its_code_is_of_the_session_that_submit_gave(
-    bed: Bed,
-) -> None:
-    """Else it would be known only to the code."""
+async def test_a_run_that_ends_before_its_code_has_the_session_of_submit(bed: Bed) -> None:
+    """Without `submit` only the code would know the session."""
     backend = await _told_bed(bed)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -236,7 +237,7 @@ async def test_a_run_that_ends_without_its_code_is_of_the_session_that_submit_ga
 
 
 async def _without_a_summary(bed: Bed) -> None:
-    """A call goes on without the summary that its strategy's model could not write."""
+    """A call goes on without a summary if the model of its strategy fails."""
     writer = ScriptedModel(ModelError("auth"), model="broken-writer")
     strategy = SummarizationCompaction(writer, 20, 30, counter=BY_TENS)
     context = ContextConfig(StoreHistory(), CompactionPipeline([strategy], counter=BY_TENS))
@@ -248,8 +249,8 @@ async def _without_a_summary(bed: Bed) -> None:
 
 
 @in_memory
-async def test_meters_count_calls_of_models_and_their_windows(bed: Bed) -> None:
-    """Tokens, time, windows, the cached part and compactions, as the page says them; failures apart."""
+async def test_metrics_count_calls_of_models_and_their_windows(bed: Bed) -> None:
+    """Tokens, time, windows, the cached part and compactions, as on the metrics page; failures separately."""
     await bed.result(await bed.submit(await _served(bed), CANARY))
 
     async def fail(ctx: RunContext, inbox: list[Message]) -> None:
@@ -283,8 +284,8 @@ async def test_meters_count_calls_of_models_and_their_windows(bed: Bed) -> None:
 
 @pytest.mark.item(483)
 @in_memory
-async def test_a_call_that_fails_tells_its_window(bed: Bed) -> None:
-    """With the error's class; an error without an answer has no usage."""
+async def test_the_span_of_a_failed_call_has_its_window(bed: Bed) -> None:
+    """The span has the error's class and no usage if there was no answer."""
     backend = await _told_bed(bed)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -306,7 +307,7 @@ async def test_a_call_that_fails_tells_its_window(bed: Bed) -> None:
 @pytest.mark.item(483)
 @in_memory
 async def test_content_of_a_chat_is_the_turns_that_it_adds(bed: Bed) -> None:
-    """Where content is wanted: new turns and the answer, not the session's name."""
+    """If content is enabled: new turns and the answer, but not the session's name."""
     backend, _ = await _chatted(bed, show=Redaction(HiddenNames("")))
     first, _ = backend.named("chat gpt-9")
 

@@ -1,4 +1,4 @@
-"""Tools that come with a message: the model calls them, and the run waits for its client's result."""
+"""Client tools: the message brings them, the model calls them, and the run waits for the client's result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Twice(Counter):
-    """Calls two tools of the client at once, then says what they gave."""
+    """A model that calls two client tools at once, then returns their results."""
 
     @override
     def __call__(self, messages: Sequence[ChatMessage], options: GenerationOptions) -> ModelReply:
@@ -43,7 +43,7 @@ class Twice(Counter):
 
 
 def wanting(text: str, *tools: Any, **more: Any) -> UserMessage:
-    """A message with tools."""
+    """Return a message with tools."""
     content = (ContentBlock(type="text", text=text),)
     return UserMessage(content=content, client={"tools": [*tools], **more})
 
@@ -55,8 +55,8 @@ async def calls_of(runtime: Runtime, run: RunId, *ids: str) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_two_calls_wait_for_their_results_over_a_death(bed: Bed, app: str) -> None:
-    """Each counts once, given by any process; the model is not asked again."""
+async def test_two_calls_wait_for_their_results_over_a_crash(bed: Bed, app: str) -> None:
+    """Each result counts once, posted by any process; the model is not called again."""
     desk = Twice()
     async with sessions_on(bed, desk.agent(), app=app) as talks:
         run = await talks.start(wanting("go", PICK), session_id="s")
@@ -80,8 +80,8 @@ async def test_two_calls_wait_for_their_results_over_a_death(bed: Bed, app: str)
         assert await bed.runtime.approvals.open(run_id=run.run_id) == []
 
 
-async def test_events_tell_a_call_and_its_result(bed: Bed, app: str) -> None:
-    """A call says that it is the client's; readers who come later are told the same."""
+async def test_events_have_a_client_call_and_its_result(bed: Bed, app: str) -> None:
+    """The call's event has a flag for client tools; later readers get the same events."""
     async with sessions_on(bed, Counter().agent(), app=app) as talks:
         run = await talks.start(wanting("pick_color", PICK), session_id="s")
         await calls_of(bed.runtime, run.run_id, "pick_color-1")
@@ -99,8 +99,8 @@ async def test_events_tell_a_call_and_its_result(bed: Bed, app: str) -> None:
         assert [one for one in past if one.type.startswith("tool_")] == tools
 
 
-async def test_what_is_no_tool_is_left_out(bed: Bed, app: str) -> None:
-    """Anybody writes payloads; the agent's code has all that came, and a turn has none of it."""
+async def test_invalid_client_tools_are_left_out(bed: Bed, app: str) -> None:
+    """Any client can write payloads: the agent's code gets the whole list, and the turn has no invalid tool."""
     desk = Counter()
     odd: list[Any] = [
         7,
@@ -126,7 +126,10 @@ async def test_what_is_no_tool_is_left_out(bed: Bed, app: str) -> None:
 
 
 async def test_a_result_that_cannot_be_read_or_kept(bed: Bed, app: str) -> None:
-    """One is an error that the model reads, the other is refused, and may be given shorter."""
+    """An unreadable result is an error that the model reads.
+
+    One that is too large is refused, and can be sent shorter.
+    """
     async with sessions_on(bed, Counter().agent(), app=app) as talks:
         run = await talks.start(wanting("pick_color", PICK), session_id="s")
         await calls_of(bed.runtime, run.run_id, "pick_color-1")
@@ -139,7 +142,7 @@ async def test_a_result_that_cannot_be_read_or_kept(bed: Bed, app: str) -> None:
 
 
 async def test_a_run_that_waits_for_its_client_can_be_cancelled(bed: Bed, app: str) -> None:
-    """Nobody waits for the result any more."""
+    """A result that comes afterwards is dropped."""
     async with sessions_on(bed, Counter().agent(), app=app) as talks:
         run = await talks.start(wanting("pick_color", PICK), session_id="s")
         await calls_of(bed.runtime, run.run_id, "pick_color-1")

@@ -1,4 +1,4 @@
-"""A host dies at each write while an agent talks: no turn is missing or double, no answer is paid for twice."""
+"""Crashes at each write of a chatting agent: no turn is lost or doubled, no answer is paid for twice."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ QUESTIONS = [f"{n}: " + "word " * 40 for n in range(4)]
 
 @dataclass
 class Talk:
-    """An agent that answers questions with a tool, and has its past summarised."""
+    """An agent that answers questions with a tool, and whose history is summarised."""
 
     calls: int = 0
-    """How often a model was asked, the summariser included."""
+    """Calls of the models, those of the summariser included."""
     used: list[int] = field(default_factory=list)
 
     def answer(self, messages: Sequence[ChatMessage], _: GenerationOptions) -> ModelReply:
-        """A call of the tool for a question, and a text for what it gave."""
+        """Return a tool call for a question, and a text for a tool result."""
         self.calls += 1
         if messages[-1].role == "user":
             n = int(messages[-1].text[0])
@@ -45,17 +45,17 @@ class Talk:
         return ModelReply(text=f"seen {messages[-1].content[0].text}")
 
     def summary(self, messages: Sequence[ChatMessage], _: GenerationOptions) -> ModelReply:
-        """A short text."""
+        """Return a short text."""
         self.calls += 1
         return ModelReply(text=f"of {len(messages[-1].text) // 1000} kB")
 
     async def look(self, n: int) -> int:
-        """The tool."""
+        """Return the tool's result."""
         self.used.append(n)
         return n * 10
 
     def attributes(self, retention: HistoryRetention) -> dict[str, Any]:
-        """Of the agent."""
+        """Return the agent's attributes."""
         strategy = SummarizationCompaction(
             FunctionModel(self.summary, model="summariser"),
             recent_token_budget=80,
@@ -71,18 +71,18 @@ class Talk:
 
     @staticmethod
     async def act(ctx: RunContext, inbox: list[Message]) -> list[str]:
-        """Four questions in one conversation."""
+        """Ask four questions in one conversation."""
         del inbox
         return [(await ctx.chat(question)).text for question in QUESTIONS]
 
 
 def is_a_runs(*args: object) -> bool:
-    """Whether a call of the store writes what a run did."""
+    """Return whether a call of the store is a commit of a run."""
     return bool(args) and isinstance(args[0], Commit | Lease)
 
 
 async def talk(bed: Bed, faults: Faults, retention: HistoryRetention) -> tuple[Any, ...]:
-    """What comes of the conversation, with a death where `faults` says; who was asked how often."""
+    """Return the conversation's turns with a crash at `faults`, and how often each model was called."""
     died, story, open_store = asyncio.Event(), Talk(), bed.open_store
     bed.go_wrong(faults, died.set)
     await bed.restart()
@@ -106,10 +106,10 @@ async def talk(bed: Bed, faults: Faults, retention: HistoryRetention) -> tuple[A
 @pytest.mark.item(286, 300)
 @pytest.mark.parametrize("retention", [HistoryRetention.PERMANENT, HistoryRetention.RUN])
 @pytest.mark.parametrize("manner", [Manner.DIE_BEFORE, Manner.DIE_AFTER])
-async def test_a_conversation_outlasts_a_death_at_each_write(
+async def test_a_conversation_survives_a_crash_at_each_write(
     bed: Bed, manner: Manner, retention: HistoryRetention
 ) -> None:
-    """Of the calls that a model has answered at most the one under way is asked again."""
+    """Of the answered model calls at most the current one is repeated."""
     if bed.backend != "memory":
         pytest.skip("in memory each call is a place to die; system tests kill processes")
     wanted = await talk(bed, Faults(), retention)

@@ -1,4 +1,4 @@
-"""Conversations with a model: each turn is kept once, each answer is billed once, whatever happens."""
+"""Conversations with a model: each turn is kept once, each answer is billed once, also after crashes."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 
 
 def asked(model: ScriptedModel | FunctionModel) -> list[list[str]]:
-    """The texts of each request."""
+    """Return the texts of each request."""
     return [[message.text for message in one.messages] for one in model.asked]
 
 
 async def turns(bed: Bed, agent: AgentId, session: str) -> list[str]:
-    """What the store has of a session."""
+    """Return the turns of a session in the store."""
     found = await bed.runtime.history.get_messages(agent, session_id=session)
     return [f"{message.role}: {message.text}" for message in found]
 
 
 @pytest.mark.item(257, 283, 286)
 async def test_turns_are_kept_once_though_the_code_runs_again(bed: Bed) -> None:
-    """Live and after a crash; the model is not asked again, and gets the turns before."""
+    """Live and after a crash. The model is not called again, and gets the earlier turns."""
     model = ScriptedModel("one", "two")
 
     async def body(ctx: RunContext) -> list[str]:
@@ -73,7 +73,7 @@ async def test_turns_are_kept_once_though_the_code_runs_again(bed: Bed) -> None:
 
 @pytest.mark.item(273, 283)
 async def test_a_session_outlives_its_runs_and_its_host(bed: Bed) -> None:
-    """The next run of the session goes on, another session begins anew."""
+    """The next run of the session continues it; another session starts empty."""
     model = ScriptedModel("one", "two", "three")
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
@@ -89,7 +89,7 @@ async def test_a_session_outlives_its_runs_and_its_host(bed: Bed) -> None:
 
 
 async def test_the_log_of_a_call_says_how_its_window_was_made(bed: Bed) -> None:
-    """One intent and one llm.call as of ctx.llm, with a receipt."""
+    """The log has one intent and one llm.call as for ctx.llm, with a receipt of the window."""
     model = ScriptedModel("one", "two")
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
@@ -116,7 +116,7 @@ async def test_the_log_of_a_call_says_how_its_window_was_made(bed: Bed) -> None:
 async def test_retention_holds_however_a_run_ends(
     bed: Bed, retention: HistoryRetention, end: str
 ) -> None:
-    """RUN takes the run's turns with its end, NONE writes none, PERMANENT keeps them."""
+    """RUN deletes the run's turns with its end, NONE writes none, PERMANENT keeps them."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox
@@ -144,7 +144,7 @@ async def test_retention_holds_however_a_run_ends(
 
 @pytest.mark.item(269)
 async def test_a_run_whose_turns_are_not_kept_still_has_them(bed: Bed) -> None:
-    """From its log: also behind a crash. The next run begins anew."""
+    """They come from the run's log, also after a crash. The next run starts empty."""
     model = ScriptedModel("one", "two", "three")
     context = ContextConfig(StoreHistory(), retention=HistoryRetention.NONE)
 
@@ -161,7 +161,7 @@ async def test_a_run_whose_turns_are_not_kept_still_has_them(bed: Bed) -> None:
 
 @dataclass
 class Recording(InMemoryHistoryProvider):
-    """A provider outside that notes what it is asked."""
+    """A history provider of the author that records its calls."""
 
     def __init__(self, calls: list[str]) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class Recording(InMemoryHistoryProvider):
 
 @pytest.mark.item(274, 286)
 async def test_a_provider_outside_is_read_asked_and_given_the_turns_once(bed: Bed) -> None:
-    """Read, generate, one append of all new turns; a replay does none of it."""
+    """One read, one model call, one append of all new turns; a replay does none of them."""
     calls: list[str] = []
     history = Recording(calls)
 
@@ -209,7 +209,7 @@ async def test_a_provider_outside_is_read_asked_and_given_the_turns_once(bed: Be
 
 @pytest.mark.item(296, 299, 300)
 async def test_a_summary_is_bought_once(bed: Bed) -> None:
-    """Recorded beside the call that it serves; a crash before the answer does not buy it again."""
+    """The summary is recorded beside its call; a crash before the answer does not buy it again."""
     summaries = ScriptedModel(otherwise="they said much")
     model = ScriptedModel(otherwise="yes")
     crashes: list[bool] = []
@@ -252,13 +252,16 @@ def tool(name: str, fn: Any, **more: Any) -> Tool:
 
 
 def call(name: str, id_: str = "c", **arguments: Any) -> ToolCall:
-    """A call as a model makes it."""
+    """Return a tool call as a model makes it."""
     return ToolCall(id=id_, name=name, arguments=arguments)
 
 
 @pytest.mark.item(266)
 async def test_a_chat_calls_tools_until_the_model_is_done(bed: Bed) -> None:
-    """Calls of one answer run together, results come in their order; a replay asks and calls nothing."""
+    """Calls of one answer run concurrently, and their results keep the calls' order.
+
+    A replay calls nothing.
+    """
     used: list[int] = []
 
     async def double(n: int) -> int:
@@ -298,7 +301,7 @@ async def test_a_chat_calls_tools_until_the_model_is_done(bed: Bed) -> None:
 
 @pytest.mark.parametrize("is_native", [False, True])
 async def test_an_output_fits_its_type_or_is_corrected(bed: Bed, is_native: bool) -> None:
-    """Told twice what does not fit; then the chat fails with the problem."""
+    """The model gets the mismatch twice; then the chat fails with it."""
 
     def bad() -> Any:
         return '{"n": "x"}' if is_native else ModelReply(calls=[call("final_result", n="x")])
@@ -335,7 +338,7 @@ class Count:
 
 
 async def test_a_chat_stops_at_its_limit_and_can_go_on(bed: Bed) -> None:
-    """What the tools gave by then is kept."""
+    """The tools' results so far are kept."""
     model = ScriptedModel(ModelReply(calls=[call("look")]), "seen")
 
     async def act(ctx: RunContext, inbox: list[Message]) -> list[Any]:
@@ -391,8 +394,8 @@ async def test_arguments_that_cannot_be_read_are_an_error_for_the_model(
     assert used == []
 
 
-async def test_calls_without_ids_of_their_own_get_some(bed: Bed) -> None:
-    """Two of one id, and one of none: each result is told apart."""
+async def test_calls_without_unique_ids_get_new_ones(bed: Bed) -> None:
+    """Two calls with one id, and one without: each result can be assigned to its call."""
     calls = [call("look", "same", n=1), call("look", "same", n=2), call("look", "", n=3)]
     model = ScriptedModel(ModelReply(calls=calls), "seen")
 
@@ -412,8 +415,8 @@ async def test_calls_without_ids_of_their_own_get_some(bed: Bed) -> None:
 
 
 @pytest.mark.item(265, 266, 288)
-async def test_a_react_agent_remembers(bed: Bed) -> None:
-    """Over runs and a crash, with the history, the window and the retention that it was given."""
+async def test_a_react_agent_keeps_its_conversation(bed: Bed) -> None:
+    """Over runs and a crash, with the given history, window and retention."""
     windows: list[int] = []
 
     class Counted(SlidingWindowCompaction):
@@ -439,7 +442,7 @@ async def test_a_react_agent_remembers(bed: Bed) -> None:
 
 
 async def test_history_by_hand_is_recorded(bed: Bed) -> None:
-    """Appended once, read and counted the same on replay though others write meanwhile."""
+    """Appended once. Reads and counts are the same on replay although others write meanwhile."""
 
     async def body(ctx: RunContext) -> list[Any]:
         await ctx.history.append("a", ChatMessage.of("assistant", "b"), session="s")
@@ -459,7 +462,7 @@ async def test_history_by_hand_is_recorded(bed: Bed) -> None:
 async def test_a_large_turn_is_kept_whole_and_a_larger_one_is_refused(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By whatever verb it comes; what is refused asks no model and leaves no turn."""
+    """This holds for each method of the context. A refused turn calls no model and is not stored."""
     monkeypatch.setattr("actors.kernel.agent.transcript.MAX_TURN_BYTES", 700_000)
     model, large, larger = ScriptedModel("one"), "é" * 300_000, "x" * 700_000
 
@@ -480,8 +483,8 @@ async def test_a_large_turn_is_kept_whole_and_a_larger_one_is_refused(
     assert await turns(bed, agent, "s") == [f"user: {large}", "user: a", "assistant: one"]
 
 
-async def test_a_window_begins_where_the_last_one_did(bed: Bed) -> None:
-    """So that a long session costs no more than a short one; a larger window reaches back again."""
+async def test_a_window_starts_where_the_last_one_started(bed: Bed) -> None:
+    """A long session costs no more than a short one. A larger window reads older turns again."""
     model = ScriptedModel(otherwise="yes")
     context = ContextConfig(StoreHistory(), SlidingWindowCompaction(10))
 
@@ -509,7 +512,10 @@ async def test_a_window_begins_where_the_last_one_did(bed: Bed) -> None:
 
 
 async def test_a_window_that_a_provider_calls_too_long_is_made_smaller_once(bed: Bed) -> None:
-    """By strategies that have a budget; where none has, the error is the run's, with the window's receipt."""
+    """Strategies with a budget make it smaller.
+
+    Without one the run gets the error, with the window's receipt.
+    """
 
     def answer(messages: Sequence[ChatMessage], _: GenerationOptions) -> str:
         if len(messages) > 60:
@@ -538,8 +544,8 @@ async def test_a_window_that_a_provider_calls_too_long_is_made_smaller_once(bed:
         assert receipt["turns"] == shown
 
 
-async def test_what_never_fits_is_refused_before_anything_is_asked(bed: Bed) -> None:
-    """The error names the parts and their sizes."""
+async def test_a_window_that_cannot_fit_is_refused_before_the_call(bed: Bed) -> None:
+    """The error names the parts of the window and their sizes."""
     model = ScriptedModel(otherwise="yes")
     model.context_window = 100  # type: ignore[attr-defined]
 

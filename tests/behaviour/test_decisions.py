@@ -1,4 +1,4 @@
-"""An operator's decision counts once, for the one doubt or parking that it was given for."""
+"""An operator's decision counts once, for the one doubt or parking for which it was made."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUNDS = 200 if IS_SLOW else 25
 
 
 class Till:
-    """An effect that hangs until the test lets it die, and counts how often it began."""
+    """An effect that hangs until the test releases it, and counts its executions."""
 
     def __init__(self, bed: Bed) -> None:
         self.bed, self.paid = bed, 0
@@ -32,7 +32,7 @@ class Till:
         self.hangs = True
 
     async def pay(self) -> str:
-        """The effect."""
+        """Execute the effect."""
         self.paid += 1
         self.entered.set()
         if self.hangs:
@@ -40,25 +40,25 @@ class Till:
         return f"payment {self.paid}"
 
     async def act(self, ctx: RunContext, inbox: list[Message]) -> object:
-        """An agent that pays once."""
+        """An agent function that pays once."""
         del inbox
         return await ctx.step("pay", self.pay, effect="at_most_once")
 
     async def die(self) -> None:
-        """Let the host die in the middle of paying."""
+        """Crash the host in the middle of the payment."""
         async with asyncio.timeout(30):
             await self.entered.wait()
         self.entered.clear()
         await self.bed.restart()
 
     async def parked(self, run_id: RunId, *, times: int = 1) -> None:
-        """Return when the run is parked again, and out of memory."""
+        """Return when the run is parked again, and evicted."""
         await self.bed.seen(run_id, K.RUN_PARKED, times=times)
         await self.bed.until(lambda: self.bed.runtime._host.worker.dispatcher.load == 0)
 
 
 async def _decide(bed: Bed, run_id: RunId, *args: Any, **decision: Any) -> bool | None:
-    """What `resolve` returned; None: it was refused."""
+    """Return the result of `resolve`, or None if it was refused."""
     try:
         return await bed.runtime.resolve(run_id, *args, **decision)
     except DecisionRefusedError:
@@ -67,7 +67,10 @@ async def _decide(bed: Bed, run_id: RunId, *args: Any, **decision: Any) -> bool 
 
 @pytest.mark.parametrize("second", ["retry", "value"])
 async def test_a_decision_never_decides_the_next_doubt(bed: Bed, second: str) -> None:
-    """Two are given for one doubt; the repeated effect is cut off too: the run is parked again."""
+    """Two decisions are made for one doubt.
+
+    The repeated effect is cut off, too, and the run is parked again.
+    """
     till = Till(bed)
     run_id = await bed.submit(await bed.serve(till.act))
     await till.die()
@@ -87,7 +90,10 @@ async def test_a_decision_never_decides_the_next_doubt(bed: Bed, second: str) ->
 
 
 async def test_of_conflicting_decisions_exactly_one_counts(bed: Bed) -> None:
-    """At once and in any order, over deaths in the repeated effect: nothing is executed unasked."""
+    """Nothing is executed without a decision.
+
+    The decisions are made at once and in any order, with crashes in the repeated effect.
+    """
     rounds = ROUNDS if bed.backend != "memory" else 200
     chance = random.Random(15)
     for _ in range(rounds):
@@ -103,7 +109,9 @@ async def test_of_conflicting_decisions_exactly_one_counts(bed: Bed) -> None:
             calls = [_decide(bed, run_id, "0", **one) for one in given]
             said = await asyncio.gather(*calls)
             [counted] = [one for one, ok in zip(given, said, strict=True) if ok is True]
-            if counted["action"] == "retry" and till.hangs:  # else some may find the run ended
+            if (
+                counted["action"] == "retry" and till.hangs
+            ):  # else some decisions may find the run ended
                 assert all(
                     one == counted for one, ok in zip(given, said, strict=True) if ok is False
                 )
@@ -127,8 +135,8 @@ def _a_decision(chance: random.Random, n: int) -> dict[str, Any]:
     return {"action": action} | ({"value": f"value {n}"} if action == "value" else {})
 
 
-async def test_a_decision_given_elsewhere_outlives_the_host(bed: Bed) -> None:
-    """Another process decides while the host is dead; the next one executes once and never again."""
+async def test_a_decision_by_another_process_survives_a_crash(bed: Bed) -> None:
+    """Another process decides while no host is alive. The next host executes the effect once."""
     till = Till(bed)
     run_id = await bed.submit(await bed.serve(till.act))
     await till.die()
@@ -146,8 +154,8 @@ async def test_a_decision_given_elsewhere_outlives_the_host(bed: Bed) -> None:
     assert await bed.result(run_id) == "paid"
 
 
-async def test_what_the_run_is_not_at_is_not_decided(bed: Bed) -> None:
-    """The refusal says what it is at; a decision about an entry that is over is refused too."""
+async def test_a_decision_about_another_entry_is_refused(bed: Bed) -> None:
+    """The refusal names the entry at which the run is. A decision about an older entry is refused, too."""
     till = Till(bed)
     run_id = await bed.submit(await bed.serve(till.act))
     async with asyncio.timeout(30):
@@ -175,7 +183,7 @@ async def test_what_the_run_is_not_at_is_not_decided(bed: Bed) -> None:
 
 
 async def test_a_decision_to_start_anew_is_about_one_parking(bed: Bed) -> None:
-    """Given twice it starts the run once; the run is parked again and waits for another one."""
+    """Given twice it starts the run once. The run is parked again and waits for another decision."""
     attempts = 0
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -202,7 +210,10 @@ async def test_a_decision_to_start_anew_is_about_one_parking(bed: Bed) -> None:
 
 
 async def test_a_decision_for_a_back_off_does_not_start_a_later_parking(bed: Bed) -> None:
-    """It shortened one wait; whoever takes the parked run over does not find it again."""
+    """The decision shortened one back-off.
+
+    A host that later takes over the parked run does not apply it again.
+    """
     attempts = 0
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:

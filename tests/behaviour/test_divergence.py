@@ -1,4 +1,7 @@
-"""Code that does not do what its log says: stopped, named, nothing executed, mendable."""
+"""Divergence: code that differs from its log is parked before it executes anything.
+
+The error names the position, and a fix lets the run continue.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ CHANGED = {
 
 
 async def _diverge(bed: Bed, changed: Any) -> tuple[RunId, list[Any]]:
-    """Start a run with the old code, let a host with the changed one take it over."""
+    """Start a run with the old code, and let a host with the changed code take it over."""
     code: list[Any] = []
 
     async def old(ctx: RunContext, world: World) -> object:
@@ -74,7 +77,7 @@ async def _diverge(bed: Bed, changed: Any) -> tuple[RunId, list[Any]]:
 @pytest.mark.item(68, 69)
 @pytest.mark.parametrize("case", CHANGED)
 async def test_changed_code_is_parked_and_goes_on_once_it_is_mended(bed: Bed, case: str) -> None:
-    """The entry names position, expected and found; after the fix `~retry` lets the run end."""
+    """The entry has position, expected and found; after the fix `~retry` lets the run complete."""
     changed, expected, found = CHANGED[case]
     run_id, code = await _diverge(bed, changed)
     parked = await bed.seen(run_id, EntryKind.RUN_PARKED)
@@ -95,7 +98,7 @@ async def test_changed_code_is_parked_and_goes_on_once_it_is_mended(bed: Bed, ca
 
 @pytest.mark.item(69)
 async def test_code_that_catches_everything_is_parked_all_the_same(bed: Bed) -> None:
-    """Once diverged, every ctx call raises; nothing executes."""
+    """After the divergence each ctx call raises; nothing executes."""
 
     async def stubborn(ctx: RunContext, world: World) -> str:
         for name in ("x", "y", "z"):
@@ -113,7 +116,7 @@ async def test_code_that_catches_everything_is_parked_all_the_same(bed: Bed) -> 
 
 @pytest.mark.item(69)
 async def test_other_runs_of_the_agent_wait_behind_a_parked_one(bed: Bed) -> None:
-    """The agent is serial; when the parked run is given up, the next one gets its turn."""
+    """An agent has one run at a time; when the parked run is given up, the next one starts."""
     run_id, code = await _diverge(bed, _other_name)
     await bed.seen(run_id, EntryKind.RUN_PARKED)
     code[0] = _nothing
@@ -125,8 +128,8 @@ async def test_other_runs_of_the_agent_wait_behind_a_parked_one(bed: Bed) -> Non
 
 
 @pytest.mark.item(69, 193)
-async def test_more_code_behind_the_recorded_part_is_fine(bed: Bed) -> None:
-    """What the log does not have yet may change as one likes."""
+async def test_code_after_the_recorded_part_may_change(bed: Bed) -> None:
+    """Code after the last entry of the log may change freely."""
 
     async def longer(ctx: RunContext, world: World) -> object:
         await ctx.step("first", world.do, "first", 1)

@@ -1,4 +1,4 @@
-"""What an agent shows live: seen by who looks, kept by nobody, silent on replay."""
+"""Live output of agents: delivered to current readers, not stored, and not repeated on replay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Watching:
-    """What a reader of the run's live events got, from before `go` to the run's end."""
+    """The live events that a reader of the run got, from before `go` to the run's end."""
 
     def __init__(self, bed: Bed, run_id: RunId) -> None:
         self._tail: AsyncIterator[RunLogEntry] = bed.runtime.tail(run_id, live=True)
@@ -39,7 +39,7 @@ class Watching:
 
     @property
     def shown(self) -> list[tuple[Any, ...]]:
-        """Position, number and content of what was shown."""
+        """Return position, number and content of the live events."""
         return [
             (one.position, one.payload["n"], one.payload.get("data", one.payload["text"]))
             for one in self.all
@@ -48,7 +48,7 @@ class Watching:
 
 
 async def watched(bed: Bed, run_id: RunId) -> Watching:
-    """Signal `go` to the run once somebody looks, and return what was seen to its end."""
+    """Signal `go` to the run once a reader is subscribed, and return its events to the run's end."""
     watching = Watching(bed, run_id)
     async with asyncio.timeout(20 + bed.slack_s), asyncio.TaskGroup() as group:
         group.create_task(watching.run())
@@ -57,8 +57,8 @@ async def watched(bed: Bed, run_id: RunId) -> Watching:
     return watching
 
 
-async def test_what_is_shown_is_seen_live_in_order_and_kept_by_nobody(bed: Bed) -> None:
-    """Texts and other data, between the entries; the log has none of it."""
+async def test_live_output_arrives_in_order_and_is_not_stored(bed: Bed) -> None:
+    """Texts and other data come between the entries; the log has none of it."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox
@@ -79,8 +79,8 @@ async def test_what_is_shown_is_seen_live_in_order_and_kept_by_nobody(bed: Bed) 
     assert "custom.delta" not in await bed.kinds(run_id)
 
 
-async def test_a_replay_shows_nothing_again_and_counts_on(bed: Bed) -> None:
-    """After a crash only what is new is shown, with the number that it has from the beginning."""
+async def test_a_replay_emits_nothing_again_and_continues_the_numbers(bed: Bed) -> None:
+    """After a crash only new output is delivered; its numbers count from the start of the run."""
     calls: list[int] = []
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -102,8 +102,8 @@ async def test_a_replay_shows_nothing_again_and_counts_on(bed: Bed) -> None:
     assert seen.shown[-1] == ("", 2, "after")
 
 
-async def test_code_may_gain_and_lose_what_it_shows_while_its_runs_wait(bed: Bed) -> None:
-    """It takes no position: a run whose log was written without it replays with it."""
+async def test_code_may_add_and_remove_live_output_while_its_runs_wait(bed: Bed) -> None:
+    """Live output takes no position: a run whose log was written without it replays with it."""
     shows = False
 
     async def act(ctx: RunContext, inbox: list[Message]) -> list[Any]:
@@ -125,8 +125,8 @@ async def test_code_may_gain_and_lose_what_it_shows_while_its_runs_wait(bed: Bed
     assert await bed.result(run_id) == [1, 2]
 
 
-async def test_a_step_shows_its_progress_at_its_own_position(bed: Bed) -> None:
-    """As a model call's pieces are: on replay the step is not executed, and shows nothing."""
+async def test_a_step_emits_progress_at_its_own_position(bed: Bed) -> None:
+    """Like the pieces of a model call; on replay the step is not executed and emits nothing."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox
@@ -154,8 +154,8 @@ async def test_a_step_shows_its_progress_at_its_own_position(bed: Bed) -> None:
     ]
 
 
-async def test_branches_number_what_they_show_by_themselves(bed: Bed) -> None:
-    """Each under its own position, so that texts of two at once can be told apart."""
+async def test_branches_number_their_live_output_separately(bed: Bed) -> None:
+    """Each branch numbers under its own position, so two texts at once can be told apart."""
 
     async def one(ctx: RunContext, name: str) -> None:
         for part in ("a", "b"):
@@ -175,8 +175,8 @@ async def test_branches_number_what_they_show_by_themselves(bed: Bed) -> None:
     assert sorted(by_place.values()) == [[(0, "xa"), (1, "xb")], [(0, "ya"), (1, "yb")]]
 
 
-async def test_what_is_too_large_or_no_data_is_refused_at_the_call(bed: Bed) -> None:
-    """With size and limit; from a task that is no branch, as for every verb."""
+async def test_live_output_that_is_too_large_or_no_data_is_refused(bed: Bed) -> None:
+    """The error has size and limit. A task that is no branch is refused, as by every method."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
         del inbox

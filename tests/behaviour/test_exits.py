@@ -1,4 +1,4 @@
-"""Agents' code that asks the process to end: it ends what asked, and no host."""
+"""Agents' code that raises SystemExit or KeyboardInterrupt: its run or call fails, and the host survives."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def _polite(ctx: RunContext, inbox: list[Message]) -> str:
 
 @pytest.mark.parametrize("signal", SIGNALS)
 async def test_a_hook_that_ends_the_process_changes_nothing(bed: Bed, signal: str) -> None:
-    """The run completes, at its beginning, its steps and its end."""
+    """The run completes if a hook raises at its start, at its steps or at its end."""
     told = 0
 
     async def bad(event: HookEvent) -> None:
@@ -60,8 +60,8 @@ async def test_a_hook_that_ends_the_process_changes_nothing(bed: Bed, signal: st
 
 
 @pytest.mark.parametrize("signal", SIGNALS)
-async def test_a_factory_that_ends_the_process_is_asked_again(bed: Bed, signal: str) -> None:
-    """Its agents wait as with any error of a factory; nobody else does."""
+async def test_a_factory_that_ends_the_process_is_called_again(bed: Bed, signal: str) -> None:
+    """Its agents wait as after any error of a factory; other agents do not."""
     asked = 0
 
     def make(agent_id: AgentId) -> Acting:
@@ -91,7 +91,7 @@ def _middleware(signal: Callable[[], None]) -> object:
 @pytest.mark.parametrize("signal", SIGNALS)
 @pytest.mark.parametrize("place", ["run", "middleware", "branch", "reconcile"])
 async def test_a_run_that_ends_the_process_fails(bed: Bed, place: str, signal: str) -> None:
-    """Wherever it is raised: judged as the run's error, and the next run is executed."""
+    """Wherever it is raised, it counts as the run's error, and the next run is executed."""
     leave = SIGNALS[signal]
     more = {"middleware": [_middleware(leave)]} if place == "middleware" else {}
 
@@ -142,7 +142,7 @@ async def test_an_effect_that_ends_the_process_has_failed(bed: Bed, mode: Any) -
 
 
 async def test_a_tool_that_ends_the_process_answers_with_an_error(bed: Bed) -> None:
-    """The model reads what became of it."""
+    """The model reads the error as the tool's result."""
 
     async def leave() -> None:
         _exit()

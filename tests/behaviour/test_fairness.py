@@ -1,4 +1,4 @@
-"""Whose turn it is among agents that are ready: tenants in rotation, then priority inside a tenant."""
+"""Order among agents that are ready: tenants in rotation, then priority inside a tenant."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def one_at_a_time(bed: Bed) -> tuple[str, list[str]]:
-    """A host that executes one run at a time and is busy until the gate `open`; who comes when."""
+    """Yield a host that executes one run at a time and blocks until the gate `open`, and the start order."""
     await bed.stop()
     await bed.start(capacity=1)
     order: list[str] = []
@@ -36,7 +36,7 @@ async def one_at_a_time(bed: Bed) -> tuple[str, list[str]]:
 
 @pytest.mark.item(218)
 async def test_a_tenant_with_a_thousand_runs_delays_anothers_by_one(bed: Bed) -> None:
-    """They are queued first, one agent each; the other tenant's single run is the second to start."""
+    """A thousand runs of as many agents are queued first; the other tenant's single run starts second."""
     count = 1000 if bed.backend == "memory" else 150
     type_, order = await one_at_a_time(bed)
     for n in range(count):
@@ -62,7 +62,7 @@ async def test_a_tenant_of_urgent_runs_delays_anothers_by_one(bed: Bed) -> None:
 
 @pytest.mark.item(218)
 async def test_at_a_limit_of_the_type_tenants_take_turns_too(bed: Bed) -> None:
-    """Three tenants with queues of different length share a single place evenly while all have some."""
+    """Three tenants with queues of different length share one slot evenly while all have queued runs."""
     type_, order = await one_at_a_time(bed)
     await bed.runtime.limits.set(f"type:{type_}", max_concurrent=1)
     runs = [
@@ -79,7 +79,7 @@ async def test_at_a_limit_of_the_type_tenants_take_turns_too(bed: Bed) -> None:
 
 @pytest.mark.item(218)
 async def test_lower_numbers_go_first_but_never_among_runs_of_one_agent(bed: Bed) -> None:
-    """Agents are ordered by the run they would start; an agent's own runs stay in order."""
+    """Agents are ordered by the priority of their next run; an agent's own runs stay in order."""
     type_, order = await one_at_a_time(bed)
     last = AgentId(type_, "z")
     runs = [

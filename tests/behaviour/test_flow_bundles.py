@@ -1,4 +1,4 @@
-"""Runs of flows as bundles: taken from hosts, checked, shown to lie, and gone on with elsewhere."""
+"""Bundles of flow runs: exported from hosts, verified, refused if changed, and continued elsewhere."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LETTER = WorkflowSpec("letter", "end", {"end": ending})
 
 
 async def parked(bed: Bed) -> tuple[Stage, RunId]:
-    """A run that has paid, had a sub-graph, and waits for a person."""
+    """Return a run that has paid, had a sub-graph, and waits for a person."""
     handlers = {T.TOOL_CALLS: completing("paid")}
     stage = await staged(bed, FLOW, LETTER, effect_handlers=handlers)
     run_id = await stage.runs.start("flow", vars={"n": 1})
@@ -57,17 +57,17 @@ async def parked(bed: Bed) -> tuple[Stage, RunId]:
 
 
 def in_file(folder: Path, bundle: dict[str, Any]) -> Path:
-    """The file of a bundle."""
+    """Return the file of a bundle."""
     path = folder / "run.json"
     path.write_text(json.dumps(bundle), encoding="utf-8")
     return path
 
 
 @pytest.mark.item(463)
-async def test_a_run_is_taken_away_whole(
+async def test_a_bundle_has_the_whole_run(
     bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its sub-graph, over generations and notes; it is replayed, and gone on with in other stores."""
+    """With its sub-graph, over generations and notes. It can be replayed, and continued in other stores."""
     monkeypatch.setattr(graph_run, "ENTRIES_KEPT", 2)
     stage, run_id = await parked(bed)
     await stage.runs.steer(run_id, "quick")
@@ -92,8 +92,8 @@ async def test_a_run_is_taken_away_whole(
 
 
 @pytest.mark.item(452, 463)
-async def test_a_bundle_begins_a_new_run(bed: Bed, tmp_path: Path) -> None:
-    """The open wait is opened anew, what was paid is not paid again, and the first run stays."""
+async def test_a_bundle_starts_a_new_run(bed: Bed, tmp_path: Path) -> None:
+    """The open wait is opened again, the payment is not repeated, and the first run stays."""
     stage, run_id = await parked(bed)
     bundle = await bundle_of(bed.runtime, stage.runs, run_id)
     await stage.restart()
@@ -115,8 +115,8 @@ async def test_a_bundle_begins_a_new_run(bed: Bed, tmp_path: Path) -> None:
 
 
 @pytest.mark.item(463)
-async def test_a_run_of_one_process_goes_on_on_hosts(bed: Bed, tmp_path: Path) -> None:
-    """If its ledger is a chain; one that is not may have been changed by anybody."""
+async def test_a_run_of_the_embedded_driver_continues_on_hosts(bed: Bed, tmp_path: Path) -> None:
+    """Its ledger must be an intact chain; otherwise it may have been changed."""
     stage = await staged(bed, single(T.ASK_USER, {"prompt": "?", "wait_key": "ok"}))
     spec = stage.flows.specs["flow"]
     for ledger, is_chain in (
@@ -140,8 +140,8 @@ async def test_a_run_of_one_process_goes_on_on_hosts(bed: Bed, tmp_path: Path) -
 
 
 @pytest.mark.item(463)
-async def test_ended_runs_are_taken_away_too(bed: Bed, tmp_path: Path) -> None:
-    """Completed, and cancelled, with branches; of a cancel there is no record."""
+async def test_ended_runs_can_be_exported(bed: Bed, tmp_path: Path) -> None:
+    """Completed and cancelled ones, with branches. A cancel has no record."""
     nodes = {"fork": forking("l", "r"), "l": asking_for("l"), "r": asking_for("r"), "end": ending}
     stage = await staged(bed, WorkflowSpec("flow", "fork", nodes), LETTER)
     done = await stage.runs.start("letter", vars={"n": 1})
@@ -158,10 +158,10 @@ async def test_ended_runs_are_taken_away_too(bed: Bed, tmp_path: Path) -> None:
 
 
 @pytest.mark.item(447, 463)
-async def test_a_file_that_lies_is_refused_with_its_place(
+async def test_a_changed_bundle_is_refused_with_the_place(
     bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A changed record, a cut, another state, another version, too much, and what is no bundle."""
+    """A changed record, a cut, another state, another version, one too large, and a file that is no bundle."""
     stage, run_id = await parked(bed)
     path = in_file(tmp_path, await bundle_of(bed.runtime, stage.runs, run_id))
     text = path.read_text(encoding="utf-8")
@@ -225,10 +225,10 @@ async def test_a_file_that_lies_is_refused_with_its_place(
 
 
 @pytest.mark.item(463)
-async def test_a_run_that_writes_all_the_time_is_to_be_paused_first(
+async def test_a_run_that_keeps_writing_must_be_paused_for_an_export(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its state and its records would be of different moments."""
+    """Its state and its records would be of different times."""
     gate, reads = asyncio.Queue[int](), itertools.count(1)
 
     async def handle(_run: RunState, _effect: Effect) -> EffectOutcome:

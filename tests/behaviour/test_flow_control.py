@@ -1,4 +1,4 @@
-"""Runs of graphs that are paused, told something, or on a host that has not their graph."""
+"""Runs of graphs that are paused or get messages, and runs on a host without their graph."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def asking(key: str, after: str) -> Any:
-    """A node that asks a person."""
+    """Return a node that asks a person."""
     return lambda run, _ctx: StepPlan(
         run.current_node,
         Effect(EffectType.ASK_USER, {"prompt": "?", "wait_key": key}, key),
@@ -44,14 +44,14 @@ def asking(key: str, after: str) -> Any:
 
 
 def telling(run: RunState, _ctx: Any) -> StepPlan:
-    """The end, with what the run was told."""
+    """Return the end node, with the messages of the run."""
     told = [one["message"]["content"] for one in run.vars["_runtime"].get("inbox", ())]
     most = run.vars["_limits"]["max_iterations"]
     return StepPlan("end", complete_output={"told": told, "most": most})
 
 
 def forking(run: RunState, _ctx: Any) -> StepPlan:
-    """Two branches that ask."""
+    """Return a node with two branches that ask."""
     return StepPlan(run.current_node, parallel={"x": "x", "y": "y"}, next_node="end")
 
 
@@ -65,7 +65,7 @@ FORK = WorkflowSpec(
 
 
 async def waits_for(runs: FlowRuns, run_id: RunId, *keys: str) -> None:
-    """Return when a run waits for these."""
+    """Return when a run has these waits."""
     async with asyncio.timeout(LIMIT_S):
         while {one.wait_key for one in await runs.waits(run_id)} != {*keys}:  # noqa: ASYNC110 - rows
             await asyncio.sleep(0.01)
@@ -79,8 +79,8 @@ async def app_on(bed: Bed, *specs: WorkflowSpec) -> FlowRuns:
 
 
 @pytest.mark.item(427)
-async def test_a_paused_run_holds_what_comes_until_it_goes_on(bed: Bed) -> None:
-    """Of an answer that comes meanwhile nothing follows; messages and limits are taken, in order."""
+async def test_a_paused_run_keeps_answers_until_it_is_resumed(bed: Bed) -> None:
+    """An answer that comes meanwhile has no effect yet; messages and limits are applied, in order."""
     runs = await app_on(bed, TWICE)
     run_id = await runs.start("twice")
     await waits_for(runs, run_id, "a")
@@ -109,8 +109,8 @@ async def test_a_paused_run_holds_what_comes_until_it_goes_on(bed: Bed) -> None:
 
 
 @pytest.mark.item(427)
-async def test_all_branches_of_a_paused_run_hold(bed: Bed) -> None:
-    """Over a death of the host, too; each goes on when the run does."""
+async def test_all_branches_of_a_paused_run_stop(bed: Bed) -> None:
+    """Over a crash of the host, too; each continues when the run does."""
     runs = await app_on(bed, FORK)
     run_id = await runs.start("fork")
     await waits_for(runs, run_id, "x", "y")
@@ -130,8 +130,8 @@ async def test_all_branches_of_a_paused_run_hold(bed: Bed) -> None:
 
 
 @pytest.mark.item(427)
-async def test_a_run_whose_graph_is_not_here_is_parked_by_name(bed: Bed) -> None:
-    """One that has not begun, and one that has; a host that has the graph takes it up."""
+async def test_a_run_on_a_host_without_its_graph_is_parked_by_name(bed: Bed) -> None:
+    """A run that has not started, and one that has. A host with the graph continues it."""
     runs = await app_on(bed, TWICE, replace(FORK, workflow_id="fork@2"))
     begun, new = await runs.start("twice"), await runs.start("fork")
     await waits_for(runs, begun, "a")
@@ -153,7 +153,7 @@ async def test_a_run_whose_graph_is_not_here_is_parked_by_name(bed: Bed) -> None
 
 
 def versions(version: str) -> WorkflowSpec:
-    """A flow whose vars tell which code executed: it asks, steps six times, asks again and ends."""
+    """Return a flow that writes its code version to the vars: it asks, steps six times, asks again and ends."""
 
     def step(run: RunState, _ctx: Any) -> StepPlan:
         told = run.vars["code"] = [*run.vars.get("code", ()), version]
@@ -172,9 +172,9 @@ def versions(version: str) -> WorkflowSpec:
 async def test_a_run_keeps_the_version_of_its_graph(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A host that has another one parks it, by name; both can be served at once, and the last is for new runs.
+    """A host with another version parks it, by name. Both can be served at once; new runs get the last one.
 
-    It keeps it where it continues as new, too.
+    The version stays after continue-as-new.
     """
     monkeypatch.setattr(graph_run, "ENTRIES_KEPT", 3)
     runs = await app_on(bed, versions("1"))
@@ -209,8 +209,8 @@ async def test_a_run_keeps_the_version_of_its_graph(
 
 
 @pytest.mark.item(427, 489)
-async def test_a_run_is_parked_where_the_graph_has_not_its_node(bed: Bed) -> None:
-    """A graph without a version was changed. The answer is kept, and a host that has the node goes on."""
+async def test_a_run_is_parked_if_the_graph_lacks_its_node(bed: Bed) -> None:
+    """A graph without a version was changed. The answer is kept, and a host that has the node continues."""
     runs = await app_on(bed, TWICE)
     run_id = await runs.start("twice")
     await waits_for(runs, run_id, "a")
@@ -234,7 +234,7 @@ async def test_a_run_is_parked_where_the_graph_has_not_its_node(bed: Bed) -> Non
 
 @pytest.mark.item(427, 489)
 async def test_another_host_that_has_the_version_goes_on(bed: Bed) -> None:
-    """One that has a second app object with other flows beside it, too: its flows are those of both."""
+    """So does a host with a second app object that has other flows: it serves the flows of both."""
     runs = await app_on(bed, versions("1"))
     run_id = await runs.start("versioned")
     await waits_for(runs, run_id, "a")
@@ -255,8 +255,11 @@ async def test_another_host_that_has_the_version_goes_on(bed: Bed) -> None:
 
 
 @pytest.mark.item(416, 417)
-async def test_a_snapshot_begins_another_run_with_its_open_waits(bed: Bed) -> None:
-    """In both branches; the run of the snapshot goes its own way. Another graph is refused unless forced."""
+async def test_a_snapshot_starts_another_run_with_its_open_waits(bed: Bed) -> None:
+    """In both branches; the snapshot's source continues independently.
+
+    Another graph is refused unless forced.
+    """
     flows = Flows(bed.name().type, [FORK, TWICE])
     await flows.register(bed.runtime)
     runs = FlowRuns(bed.runtime, flows)
@@ -299,8 +302,8 @@ async def waits_for_one(runs: FlowRuns, run_id: RunId, key: str) -> None:
 
 
 @pytest.mark.item(416, 417)
-async def test_a_kept_snapshot_is_found_and_begins_runs_when_its_run_is_gone(bed: Bed) -> None:
-    """By any process of the app, until it is deleted. What no run could begin with is not kept."""
+async def test_a_stored_snapshot_starts_runs_after_its_source_was_deleted(bed: Bed) -> None:
+    """By any process of the app, until it is deleted. A snapshot that can start no run is not stored."""
     flows = Flows(bed.name().type, [FORK, TWICE])
     await flows.register(bed.runtime)
     runs = FlowRuns(bed.runtime, flows)
@@ -350,8 +353,8 @@ async def test_a_kept_snapshot_is_found_and_begins_runs_when_its_run_is_gone(bed
 
 
 @pytest.mark.item(416)
-async def test_a_snapshot_with_which_no_run_could_begin_is_not_kept(bed: Bed) -> None:
-    """Too large a state, too long a name, too many tags. A file may have any state."""
+async def test_a_snapshot_that_can_start_no_run_is_not_stored(bed: Bed) -> None:
+    """Too large a state, too long a name, too many tags. A file may have a state of any size."""
     flows = Flows(bed.name().type, [FORK, TWICE])
     await flows.register(bed.runtime)
     runs = FlowRuns(bed.runtime, flows)
@@ -370,7 +373,7 @@ async def test_a_snapshot_with_which_no_run_could_begin_is_not_kept(bed: Bed) ->
 
 
 def working(run: RunState, _ctx: Any) -> StepPlan:
-    """A piece of work, 300 times."""
+    """Work 300 times."""
     done = run.vars.get("done", 0)
     if done == 300:
         return StepPlan("work", complete_output=run.vars["sum"])
@@ -380,12 +383,12 @@ def working(run: RunState, _ctx: Any) -> StepPlan:
 
 
 def adding(_run: RunState, effect: Effect) -> EffectOutcome:
-    """The sum so far, and another number."""
+    """Add a number to the sum."""
     return EffectOutcome.completed(effect.payload["sum"] + effect.payload["n"])
 
 
-async def test_a_long_run_continues_as_new_and_its_ledger_is_whole(bed: Bed) -> None:
-    """The log since the last time is short; the chain goes over all of it."""
+async def test_the_ledger_is_complete_after_continue_as_new(bed: Bed) -> None:
+    """The log since the last restart is short; the chain covers all of it."""
     app = bed.name().type
     work = WorkflowSpec("work", "work", {"work": working})
     flows = Flows(app, [work], effect_handlers={EffectType.TOOL_CALLS: adding})
@@ -402,7 +405,7 @@ async def test_a_long_run_continues_as_new_and_its_ledger_is_whole(bed: Bed) -> 
 
 
 async def test_an_answer_that_comes_too_late_is_refused(bed: Bed) -> None:
-    """The first wait of its key timed out: it would be kept for nobody. An event needs its scope's id."""
+    """The first wait of its key timed out, so no wait would take it. An event needs its scope's id."""
     late = {"prompt": "?", "wait_key": "a", "timeout_s": 0.01}
     ask = lambda run, _ctx: StepPlan("a", Effect(EffectType.ASK_USER, late, "a"), next_node="b")  # noqa: E731
     spec = WorkflowSpec("late", "a", {"a": ask, "b": asking("b", "end"), "end": telling})

@@ -1,4 +1,4 @@
-"""A host dies at each write of a flow's run: no record is lost or double, nothing recorded is done again."""
+"""A host crashes at each write of a flow's run: no record is lost or doubled, no effect is repeated."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ T = EffectType
 
 
 def begin(run: RunState, _ctx: Any) -> StepPlan:
-    """A pure step, three times."""
+    """Run a pure step three times."""
     run.vars["n"] = run.vars.get("n", 0) + 1
     return StepPlan("begin", next_node="begin" if run.vars["n"] < 3 else "pay")
 
 
 def split(_run: RunState, _ctx: Any) -> StepPlan:
-    """Two branches."""
+    """Start two branches."""
     return StepPlan("split", parallel={"l": "left", "r": "right"}, next_node="sub")
 
 
@@ -77,15 +77,12 @@ SPECS = (
 
 @dataclass
 class Played:
-    """What came of the flow.
+    """The outcome of the flow.
 
-    Attributes:
-        output: Of the run.
-        ledger: Its records and its child's, without what tells the time.
-        heard: What the listener got.
-        done: How often each handler was called.
-        doubts: How often an operator had to say that an effect in doubt is to be executed.
-        continued: How often it continued as new.
+    Attributes: output: Of the run. ledger: Its records and its child's, without instants. heard:
+    The events that the listener got. done: How often each handler was called. doubts: How often an
+    operator had to order that an effect in doubt is executed. continued: How often it continued as
+    new.
     """
 
     output: Any = None
@@ -96,7 +93,7 @@ class Played:
     continued: int = 0
 
     def handle(self, _run: RunState, effect: Effect) -> EffectOutcome:
-        """Do a piece of work."""
+        """Count one call of the handler."""
         name = effect.payload["n"]
         self.done[name] += 1
         attempt = effect.payload["params"]["trace_metadata"]["attempt"] if name == "flaky" else 2
@@ -104,7 +101,7 @@ class Played:
 
 
 class Play:
-    """A play of the flow on a bed whose hosts may die."""
+    """An execution of the flow on a bed whose hosts may crash."""
 
     def __init__(self, bed: Bed, app: str, played: Played) -> None:
         self.died, self._bed, self._played = asyncio.Event(), bed, played
@@ -114,7 +111,7 @@ class Play:
         self.stage = Stage(bed, flows)
 
     async def over(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Do something; where the host dies meanwhile, with the next one again."""
+        """Do something; if the host crashes meanwhile, repeat it with the next one."""
         while True:
             doing, dead = (asyncio.ensure_future(one) for one in (work(), self.died.wait()))
             await asyncio.wait({doing, dead}, return_when=asyncio.FIRST_COMPLETED)
@@ -127,7 +124,7 @@ class Play:
             await self.stage.restart()
 
     async def told(self, run_id: RunId, key: str) -> None:
-        """Answer a wait, whoever dies: it counts once."""
+        """Answer a wait. It counts once, whichever host crashes."""
 
         async def answer() -> None:
             async with asyncio.timeout(LIMIT_S):
@@ -159,9 +156,9 @@ class Play:
 
 
 def plain(record: dict[str, Any]) -> str:
-    """A record without its times and hashes, and without ids, which derive from the run's."""
+    """Return a record without its times and hashes, and without ids, which derive from the run's."""
     words = ("node_id", "status", "attempt", "effect", "error")
-    # An emission that is made again finds nobody who waits: its listener has heard of it.
+    # A repeated emission finds no wait: its listener has got the event.
     is_timed = record["node_id"] in {"rest", "tell", "end"} or record["status"] == "waiting"
     told = {one: record[one] for one in words} | {"result": None if is_timed else record["result"]}
     told["branch"] = (record["delta"] or {}).get("branch")
@@ -169,7 +166,7 @@ def plain(record: dict[str, Any]) -> str:
 
 
 async def play(bed: Bed, app: str, faults: Faults) -> Played:
-    """Play the flow to its end, with a death where `faults` says."""
+    """Run the flow to its end, with a crash at `faults`."""
     played, opened = Played(), bed.open_store
     act = Play(bed, app, played)
     bed.go_wrong(faults, act.died.set)
@@ -194,10 +191,10 @@ async def play(bed: Bed, app: str, faults: Faults) -> Played:
 
 @pytest.mark.item(391, 398, 404, 414, 415, 421, 440, 441)
 @pytest.mark.parametrize("manner", [Manner.DIE_BEFORE, Manner.DIE_AFTER])
-async def test_a_flow_outlasts_a_death_at_each_write(
+async def test_a_flow_survives_a_crash_at_each_write(
     bed: Bed, manner: Manner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its ledger is that of an undisturbed run; what happens once at most happens once at most."""
+    """Its ledger equals that of an undisturbed run; an at-most-once effect happens at most once."""
     if bed.backend != "memory" or not bed.drops:
         pytest.skip(
             "in memory each call is a place to die, and a replay; system tests kill processes"
@@ -206,7 +203,8 @@ async def test_a_flow_outlasts_a_death_at_each_write(
     first = await play(bed, bed.name().type, Faults())
     assert (first.heard, first.doubts, first.continued) == ("end", 0, 3)
     assert first.done == {"pay": 1, "once": 1, "flaky": 2, "left": 1, "child": 1}
-    # Of two neighbours one is died before, the other one behind: both are the same place for most writes.
+    # One crash is before a write, the next one after the write before it: for most writes the same
+    # state.
     nth, is_struck, doubts = int(manner is Manner.DIE_AFTER), True, 0
     pace = 1 if IS_SLOW else 2
     while is_struck:

@@ -1,4 +1,4 @@
-"""Models, tools and knowledge of flows on hosts: decisions, calls of clients, and keys that stay in headers."""
+"""Models, tools and knowledge of flows on hosts: decisions, client calls, and keys kept out of the log."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PAY = {"name": "pay", "arguments": {"order": 7}, "call_id": "c1"}
 
 
 class Till:
-    """A risky tool that counts what is paid."""
+    """A risky tool that counts its payments."""
 
     def __init__(self) -> None:
         self.paid: list[int] = []
@@ -44,18 +44,18 @@ class Till:
         self.holds.set()
 
     async def pay(self, order: int) -> str:
-        """Pay an order, as soon as it may go on."""
+        """Pay an order once the gate is open."""
         self.paid.append(order)
         await self.holds.wait()
         return f"paid {order}"
 
     def tools(self) -> list[Tool]:
-        """Return it."""
+        """Return the tool."""
         return [Tool("pay", "Pays.", self.pay, risk=Risk.HIGH)]
 
 
 async def paying(bed: Bed, till: Till, *specs: WorkflowSpec) -> Stage:
-    """Return a stage of flows that pay."""
+    """Yield a stage of flows that pay."""
     given = specs or (single(T.TOOL_CALLS, {"tool_calls": [PAY]}),)
     handlers = local_llm(ScriptedModel(), till.tools()).effect_handlers
     return await staged(bed, *given, effect_handlers=handlers)
@@ -63,7 +63,7 @@ async def paying(bed: Bed, till: Till, *specs: WorkflowSpec) -> Stage:
 
 @pytest.mark.item(435)
 async def test_an_approved_call_is_executed_once(bed: Bed) -> None:
-    """Two decide at once: one of them counts. A host that comes later executes nothing again."""
+    """Two decisions at once: one of them counts. A later host does not execute it again."""
     till = Till()
     stage = await paying(bed, till)
     run_id = await stage.runs.start("flow")
@@ -93,7 +93,7 @@ async def test_an_approved_call_is_executed_once(bed: Bed) -> None:
 
 @pytest.mark.item(435)
 async def test_a_denied_call_has_an_error(bed: Bed) -> None:
-    """The run goes on, and the step reads why."""
+    """The run continues, and the step reads the reason."""
     till = Till()
     stage = await paying(bed, till)
     run_id = await stage.runs.start("flow")
@@ -107,7 +107,7 @@ async def test_a_denied_call_has_an_error(bed: Bed) -> None:
 
 @pytest.mark.item(435)
 async def test_a_host_that_dies_in_an_approved_call_leaves_it_in_doubt(bed: Bed) -> None:
-    """It is never called again: an operator says what came of it."""
+    """It is never called again; an operator decides its outcome."""
     till = Till()
     till.holds.clear()
     stage = await paying(bed, till)
@@ -155,7 +155,10 @@ async def test_branches_have_decisions_of_their_own(bed: Bed) -> None:
 
 @pytest.mark.item(434)
 async def test_a_client_executes_calls(bed: Bed) -> None:
-    """Its results are by call id, also behind a restart; a result for another call changes nothing."""
+    """Its results are matched by call id, also after a restart.
+
+    A result for another call changes nothing.
+    """
     payload = {"tool_calls": [PAY, {"name": "look", "call_id": "c2"}], "mode": "passthrough"}
     handlers = local_llm(ScriptedModel()).effect_handlers
     stage = await staged(bed, single(T.TOOL_CALLS, payload), effect_handlers=handlers)
@@ -180,7 +183,7 @@ async def test_a_client_executes_calls(bed: Bed) -> None:
 
 @pytest.mark.item(436)
 async def test_knowledge_is_kept_by_a_bridge(bed: Bed) -> None:
-    """One run asserts, another one of its session asks."""
+    """One run asserts a fact, another run of its session reads it."""
     bridge = GraphStoreKnowledge(InMemoryGraphStore())
     fact = {"subject": "Ann", "predicate": "likes", "object": "Tea"}
     specs = [
@@ -199,7 +202,7 @@ async def test_knowledge_is_kept_by_a_bridge(bed: Bed) -> None:
 
 
 async def kept_of(stage: Stage, run_id: RunId) -> str:
-    """Return all that is kept of a run."""
+    """Return all that is stored of a run."""
     bed = stage.bed
     entries = [dict(one.payload) for one in await bed.log(run_id)]
     told = [entries, await stage.runs.ledger(run_id), str(await bed.row(run_id))]
@@ -212,7 +215,10 @@ async def kept_of(stage: Stage, run_id: RunId) -> str:
 async def test_a_remote_model_and_its_keys(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A host asks a server over HTTP, executes what the model wants, and keeps no key, whoever repeats it."""
+    """A host calls a server over HTTP and executes the model's tool calls.
+
+    No host stores the key, also on replay.
+    """
     for name in ("SERVER", "ACME"):
         monkeypatch.setenv(f"CALLBOARD_SECRET_{name}", f"{KEY}-{name}")
     till = Till()

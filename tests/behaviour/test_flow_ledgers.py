@@ -1,4 +1,4 @@
-"""The same random graphs leave equal ledgers behind on both drivers."""
+"""The same random graphs leave equal ledgers with both drivers."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ SUB: Final = "start_subworkflow"
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00")
 _NAME: Final = r'"available_listeners_in_session"'
 _HINT: Final = re.compile(rf", \[\[[^][]*{_NAME}\], \[[^\]]*\]\]|{_NAME}: \[[^\]]*\], ")
-"""What the embedded driver tells of an event that nobody waits for; on actors it would be a scan of rows."""
+"""Records of the embedded driver for an event without a waiting run; actors would have to scan rows."""
 _ID: Final = re.compile(r"\b(?:[0-9a-f]{32}|ear-[\w-]+)\b")
 
 
 def records_of(ledger: list[dict[str, Any]], *, with_ids: bool) -> list[str]:
-    """Return what both drivers have to say alike in a ledger, in the order of each branch.
+    """Return the records that must be equal for both drivers, in the order of each branch.
 
-    A sub-graph that ends at once is waited for by the actor driver, too: its wait counts as none, and the
-    numbers of the steps behind it differ. So `with_ids` is for graphs without one.
+    The actor driver waits also for a sub-graph that ends at once. That wait is left out, and the
+    numbers of the steps after it differ, so `with_ids` is for graphs without one.
     """
     told: dict[tuple[str, ...], list[str]] = {}
     began: dict[tuple[str, ...], Any] = {}
@@ -70,14 +70,14 @@ def records_of(ledger: list[dict[str, Any]], *, with_ids: bool) -> list[str]:
 
 
 def has_sub(program: list[Any]) -> bool:
-    """Whether a program has a sub-graph that is waited for."""
+    """Return whether a program waits for a sub-graph."""
     return "('sub'" in str(program)
 
 
 async def of_actors(
     client: Runtime, runs: FlowRuns, run_id: RunId, *, with_ids: bool
 ) -> Counter[str]:
-    """Return the ledgers of a run and of those below it."""
+    """Return the ledgers of a run and of the runs below it."""
     state = await runs.state(run_id)
     ledger = records_of(await runs.ledger(run_id), with_ids=with_ids)
     found = Counter(["\n".join([state.workflow_id, *ledger])])
@@ -87,7 +87,7 @@ async def of_actors(
 
 
 def of_embedded(stores: Stores, run_id: str, *, with_ids: bool) -> Counter[str]:
-    """Return the same of the embedded driver."""
+    """Return the same for the embedded driver."""
     state = stores.runs.load(run_id)
     ledger = records_of(stores.ledger.list(run_id), with_ids=with_ids)
     found = Counter(["\n".join([state.workflow_id, *ledger])])
@@ -97,7 +97,7 @@ def of_embedded(stores: Stores, run_id: str, *, with_ids: bool) -> Counter[str]:
 
 
 async def played(client: Runtime, app: str, play: FlowPlay) -> str | None:
-    """Play a program on both drivers; return how their ledgers differ, or None."""
+    """Run a program on both drivers; return how their ledgers differ, or None."""
     runs = FlowRuns(client, app)
     for ear in play.compiled.ears:
         run_id = await runs.start(f"ear {ear}", id=ear)
@@ -121,8 +121,8 @@ async def played(client: Runtime, app: str, play: FlowPlay) -> str | None:
 @pytest.mark.slow
 @pytest.mark.item(391, 398, 408, 415, 439, 440)
 @pytest.mark.timeout(600)
-async def test_both_drivers_leave_equal_ledgers(bed: Bed) -> None:
-    """Records of each branch: node, status, attempt, effect, result, error, and the change of the state."""
+async def test_both_drivers_write_equal_ledgers(bed: Bed) -> None:
+    """Compared for each branch: node, status, attempt, effect, result, error, and the change of the state."""
     if bed.backend != "memory" or not bed.drops:
         pytest.skip("what a driver decides; where it is kept is in the other tests")
     wrong: list[str] = []

@@ -1,4 +1,4 @@
-"""Memory of flows on agents: kept and found on any host, whoever dies."""
+"""Memory of flows on agents: stored and found on any host, also after crashes."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ T = EffectType
 
 
 def talk(*words: str) -> dict[str, Any]:
-    """Vars with a context of these messages."""
+    """Return vars with a context of these messages."""
     return {"context": {"messages": [{"role": "user", "content": one} for one in words]}}
 
 
 def words(state: RunState) -> list[str]:
-    """What the messages of a context say, without ids of spans."""
+    """Return the texts of a context's messages, without ids of spans."""
     said = [one["content"] for one in state.vars["context"]["messages"]]
     return [one.rpartition("]: ")[2] for one in said]
 
 
 async def summarized(_run: RunState, effect: Effect) -> EffectOutcome:
-    """A model that takes its time."""
+    """Return a summary after a while."""
     await asyncio.sleep(0)
     return EffectOutcome.completed({"content": f"{effect.payload['prompt'].count('user: ')} said"})
 
@@ -61,7 +61,7 @@ OUTLASTED = ["2 said", "a", "b", "[MEMORY NOTE]\nAlice owns it", "c"]
 
 
 def remembering() -> WorkflowSpec:
-    """A flow of all effects."""
+    """Return a flow of all memory effects."""
     query = {"query": "alice", "tags": {"who": ["ann"]}, "return": "both"}
     nodes = {
         "note": asking(T.MEMORY_NOTE, {"note": "Alice owns it"}, key="noted", after="tag"),
@@ -75,8 +75,11 @@ def remembering() -> WorkflowSpec:
 
 
 @pytest.mark.item(422, 423, 424, 425, 426, 478)
-async def test_a_flow_remembers(bed: Bed, tmp_path: Path) -> None:
-    """Notes and archived messages are files; index and context are in its log, which tells the same state."""
+async def test_a_flow_stores_notes_and_archives_as_files(bed: Bed, tmp_path: Path) -> None:
+    """Notes and archived messages are files.
+
+    Index and context are in its log, which gives the same state on replay.
+    """
     artifacts = FileArtifactStore(tmp_path)
     stage = await staged(
         bed, remembering(), artifact_store=artifacts, effect_handlers={T.LLM_CALL: summarized}
@@ -118,10 +121,10 @@ async def test_branches_of_a_flow_note_at_the_same_time(bed: Bed) -> None:
 
 @pytest.mark.item(422, 425, 441)
 @pytest.mark.parametrize("manner", [Manner.DIE_BEFORE, Manner.DIE_AFTER])
-async def test_memory_outlasts_a_death_at_each_write(
+async def test_memory_survives_a_crash_at_each_write(
     bed: Bed, manner: Manner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One note and one archive, and the context of an undisturbed run; also where it continues as new."""
+    """One note, one archive, and the context of an undisturbed run; also if the run continues as new."""
     if bed.backend != "memory" or not bed.drops:
         pytest.skip("in memory each call is a place to die, and a replay")
     monkeypatch.setattr(graph_run, "ENTRIES_KEPT", 4)
@@ -154,7 +157,7 @@ async def test_memory_outlasts_a_death_at_each_write(
 
 
 async def outlasting(stage: Stage, died: asyncio.Event, work: Callable[[], Any]) -> RunState:
-    """Do something; where the host dies meanwhile, with the next one again."""
+    """Do something; if the host crashes meanwhile, repeat it with the next one."""
     while True:
         doing, dead = (asyncio.ensure_future(one) for one in (work(), died.wait()))
         await asyncio.wait({doing, dead}, return_when=asyncio.FIRST_COMPLETED)
@@ -169,8 +172,8 @@ async def outlasting(stage: Stage, died: asyncio.Event, work: Callable[[], Any])
 
 
 @pytest.mark.item(425)
-async def test_a_summarizer_that_blocks_has_a_thread(bed: Bed) -> None:
-    """As handlers have; what it says is in the log once."""
+async def test_a_blocking_summarizer_runs_in_a_thread(bed: Bed) -> None:
+    """Handlers have threads, too. Its result is in the log once."""
 
     class Summarizer:
         def summarize_chat_history(self, messages: list[Any], **_more: Any) -> dict[str, Any]:
@@ -199,7 +202,7 @@ async def test_a_summarizer_that_blocks_has_a_thread(bed: Bed) -> None:
 async def test_memory_that_runs_share_is_refused_on_hosts(
     bed: Bed, payload: dict[str, Any], problem: str
 ) -> None:
-    """By name, and with the remedy."""
+    """The error names it, and the remedy."""
     spec = single(T.MEMORY_NOTE, {"note": "n"} | payload)
     stage = await staged(bed, spec, artifact_store=InMemoryArtifactStore())
 
@@ -214,7 +217,7 @@ async def test_memory_that_runs_share_is_refused_on_hosts(
 async def test_a_document_that_needs_more_is_refused_when_it_is_served(
     bed: Bed, missing: str
 ) -> None:
-    """It says what to pass."""
+    """The error names the argument to pass."""
     compact = {"effect": "memory_compact", "next": "end"}
     nodes = {"work": compact, "end": {"end": None}}
     spec = load_flow({"flow": 1, "id": "f", "start": "work", "nodes": nodes})
@@ -231,7 +234,7 @@ async def test_a_document_that_needs_more_is_refused_when_it_is_served(
 
 @pytest.mark.item(461, 462)
 async def test_evidence_of_tools_is_kept_on_hosts(bed: Bed) -> None:
-    """As in one process; the references are in the log, and the texts are not."""
+    """As in one process; the references are in the log, the texts are not."""
     artifacts = InMemoryArtifactStore()
     tools = {"execute_command": lambda command: {"stdout": f"out of {command}"}}
     calls = [{"name": "execute_command", "arguments": {"command": "ls"}}]

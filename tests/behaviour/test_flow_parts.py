@@ -1,4 +1,4 @@
-"""Branches and sub-graphs of flows on agents: at the same time, merged, joined, failed and cancelled."""
+"""Branches and sub-graphs of flows on agents: concurrent, merged, joined, failed and cancelled."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ SUB = T.START_SUBWORKFLOW
 
 
 def forking(*names: str, join: str = "end") -> Any:
-    """A node with branches at nodes of these names."""
+    """Return a node with branches at nodes of these names."""
     return lambda run, _ctx: StepPlan(
         run.current_node, parallel={one: one for one in names}, next_node=join
     )
 
 
 def setting(after: str = "end", **values: Any) -> Any:
-    """A node that changes vars."""
+    """Return a node that changes vars."""
 
     def node(run: RunState, _ctx: Any) -> StepPlan:
         run.vars.update(values)
@@ -49,13 +49,13 @@ def setting(after: str = "end", **values: Any) -> Any:
 
 
 def asking_for(name: str, after: str = "end") -> Any:
-    """A node that asks a person."""
+    """Return a node that asks a person."""
     payload = {"prompt": "?", "wait_key": name}
     return asking(T.ASK_USER, payload, key=f"in.{name}", after=after)
 
 
 def fork_of(*names: str, reducers: Any = None, **nodes: Any) -> WorkflowSpec:
-    """A flow of branches at nodes of these names."""
+    """Return a flow of branches at nodes of these names."""
     return WorkflowSpec(
         "flow", "fork", {"fork": forking(*names), "end": ending} | nodes, reducers or {}
     )
@@ -63,7 +63,10 @@ def fork_of(*names: str, reducers: Any = None, **nodes: Any) -> WorkflowSpec:
 
 @pytest.mark.item(391, 401, 441)
 async def test_branches_go_on_at_the_same_time(bed: Bed) -> None:
-    """Their effects and waits overlap, and each has its own records; a crash repeats what has no record."""
+    """Their effects and waits overlap, and each has its own records.
+
+    A crash repeats only effects without a record.
+    """
     both, calls = asyncio.Barrier(2), []
 
     async def handle(run: RunState, effect: Effect) -> EffectOutcome:
@@ -102,8 +105,11 @@ async def test_branches_go_on_at_the_same_time(bed: Bed) -> None:
 
 
 @pytest.mark.item(401, 404)
-async def test_where_branches_meet(bed: Bed) -> None:
-    """Patches are merged in order, a reducer merges one name; two writers and a failed branch fail the run."""
+async def test_patches_of_branches_are_merged_in_order(bed: Bed) -> None:
+    """Patches are merged in order; a reducer merges one name.
+
+    Two writers of one name, or a failed branch, fail the run.
+    """
 
     def bad(_run: RunState, _ctx: Any) -> StepPlan:
         raise ValueError("on purpose")
@@ -133,8 +139,11 @@ async def test_where_branches_meet(bed: Bed) -> None:
 
 
 @pytest.mark.item(391, 401)
-async def test_branches_within_branches(bed: Bed) -> None:
-    """With waits at the bottom, over a crash; the outer branch goes on when the inner ones have met."""
+async def test_nested_branches_are_merged_from_the_inside(bed: Bed) -> None:
+    """The innermost branches wait, over a crash.
+
+    The outer branch continues when the inner ones are merged.
+    """
     nodes = {
         "a": forking("p", "q", join="met"),
         "p": asking_for("p", "met"),
@@ -153,7 +162,7 @@ async def test_branches_within_branches(bed: Bed) -> None:
 
 
 async def child_of(stage: Stage, run_id: RunId) -> RunId:
-    """The first child of a run, as soon as there is one."""
+    """Return the first child of a run as soon as there is one."""
     async with asyncio.timeout(LIMIT_S):
         while not (found := await stage.bed.runtime.children(run_id)):  # noqa: ASYNC110 - rows
             await asyncio.sleep(0.01)
@@ -165,7 +174,7 @@ ASKING = single(T.ASK_USER, {"prompt": "?", "wait_key": "k"}, name="child")
 
 @pytest.mark.item(392, 421, 480)
 async def test_a_parent_waits_while_its_child_does(bed: Bed) -> None:
-    """And gets its output, over restarts; the child knows its parent, its session and who it is for."""
+    """It gets the child's output, over restarts. The child has its parent, session and principal."""
     sub = {"workflow_id": "child", "vars": {"v": 1}}
     stage = await staged(bed, ASKING, single(SUB, sub))
     run_id = await stage.runs.start("flow", actor_id="ann", session_id="s")
@@ -188,7 +197,7 @@ async def test_a_parent_waits_while_its_child_does(bed: Bed) -> None:
 @pytest.mark.item(404, 421, 480)
 @pytest.mark.parametrize("how", ["failed", "cancelled"])
 async def test_a_child_that_does_not_succeed_fails_its_parent(bed: Bed, how: str) -> None:
-    """With the child's error; the parent has its own record."""
+    """The parent fails with the child's error, and has its own record."""
     stage = await staged(
         bed,
         ASKING,
@@ -211,8 +220,8 @@ async def test_a_child_that_does_not_succeed_fails_its_parent(bed: Bed, how: str
 
 
 @pytest.mark.item(421)
-async def test_a_cancelled_run_takes_its_children_with_it(bed: Bed) -> None:
-    """Those it waits for, theirs, and those it does not wait for."""
+async def test_a_cancelled_run_cancels_its_children(bed: Bed) -> None:
+    """The children that it waits for, their children, and those that it does not wait for."""
     nodes = {
         "apart": asking(SUB, {"workflow_id": "child", "async": True}, key="apart", after="sub"),
         "sub": asking(SUB, {"workflow_id": "middle"}),
@@ -236,7 +245,7 @@ async def test_a_cancelled_run_takes_its_children_with_it(bed: Bed) -> None:
 
 @pytest.mark.item(421)
 async def test_an_asynchronous_child_outlives_its_parent(bed: Bed) -> None:
-    """Which gets its id at once; one that is also waited for gives its output."""
+    """The parent gets its id at once. A wait for it returns its output."""
     sub = {"workflow_id": "child", "async": True}
     stage = await staged(
         bed, ASKING, single(SUB, sub), single(SUB, sub | {"wait": True}, name="both")
@@ -254,8 +263,8 @@ async def test_an_asynchronous_child_outlives_its_parent(bed: Bed) -> None:
 
 
 @pytest.mark.item(404, 421)
-async def test_a_sub_graph_that_cannot_begin_fails_the_step(bed: Bed) -> None:
-    """With the reason, as a record: the run is not tried again, and nothing stays open."""
+async def test_a_sub_graph_that_cannot_start_fails_the_step(bed: Bed) -> None:
+    """The reason is in a record. The run is not retried, and no wait stays open."""
     bad: dict[str, tuple[dict[str, Any], str]] = {
         "none": ({}, "needs payload.workflow_id"),
         "unknown": ({"workflow_id": "gone"}, "'gone' was not found"),
@@ -278,8 +287,8 @@ async def test_a_sub_graph_that_cannot_begin_fails_the_step(bed: Bed) -> None:
 
 
 @pytest.mark.item(421)
-async def test_sub_graphs_within_each_other_are_bounded(bed: Bed) -> None:
-    """A flow that starts itself for ever fails at the bottom, and all above it."""
+async def test_the_depth_of_sub_graphs_is_bounded(bed: Bed) -> None:
+    """A flow that starts itself without end fails at the limit, and so do all runs above it."""
     stage = await staged(bed, single(SUB, {"workflow_id": "flow"}))
 
     state = await stage.play("flow")
@@ -291,7 +300,7 @@ async def test_sub_graphs_within_each_other_are_bounded(bed: Bed) -> None:
 async def test_a_child_is_joined_by_a_later_generation(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a run that has continued as new since it was started, and by a wait for its end."""
+    """A generation after continue-as-new, and a wait for the child's end."""
     monkeypatch.setattr(graph_run, "ENTRIES_KEPT", 3)
 
     def loop(run: RunState, _ctx: Any) -> StepPlan:

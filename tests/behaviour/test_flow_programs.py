@@ -1,4 +1,4 @@
-"""Random graphs as runs of agents end as the model says, on every assembly, over deaths of hosts."""
+"""Random graphs as runs of agents end as the model predicts, on every backend, with crashes of hosts."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 COUNT: Final = 5000 if IS_SLOW else int(os.environ.get("CALLBOARD_GRAPHS", "100"))
 AT_ONCE: Final = 25
 DEATHS: Final = 2
-"""Of hosts, while a crowd of programs is played."""
+"""Seconds between crashes of hosts while a group of programs runs."""
 
 
 @asynccontextmanager
 async def dying(bed: Bed, seed: int, flows: Flows) -> AsyncIterator[None]:
-    """Let hosts die at writes of runs, and others take over at once."""
+    """Let hosts crash at writes of runs, and let others take over at once."""
     rng, died = random.Random(seed), asyncio.Event()
     first, *also = sorted(rng.sample(range(5, 400), DEATHS))
     faults = Faults(
@@ -60,7 +60,7 @@ async def dying(bed: Bed, seed: int, flows: Flows) -> AsyncIterator[None]:
 
 
 async def play_all(bed: Bed, first: int, count: int) -> None:
-    """Play programs, a crowd at a time; in every second one hosts die."""
+    """Run programs, a group at a time; in every second group hosts crash."""
     wrong: list[str] = []
     timers_s, look_s = (500.0, 25.0) if bed.backend == "memory" else (0.05, 0.01)
     for begin in range(first, first + count, AT_ONCE):
@@ -84,12 +84,12 @@ async def play_all(bed: Bed, first: int, count: int) -> None:
 @pytest.mark.slow
 @pytest.mark.item(391, 392, 401, 410, 421, 437, 441, 442, 443, 480)
 @pytest.mark.timeout(600)
-async def test_graphs_of_agents_end_as_the_model_says(
+async def test_graphs_of_agents_end_as_the_model_predicts(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Outputs, the order of records in each branch, executions, children, and who hears of an event.
+    """Outputs, the order of records in each branch, executions, children, and the receivers of events.
 
-    One half of them continues as new behind every few decisions.
+    One half of the programs continues as new after every few decisions.
     """
     await play_all(bed, 10_000 * bed.drops, COUNT // 2)
     monkeypatch.setattr(graph_run, "ENTRIES_KEPT", 3)
@@ -100,6 +100,6 @@ async def test_graphs_of_agents_end_as_the_model_says(
 @pytest.mark.nats
 @pytest.mark.item(391, 392, 401, 410, 421, 437, 441, 442, 443, 480)
 @pytest.mark.timeout(600)
-async def test_graphs_of_agents_with_a_broker_end_as_the_model_says(bed: Bed) -> None:
-    """The same, where sub-graphs are started over NATS."""
+async def test_graphs_of_agents_with_a_broker_end_as_the_model_predicts(bed: Bed) -> None:
+    """The same, with sub-graphs started over NATS."""
     await play_all(bed, 20_000, COUNT)

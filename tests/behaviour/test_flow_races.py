@@ -1,4 +1,4 @@
-"""Flows on agents under races: two that answer at once, events for many, sub-runs that are swept."""
+"""Races of flows on agents: two answers at once, events for many runs, sub-runs that are swept."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LISTENERS = 10_000 if IS_SLOW else 300
 
 
 @pytest.mark.item(414)
-async def test_of_two_that_answer_a_wait_one_succeeds(bed: Bed) -> None:
-    """200 times, from two processes: the other one is told that it was late, and its answer is nowhere."""
+async def test_one_of_two_answers_to_a_wait_succeeds(bed: Bed) -> None:
+    """200 times, from two processes. The other answer is refused as too late, and is stored nowhere."""
     if bed.backend == "memory":
         pytest.skip("who is first is decided by rows")
     names = [str(n) for n in range(WAITS)]
@@ -69,7 +69,7 @@ async def test_of_two_that_answer_a_wait_one_succeeds(bed: Bed) -> None:
 @pytest.mark.item(420, 458)
 @pytest.mark.timeout(600)
 async def test_one_event_wakes_many_flows(bed: Bed) -> None:
-    """Each once, also those that park while it is emitted, which hear it or the next one."""
+    """Each flow once. A flow that suspends while the event is emitted gets it or the next one."""
     if bed.backend == "memory":
         pytest.skip("it is about rows of a server")
     stage = await staged(bed, single(T.WAIT_EVENT, {"name": "go", "scope": "global"}))
@@ -100,7 +100,7 @@ async def test_one_event_wakes_many_flows(bed: Bed) -> None:
 
 @pytest.mark.item(421, 480)
 async def test_a_child_that_was_swept_is_joined_all_the_same(bed: Bed) -> None:
-    """Its parent was paused meanwhile: the end of the child is its parent's, until that ends, too."""
+    """Its parent was paused meanwhile. The child's end is kept until its parent has ended."""
     child = single(T.ASK_USER, {"prompt": "?", "wait_key": "k"}, name="child")
     stage = await staged(bed, child, single(T.START_SUBWORKFLOW, {"workflow_id": "child"}))
     run_id = await stage.runs.start("flow")

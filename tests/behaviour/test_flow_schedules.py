@@ -1,4 +1,4 @@
-"""Schedules whose target is a flow: each tick starts one run, whatever fires it again."""
+"""Schedules whose target is a flow: each tick starts one run, however often it fires."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ END = WorkflowSpec("flow", "end", {"end": ending})
 
 
 def name_of(bed: Bed, name: str = "nightly") -> str:
-    """A name that no other test has."""
+    """Return a name that no other test has."""
     return f"{bed._prefix}.{name}"
 
 
@@ -37,7 +37,7 @@ async def runs_of(
 ) -> list[RunRow]:
     """Return the runs of a schedule of the flow `flow`, the first one first.
 
-    As soon as so many have ended, and `last` is among them.
+    Wait until this many have ended and `last` is among them.
     """
     agent = flow_address(stage.flows.app, "flow", f"schedule:{schedule}", DEFAULT_TENANT)
     lists = stage.bed.runtime.store.lists
@@ -58,7 +58,7 @@ async def until_done(bed: Bed, name: str) -> None:
 
 
 async def test_a_tick_that_fires_twice_starts_one_run(bed: Bed) -> None:
-    """Also on the next host. A trigger is a run of its own."""
+    """Also on the next host. A trigger starts a run of its own."""
     stage, name = await staged(bed, END), name_of(bed)
     given: dict[str, Any] = {"vars": {"n": 1}, "session_id": "s1"}
     made = await schedule_flow(bed.runtime, stage.flows, name, "flow", **given, delay_s=0)
@@ -86,7 +86,7 @@ async def test_a_tick_that_fires_twice_starts_one_run(bed: Bed) -> None:
 
 
 async def test_missed_ticks_start_runs_one_after_the_other(bed: Bed) -> None:
-    """Each begins when the one before has ended, in the order of the ticks."""
+    """Each starts when the one before has ended, in the order of the ticks."""
     question = asking(T.ASK_USER, {"prompt": "?", "wait_key": "ok"})
     stage = await staged(bed, WorkflowSpec("flow", "ask", {"ask": question, "end": ending}))
     name = name_of(bed)
@@ -106,8 +106,8 @@ async def test_missed_ticks_start_runs_one_after_the_other(bed: Bed) -> None:
     assert [(await stage.ended(row.run_id)).output for row in rows] == [{"out": 1}, {"out": 2}]
 
 
-async def test_a_sub_graph_outlives_the_run_that_a_tick_started(bed: Bed) -> None:
-    """As with a run that somebody started: it is not cancelled."""
+async def test_a_sub_graph_survives_the_end_of_the_ticks_run(bed: Bed) -> None:
+    """Like the sub-graph of a run that a client started, it is not cancelled."""
     begin = asking(T.START_SUBWORKFLOW, {"workflow_id": "child", "async": True}, key="sub")
     rest = asking(T.ASK_USER, {"prompt": "?", "wait_key": "ok"})
     parent = WorkflowSpec("flow", "begin", {"begin": begin, "end": ending})
@@ -122,8 +122,8 @@ async def test_a_sub_graph_outlives_the_run_that_a_tick_started(bed: Bed) -> Non
     assert (await stage.ended(sub)).output == {"out": "late"}
 
 
-async def test_what_no_schedule_of_a_flow_can_be_is_refused_at_the_call(bed: Bed) -> None:
-    """Nothing is written. The same call again changes nothing, another flow is a difference."""
+async def test_an_invalid_schedule_of_a_flow_is_refused_at_the_call(bed: Bed) -> None:
+    """Nothing is written. A repeated call changes nothing; another flow is a difference."""
     stage, name = await staged(bed, END, replace(END, workflow_id="other")), name_of(bed)
 
     async def create(flow: str, **more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What flows on agents wait for: instants, people, jobs and events, answered from any process."""
+"""Waits of flows on agents: instants, people, jobs and events, answered from any process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ASK = {"prompt": "Refund?", "wait_key": "k", "choices": ["yes", "no"], "allow_fr
 
 
 def forking(*names: str) -> Any:
-    """A node with branches at nodes of these names."""
+    """Return a node with branches at nodes of these names."""
     return lambda run, _ctx: StepPlan(
         run.current_node, parallel={one: one for one in names}, next_node="end"
     )
@@ -43,7 +43,7 @@ def forking(*names: str) -> Any:
 
 @pytest.mark.item(391, 392, 393, 407, 411, 412, 413, 414, 418)
 async def test_a_person_answers_once(bed: Bed) -> None:
-    """The wait has all that a page needs; wrong keys, second answers and odd data change nothing."""
+    """The wait has all that a page needs. Wrong keys, second answers and invalid data change nothing."""
     stage = await staged(bed, single(T.ASK_USER, ASK | {"details": {"n": 1}}, key="got.it"))
     run_id = await stage.runs.start("flow")
     (wait,) = await stage.waits(run_id)
@@ -74,8 +74,8 @@ async def test_a_person_answers_once(bed: Bed) -> None:
 
 
 @pytest.mark.item(411)
-async def test_an_app_has_no_runs_of_others(bed: Bed) -> None:
-    """Of another app, another tenant, or of none."""
+async def test_runs_of_other_apps_and_tenants_are_not_found(bed: Bed) -> None:
+    """Runs of another app or tenant, and unknown ones, are not found."""
     stage = await staged(bed, single(T.ASK_USER, ASK))
     run_id = await stage.runs.start("flow")
     await stage.waits(run_id)
@@ -95,7 +95,7 @@ async def test_an_app_has_no_runs_of_others(bed: Bed) -> None:
 
 @pytest.mark.item(414)
 async def test_an_answer_before_its_wait_is_kept(bed: Bed) -> None:
-    """The first one; it outlives the host."""
+    """The first one is kept, also over a crash."""
     gate = asyncio.Event()
 
     async def handle(_run: RunState, _effect: Effect) -> EffectOutcome:
@@ -124,8 +124,8 @@ async def test_an_answer_before_its_wait_is_kept(bed: Bed) -> None:
 
 
 @pytest.mark.item(392, 414, 439)
-async def test_one_key_is_asked_for_again_and_again(bed: Bed) -> None:
-    """Each wait has its own answer, also in branches at the same time, over restarts."""
+async def test_waits_of_one_key_have_separate_answers(bed: Bed) -> None:
+    """Each wait has its own answer, also in concurrent branches and over restarts."""
 
     def loop(run: RunState, _ctx: Any) -> StepPlan:
         got = run.vars.setdefault("all", [])
@@ -152,8 +152,8 @@ async def test_one_key_is_asked_for_again_and_again(bed: Bed) -> None:
 
 
 @pytest.mark.item(392, 477, 480)
-async def test_a_job_elsewhere_is_waited_for(bed: Bed) -> None:
-    """A handler says so; the answer comes from outside, also when the host is another one by then."""
+async def test_a_handler_waits_for_an_external_job(bed: Bed) -> None:
+    """A handler returns a wait; an external client answers it, also when another host owns the run by then."""
     odd = {"until": WaitReason.UNTIL, "branches": WaitReason.BRANCHES, "job": WaitReason.JOB}
 
     def handle(run: RunState, _effect: Effect) -> EffectOutcome:
@@ -176,8 +176,8 @@ async def test_a_job_elsewhere_is_waited_for(bed: Bed) -> None:
 
 
 @pytest.mark.item(480)
-async def test_a_handler_may_wait_for_a_run_that_is_not_there(bed: Bed) -> None:
-    """The step fails, and says so."""
+async def test_a_wait_for_an_unknown_run_fails_the_step(bed: Bed) -> None:
+    """The step fails with an error that names the run."""
 
     def handle(run: RunState, _effect: Effect) -> EffectOutcome:
         return EffectOutcome.waiting(WaitState(WaitReason.SUBWORKFLOW, details=run.vars["details"]))
@@ -191,7 +191,7 @@ async def test_a_handler_may_wait_for_a_run_that_is_not_there(bed: Bed) -> None:
 @pytest.mark.item(392, 417, 455)
 @pytest.mark.parametrize("hours", [-11, 0, 14])
 async def test_an_instant_is_waited_for_in_any_zone(bed: Bed, hours: int) -> None:
-    """By a timer that outlives the host; one that is over is not waited for, a bad one fails the run."""
+    """A timer that survives the host. A past instant returns at once; an invalid one fails the run."""
     ahead_s = 8.0 if bed.backend == "memory" else 0.4
     due = bed.clock.now() + timedelta(seconds=ahead_s)
     zone = timezone(timedelta(hours=hours))
@@ -230,7 +230,7 @@ async def test_an_instant_is_waited_for_in_any_zone(bed: Bed, hours: int) -> Non
 @pytest.mark.item(416, 418)
 @pytest.mark.parametrize("kind", [T.ASK_USER, T.WAIT_EVENT])
 async def test_a_deadline_ends_a_wait(bed: Bed, kind: EffectType) -> None:
-    """With a payload that says so; an answer before it is the answer."""
+    """The payload has a flag for the timeout. An answer before the deadline is used."""
     long_s, short_s = (900.0, 8.0) if bed.backend == "memory" else (60.0, 0.3)
     payload = {"prompt": "?", "wait_key": "k"}
     stage = await staged(
@@ -250,8 +250,11 @@ async def test_a_deadline_ends_a_wait(bed: Bed, kind: EffectType) -> None:
 
 
 @pytest.mark.item(416, 420, 457, 458)
-async def test_an_event_reaches_who_waits_in_its_scope(bed: Bed) -> None:
-    """Of a session, a flow, a run, or of all; from outside and by EMIT_EVENT, and no other tenant's."""
+async def test_an_event_reaches_the_waits_in_its_scope(bed: Bed) -> None:
+    """Scopes are a session, a flow, a run, or all.
+
+    Clients and EMIT_EVENT emit; other tenants get nothing.
+    """
     listens = {
         scope: single(T.WAIT_EVENT, {"name": "paid", "scope": scope}, name=scope)
         for scope in ("session", "workflow", "run", "global")
@@ -291,8 +294,11 @@ async def test_an_event_reaches_who_waits_in_its_scope(bed: Bed) -> None:
 
 
 @pytest.mark.item(420, 457)
-async def test_an_odd_event_is_refused(bed: Bed) -> None:
-    """Without a name, of another scope, or with what is no JSON; an effect that asks for it fails."""
+async def test_an_invalid_event_is_refused(bed: Bed) -> None:
+    """Without a name, of another scope, or with a payload that is no JSON.
+
+    An effect that emits it fails.
+    """
     stage = await staged(bed, single(T.EMIT_EVENT, {"name": "", "scope": "global"}))
     with pytest.raises(GraphError, match="no name"):
         await stage.runs.emit("")
@@ -304,7 +310,7 @@ async def test_an_odd_event_is_refused(bed: Bed) -> None:
 
 
 def listening(times: int) -> WorkflowSpec:
-    """A flow that hears so many events."""
+    """Return a flow that waits for this many events."""
 
     def hear(run: RunState, _ctx: Any) -> StepPlan:
         heard = run.vars.setdefault("heard", [])
@@ -319,7 +325,10 @@ def listening(times: int) -> WorkflowSpec:
 
 @pytest.mark.item(420, 458)
 async def test_an_event_of_one_id_answers_one_wait_of_a_run(bed: Bed) -> None:
-    """Emitted again it finds the next wait, which goes on; another one ends that. Over restarts."""
+    """A repeated event finds the next wait, which is not ended; an event with another id ends it.
+
+    Over restarts.
+    """
     stage = await staged(bed, listening(2))
     run_id = await stage.runs.start("ear")
     await stage.waits(run_id)
@@ -337,8 +346,8 @@ async def test_an_event_of_one_id_answers_one_wait_of_a_run(bed: Bed) -> None:
 
 
 @pytest.mark.item(420, 458)
-async def test_branches_that_wait_for_one_event_all_hear_it(bed: Bed) -> None:
-    """Once each, whatever their order."""
+async def test_an_event_reaches_all_branches_that_wait_for_it(bed: Bed) -> None:
+    """Once each, in any order."""
     event = {"name": "both", "scope": "global"}
     nodes = {name: asking(T.WAIT_EVENT, event, key=f"in.{name}") for name in "xyz"}
     nodes |= {"fork": forking(*"xyz"), "end": ending}
@@ -358,7 +367,7 @@ async def test_branches_that_wait_for_one_event_all_hear_it(bed: Bed) -> None:
 async def test_an_emission_reaches_each_listener_once(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In pages, also those that wait for the next event before the emission is through."""
+    """In pages. Includes waits that are opened for the next event before the emission is complete."""
     count = 12
     stage = await staged(bed, listening(2))
     runs = [await stage.runs.start("ear") for _ in range(count)]

@@ -44,7 +44,7 @@ FAST = RetryPolicy(backoff_base=0.01, backoff_max=0.02)
 
 
 def setting(after: str = "end", **values: Any) -> Any:
-    """A node that changes vars."""
+    """Return a node that changes vars."""
 
     def node(run: RunState, _ctx: Any) -> StepPlan:
         run.vars.update(values)
@@ -82,8 +82,8 @@ async def test_a_flow_goes_through_its_nodes(bed: Bed) -> None:
 
 
 @pytest.mark.item(391)
-async def test_an_id_names_one_run_whoever_starts_it(bed: Bed) -> None:
-    """From any process, under any client's name; another tenant's run of that id is another one."""
+async def test_an_id_names_one_run_for_all_clients_of_a_tenant(bed: Bed) -> None:
+    """From any process and under any client's name. Another tenant's run of that id is a different run."""
     stage = await staged(bed, WorkflowSpec("flow", "end", {"end": ending}))
     async with bed.client("a") as first, bed.client("b") as second:
         many = [FlowRuns(one, stage.flows.app) for one in (first, second, bed.runtime)]
@@ -99,7 +99,7 @@ async def test_an_id_names_one_run_whoever_starts_it(bed: Bed) -> None:
 @pytest.mark.item(437, 438, 439, 440)
 @pytest.mark.parametrize("fails", [1, 2])
 async def test_a_failed_attempt_is_followed_by_another(bed: Bed, fails: int) -> None:
-    """By a timer, over a crash between: tools are tried twice, under one key, and each attempt is a record."""
+    """By a timer, also over a crash. Tools are tried twice under one key, and each attempt has a record."""
     calls: list[str] = []
 
     def handle(run: RunState, effect: Effect) -> EffectOutcome:
@@ -131,8 +131,8 @@ async def test_a_failed_attempt_is_followed_by_another(bed: Bed, fails: int) -> 
 
 
 @pytest.mark.item(438)
-async def test_without_retries_the_first_failure_is_the_last(bed: Bed) -> None:
-    """Also an exception of the handler; what must happen once at most is never tried again."""
+async def test_without_retries_the_first_failure_is_final(bed: Bed) -> None:
+    """Also after an exception of the handler; an at-most-once effect is never retried."""
     calls: list[str] = []
 
     def handle(run: RunState, effect: Effect) -> EffectOutcome:
@@ -155,8 +155,8 @@ async def test_without_retries_the_first_failure_is_the_last(bed: Bed) -> None:
 
 
 @pytest.mark.item(439, 441)
-async def test_a_node_that_asks_again_is_executed_again(bed: Bed) -> None:
-    """In a loop, under another key; what is recorded is not executed again behind a crash."""
+async def test_a_node_that_requests_an_effect_again_executes_it_again(bed: Bed) -> None:
+    """In a loop, under another key. A recorded execution is not repeated after a crash."""
     keys: list[str] = []
 
     async def handle(run: RunState, effect: Effect) -> EffectOutcome:
@@ -187,8 +187,8 @@ async def test_a_node_that_asks_again_is_executed_again(bed: Bed) -> None:
     assert len({one["idempotency_key"] for one in asked}) == 3
 
 
-async def test_steps_ride_with_the_idempotent_effect_behind_them(bed: Bed) -> None:
-    """They are durable before one that may happen once, and while one takes its time."""
+async def test_steps_are_committed_with_the_next_idempotent_effect(bed: Bed) -> None:
+    """They are durable before an at-most-once effect, and while a long effect executes."""
     seen: list[tuple[str, str, str]] = []
 
     async def look(run: RunState) -> None:
@@ -240,7 +240,7 @@ async def test_steps_ride_with_the_idempotent_effect_behind_them(bed: Bed) -> No
 async def test_an_effect_in_doubt_is_decided_by_an_operator(
     bed: Bed, decision: dict[str, Any], ends: tuple[str, Any, int]
 ) -> None:
-    """It is parked, whatever hosts come; the decision is in the ledger, and the run ends with it."""
+    """It is parked, whichever host takes over. The decision is in the ledger, and the run ends with it."""
     begun, called = asyncio.Event(), []
 
     async def handle(run: RunState, effect: Effect) -> EffectOutcome:
@@ -307,7 +307,10 @@ _NODES: Final[dict[str, tuple[Any, str]]] = {
 
 @pytest.mark.item(396, 400, 404)
 async def test_a_bad_node_fails_its_run(bed: Bed) -> None:
-    """With an error that names it and a record; the run is never left RUNNING, and is not tried again."""
+    """With an error that names the node, and a record.
+
+    The run does not stay RUNNING, and is not retried.
+    """
     nodes = {name: {"work": node, "end": ending} for name, (node, _) in _NODES.items()}
     stage = await staged(bed, *(WorkflowSpec(name, "work", one) for name, one in nodes.items()))
 
@@ -346,7 +349,7 @@ _HANDLERS: Final[dict[T, tuple[Any, str]]] = {
 
 @pytest.mark.item(404, 429, 476, 477)
 async def test_a_bad_handler_fails_the_run(bed: Bed) -> None:
-    """What it did is a failed attempt, with a record; a missing one is named."""
+    """Its exception is a failed attempt with a record; a missing handler is named."""
     errors = {kind: error for kind, (_, error) in _HANDLERS.items()}
     errors[T.TOOL_CALLS] = "no handler is registered for effect 'tool_calls'"
     stage = await staged(
@@ -366,7 +369,7 @@ async def test_a_bad_handler_fails_the_run(bed: Bed) -> None:
 
 @pytest.mark.item(419, 427, 430, 476)
 async def test_effects_without_a_wait(bed: Bed) -> None:
-    """A batch of tools, a message for a person, a look at the vars; a handler replaces a built-in one."""
+    """A batch of tools, a message for a person, a read of the vars. A handler replaces a built-in one."""
     calls = [{"name": "add", "arguments": {"a": 1}, "call_id": "c1"}, {"name": "gone"}]
     nodes = {
         "a": asking(T.TOOL_CALLS, {"tool_calls": calls}, key="batch", after="b"),
@@ -396,7 +399,10 @@ async def test_effects_without_a_wait(bed: Bed) -> None:
 
 @pytest.mark.item(409, 460, 472, 473)
 async def test_a_run_has_limits_namespaces_and_traces(bed: Bed) -> None:
-    """Limits come from the app's config unless the vars have them; tokens are counted; traces are bounded."""
+    """Limits come from the app's config unless the vars have them.
+
+    Tokens are counted; traces are bounded.
+    """
 
     def loop(run: RunState, _ctx: Any) -> StepPlan:
         run.vars["_limits"]["current_iteration"] += 1
@@ -425,7 +431,7 @@ async def test_a_run_has_limits_namespaces_and_traces(bed: Bed) -> None:
 
 @pytest.mark.item(397)
 async def test_nodes_have_the_artifacts_of_the_host(bed: Bed) -> None:
-    """A large value is stored, and the vars hold its reference."""
+    """A large value is stored, and the vars have its reference."""
 
     def keep(run: RunState, ctx: Any) -> StepPlan:
         found = ctx.artifacts.store(b"x" * 100_000, run_id=run.run_id)
@@ -445,8 +451,8 @@ async def test_nodes_have_the_artifacts_of_the_host(bed: Bed) -> None:
 
 
 @pytest.mark.item(396)
-async def test_what_is_too_large_or_no_json_starts_no_run(bed: Bed) -> None:
-    """The caller is told; a large state, result or output of a run is kept."""
+async def test_vars_that_are_too_large_or_no_json_start_no_run(bed: Bed) -> None:
+    """The caller gets an error. A large state, result or output of a run is stored."""
 
     def grow(run: RunState, _ctx: Any) -> StepPlan:
         run.vars["big"] = "x" * 400_000
@@ -470,7 +476,7 @@ async def test_what_is_too_large_or_no_json_starts_no_run(bed: Bed) -> None:
 async def test_a_long_run_continues_as_new(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, is_pure: bool
 ) -> None:
-    """With its state, its chain and the numbers of its waits; its ledger has all generations."""
+    """Its state, its chain and the numbers of its waits continue; its ledger has all generations."""
     monkeypatch.setattr(graph_run, "ENTRIES_KEPT", 4)
     rounds = 300 if is_pure else 12
     done: list[int] = []
@@ -515,7 +521,7 @@ async def test_a_long_run_continues_as_new(
 
 @pytest.mark.item(446, 447)
 async def test_a_tampered_record_is_found(bed: Bed) -> None:
-    """By its place: one that was changed, left out or moved."""
+    """The check names the place of a record that was changed, removed or moved."""
     stage = await staged(
         bed, single(T.TOOL_CALLS, {}), effect_handlers={T.TOOL_CALLS: completing(1)}
     )
@@ -530,8 +536,8 @@ async def test_a_tampered_record_is_found(bed: Bed) -> None:
 
 
 @pytest.mark.item(404, 405, 411)
-async def test_a_cancelled_run_has_ended(bed: Bed) -> None:
-    """Also while it waits; nobody answers it any more."""
+async def test_a_cancelled_flow_run_has_ended(bed: Bed) -> None:
+    """Also while it waits; an answer is refused afterwards."""
     stage = await staged(bed, single(T.ASK_USER, {"prompt": "?", "wait_key": "k"}))
     run_id = await stage.runs.start("flow")
     await stage.waits(run_id)
@@ -545,8 +551,8 @@ async def test_a_cancelled_run_has_ended(bed: Bed) -> None:
 
 
 @pytest.mark.item(454)
-def test_flows_of_an_app_have_names_of_their_own() -> None:
-    """Of which an id can be made."""
+def test_flows_of_an_app_have_unique_names() -> None:
+    """Names must be unique, and valid as parts of an id."""
     spec = single(T.TOOL_CALLS, {})
     assert [*Flows("app", [spec]).specs] == ["flow"]
     with pytest.raises(RegistrationError, match="two flows"):

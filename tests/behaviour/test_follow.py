@@ -1,4 +1,4 @@
-"""Followers get what is published: each once, in order, from the moment they follow on."""
+"""Followers get each post once, in order, from the moment of their follow on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ K = EntryKind
 
 
 def topic_of(bed: Bed, source: str = "default") -> TopicId:
-    """A topic that no other test has."""
+    """Return a topic that no other test has."""
     return TopicId(bed.name().type, source)
 
 
@@ -32,7 +32,7 @@ async def publish(bed: Bed, topic: TopicId, payload: Any, **more: Any) -> None:
 
 
 async def follower(bed: Bed, topic: TopicId, *, mode: Any = "eager") -> tuple[AgentId, list[Any]]:
-    """An agent that follows a topic, and what it got."""
+    """Return an agent that follows a topic, and the list of its posts."""
     got: list[Any] = []
     agent = await bed.serve(noting(got))
     await bed.runtime.follow(agent, topic.type, topic.source, mode=mode)
@@ -41,7 +41,7 @@ async def follower(bed: Bed, topic: TopicId, *, mode: Any = "eager") -> tuple[Ag
 
 @pytest.mark.item(26, 27, 32, 95, 147)
 async def test_a_post_reaches_every_follower_once(bed: Bed) -> None:
-    """It starts a run without any submit; its sender is the topic, its publisher in the metadata."""
+    """It starts a run without a submit. Its sender is the topic, its publisher is in the metadata."""
     topic = topic_of(bed, "eu west/1")
     followers = [await follower(bed, topic) for _ in range(5)]
     await publish(bed, topic, {"n": 1})
@@ -57,8 +57,8 @@ async def test_a_post_reaches_every_follower_once(bed: Bed) -> None:
 
 
 @pytest.mark.item(242)
-async def test_what_a_follower_does_to_a_post_is_seen_by_nobody_else(bed: Bed) -> None:
-    """Neither by other followers of the post, nor in the log."""
+async def test_a_followers_changes_to_a_post_are_not_shared(bed: Bed) -> None:
+    """Other followers of the post and the log keep the original."""
     topic = topic_of(bed)
     got: list[Any] = []
 
@@ -83,7 +83,7 @@ async def test_what_a_follower_does_to_a_post_is_seen_by_nobody_else(bed: Bed) -
 
 @pytest.mark.item(94, 95, 243)
 async def test_runs_follow_and_publish(bed: Bed) -> None:
-    """What follow and emit do is there for the next run and other agents, and once for each replay."""
+    """The effects of follow and emit are visible to the next run and other agents, once over replays."""
     topic = topic_of(bed)
     got: list[object] = []
 
@@ -119,8 +119,11 @@ async def test_runs_follow_and_publish(bed: Bed) -> None:
 
 
 @pytest.mark.item(96, 138, 139)
-async def test_following_twice_is_following_once_and_unfollowing_ends_it(bed: Bed) -> None:
-    """Also from a run; ending what never began is no error, and following again begins anew."""
+async def test_a_repeated_follow_changes_nothing_and_unfollow_ends_it(bed: Bed) -> None:
+    """Also from a run.
+
+    Unfollowing without a follow is no error, and following again starts at that moment.
+    """
     topic, other = topic_of(bed), topic_of(bed)
     got: list[object] = []
 
@@ -159,7 +162,7 @@ async def test_following_twice_is_following_once_and_unfollowing_ends_it(bed: Be
 
 
 async def test_a_follow_is_recorded_and_durable_when_it_returns(bed: Bed) -> None:
-    """Before the run goes on: a post of that moment reaches it."""
+    """A post published at that moment reaches it before the run goes on."""
     topic = topic_of(bed)
 
     async def body(ctx: RunContext) -> str:
@@ -179,8 +182,8 @@ async def test_a_follow_is_recorded_and_durable_when_it_returns(bed: Bed) -> Non
 
 
 @pytest.mark.item(27)
-async def test_the_same_post_again_reaches_nobody_twice(bed: Bed) -> None:
-    """By publisher and message id; another publisher's post of that id is another post."""
+async def test_a_repeated_post_is_delivered_once(bed: Bed) -> None:
+    """Duplicates are recognised by publisher and message id; another publisher's post of that id is new."""
     topic = topic_of(bed)
     agent, got = await follower(bed, topic)
     post = Message.of(topic, "once", id="p-1")
@@ -195,8 +198,8 @@ async def test_the_same_post_again_reaches_nobody_twice(bed: Bed) -> None:
 
 
 @pytest.mark.item(27)
-async def test_publishing_to_nobody_is_no_error(bed: Bed) -> None:
-    """From Python and from a run; who follows afterwards does not get it."""
+async def test_publishing_without_followers_is_no_error(bed: Bed) -> None:
+    """From Python and from a run; a later follower does not get the post."""
     topic = topic_of(bed)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
@@ -214,7 +217,7 @@ async def test_publishing_to_nobody_is_no_error(bed: Bed) -> None:
     assert got == ["heard"]
 
 
-async def test_follows_and_posts_at_the_same_moment_agree(bed: Bed) -> None:
+async def test_concurrent_follows_and_posts_lose_no_post(bed: Bed) -> None:
     """A follower gets every post from one on, none before it, and all of them in order."""
     topic, count = topic_of(bed), 20
     agents: dict[AgentId, list[Any]] = {}
@@ -251,7 +254,7 @@ async def test_follows_and_posts_at_the_same_moment_agree(bed: Bed) -> None:
 
 
 @pytest.mark.item(135)
-async def test_a_follower_that_always_fails_keeps_nothing_from_the_others(bed: Bed) -> None:
+async def test_a_failing_follower_delays_no_other_follower(bed: Bed) -> None:
     """Its run fails; every other follower handles the post."""
     topic = topic_of(bed)
 
@@ -271,8 +274,8 @@ async def test_a_follower_that_always_fails_keeps_nothing_from_the_others(bed: B
 
 
 @pytest.mark.item(240, 242)
-async def test_subscriptions_and_posts_outlive_the_host(bed: Bed) -> None:
-    """A post that nobody had brought yet when the host died is brought by the next one, once."""
+async def test_subscriptions_and_posts_survive_a_crash(bed: Bed) -> None:
+    """A post that was not delivered when the host crashed is delivered by the next one, once."""
     topic = topic_of(bed)
     agent, got = await follower(bed, topic)
     await publish(bed, topic, "before")
@@ -286,7 +289,7 @@ async def test_subscriptions_and_posts_outlive_the_host(bed: Bed) -> None:
 
 
 async def test_a_client_publishes_to_followers_of_a_host(bed: Bed) -> None:
-    """It executes nothing itself; the owner of the followers is told."""
+    """The client executes nothing; the host that owns the followers is notified."""
     topic = topic_of(bed)
     agent, got = await follower(bed, topic)
     async with bed.client() as client:
@@ -300,7 +303,7 @@ async def test_a_client_publishes_to_followers_of_a_host(bed: Bed) -> None:
 
 @pytest.mark.item(137)
 async def test_topics_of_two_tenants_are_two_topics(bed: Bed) -> None:
-    """The same names in another tenant reach nobody here, and nobody follows across."""
+    """A topic of the same name in another tenant has no follower of this one."""
     type_ = bed.name().type
     got: dict[str, list[object]] = {"a": [], "b": []}
     agents = {tenant: AgentId(type_, "1", tenant) for tenant in got}

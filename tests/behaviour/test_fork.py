@@ -1,4 +1,4 @@
-"""Forks: a run goes on from an entry of another one's log, and nothing before it happens twice."""
+"""Forks: a run continues from an entry of another run's log, and no earlier effect is repeated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 async def three_steps(bed: Bed) -> AgentId:
-    """An agent that does a, b and c and returns what it was given with the number of each."""
+    """Return an agent that executes a, b and c and returns its message with the number of each."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         numbers = [await ctx.step(name, bed.world.do, name) for name in ("a", "b", "c")]
@@ -31,15 +31,15 @@ async def three_steps(bed: Bed) -> AgentId:
 
 
 async def behind(bed: Bed, run_id: RunId, step: str) -> int:
-    """The seq of the step's result."""
+    """Return the seq of the step's result."""
     (seq,) = [
         e.seq for e in await bed.log(run_id, K.EFFECT_RESULT) if e.payload.get("name") == step
     ]
     return seq
 
 
-async def test_a_fork_replays_what_was_and_goes_on_live(bed: Bed) -> None:
-    """Steps up to the entry are not executed again, those behind it are; the other run is untouched."""
+async def test_a_fork_replays_the_entries_and_continues_live(bed: Bed) -> None:
+    """Steps up to the entry are not executed again, later ones are; the other run is untouched."""
     agent = await three_steps(bed)
     run_id = await bed.submit(agent, "work")
     await bed.result(run_id)
@@ -55,7 +55,7 @@ async def test_a_fork_replays_what_was_and_goes_on_live(bed: Bed) -> None:
 
 
 async def test_the_same_fork_again_is_the_same_run(bed: Bed) -> None:
-    """Also by another process, and when it has ended; another copy is another run."""
+    """Also by another process, and after its end; another fork id makes another run."""
     agent = await three_steps(bed)
     run_id = await bed.submit(agent, "work")
     await bed.result(run_id)
@@ -74,7 +74,7 @@ async def test_the_same_fork_again_is_the_same_run(bed: Bed) -> None:
 
 
 async def test_a_fork_waits_for_its_turn(bed: Bed) -> None:
-    """While another run holds the agent it is queued, also over a crash; then it goes on."""
+    """It is queued while another run occupies the agent, also over a crash; then it starts."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         if inbox[0].payload == "hold":
@@ -100,8 +100,8 @@ async def test_a_fork_waits_for_its_turn(bed: Bed) -> None:
     assert dict(bed.world.count) == {"a": 1, "b": 2, "mark": 1}
 
 
-async def test_what_would_happen_twice_is_refused(bed: Bed) -> None:
-    """The end of a run, the inside of a question, an open child, an entry or a run that is not there."""
+async def test_a_fork_that_would_repeat_an_effect_is_refused(bed: Bed) -> None:
+    """The end of a run, an entry inside of an ask, an open child, an unknown entry or run."""
 
     async def answer(ctx: RunContext, inbox: list[Message]) -> object:
         await ctx.sleep_until_signal("go")
@@ -139,8 +139,8 @@ async def test_what_would_happen_twice_is_refused(bed: Bed) -> None:
         await bed.runtime.fork_run(run_id, at_seq=end)
 
 
-async def test_a_fork_has_what_children_and_people_answered(bed: Bed) -> None:
-    """Of a child that has ended the result is joined anew; a decision counts once it is recorded."""
+async def test_a_fork_keeps_results_of_children_and_decisions(bed: Bed) -> None:
+    """The result of an ended child is joined again; a decision counts once it is recorded."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
@@ -175,8 +175,8 @@ async def test_a_fork_has_what_children_and_people_answered(bed: Bed) -> None:
     assert dict(bed.world.count) == {"job": 1, "mark": 1, "pay": 3}
 
 
-async def test_a_fork_survives_a_crash_before_and_behind_its_beginning(bed: Bed) -> None:
-    """Without a host it stays queued; a host that dies once it has its log leaves a run like any other."""
+async def test_a_fork_survives_a_crash_before_and_after_its_start(bed: Bed) -> None:
+    """Without a host it stays queued. A crash after its log is written is recovered like any other."""
     agent = await three_steps(bed)
     run_id = await bed.submit(agent, "work")
     await bed.result(run_id)
@@ -193,7 +193,7 @@ async def test_a_fork_survives_a_crash_before_and_behind_its_beginning(bed: Bed)
 
 
 async def test_a_fork_whose_source_is_swept_before_its_turn_fails(bed: Bed) -> None:
-    """With an error that says so, and its agent goes on with what waits behind it."""
+    """The error names the reason, and the agent continues with its queued runs."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         if inbox[0].payload == "hold":
@@ -218,7 +218,7 @@ async def test_a_fork_whose_source_is_swept_before_its_turn_fails(bed: Bed) -> N
 
 
 async def test_a_run_that_backs_off_is_tried_at_once(bed: Bed) -> None:
-    """An operator's order to retry hastens it."""
+    """An operator's retry shortens the back-off."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del ctx

@@ -1,4 +1,4 @@
-"""What programs that are no hosts may ask, of a process that serves no agent itself."""
+"""The client API of a process that serves no agent itself."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ CRM = Caller("default", "crm")
 
 
 async def repeats(ctx: RunContext, inbox: list[Message]) -> object:
-    """An agent that says what it was told."""
+    """Return an agent that repeats its message."""
     del ctx
     return inbox[0].payload
 
 
 async def ordered(front: Front, agent_id: AgentId, id_: str) -> RunId:
-    """A run that the CRM wants."""
+    """Start a run for the external system "CRM"."""
     return await front.submit(
         CRM, Order(agent_id=agent_id, payload=id_, message_id=id_, metadata={})
     )
 
 
-async def test_who_serves_what_is_read_once_for_many_orders(
+async def test_the_served_types_are_read_once_for_many_orders(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For a while; a no is never kept."""
+    """The answer is kept for a while; a negative one is never kept."""
     monkeypatch.setattr("actors.runtime.client.gateway_api.SERVED_S", 600.0)
     agent_id, late_id = await bed.serve(repeats), bed.name()
     reads: list[int] = []
@@ -64,10 +64,10 @@ async def test_who_serves_what_is_read_once_for_many_orders(
     assert [one.output for one in ended] == ["m0", "m1", "m2", "late"]
 
 
-async def test_that_nobody_serves_it_any_more_is_noticed(
+async def test_a_type_without_a_host_is_refused_after_the_cache_expires(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After that while; who asks for a known order again still gets its run."""
+    """After that while. A repeated order still returns its run."""
     monkeypatch.setattr("actors.runtime.client.gateway_api.SERVED_S", 0.05)
     agent_id = await bed.serve(repeats)
     async with bed.client() as client:

@@ -1,4 +1,7 @@
-"""Pages of flows over HTTP: what is served, and a run at any step; nothing that anybody wrote acts in them."""
+"""Pages of flows over HTTP: the served flows, and a run at any step.
+
+Nothing a client wrote is executed in them.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ STRANGE: Final = f"<html><script>fetch('/v1/flows')</script>{'x' * 100}</html>"
 
 
 def scrubbed(page: Elements) -> list[str]:
-    """Return the places of the steps that the slider of a page has."""
+    """Return the step numbers of a page's slider."""
     [slider] = [one for one in page.all("input") if one.get("id") == "scrub"]
     return str(slider["data-places"]).split()
 
@@ -55,8 +58,10 @@ async def vars_of(web: WebClient, path: str) -> Any:
     return json.loads(found[1].replace("&#34;", '"'))
 
 
-async def test_pages_of_flows_say_what_is_served(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The nodes of each, in a drawing and as a list, and its runs in pages, wherever one asks."""
+async def test_pages_of_flows_list_the_served_flows(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes of each flow, as a drawing and as a list, and its runs in pages, on each process."""
     monkeypatch.setattr(flow_pages, "_LISTED", 2)
     async with flowing(bed) as (_, web, flows):
         paths = [await started(web, order=n) for n in range(3)]
@@ -84,7 +89,7 @@ async def test_pages_of_flows_say_what_is_served(bed: Bed, monkeypatch: pytest.M
 
 
 async def test_a_run_is_read_step_by_step(bed: Bed) -> None:
-    """States of nodes and vars as they were; the present has a form for the wait."""
+    """States of nodes and vars at that step; the current step has a form for the wait."""
     async with flowing(bed) as (_, web, _flows):
         path = await started(web, order=7)
         here = f"/graph-runs/{run_of(path)}"
@@ -124,7 +129,7 @@ async def test_a_run_is_read_step_by_step(bed: Bed) -> None:
 
 
 async def test_a_long_run_is_read_in_parts(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each record is in one part; parts are linked, and none reads more of the log than it shows."""
+    """Each record is in one part. Parts are linked, and none reads more of the log than it shows."""
     monkeypatch.setattr(graph_run, "ENTRIES_KEPT", 2)
     monkeypatch.setattr(ledger_feed, "_REACH", 4)
     monkeypatch.setattr(graph_steps, "WHOLE", 3)
@@ -154,7 +159,7 @@ async def test_a_long_run_is_read_in_parts(bed: Bed, monkeypatch: pytest.MonkeyP
 
 
 async def test_a_changed_record_is_found(bed: Bed) -> None:
-    """The chain says which one is the first bad one."""
+    """The page names the first bad record of the chain."""
     async with flowing(bed) as (_, web, _flows):
         path = await started(web, order=7)
         await waiting_at(web, path)
@@ -166,8 +171,8 @@ async def test_a_changed_record_is_found(bed: Bed) -> None:
         assert (part.chain(), changed.chain()) == ((True, None), (False, 1))
 
 
-async def test_a_snapshot_begins_another_run(bed: Bed) -> None:
-    """As a file; the run that begins with it has its wait."""
+async def test_a_snapshot_on_a_page_starts_another_run(bed: Bed) -> None:
+    """The snapshot is a file; the run that it starts has its wait."""
     async with flowing(bed) as (_, web, flows):
         path = await started(web, order=7)
         await waiting_at(web, path)
@@ -211,13 +216,13 @@ def _refused(_run: RunState, _effect: Effect) -> EffectOutcome:
 
 @asynccontextmanager
 async def hostile(bed: Bed) -> AsyncIterator[tuple[WebClient, Flows]]:
-    """A client, and a flow whose every word is markup."""
+    """Yield a client, and a flow whose texts are all markup."""
     flows = Flows(bed.name().type, [HOSTILE], effect_handlers={EffectType.TOOL_CALLS: _refused})
     await flows.register(bed.runtime)
     yield WebClient(app(bed.runtime)), flows
 
 
-async def test_nothing_that_anybody_wrote_acts_in_pages_of_flows(bed: Bed) -> None:
+async def test_pages_of_flows_execute_no_client_input(bed: Bed) -> None:
     """Names of flows, nodes and branches, prompts, choices, keys, vars, errors, messages, reasons."""
     async with hostile(bed) as (web, flows):
         run = await FlowRuns(bed.runtime, flows).start(EVIL, vars={"x": EVIL}, id=EVIL[:60])
@@ -242,8 +247,8 @@ async def test_nothing_that_anybody_wrote_acts_in_pages_of_flows(bed: Bed) -> No
             assert len(page.all("script")) == 1
 
 
-async def test_buttons_are_for_those_who_may_operate(bed: Bed) -> None:
-    """Whoever may only run flows reads and answers; a page of another tenant's run is not there."""
+async def test_only_operators_see_buttons(bed: Bed) -> None:
+    """A client that may only run flows reads and answers. A page of another tenant's run is 404."""
     async with flowing(bed) as (web, _, _flows), guarded_on(bed) as guarded:
         path = await started(web)
         await waiting_at(web, path)
@@ -264,7 +269,10 @@ async def test_buttons_are_for_those_who_may_operate(bed: Bed) -> None:
 
 @pytest.mark.item(461, 462)
 async def test_evidence_of_a_run_is_listed_and_saved_as_files(bed: Bed) -> None:
-    """What strangers wrote is text on the page, and never shown by a browser; other runs do not have it."""
+    """Texts of other authors are escaped on the page, and never rendered by a browser.
+
+    Pages of other runs do not list the evidence.
+    """
     artifacts, app_ = InMemoryArtifactStore(), bed.name().type
     tools = {"fetch_url": lambda url: {"url": url, "content": STRANGE}}
     flows = Flows(
@@ -308,7 +316,7 @@ async def test_evidence_of_a_run_is_listed_and_saved_as_files(bed: Bed) -> None:
 
 
 def fetching(name: str, url: str) -> WorkflowSpec:
-    """Return a graph that fetches a page from outside."""
+    """Return a graph that fetches an external page."""
     calls = [{"name": "fetch_url", "arguments": {"url": url}}]
     effect = Effect(EffectType.TOOL_CALLS, {"tool_calls": calls}, "got")
     return WorkflowSpec(
@@ -317,5 +325,5 @@ def fetching(name: str, url: str) -> WorkflowSpec:
 
 
 def done(run: RunState, ctx: Any) -> StepPlan:
-    """End."""
+    """End the run."""
     return StepPlan("end", complete_output={})

@@ -1,4 +1,4 @@
-"""Guards: what a check lets pass, replaces or blocks, recorded with the effect that it is about."""
+"""Guards: a check passes, replaces or blocks a value. The result is recorded with the checked effect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Watch:
-    """A guard that a function of the test decides, and that notes what it was asked."""
+    """A guard that calls a function of the test, and records its arguments."""
 
     decide: Callable[[GuardStage, ChatMessage], GuardVerdict] = lambda *_: Allow()
     asked: list[str] = field(default_factory=list)
@@ -36,12 +36,12 @@ class Watch:
 
 
 def call(**arguments: Any) -> ModelReply:
-    """A model's wish to call the tool."""
+    """Return a model's call of the tool."""
     return ModelReply(calls=[ToolCall(id="c", name="look", arguments=arguments)])
 
 
 async def look(n: int) -> str:
-    """The tool."""
+    """Return the tool's result."""
     return f"number {n}"
 
 
@@ -49,7 +49,7 @@ LOOK = Tool("look", "", look, idempotent=True)
 
 
 async def test_each_stage_is_checked_once_and_never_on_replay(bed: Bed) -> None:
-    """In the order in which things happen."""
+    """The checks run in the order of the effects."""
     watch = Watch()
 
     async def body(ctx: RunContext) -> str:
@@ -62,8 +62,8 @@ async def test_each_stage_is_checked_once_and_never_on_replay(bed: Bed) -> None:
     assert watch.asked == ["input", "output", "tool_call", "tool_result", "input", "output"]
 
 
-async def test_what_is_replaced_is_what_goes_on(bed: Bed) -> None:
-    """To the model, to the tool, to the log, and into the conversation."""
+async def test_a_replaced_value_is_used_from_then_on(bed: Bed) -> None:
+    """In the model's request, the tool's arguments, the log and the conversation."""
 
     def decide(stage: GuardStage, message: ChatMessage) -> GuardVerdict:
         if stage == "tool_call":
@@ -92,8 +92,10 @@ async def test_what_is_replaced_is_what_goes_on(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("stage", ["input", "output"])
-async def test_a_blocked_question_or_answer_ends_the_run_on_purpose(bed: Bed, stage: str) -> None:
-    """It is no failure that is tried again; a blocked question is not asked."""
+async def test_a_blocked_question_or_answer_ends_the_run_without_retry(
+    bed: Bed, stage: str
+) -> None:
+    """The run is not retried as a failure; a blocked question is not sent to the model."""
     model = ScriptedModel(otherwise="no")
     guard = Watch(lambda at, _: Block("not that") if at == stage else Allow())
 
@@ -109,7 +111,7 @@ async def test_a_blocked_question_or_answer_ends_the_run_on_purpose(bed: Bed, st
 
 @pytest.mark.parametrize("stage", ["tool_call", "tool_result"])
 async def test_a_blocked_call_is_a_result_that_the_model_reads(bed: Bed, stage: str) -> None:
-    """Of a call that is blocked the tool knows nothing."""
+    """A blocked call does not reach the tool."""
     used: list[int] = []
 
     async def note(n: int) -> str:

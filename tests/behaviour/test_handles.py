@@ -1,4 +1,4 @@
-"""A handle is a name: who has a run's id can ask, join, look at and cancel it from anywhere."""
+"""A run's id is enough to ask, join, inspect and cancel it from any process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def answering(ctx: RunContext, inbox: list[Message]) -> str:
-    """A run that answers one question, then waits for its signal."""
+    """Return a run that answers one ask, then waits for its signal."""
     del inbox
     question = await ctx.receive()
     assert question is not None
@@ -29,7 +29,7 @@ async def answering(ctx: RunContext, inbox: list[Message]) -> str:
 
 
 async def spawned(bed: Bed) -> RunHandle:
-    """A child whose parent waits, and whose host has died since."""
+    """Return a child whose parent waits, and whose host has crashed since."""
     child = await bed.serve(answering)
 
     async def parent(ctx: RunContext, inbox: list[Message]) -> None:
@@ -47,7 +47,7 @@ async def spawned(bed: Bed) -> RunHandle:
 
 @pytest.mark.item(254)
 async def test_another_process_has_the_same_handle(bed: Bed) -> None:
-    """Rebuilt from the id alone: the run is looked at, joined, and cancelled."""
+    """Rebuilt from the id alone: the run can be inspected, joined and cancelled."""
     handle = await spawned(bed)
     async with bed.client() as client:
         rebuilt = await client.handle(handle.run_id)
@@ -66,8 +66,11 @@ async def test_another_process_has_the_same_handle(bed: Bed) -> None:
 
 
 @pytest.mark.item(254)
-async def test_another_run_uses_a_handle_it_was_told(bed: Bed) -> None:
-    """As text in a message: it asks the run, looks at it, joins it, and cancelling it late does nothing."""
+async def test_another_run_uses_a_handle_from_a_message(bed: Bed) -> None:
+    """The id comes as text in a message.
+
+    The run asks, inspects and joins; a late cancel changes nothing.
+    """
     handle = await spawned(bed)
 
     async def stranger(ctx: RunContext, inbox: list[Message]) -> object:

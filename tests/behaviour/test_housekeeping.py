@@ -1,4 +1,4 @@
-"""What a runtime leaves behind: nothing. And what it costs while it lives."""
+"""A runtime releases all its resources, and its costs while it runs are bounded."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_a_runtime_without_arguments_opens_no_socket(
 
 
 async def test_a_run_that_has_ended_is_free_without_the_garbage_collector(bed: Bed) -> None:
-    """A busy host would otherwise spend half its time looking for what its runs left."""
+    """Else the garbage collector would take half the time of a busy host."""
     agent = await bed.serve(_echo)
     await bed.result(await bed.submit(agent, "first"))
 
@@ -64,7 +64,7 @@ async def test_a_run_that_has_ended_is_free_without_the_garbage_collector(bed: B
 
 @pytest.mark.item(29, 31, 52)
 async def test_no_task_is_left_after_stop(bed: Bed) -> None:
-    """Whatever its runs are doing: executing, waiting, backing off."""
+    """Whether its runs execute, wait or back off."""
     before = asyncio.all_tasks()
     await bed.stop()
     left = asyncio.all_tasks() - before
@@ -98,7 +98,7 @@ async def test_no_task_is_left_after_stop(bed: Bed) -> None:
 
 @pytest.mark.item(31)
 async def test_leaving_the_block_stops_the_runtime_also_on_an_error(bed: Bed) -> None:
-    """The error passes, the shards are free, and stopping twice is harmless."""
+    """The error is raised, the shards are released, and a second stop changes nothing."""
     store = bed.runtime.store
     await bed.runtime.stop()
     agent = Acting(bed.name(), _echo)
@@ -117,7 +117,7 @@ async def test_leaving_the_block_stops_the_runtime_also_on_an_error(bed: Bed) ->
 
 @pytest.mark.item(28)
 async def test_starting_twice_does_nothing(bed: Bed) -> None:
-    """One scan, one set of shards."""
+    """There is one scan and one set of shards."""
     agent = await bed.serve(_echo)
     shards = bed.runtime._host.worker.held.leases
     await bed.runtime.start()
@@ -166,7 +166,7 @@ async def test_the_workers_maps_are_empty_after_many_runs(bed: Bed) -> None:
 
 @pytest.mark.item(2, 40)
 async def test_ten_agents_that_sleep_do_so_together(bed: Bed) -> None:
-    """Ten sleeps take less than two; with servers, on a busy machine, less than ten."""
+    """Ten concurrent sleeps take less than two in sequence; on busy servers less than ten."""
     seconds, most = (1.0, 2.0) if bed.backend == "memory" else (1.5, 15.0)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -185,7 +185,7 @@ async def test_ten_agents_that_sleep_do_so_together(bed: Bed) -> None:
 
 @pytest.mark.item(39)
 async def test_no_more_runs_execute_than_the_capacity(bed: Bed) -> None:
-    """The others get their turn when a place is free."""
+    """The others start when a slot is free."""
     await bed.restart(capacity=3)
     now, most = [0], [0]
     full = asyncio.Event()
@@ -211,7 +211,7 @@ async def test_no_more_runs_execute_than_the_capacity(bed: Bed) -> None:
 
 @pytest.mark.item(38, 151)
 async def test_a_queued_run_starts_at_once(bed: Bed) -> None:
-    """By the submit itself, not by a poll."""
+    """The submit itself starts it, not a poll."""
     agent = await bed.serve(_echo)
     await bed.result(await bed.submit(agent, 0))  # the database's first plans take their time
     begun = asyncio.get_running_loop().time()
@@ -221,7 +221,7 @@ async def test_a_queued_run_starts_at_once(bed: Bed) -> None:
 
 @pytest.mark.item(170, 171)
 async def test_every_row_follows_from_its_log(bed: Bed) -> None:
-    """Runs in every status: what the store keeps beside the log is what the log says."""
+    """Runs in every status: the rows of the store can be derived from the log."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         match inbox[0].payload:
@@ -255,7 +255,7 @@ async def test_every_row_follows_from_its_log(bed: Bed) -> None:
 
 @pytest.mark.item(114, 175)
 async def test_a_tail_sees_every_entry_once_and_ends(bed: Bed) -> None:
-    """Begun before the run, over suspensions and attempts, from any seq."""
+    """The tail starts before the run, over suspensions and attempts, from any seq."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
@@ -281,7 +281,7 @@ async def test_a_tail_sees_every_entry_once_and_ends(bed: Bed) -> None:
 
 @pytest.mark.item(29)
 async def test_nothing_is_started_any_more_once_stop_was_called(bed: Bed) -> None:
-    """Runs that wait to be loaded at that moment stay rows; stopping takes no time."""
+    """Runs that wait to be loaded at that moment stay rows; the stop does not wait for them."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox

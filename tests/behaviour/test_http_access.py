@@ -1,4 +1,4 @@
-"""Who may what: each endpoint and page with each scope, for an owner, another principal and another tenant."""
+"""Authorisation: each endpoint and page with each scope, for an owner, another principal and another tenant."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FLOW: Final = (
 )
 INSTALLS: Final = ("POST /v1/flows", "DELETE /v1/flows/{flow}")
 EVIDENCE: Final = "GET /graph-runs/{graph_run}/evidence/{evidence}/{text}"
-"""The run here has none. `test_graph_pages.py` reads some."""
+"""The run of these tests has none. `test_graph_pages.py` reads some."""
 REQUESTS: Final[dict[str, tuple[str, Any]]] = {
     "POST /v1/sessions": ("", {"session_id": "s"}),
     "PATCH /v1/sessions/{session}": ("", {"title": "t"}),
@@ -61,27 +61,27 @@ REQUESTS: Final[dict[str, tuple[str, Any]]] = {
         {"threadId": "s", "runId": "r", "messages": [{"id": "u", "role": "user", "content": "x"}]},
     ),
 }
-"""Query and body of requests that are more than a path."""
+"""Query and body of requests that need more than a path."""
 OF_SESSION: Final = ("{session}", "{approval}", "/v1/artifacts", "/v1/cleanup/artifacts")
 LAST: Final = (
     *("POST /v1/approvals", "PUT", "DELETE /v1/artifacts", "POST /v1/cleanup/artifacts"),
     *("DELETE", "POST /v1/graph-runs/{graph_run}/waits", "POST /v1/graph-runs/{graph_run}/cancel"),
 )
-"""What takes something away is asked last, by those who may."""
+"""Requests that delete are sent last, by clients that may."""
 
 
 def name_of(one: WebEndpoint) -> str:
-    """An endpoint as the table has it."""
+    """Return an endpoint's name in the table."""
     return f"{one.method} {one.path}"
 
 
 def rank(one: WebEndpoint) -> int:
-    """Its place among those that are asked by who may."""
+    """Return an endpoint's place among requests of authorised clients."""
     return next((n for n, begin in enumerate(LAST, 1) if name_of(one).startswith(begin)), 0)
 
 
 async def ask(web: WebClient, one: WebEndpoint, names: dict[str, str]) -> Answer:
-    """Send a request that is right but for who sends it."""
+    """Send a request that is valid but for its sender."""
     query, body = REQUESTS.get(name_of(one), ("", {} if one.body is not None else None))
     path = re.sub(r"{(\w+)}", lambda found: names[found[1]], one.path)
     if body is not None and isinstance(body, dict) and "message_id" in body:
@@ -90,7 +90,7 @@ async def ask(web: WebClient, one: WebEndpoint, names: dict[str, str]) -> Answer
 
 
 def wanted(one: WebEndpoint, scopes: tuple[str, ...], who: str) -> int:
-    """The status, or 2 for any success."""
+    """Return the expected status, or 2 for any success."""
     access, has = access_of(one.method, one.path), {*scopes}
     if access in ("public", "signed in"):
         return 401 if name_of(one) == "POST /v1/login" else 2
@@ -111,7 +111,7 @@ def wanted(one: WebEndpoint, scopes: tuple[str, ...], who: str) -> int:
 
 
 async def prepared(bed: Bed, guarded: Guarded) -> dict[str, str]:
-    """A session `s` of ada: an ended run with a child, one that waits for a person, an artifact, a flow."""
+    """Create a session `s` of ada: an ended run with a child, a run that waits, an artifact, a flow."""
     ada = await guarded.client("ada", "sessions:own")
     await ada.post("/v1/sessions", {"session_id": "s"})
     path = "/v1/sessions/s"
@@ -125,7 +125,7 @@ async def prepared(bed: Bed, guarded: Guarded) -> dict[str, str]:
     await flows_at(app).register(bed.runtime)
     await (await guarded.client("ada", "flows:install")).post("/v1/flows", FLOW)
     far = await guarded.client("ada", "flows:install", tenant="acme")
-    await far("DELETE", "/v1/flows/refund")  # of a test before in this schema
+    await far("DELETE", "/v1/flows/refund")  # of an earlier test in this schema
     starter = await guarded.client("ada", "flows:run")
     flow = await started(starter)
     await waiting_at(starter, flow)
@@ -153,7 +153,7 @@ async def prepared(bed: Bed, guarded: Guarded) -> dict[str, str]:
 
 
 async def crew(bed: Bed) -> dict[str, Any]:
-    """Agents by mode: one spawns a child, one asks a person, one says what it heard."""
+    """Agents by mode: one spawns a child, one asks a person, one repeats its message."""
     parent = await parent_on(bed, Echo("child"))
 
     class Asker:
@@ -165,8 +165,11 @@ async def crew(bed: Bed) -> dict[str, Any]:
     return {"normal": parent, "ask": Asker(), "echo": Echo().agent()}
 
 
-def test_each_endpoint_is_in_the_table_and_nothing_else() -> None:
-    """What is not of sessions is for operators. A new route without an entry: there is no application."""
+def test_the_table_has_exactly_the_endpoints() -> None:
+    """Endpoints outside of sessions are for operators.
+
+    With a new route and no entry the application is not built.
+    """
     assert {name_of(one) for one in EVERY} | {"GET /v1/openapi.json"} == set(ACCESS)
     assert set(REQUESTS) <= set(ACCESS)
     for name, access in ACCESS.items():
@@ -190,8 +193,8 @@ def test_each_endpoint_is_in_the_table_and_nothing_else() -> None:
         access_of("GET", "/v1/odd")
 
 
-async def test_each_endpoint_is_for_those_who_may(bed: Bed) -> None:
-    """Whoever may not, changes nothing and learns nothing; whoever may, may."""
+async def test_each_endpoint_accepts_exactly_the_authorised_clients(bed: Bed) -> None:
+    """An unauthorised client changes nothing and reads nothing; an authorised one succeeds."""
     async with guarded_on(bed, await crew(bed)) as guarded:
         names = await prepared(bed, guarded)
         whos = (
@@ -234,8 +237,8 @@ async def test_each_endpoint_is_for_those_who_may(bed: Bed) -> None:
         assert done == set(ACCESS) - {"POST /v1/login", "GET /v1/openapi.json", EVIDENCE}
 
 
-async def test_lists_show_what_is_ones_own(bed: Bed) -> None:
-    """Sessions, approvals, clean-up and apps: of the principal, of its tenant, of no other one."""
+async def test_lists_show_only_the_principals_own_entries(bed: Bed) -> None:
+    """Sessions, approvals, clean-up and apps of the principal and its tenant, and of no other one."""
     async with guarded_on(bed, await crew(bed), apps=["more"]) as guarded:
         names = await prepared(bed, guarded)
         ada = await guarded.client("ada", "sessions:own", "cleanup")
@@ -267,8 +270,8 @@ async def test_lists_show_what_is_ones_own(bed: Bed) -> None:
         assert {one["app"] for one in (await bob.get("/v1/apps"))["apps"]} == {guarded.app, "more"}
 
 
-async def test_urgent_runs_are_for_who_may_operate(bed: Bed) -> None:
-    """Below 5 a steady stream of runs would keep those of the tenant's other principals waiting for ever."""
+async def test_urgent_runs_need_the_operator_scope(bed: Bed) -> None:
+    """A steady stream of runs below 5 would delay those of the tenant's other principals for ever."""
     async with guarded_on(bed) as guarded:
         statuses = []
         for scopes in (("sessions:own",), ("sessions:all",), ("sessions:own", "operate")):
@@ -284,8 +287,8 @@ async def test_urgent_runs_are_for_who_may_operate(bed: Bed) -> None:
         assert statuses == [403, 202, 202] * 2 + [202] * 3
 
 
-async def test_sessions_of_nobody_are_seen_by_who_sees_all(bed: Bed) -> None:
-    """Those that a program started, for example; nobody takes them over by their id."""
+async def test_sessions_without_an_owner_need_a_scope_for_all_sessions(bed: Bed) -> None:
+    """For example sessions that a program started; no principal takes them over by their id."""
     async with guarded_on(bed) as guarded:
         program = AgentRuntime(runtime=bed.runtime, app=guarded.app)
         async with program:
@@ -300,8 +303,8 @@ async def test_sessions_of_nobody_are_seen_by_who_sees_all(bed: Bed) -> None:
 
 
 @pytest.mark.item(382)
-async def test_the_id_of_a_deleted_session_stays_its_owners(bed: Bed) -> None:
-    """410 for the owner, 404 for others, who cannot make it anew: its readers would read theirs."""
+async def test_the_id_of_a_deleted_session_is_reserved_for_its_owner(bed: Bed) -> None:
+    """410 for the owner, 404 for others, who cannot create it again and get its readers' messages."""
     async with guarded_on(bed) as guarded:
         ada = await guarded.client("ada", "sessions:own")
         bob = await guarded.client("bob", "sessions:own")
@@ -321,7 +324,7 @@ async def test_the_id_of_a_deleted_session_stays_its_owners(bed: Bed) -> None:
         assert (await bob("GET", "/v1/sessions/s")).status == 404
 
 
-async def test_an_agent_that_is_no_app_is_for_who_may_operate(bed: Bed) -> None:
+async def test_an_agent_without_an_app_needs_the_operator_scope(bed: Bed) -> None:
     """A session of its type would start runs of it, and show those of others."""
     async with guarded_on(bed, await crew(bed)) as guarded:
         names = await prepared(bed, guarded)

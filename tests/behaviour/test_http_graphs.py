@@ -55,7 +55,7 @@ def hear(run: RunState, _ctx: Any) -> StepPlan:
 
 
 def count(run: RunState, _ctx: Any) -> StepPlan:
-    """Go on and on, and pay at times."""
+    """Count without end, and pay at times."""
     run.vars["n"] = n = run.vars.get("n", 0) + 1
     effect = Effect(EffectType.TOOL_CALLS, {"order": n}, "paid") if n % 40 == 0 else None
     return StepPlan("count", effect, next_node="count" if n < 120 else "ask")
@@ -67,7 +67,7 @@ def end(run: RunState, _ctx: Any) -> StepPlan:
 
 
 async def pay_out(_run: RunState, effect: Effect) -> EffectOutcome:
-    """Do what is paid."""
+    """Execute a payment."""
     return EffectOutcome.completed(f"order {effect.payload['order']} paid")
 
 
@@ -77,7 +77,7 @@ COUNTED = WorkflowSpec("counted", "count", {"count": count, "ask": ask, "pay": p
 
 
 def flows_at(name: str, *specs: WorkflowSpec) -> Flows:
-    """The flows of an app."""
+    """Return the flows of an app."""
     return Flows(
         name, specs or (REFUND, HEARD, COUNTED), effect_handlers={EffectType.TOOL_CALLS: pay_out}
     )
@@ -85,7 +85,7 @@ def flows_at(name: str, *specs: WorkflowSpec) -> Flows:
 
 @asynccontextmanager
 async def flowing(bed: Bed) -> AsyncIterator[tuple[WebClient, WebClient, Flows]]:
-    """A client of the host that executes flows, one of a process that executes nothing, and the flows."""
+    """Yield a client of the host that executes flows, one of a process that executes nothing, and the flows."""
     flows = flows_at(bed.name().type)
     await flows.register(bed.runtime)
     async with bed.client("serve") as elsewhere:
@@ -94,18 +94,18 @@ async def flowing(bed: Bed) -> AsyncIterator[tuple[WebClient, WebClient, Flows]]
 
 
 async def started(web: WebClient, flow: str = "refund", **variables: Any) -> str:
-    """A new run; the path of it."""
+    """Start a run, and return its path."""
     run = await web.post(f"/v1/flows/{flow}/runs", {"vars": variables})
     return f"/v1/graph-runs/{run['run']}"
 
 
 def run_of(path: str) -> RunId:
-    """The run of a path."""
+    """Return the run of a path."""
     return RunId(path.rpartition("/")[2])
 
 
 async def waiting_at(web: WebClient, path: str) -> Any:
-    """A run as it is shown when it waits."""
+    """Return a run's representation when it waits."""
     async with asyncio.timeout(LIMIT_S):
         while (shown := await web.get(path))["wait"] is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -113,14 +113,14 @@ async def waiting_at(web: WebClient, path: str) -> Any:
 
 
 async def ended(bed: Bed, web: WebClient, path: str) -> Any:
-    """A run as it is shown behind its end."""
+    """Return a run's representation after its end."""
     await bed.ended(run_of(path))
     return await web.get(path)
 
 
 @pytest.mark.item(411, 412, 414, 418)
 async def test_a_run_is_started_and_answered_once_in_any_process(bed: Bed) -> None:
-    """A key is a run. The second answer is too late, wherever it comes."""
+    """An idempotency key names one run. A second answer is refused in each process."""
     async with flowing(bed) as (here, there, flows):
         body = {"vars": {"order": 7}, "actor_id": "ada", "session_id": "s1"}
         first = await there("POST", "/v1/flows/refund/runs", body, idempotency_key="r-7")
@@ -163,7 +163,7 @@ async def test_a_run_is_started_and_answered_once_in_any_process(bed: Bed) -> No
 
 
 async def test_flows_are_listed_with_their_nodes(bed: Bed) -> None:
-    """The same in a process that executes nothing."""
+    """The list is the same in a process that executes nothing."""
     async with flowing(bed) as (here, there, flows):
         shown = (await there.get("/v1/flows"))["flows"]
         assert shown == (await here.get("/v1/flows"))["flows"]
@@ -180,10 +180,10 @@ async def test_flows_are_listed_with_their_nodes(bed: Bed) -> None:
 
 
 @pytest.mark.item(446, 459)
-async def test_a_reader_of_a_ledger_goes_on_behind_any_record(
+async def test_a_ledger_can_be_read_from_after_any_record(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Live, in pages, in another process, and where the run has continued as new: the same records."""
+    """Live, in pages, in another process, and after the run continued as new: the same records."""
     monkeypatch.setattr(graph_run, "ENTRIES_KEPT", 2)
     monkeypatch.setattr(ledger_feed, "_REACH", 4)
     async with flowing(bed) as (here, there, _):
@@ -227,8 +227,11 @@ async def test_a_reader_of_a_ledger_goes_on_behind_any_record(
 
 
 @pytest.mark.item(416, 458)
-async def test_an_event_is_heard_in_its_scope_once(bed: Bed) -> None:
-    """By a session's runs, a flow's, one run; an id is heard once; another name by nobody."""
+async def test_an_event_is_delivered_in_its_scope_once(bed: Bed) -> None:
+    """By a session's runs, a flow's, or one run.
+
+    A repeated event id is ignored; another name reaches no wait.
+    """
     async with flowing(bed) as (here, there, flows):
         session = f"s-{flows.app}"
         run = await here.post(
@@ -264,7 +267,10 @@ async def test_an_event_is_heard_in_its_scope_once(bed: Bed) -> None:
 async def test_runs_are_listed_by_flow_and_state_in_pages(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Newest first. One that waits is open, and a cancelled one says so. A page reads some rows, not all."""
+    """Newest first.
+
+    A waiting run is open, a cancelled one has that state. A page reads some rows, not all.
+    """
     monkeypatch.setattr(run_lists, "PAGE", 2)
     monkeypatch.setattr(run_lists, "MOST_READ", 4)
     async with flowing(bed) as (here, there, flows):
@@ -305,8 +311,8 @@ def below(run: RunState, _ctx: Any) -> StepPlan:
 
 
 @pytest.mark.item(421)
-async def test_a_run_shows_what_its_sub_graph_waits_for(bed: Bed) -> None:
-    """Down to the one that waits from outside; the answer goes there, and the ends go up."""
+async def test_a_run_shows_the_waits_of_its_sub_graph(bed: Bed) -> None:
+    """Down to the deepest external wait. The answer is delivered there, and each level completes."""
     spec = WorkflowSpec("above", "below", {"below": below, "end": end})
     flows = flows_at(bed.name().type, REFUND, spec)
     await flows.register(bed.runtime)
@@ -322,7 +328,7 @@ async def test_a_run_shows_what_its_sub_graph_waits_for(bed: Bed) -> None:
 
 
 def _last_wait(shown: Any) -> tuple[str, Any, int]:
-    """Return the lowest wait of a run from outside, its run, and how far below it is."""
+    """Return the deepest external wait of a run, its run, and its depth."""
     run, wait, depth = shown["run"], shown["wait"], 0
     while wait is not None and wait["run"] is not None:
         run, wait, depth = wait["run"], wait["sub_waiting"], depth + 1
@@ -331,7 +337,7 @@ def _last_wait(shown: Any) -> tuple[str, Any, int]:
 
 @pytest.mark.item(416, 417)
 async def test_a_snapshot_is_kept_found_and_restored(bed: Bed) -> None:
-    """In any process; a key is a run. Another tenant finds none."""
+    """In any process; an idempotency key names one run. Another tenant finds none."""
     async with flowing(bed) as (here, there, flows), guarded_on(bed) as guarded:
         path = await started(here, order=7)
         await waiting_at(here, path)
@@ -379,7 +385,7 @@ async def test_a_snapshot_is_kept_found_and_restored(bed: Bed) -> None:
 
 
 async def _of_strangers(guarded: Guarded, path: str, place: str) -> None:
-    """Who may not operate makes and restores no snapshot; another tenant has none."""
+    """A client without the operator scope makes and restores no snapshot; another tenant has none."""
     far = await guarded.client("ada", "flows:run", "flows:operate", tenant="acme")
     weak = await guarded.client("eve", "flows:run")
     assert (await far.get("/v1/graph-snapshots"))["snapshots"] == []
@@ -392,7 +398,7 @@ async def _of_strangers(guarded: Guarded, path: str, place: str) -> None:
     assert (await weak("POST", f"{path}/snapshots", {"name": "n"})).status == 403
 
 
-async def test_what_is_not_there_is_404(bed: Bed) -> None:
+async def test_unknown_flows_and_runs_are_404(bed: Bed) -> None:
     """Unknown flows and runs, runs of other agents, and all of another tenant; an ambiguous flow is 422."""
     async with flowing(bed) as (here, _, flows), guarded_on(bed) as guarded:
         chat = await bed.submit(await bed.serve(_nothing), {"text": "x"})
@@ -458,8 +464,11 @@ async def test_a_host_serves_flows_alone_or_beside_agents(bed: Bed) -> None:
 
 
 @pytest.mark.item(427)
-async def test_a_run_is_paused_told_and_limited(bed: Bed) -> None:
-    """From a process that executes nothing; the state shows it at once, the run takes it when it goes on."""
+async def test_a_run_is_paused_messaged_and_limited(bed: Bed) -> None:
+    """By a process that executes nothing.
+
+    The state shows it at once; the run applies it when it continues.
+    """
     async with flowing(bed) as (_, web, _flows):
         path = await started(web, order=7)
         await waiting_at(web, path)

@@ -1,4 +1,4 @@
-"""Bad input over every endpoint: it is refused with a problem, and never a fault of the server."""
+"""Invalid input to every endpoint: it is refused with a problem, never with a server error."""
 
 from __future__ import annotations
 
@@ -110,13 +110,13 @@ BODIES: Final[tuple[bytes, ...]] = (
 
 @pytest.fixture
 def app_name(bed: Bed) -> str:
-    """A type that no other test has."""
+    """Return a type that no other test has."""
     return bed.name().type
 
 
 @pytest.fixture
 async def web(bed: Bed, app_name: str) -> AsyncIterator[WebClient]:
-    """The API, with a session `s` that has an ended run, and the flow `refund`."""
+    """Yield the API, with a session `s` that has an ended run, and the flow `refund`."""
     await flows_at(bed.name().type).register(bed.runtime)
     async with web_on(bed, Echo().agent(), app_name=app_name) as client:
         await told(client, await made(client), "1")
@@ -124,7 +124,7 @@ async def web(bed: Bed, app_name: str) -> AsyncIterator[WebClient]:
 
 
 def is_refused(answer: Answer) -> bool:
-    """Whether it is a problem that says what to do, or an answer without a fault."""
+    """Return whether an answer is a problem with a remedy, or a success."""
     if answer.status < 400:
         return True
     said = answer.data
@@ -137,7 +137,7 @@ def is_refused(answer: Answer) -> bool:
 
 
 def path_of(path: str, **names: str) -> str:
-    """A path whose parts are these, and else those of a session that is there."""
+    """Return a path with these parts; the other parts are those of an existing session."""
     known = {
         "session": "s",
         "run": "r",
@@ -154,8 +154,8 @@ def path_of(path: str, **names: str) -> str:
     return re.sub(r"{(\w+)}", lambda found: {**known, "approval": "p", **names}[found[1]], path)
 
 
-async def test_no_id_is_a_fault(web: WebClient) -> None:
-    """In each part of each path, whatever stands there."""
+async def test_no_id_causes_a_server_error(web: WebClient) -> None:
+    """Any text in each part of each path."""
     for one in EVERY:
         for name in re.findall(r"{(\w+)}", one.path):
             for what, id_ in IDS.items():
@@ -166,8 +166,8 @@ async def test_no_id_is_a_fault(web: WebClient) -> None:
                 assert answer.status >= 400, (one.method, one.path, name, what, answer)
 
 
-async def test_no_query_is_a_fault(web: WebClient) -> None:
-    """Unknown fields, and values that no field takes, are refused."""
+async def test_no_query_causes_a_server_error(web: WebClient) -> None:
+    """Unknown fields and invalid values are refused."""
     for one in EVERY:
         if one.method == "DELETE":
             continue
@@ -179,8 +179,8 @@ async def test_no_query_is_a_fault(web: WebClient) -> None:
         assert answer.status == 422, (one.method, one.path, answer)
 
 
-async def test_no_body_is_a_fault(web: WebClient) -> None:
-    """Of a wrong type, too deep, too large, no JSON, or text that no store takes."""
+async def test_no_body_causes_a_server_error(web: WebClient) -> None:
+    """Of a wrong type, too deep, too large, no JSON, or text that no store accepts."""
     for one in EVERY:
         for body in BODIES if one.body is not None else ():
             answer = await web(one.method, path_of(one.path), body)
@@ -190,8 +190,8 @@ async def test_no_body_is_a_fault(web: WebClient) -> None:
                 assert (await web(one.method, path_of(one.path), body)).status in (400, 422)
 
 
-async def test_no_key_is_a_fault(web: WebClient) -> None:
-    """A key that can be no id of a run is refused; one that can is a run."""
+async def test_no_idempotency_key_causes_a_server_error(web: WebClient) -> None:
+    """A key that cannot be an id of a run is refused; any other key is one."""
     for key, status in (("x" * 3_000, 422), ("a\x01b", 422), ("a/b:c", 201), ("a/b:c", 200)):
         answer = await web("POST", "/v1/flows/refund/runs", {}, idempotency_key=key)
         assert is_refused(answer)
@@ -199,7 +199,7 @@ async def test_no_key_is_a_fault(web: WebClient) -> None:
 
 
 async def test_no_variables_make_a_run_that_cannot_be_shown(bed: Bed, web: WebClient) -> None:
-    """Also where a flow's own names have odd values: the run fails, or goes on."""
+    """Also if a flow's own names have odd values: the run fails, or continues."""
     for variables in (
         {"_limits": 7, "context": [], "scratchpad": 1},
         {"_limits": {"max_tokens": "x", "max_iterations": [], "current_iteration": {"a": 1}}},
@@ -218,8 +218,8 @@ async def test_no_variables_make_a_run_that_cannot_be_shown(bed: Bed, web: WebCl
         assert (refused.status, f"{name} is the runtime's" in refused.data["detail"]) == (422, True)
 
 
-async def test_what_is_wrong_is_named(web: WebClient) -> None:
-    """The place, the thing and the way out."""
+async def test_a_problem_names_field_value_and_remedy(web: WebClient) -> None:
+    """The problem names the field, the value and the remedy."""
     wrong = await web("POST", "/v1/sessions/s/runs", {"text": 7, "mode": None, "odd": 1})
     places = {one["where"] for one in wrong.data["errors"]}
     assert places == {"body.text", "body.mode", "body.odd"}
@@ -238,7 +238,7 @@ async def test_what_is_wrong_is_named(web: WebClient) -> None:
 
 
 async def test_large_and_ambiguous_requests_are_refused(web: WebClient) -> None:
-    """By what they say of themselves, and by what comes; the connection is closed then."""
+    """By their declared length, and by the received one; then the connection is closed."""
     path = "/v1/sessions"
     said = await web("POST", path, b"x", content_length=str(100 * MAX_BODY_BYTES))
     grown = await web("POST", path, pieces=[b"x" * 65_536] * 17)
@@ -253,8 +253,8 @@ async def test_large_and_ambiguous_requests_are_refused(web: WebClient) -> None:
     assert (both.status, both.data["code"]) == (400, "ambiguous_length")
 
 
-async def test_a_body_that_does_not_come_is_given_up(bed: Bed, web: WebClient) -> None:
-    """In virtual time: half a minute after the last piece of an artifact, or the beginning of a body."""
+async def test_an_incomplete_body_times_out(bed: Bed, web: WebClient) -> None:
+    """In virtual time: half a minute after the last piece of an artifact, or the start of a body."""
     if bed.backend != "memory":
         pytest.skip("half a minute")
     for path in ("/v1/sessions", "/v1/artifacts?session_id=s&name=slow"):
@@ -263,8 +263,10 @@ async def test_a_body_that_does_not_come_is_given_up(bed: Bed, web: WebClient) -
     assert (await web.get("/v1/artifacts?session_id=s"))["artifacts"] == []
 
 
-async def test_a_page_of_another_site_may_not_ask(bed: Bed, app_name: str, web: WebClient) -> None:
-    """Nor by a name of its own that leads to this machine."""
+async def test_requests_of_pages_of_other_sites_are_refused(
+    bed: Bed, app_name: str, web: WebClient
+) -> None:
+    """Also if the page uses a host name of its own that resolves to this machine."""
     page = await web("POST", "/v1/sessions", {}, origin="http://evil.example")
     odd = await web("POST", "/v1/sessions", {}, origin="http://[")
     own = await web("GET", "/v1/sessions", origin="http://127.0.0.1:8123")
@@ -275,8 +277,8 @@ async def test_a_page_of_another_site_may_not_ask(bed: Bed, app_name: str, web: 
 
 
 @pytest.mark.item(382)
-async def test_another_tenants_things_are_not_there(bed: Bed, app_name: str) -> None:
-    """A principal comes from the hook: sessions, runs, approvals and artifacts of others are unknown."""
+async def test_another_tenants_resources_are_not_found(bed: Bed, app_name: str) -> None:
+    """The hook returns the principal: sessions, runs, approvals and artifacts of others are unknown."""
 
     async def known(request: Request) -> Principal:
         name = request.headers.get("authorization")

@@ -1,4 +1,4 @@
-"""Flows that are installed over HTTP: told apart by content, refused whole, shown, drawn, removed."""
+"""Flows that are installed over HTTP: identified by content, refused as a whole, shown, drawn, removed."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ DRAWN["nodes"][0]["data"] = {
 
 
 def named(bed: Bed, data: dict[str, Any]) -> tuple[str, bytes]:
-    """The same flow under a name of this test, and its bytes."""
+    """Return the same flow under a name of this test, and its bytes."""
     name = f"{data['id']}-{bed.name().type}"
     return name, json.dumps({**data, "id": name}).encode()
 
 
 def bundle_at(bed: Bed) -> tuple[str, dict[str, bytes]]:
-    """A name of this test, and the files of a bundle."""
+    """Return a name of this test, and the files of a bundle."""
     name = f"b-{bed.name().type}"
     return name, files_of(bundle_id=name)
 
 
 async def test_flows_of_each_kind_are_told_apart_by_content(bed: Bed) -> None:
-    """A flow document, YAML, a VisualFlow and a bundle; what is installed is found in any process."""
+    """A flow document, YAML, a VisualFlow and a bundle; an installed flow is found in any process."""
     web = WebClient(app(bed.runtime))
     refund, document = named(bed, REFUND)
     drawn, drawing = named(bed, DRAWN)
@@ -97,7 +97,7 @@ async def test_flows_of_each_kind_are_told_apart_by_content(bed: Bed) -> None:
 
 
 async def test_other_content_of_one_version_is_a_conflict(bed: Bed) -> None:
-    """What is there stays."""
+    """The installed content stays."""
     web = WebClient(app(bed.runtime))
     name, document = named(bed, REFUND)
     first = await web.post("/v1/flows", document)
@@ -111,7 +111,7 @@ async def test_other_content_of_one_version_is_a_conflict(bed: Bed) -> None:
     assert await web.get(f"/v1/flows/{name}") == first
 
 
-async def test_all_mistakes_are_told_at_once(bed: Bed) -> None:
+async def test_all_mistakes_are_reported_at_once(bed: Bed) -> None:
     """With file, pointer and remedy; nothing is installed."""
     web = WebClient(app(bed.runtime))
     name, files = bundle_at(bed)
@@ -134,10 +134,10 @@ async def test_all_mistakes_are_told_at_once(bed: Bed) -> None:
         assert (await web("GET", f"/v1/flows/{path}")).data["code"] == "unknown_flow"
 
 
-async def test_what_is_not_safe_or_too_large_is_refused(
+async def test_unsafe_or_too_large_bundles_are_refused(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the limits of bundles, and of the body before anything is made of it."""
+    """By the limits of bundles, and of the body before it is parsed."""
     web = WebClient(app(bed.runtime))
     name, files = bundle_at(bed)
     bad = {
@@ -161,8 +161,8 @@ async def test_what_is_not_safe_or_too_large_is_refused(
     assert (await web("GET", f"/v1/flows/{name}")).status == 404
 
 
-async def test_mutated_bundles_are_answered_and_never_half_there(bed: Bed) -> None:
-    """Bits, cuts and doubled bytes: installed whole, or refused."""
+async def test_mutated_bundles_are_never_partly_installed(bed: Bed) -> None:
+    """Flipped bits, cuts and doubled bytes: the bundle is installed as a whole, or refused."""
     web, chance = WebClient(app(bed.runtime)), random.Random(7)
     _, files = bundle_at(bed)
     whole, seen = zipped(files), set()
@@ -189,7 +189,7 @@ async def test_mutated_bundles_are_answered_and_never_half_there(bed: Bed) -> No
     assert seen >= {201, 422}
 
 
-async def test_of_installs_at_once_one_wins(bed: Bed) -> None:
+async def test_one_of_concurrent_installs_wins(bed: Bed) -> None:
     """The others are conflicts."""
     web = WebClient(app(bed.runtime))
     name, document = named(bed, REFUND)
@@ -201,8 +201,8 @@ async def test_of_installs_at_once_one_wins(bed: Bed) -> None:
     assert await web.get(f"/v1/flows/{name}") == won
 
 
-async def test_flows_are_their_tenants_and_installs_need_a_scope(bed: Bed) -> None:
-    """Another tenant sees nothing of them; who may run flows may not install them."""
+async def test_flows_belong_to_a_tenant_and_installs_need_a_scope(bed: Bed) -> None:
+    """Another tenant does not see them; the scope to run flows does not allow to install them."""
     async with guarded_on(bed) as guarded:
         name, document = named(bed, REFUND)
         ada = await guarded.client("ada", "flows:install", "flows:run")
@@ -220,7 +220,7 @@ async def test_flows_are_their_tenants_and_installs_need_a_scope(bed: Bed) -> No
 
 
 async def test_pages_show_installed_flows(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the list, and each with its drawing; few of them are kept."""
+    """In the list, and each with its drawing; the cache holds few of them."""
     monkeypatch.setattr(flow_shelf, "MOST_INSTALLED", 1)
     web = WebClient(app(bed.runtime))
     refund, document = named(bed, REFUND)

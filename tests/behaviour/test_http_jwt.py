@@ -1,4 +1,4 @@
-"""JSON web tokens of another system: what is taken of them, and what is refused."""
+"""JSON web tokens of another system: the claims that are used, and the tokens that are refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMES: Final = ClaimNames(issuer="https://id.example", audience="callboard")
 
 
 def jwk(key: Any, kid: str | None, **more: Any) -> dict[str, Any]:
-    """The public part of a key, as a set of keys has it."""
+    """Return the public part of a key, as in a key set."""
     kinds: dict[type, Any] = {
         rsa.RSAPrivateKey: jwt.algorithms.RSAAlgorithm,
         ec.EllipticCurvePrivateKey: jwt.algorithms.ECAlgorithm,
@@ -50,13 +50,13 @@ KEYS: Final = [
 
 
 class Signer:
-    """Another system that signs tokens, as of a bed's clock."""
+    """Another system that signs tokens, by the bed's clock."""
 
     def __init__(self, bed: Bed) -> None:
         self.now = int(bed.clock.now().timestamp())
 
     def claims(self, **more: Any) -> dict[str, Any]:
-        """Claims that are right, but for `more`; None leaves one out."""
+        """Return valid claims, changed by `more`; None removes one."""
         facts = {
             "iss": "https://id.example",
             "aud": "callboard",
@@ -71,19 +71,19 @@ class Signer:
     def token(
         self, key: Any = RSA, algorithm: str = "RS256", kid: str | None = "r", **more: Any
     ) -> str:
-        """A token that is right, but for what is said."""
+        """Return a token that is valid but for the given arguments."""
         headers = {} if kid is None else {"kid": kid}
         return jwt.encode(self.claims(**more), key, algorithm=algorithm, headers=headers)
 
 
 def by_hand(head: object, claims: object, signature: bytes = b"x") -> str:
-    """A token whose parts are these."""
+    """Return a token of these parts."""
     parts = (json.dumps(head).encode(), json.dumps(claims).encode(), signature)
     return ".".join(base64.urlsafe_b64encode(one).decode().rstrip("=") for one in parts)
 
 
 class Keys:
-    """A place that has keys: `data`, or nothing that can be read."""
+    """A key source that returns `data`, or something unreadable."""
 
     def __init__(self, *keys: dict[str, Any]) -> None:
         self.data: bytes | None = json.dumps({"keys": keys or KEYS}).encode()
@@ -100,7 +100,7 @@ class Keys:
 async def trusting(
     bed: Bed, source: Keys | None = None, names: ClaimNames = NAMES
 ) -> AsyncIterator[Guarded]:
-    """An API that knows tokens by the keys there."""
+    """Return an API that accepts tokens signed by these keys."""
     keys = KeySet(source or Keys(), bed.clock.monotonic)
     recognize = JsonWebTokens(keys, names, bed.clock.now)
     async with guarded_on(bed, recognize=recognize) as guarded:
@@ -108,12 +108,12 @@ async def trusting(
 
 
 async def who(guarded: Guarded, token: str) -> Answer:
-    """The answer to who asks in whose name."""
+    """Return the answer to the request for one's own principal."""
     return await guarded.with_token(token)("GET", "/v1/login")
 
 
 async def test_claims_name_the_principal(bed: Bed) -> None:
-    """By keys of each kind; scopes of others say nothing, and may be a list."""
+    """By keys of each kind. Scopes of other systems are ignored; scopes may be a list."""
     signer = Signer(bed)
     async with trusting(bed) as guarded:
         for key, algorithm, kid in (
@@ -141,8 +141,8 @@ async def test_claims_name_the_principal(bed: Bed) -> None:
         assert (await who(guarded, stored)).status == 401
 
 
-async def test_other_claims_may_count(bed: Bed) -> None:
-    """One tenant for all, another name of the principal and of scopes; nothing said of issuer or audience."""
+async def test_the_claims_of_principal_and_scopes_can_be_configured(bed: Bed) -> None:
+    """One tenant for all tokens; other claims for principal and scopes; no check of issuer and audience."""
     names = ClaimNames(tenant="", principal="https://x/mail", scopes="roles")
     signer = Signer(bed)
     more: dict[str, Any] = {"https://x/mail": "a@b.c", "roles": ["operate"], "tenant": "acme"}
@@ -153,8 +153,8 @@ async def test_other_claims_may_count(bed: Bed) -> None:
         assert (await who(guarded, signer.token(**more))).status == 401, "it is for somebody"
 
 
-async def test_a_token_that_is_wrong_is_nobodys(bed: Bed) -> None:
-    """Whatever is wrong with it: signature, algorithm, key, instants, claims, or the form."""
+async def test_an_invalid_token_has_no_principal(bed: Bed) -> None:
+    """Wrong signature, algorithm, key, instants, claims, or form."""
     signer = Signer(bed)
     public = RSA.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     good, claims = signer.token(), signer.claims()
@@ -223,7 +223,7 @@ async def test_a_token_that_is_wrong_is_nobodys(bed: Bed) -> None:
 
 
 async def test_a_token_that_expires_ends_streams_and_logins(bed: Bed) -> None:
-    """Half a minute later at most, by which clocks may differ."""
+    """At most half a minute later, the tolerance between clocks."""
     signer = Signer(bed)
     async with trusting(bed) as guarded:
         token = signer.token(exp=signer.now - 28, tenant="default")
@@ -239,8 +239,8 @@ async def test_a_token_that_expires_ends_streams_and_logins(bed: Bed) -> None:
         assert (over.status, over.data["code"]) == (401, "token_expired")
 
 
-async def test_keys_are_read_again_when_others_sign(bed: Bed) -> None:
-    """Every ten seconds at most. Keys that are gone are of no use, and a bad answer changes nothing."""
+async def test_keys_are_read_again_when_a_token_has_a_new_key(bed: Bed) -> None:
+    """At most every ten seconds. Removed keys are not accepted, and a bad answer changes nothing."""
     signer, keys = Signer(bed), Keys()
     new = signer.token(OTHER, kid="new", exp=signer.now + 9_999)
     old = signer.token(exp=signer.now + 9_999)
@@ -257,8 +257,8 @@ async def test_keys_are_read_again_when_others_sign(bed: Bed) -> None:
             assert (await who(guarded, new)).status == 200, data
 
 
-async def test_without_keys_nobody_is_known_and_that_is_said(bed: Bed) -> None:
-    """503 with a remedy, and again in ten seconds; a token that could be nobody's is refused at once."""
+async def test_without_keys_requests_are_503_with_a_remedy(bed: Bed) -> None:
+    """503 with a remedy, and a retry in ten seconds; a malformed token is refused at once."""
     signer = Signer(bed)
     private = {**jwt.algorithms.RSAAlgorithm.to_jwk(RSA, as_dict=True), "kid": "r"}
     private.pop("key_ops")

@@ -23,7 +23,7 @@ HOST: Final = "api.example"
 
 
 def cookies(answer: Answer) -> dict[str, Any]:
-    """The cookies that an answer sets, by name."""
+    """Return the cookies that an answer sets, by name."""
     found = SimpleCookie()
     for text in answer.set_cookies:
         found.load(text)
@@ -31,15 +31,15 @@ def cookies(answer: Answer) -> dict[str, Any]:
 
 
 async def logged_in(guarded: Guarded, secret: str, **headers: str) -> tuple[WebClient, Any]:
-    """A client with the cookies of a login, and what the login said."""
+    """Return a client with the cookies of a login, and the login's answer."""
     answer = await guarded.web("POST", "/v1/login", {"token": secret}, headers=headers)
     assert answer.status == 200, answer
     jar = "; ".join(f"{name}={one.value}" for name, one in cookies(answer).items())
     return WebClient(guarded.web._app, headers={"cookie": jar, **headers}), answer.data
 
 
-async def test_a_token_becomes_a_cookie_that_no_script_reads(bed: Bed) -> None:
-    """For 12 hours, of this site only, and by TLS only but on this machine."""
+async def test_a_login_sets_a_cookie_that_no_script_reads(bed: Bed) -> None:
+    """It lasts 12 hours, is sent to this site only, and over TLS only except on this machine."""
     async with guarded_on(bed) as guarded:
         secret = await guarded.token("ada", "sessions:own")
         here = await guarded.web("POST", "/v1/login", {"token": secret})
@@ -64,7 +64,7 @@ async def test_a_token_becomes_a_cookie_that_no_script_reads(bed: Bed) -> None:
 
 
 async def test_a_change_by_cookie_needs_the_token_of_the_page(bed: Bed) -> None:
-    """That of this login, and no page of another origin; reads and bearer tokens need none."""
+    """The token of that login, from a page of this origin; reads and bearer tokens need none."""
     async with guarded_on(bed, cors_origins=[SHOP]) as guarded:
         secret = await guarded.token("ada", "sessions:own")
         web, said = await logged_in(guarded, secret)
@@ -88,8 +88,8 @@ async def test_a_change_by_cookie_needs_the_token_of_the_page(bed: Bed) -> None:
         assert (await web("POST", "/v1/sessions", body, headers=nobody)).status == 401
 
 
-async def test_secrets_of_cookies_and_of_programs_are_not_each_other(bed: Bed) -> None:
-    """Neither at the other's place, also when the process has just seen it at its own."""
+async def test_secrets_of_cookies_and_of_tokens_are_not_interchangeable(bed: Bed) -> None:
+    """Each is refused at the other's place, also if the process has just accepted it at its own."""
     async with guarded_on(bed) as guarded:
         secret = await guarded.token("ada", "sessions:own")
         web, _ = await logged_in(guarded, secret)
@@ -102,8 +102,8 @@ async def test_secrets_of_cookies_and_of_programs_are_not_each_other(bed: Bed) -
             assert (await swapped("GET", "/v1/login")).status == 401, value
 
 
-async def test_a_login_ends_when_it_is_told_to_or_its_token_does(bed: Bed) -> None:
-    """With its streams; the token itself goes on after a logout."""
+async def test_a_login_ends_by_logout_or_with_its_token(bed: Bed) -> None:
+    """Its streams end, too; the token itself stays valid after a logout."""
     async with guarded_on(bed) as guarded:
         name = f"token-{guarded.app}"
         secret = await guarded.token("ada", "sessions:own", called=name)
@@ -146,16 +146,16 @@ async def test_a_login_lasts_no_longer_than_its_token(bed: Bed) -> None:
         assert (await guarded.with_token(long)("GET", "/v1/login")).status == 200
 
 
-async def test_where_nobody_is_asked_there_is_no_login(bed: Bed) -> None:
-    """The page is told who it is: the local principal."""
+async def test_without_authentication_there_is_no_login(bed: Bed) -> None:
+    """The page gets its principal: the local one."""
     async with web_on(bed, Echo().agent(), app_name=bed.name().type) as web:
         answer = await web("POST", "/v1/login", {"token": "x"})
         assert (answer.status, answer.data["code"]) == (404, "no_login")
         assert (await web.get("/v1/login"))["principal"] == "local"
 
 
-async def test_pages_of_allowed_sites_may_ask_and_of_no_others(bed: Bed) -> None:
-    """With a bearer token; answers, problems included, may be read by them, and never with cookies."""
+async def test_only_pages_of_allowed_origins_get_answers(bed: Bed) -> None:
+    """With a bearer token. They may read answers, problems included, and never with cookies."""
     async with guarded_on(bed, cors_origins=[SHOP]) as guarded:
         web = await guarded.client("ada", "sessions:own")
         preflight = {
@@ -182,8 +182,8 @@ async def test_pages_of_allowed_sites_may_ask_and_of_no_others(bed: Bed) -> None
         assert (await web("OPTIONS", "/v1/sessions")).status == 405
 
 
-def test_an_origin_is_written_as_browsers_say_it() -> None:
-    """No wildcard, no path, no upper case."""
+def test_an_allowed_origin_must_have_the_form_of_browsers() -> None:
+    """Wildcards, paths and upper case are refused."""
     good = ("https://shop.example", "http://localhost:3000", "http://[::1]:8080")
     assert checked_origins(good) == {*good}
     for bad in ("*", "null", "", "shop.example", "https://shop.example/", "https://*.example"):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.item(369)
 async def test_a_person_decides_over_http_once(bed: Bed, app: str) -> None:
-    """By the whole id of a request, in whichever process."""
+    """By the whole id of a request, in any process."""
     calls: list[int] = []
 
     async def refund(amount: int) -> str:
@@ -70,8 +70,8 @@ async def test_a_person_decides_over_http_once(bed: Bed, app: str) -> None:
 
 
 @pytest.mark.item(353, 382)
-async def test_an_artifact_is_uploaded_in_pieces_and_never_shown(bed: Bed, app: str) -> None:
-    """Whatever its name and its type, a browser saves it."""
+async def test_an_artifact_is_uploaded_in_pieces_and_never_rendered(bed: Bed, app: str) -> None:
+    """Whatever its name and type, a browser downloads it and does not render it."""
     async with web_on(bed, Echo().agent(), app_name=app) as web:
         await made(web)
         pieces = [b"<script>", b"x" * 3_000_000, b"</script>"]
@@ -109,7 +109,7 @@ async def test_an_artifact_is_uploaded_in_pieces_and_never_shown(bed: Bed, app: 
 
 @pytest.mark.item(384, 388, 389, 390)
 async def test_clean_up_of_artifacts_shows_before_it_removes(bed: Bed, app: str) -> None:
-    """Of one session or of all; kind, age and bytes narrow it."""
+    """Of one session or of all; kind, age and bytes narrow the selection."""
     async with web_on(bed, Echo().agent(), app_name=app) as web:
         await _artifacts(web, "s")
         await _artifacts(web, "t")
@@ -141,7 +141,7 @@ async def _artifacts(web: WebClient, session: str) -> None:
 
 @pytest.mark.item(383, 386, 387, 389)
 async def test_clean_up_of_tasks_goes_by_the_label_of_the_project(bed: Bed, app: str) -> None:
-    """It is a label and no folder of the server."""
+    """The project is a label, not a folder of the server."""
     boss = await boss_on(bed)
     async with web_on(bed, {"normal": boss}, app_name=app) as web:
         await web.post("/v1/sessions", {"session_id": "s", "project": "~nobody/p"})
@@ -158,7 +158,7 @@ async def test_clean_up_of_tasks_goes_by_the_label_of_the_project(bed: Bed, app:
 
 @pytest.mark.item(115)
 async def test_any_agent_takes_messages_and_any_run_shows_its_log(bed: Bed, app: str) -> None:
-    """Plain mail wakes an agent that waits for it; the log comes in pages."""
+    """A plain message wakes an agent that waits for it; the log comes in pages."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
         more = await ctx.receive()
@@ -198,7 +198,7 @@ async def test_any_agent_takes_messages_and_any_run_shows_its_log(bed: Bed, app:
 
 
 async def test_the_document_describes_each_endpoint(bed: Bed, app: str) -> None:
-    """With the models that validate, and every reference leads somewhere."""
+    """With the models that validate requests; every reference resolves."""
     async with web_on(bed, Echo().agent(), app_name=app) as web:
         document = await web.get("/v1/openapi.json")
     text = str(document)

@@ -1,4 +1,4 @@
-"""Sessions and runs over HTTP: each endpoint does what the session does, and says so in its status."""
+"""Sessions and runs over HTTP: each endpoint calls the session's method, and maps the outcome to a status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_RETRY = RetryPolicy(max_retries=0)
 
 
 async def test_a_session_is_made_found_named_and_deleted(bed: Bed, app: str) -> None:
-    """The same id again is the same session; after its end it is gone, which is not the same as unknown."""
+    """The same id again is the same session. A deleted session is 410, an unknown one 404."""
     async with web_on(bed, Echo().agent(), app_name=app) as web:
         new = {"session_id": "s/1", "title": "Wale", "metadata": {"k": [1]}, "app": app}
         first = await web("POST", "/v1/sessions", new)
@@ -65,7 +65,7 @@ async def test_a_session_is_made_found_named_and_deleted(bed: Bed, app: str) -> 
 
 
 async def test_sessions_are_listed_in_pages_by_state_and_title(bed: Bed, app: str) -> None:
-    """Each page says where the next one begins."""
+    """Each page has the cursor of the next one."""
     echo = Echo()
     echo.hold("wait")
     async with web_on(bed, echo.agent(), app_name=app) as web:
@@ -86,7 +86,7 @@ async def test_sessions_are_listed_in_pages_by_state_and_title(bed: Bed, app: st
 
 
 async def test_a_search_goes_on_behind_a_page_that_found_nothing(bed: Bed, app: str) -> None:
-    """A page reads a bounded number of sessions; the page in the browser says so, too."""
+    """A page reads a bounded number of sessions; the page in the browser shows the same."""
     if bed.backend != "memory":
         pytest.skip("more than ten thousand sessions; tests/conformance has the bound on servers")
     async with web_on(bed, Echo().agent(), app_name=app) as web:
@@ -105,7 +105,7 @@ async def test_a_search_goes_on_behind_a_page_that_found_nothing(bed: Bed, app: 
 
 @pytest.mark.item(348, 349, 351, 355, 361, 362, 364, 378)
 async def test_a_message_starts_a_run_which_can_be_waited_for(bed: Bed, app: str) -> None:
-    """It is durable when it is accepted; the same key is the same run; blocks come as they are."""
+    """It is durable when accepted. The same key is the same run; blocks arrive unchanged."""
     echo = Echo()
     gate = echo.hold("hello")
     async with web_on(bed, echo.agent(), app_name=app) as web:
@@ -148,7 +148,7 @@ async def test_a_message_starts_a_run_which_can_be_waited_for(bed: Bed, app: str
 
 @pytest.mark.item(350, 361, 363)
 async def test_each_run_has_the_agent_of_its_mode_over_http(bed: Bed, app: str) -> None:
-    """An unknown mode is refused, with those that there are."""
+    """An unknown mode is refused with the list of existing ones."""
     modes = {"normal": Echo("main").agent(), "orchestrator": Echo("boss").agent()}
     async with web_on(bed, modes, app_name=app) as web:
         path = await made(web)
@@ -174,7 +174,7 @@ async def test_each_run_has_the_agent_of_its_mode_over_http(bed: Bed, app: str) 
 
 @pytest.mark.item(367)
 async def test_sessions_execute_at_the_same_time_over_http(bed: Bed, app: str) -> None:
-    """Each waits for the other to have begun."""
+    """Each waits for the start of the other."""
     began = {"a": asyncio.Event(), "b": asyncio.Event()}
 
     async def reply(messages: Any, options: Any = None) -> ModelReply:
@@ -189,8 +189,8 @@ async def test_sessions_execute_at_the_same_time_over_http(bed: Bed, app: str) -
 
 
 @pytest.mark.item(352, 365, 366, 368, 370, 377, 379, 385)
-async def test_queued_runs_begin_in_order_and_can_be_cancelled(bed: Bed, app: str) -> None:
-    """The session shows its queue; while runs are open it is neither switched nor deleted."""
+async def test_queued_runs_start_in_order_and_can_be_cancelled(bed: Bed, app: str) -> None:
+    """The session shows its queue. While runs are open it is neither switched nor deleted."""
     echo = Echo()
     gate = echo.hold("1")
     async with web_on(bed, echo.agent(), app_name=app) as web:
@@ -226,8 +226,8 @@ async def test_queued_runs_begin_in_order_and_can_be_cancelled(bed: Bed, app: st
 
 
 @pytest.mark.item(381, 382)
-async def test_a_conversation_branches_and_goes_on_from_any_node(bed: Bed, app: str) -> None:
-    """Nodes come in pages, those of the active path or all, each with its parent."""
+async def test_a_conversation_can_branch_from_any_node(bed: Bed, app: str) -> None:
+    """Nodes come in pages, of the active path or all, each with its parent."""
     echo = Echo()
     async with web_on(bed, echo.agent(), app_name=app) as web:
         path = await made(web)
@@ -263,7 +263,7 @@ async def test_a_conversation_branches_and_goes_on_from_any_node(bed: Bed, app: 
 
 @pytest.mark.item(353, 354, 380)
 async def test_a_child_can_be_inspected_over_http(bed: Bed, app: str) -> None:
-    """By the run that it is below, and by no other."""
+    """Below the run that spawned it, and below no other."""
     parent = await parent_on(bed, Echo("child"))
     async with web_on(bed, {"normal": parent}, app_name=app) as web:
         path = await made(web)
@@ -284,7 +284,7 @@ async def test_a_child_can_be_inspected_over_http(bed: Bed, app: str) -> None:
 
 @pytest.mark.item(356, 366, 372, 376)
 async def test_another_process_shows_the_same(bed: Bed, app: str) -> None:
-    """A run that failed leaves the message as the active node; a queue outlives the process."""
+    """A failed run leaves the message as the active node; a queue survives the process."""
     async with web_on(bed, failing(), app_name=app, retry=NO_RETRY) as web:
         path = await made(web)
         await told(web, path, "good")

@@ -26,17 +26,17 @@ ENDS: Final = ("run_completed", "run_failed", "run_cancelled")
 
 
 def types_of(events: list[dict[str, Any]]) -> list[str]:
-    """Types of events, without the pieces of answers."""
+    """Return types of events, without the pieces of answers."""
     return [one["event"] for one in events if not one["event"].endswith(("_delta", "_snapshot"))]
 
 
 def contents(events: list[dict[str, Any]]) -> list[str]:
-    """All of stored events but their place: a fact may fall between different entries for two readers."""
+    """Return stored events without their place: two readers may get a fact between different entries."""
     return sorted(str({**one["data"], "event_id": None}) for one in events if "id" in one)
 
 
 async def filled(web: WebClient, echo: Echo) -> str:
-    """A session with three runs, one of them cancelled while it was queued; return its path."""
+    """Create a session with three runs, one of them cancelled in the queue; return its path."""
     path = await made(web)
     gate = echo.hold("1")
     ids = [(await web.post(f"{path}/runs", {"text": text}))["run_id"] for text in ("1", "2", "3")]
@@ -54,7 +54,7 @@ async def filled(web: WebClient, echo: Echo) -> str:
 
 @pytest.mark.item(343, 348, 349, 351, 361, 362, 364, 371, 378)
 async def test_a_message_is_answered_by_the_stream_of_its_run(bed: Bed, app: str) -> None:
-    """It ends with the run, and names it; the same message again is the same stream."""
+    """The stream ends with the run, and has its id; the same message again gives the same stream."""
     async with web_on(bed, Echo().agent(), app_name=app) as web:
         path = await made(web)
         last: dict[str, Any] = {}
@@ -79,8 +79,8 @@ async def test_a_message_is_answered_by_the_stream_of_its_run(bed: Bed, app: str
 
 
 @pytest.mark.item(374, 375)
-async def test_a_cut_line_goes_on_in_another_process(bed: Bed, app: str) -> None:
-    """Behind any event of a session or of a run, nothing is missing and nothing comes twice."""
+async def test_a_stream_continues_in_another_process(bed: Bed, app: str) -> None:
+    """After any event of a session or of a run, none is missing and none is repeated."""
     echo = Echo()
     async with (
         web_on(bed, echo.agent(), app_name=app) as web,
@@ -112,7 +112,7 @@ async def test_a_cut_line_goes_on_in_another_process(bed: Bed, app: str) -> None
 
 
 async def test_events_come_in_pages_too(bed: Bed, app: str) -> None:
-    """The same ones, with cursors that a stream takes, too."""
+    """The same events, with cursors that a stream accepts, too."""
     echo = Echo()
     async with web_on(bed, echo.agent(), app_name=app) as web:
         path = await filled(web, echo)
@@ -130,7 +130,7 @@ async def test_events_come_in_pages_too(bed: Bed, app: str) -> None:
 
 
 async def test_a_cursor_of_another_session_is_refused_before_the_stream(bed: Bed, app: str) -> None:
-    """So is one that is none, and one of a session that was deleted since."""
+    """So is an invalid cursor, and one of a session that was deleted since."""
     async with web_on(bed, Echo().agent(), app_name=app) as web:
         path, other = await made(web), await made(web, "t")
         run = (await told(web, path, "1"))["run_id"]
@@ -153,8 +153,8 @@ async def test_a_cursor_of_another_session_is_refused_before_the_stream(bed: Bed
         assert stream.answer.status == 410
 
 
-async def test_pieces_of_an_answer_come_live_or_not_at_all(bed: Bed, app: str) -> None:
-    """They have no id: a reader goes on behind the last event that was stored."""
+async def test_pieces_of_an_answer_are_live_only(bed: Bed, app: str) -> None:
+    """They have no id: a reader continues after the last stored event."""
     echo = Echo()
     gate = echo.hold("one two three")
     async with web_on(bed, echo.agent(), app_name=app) as web:
@@ -225,8 +225,8 @@ async def test_the_log_of_any_run_can_be_followed(bed: Bed, app: str) -> None:
 
 
 @pytest.mark.item(372, 379)
-async def test_a_client_that_is_gone_cancels_nothing_unless_it_says_so(bed: Bed, app: str) -> None:
-    """By `on_disconnect=cancel`, of a new run or of one that is read."""
+async def test_a_disconnect_cancels_only_if_the_query_asks_for_it(bed: Bed, app: str) -> None:
+    """By `on_disconnect=cancel`, for a new run or a followed one."""
     echo = Echo()
     async with web_on(bed, echo.agent(), app_name=app) as web:
         path = await made(web)
@@ -247,10 +247,10 @@ async def test_a_client_that_is_gone_cancels_nothing_unless_it_says_so(bed: Bed,
         )
 
 
-async def test_a_slow_reader_is_cut_off_and_told_where_to_go_on(
+async def test_a_slow_reader_is_disconnected_with_a_cursor(
     bed: Bed, app: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The runs go on, and nothing is missing for who comes back; who reads is not cut off."""
+    """The runs continue, and a reader that reconnects misses nothing. A fast reader is not disconnected."""
     monkeypatch.setattr(streams, "MAX_BEHIND", 3)
     async with web_on(bed, Echo().agent(), app_name=app) as web:
         path = await made(web)
@@ -272,8 +272,8 @@ async def test_a_slow_reader_is_cut_off_and_told_where_to_go_on(
         assert [one["data"] for one in (*seen, *behind) if one] == whole
 
 
-async def test_a_stream_is_cut_by_events_or_bytes_and_beats_when_it_is_quiet() -> None:
-    """One event may be larger than the limit; a beat is no event."""
+async def test_a_stream_is_limited_and_sends_heartbeats() -> None:
+    """One event may be larger than the limit; a heartbeat is no event."""
     line = EventLine("message", b"{}", "1:2")
     for size, most in ((2, streams.MAX_BEHIND), (300_000, 3)):
         stream = EventStream()
@@ -304,7 +304,7 @@ async def _lines(lines: Any) -> Any:
 async def test_streams_of_a_process_and_of_a_principal_are_limited(
     bed: Bed, app: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One more is refused with 429 and when to come back; nothing was started for it."""
+    """One more is refused with 429 and a retry time, and no run is started for it."""
     monkeypatch.setattr(streams, "MAX_STREAMS_OF_ONE", 2)
     async with web_on(bed, Echo().agent(), app_name=app) as web, AsyncExitStack() as stack:
         path = await made(web)
@@ -327,19 +327,19 @@ async def test_streams_of_a_process_and_of_a_principal_are_limited(
 
 
 class web_streams:  # noqa: N801 - reads as a question
-    """The streams of the process that a client asks."""
+    """The streams of the process that a client calls."""
 
     def __init__(self, web: WebClient) -> None:
         self._streams: Streams = web._app._streams  # type: ignore[attr-defined]
 
     @property
     def open(self) -> list[EventStream]:
-        """Those that are open."""
+        """Return the open streams."""
         return [*self._streams._open]
 
     @property
     def is_free_for_one(self) -> bool:
-        """Whether one more may be opened."""
+        """Return whether one more may be opened."""
         try:
             self._streams.check(LOCAL)
         except ProblemError:
@@ -347,10 +347,8 @@ class web_streams:  # noqa: N801 - reads as a question
         return True
 
 
-async def test_a_quiet_stream_beats_and_an_ended_process_sends_its_clients_away(
-    bed: Bed, app: str
-) -> None:
-    """In virtual time: one beat for all streams, none when there are none."""
+async def test_a_quiet_stream_sends_heartbeats_and_a_shutdown_ends_it(bed: Bed, app: str) -> None:
+    """In virtual time: one heartbeat for all streams, none without streams."""
     if bed.backend != "memory":
         pytest.skip("a quarter of a minute")
     async with web_on(bed, Echo().agent(), app_name=app) as web:
@@ -368,7 +366,7 @@ async def test_a_quiet_stream_beats_and_an_ended_process_sends_its_clients_away(
 
 
 async def test_many_readers_see_each_event_once(bed: Bed, app: str) -> None:
-    """Those who were there from the start, and who comes later; of one process or another."""
+    """Readers from the start and later ones, of one process or another."""
     echo = Echo()
     gate = echo.hold("1")
     async with (

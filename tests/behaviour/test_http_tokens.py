@@ -1,4 +1,4 @@
-"""Bearer tokens over HTTP: what is none, what is over, and streams that end with it."""
+"""Bearer tokens over HTTP: missing, expired and revoked ones, and the streams that they end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BAD: Final = {
 
 
 async def refused(web: WebClient, **headers: str) -> tuple[int, str]:
-    """Status and code of the answer to who asks so; each 401 says how to ask."""
+    """Return status and code of the answer to this request; each 401 has the scheme to use."""
     answer = await web("GET", "/v1/sessions", headers=headers)
     if answer.status == 401:
         assert answer.headers["www-authenticate"].startswith('Bearer realm="callboard"')
@@ -43,8 +43,8 @@ async def refused(web: WebClient, **headers: str) -> tuple[int, str]:
     return answer.status, answer.data["code"]
 
 
-async def test_who_has_no_token_is_nobody(bed: Bed) -> None:
-    """On each endpoint, whatever the header says instead; the document is for everybody."""
+async def test_requests_without_a_token_are_401(bed: Bed) -> None:
+    """On each endpoint, with any other Authorization header; the API document is public."""
     async with guarded_on(bed) as guarded:
         for what, (said, code) in BAD.items():
             headers = {} if said is None else {"authorization": said}
@@ -59,8 +59,8 @@ async def test_who_has_no_token_is_nobody(bed: Bed) -> None:
         assert (await guarded.web("GET", "/v1/openapi.json")).status == 200
 
 
-async def test_a_token_that_is_over_says_so(bed: Bed) -> None:
-    """A revoked one works for two seconds more where it was just used; one that expires not at all."""
+async def test_the_answer_names_an_expired_or_revoked_token(bed: Bed) -> None:
+    """A revoked token may work two seconds longer where it was just used; an expired one not at all."""
     now, store = bed.clock.now(), bed.runtime.store.tokens
     async with guarded_on(bed) as guarded:
         past = await guarded.token("ada", "sessions:own", expires_at=now - timedelta(seconds=1))
@@ -83,10 +83,8 @@ async def test_a_token_that_is_over_says_so(bed: Bed) -> None:
             assert await refused(revoked) == (401, "token_revoked")
 
 
-async def test_what_is_remembered_of_tokens_has_a_limit(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many there are; each is asked for anew then."""
+async def test_the_cache_of_tokens_is_bounded(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache stays bounded with any number of tokens; evicted ones are read again."""
     monkeypatch.setattr(known, "MOST_KNOWN", 2)
     async with guarded_on(bed) as guarded:
         webs = [await guarded.client(f"p{n}", "sessions:own") for n in range(5)]
@@ -97,7 +95,10 @@ async def test_what_is_remembered_of_tokens_has_a_limit(
 
 
 async def test_a_token_that_is_revoked_ends_its_streams_and_no_others(bed: Bed) -> None:
-    """Each with an event that says so; the run goes on, also if its stream was to cancel it."""
+    """Each stream ends with an event that names the reason.
+
+    The run goes on, also if a disconnect would cancel it.
+    """
     echo = Echo()
     async with guarded_on(bed, echo.agent()) as guarded:
         name = f"token-{guarded.app}"

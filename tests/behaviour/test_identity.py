@@ -1,4 +1,4 @@
-"""The identity of the agent that executes, for code that has no handle to it."""
+"""The identity of the executing agent, for code without a context object."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ VARIABLES = (current_thread_id, current_agent_id, current_agent_label, current_p
 
 
 def here() -> list[Any]:
-    """The variables' values, where this is called."""
+    """Return the variables' values at this call."""
     return [variable.get() for variable in VARIABLES]
 
 
 async def nested() -> list[Any]:
-    """The same, one call deeper."""
+    """Return the same, one call deeper."""
     return here()
 
 
 @pytest.mark.item(335, 336, 337, 338)
-async def test_all_code_of_a_run_sees_whose_it_is(bed: Bed) -> None:
+async def test_all_code_of_a_run_sees_its_agent(bed: Bed) -> None:
     """In steps, tools, branches and threads, live and on a replay by another host."""
     seen: list[list[Any]] = []
 
@@ -64,7 +64,7 @@ async def test_all_code_of_a_run_sees_whose_it_is(bed: Bed) -> None:
 
 @pytest.mark.item(338)
 async def test_a_child_knows_the_agent_that_spawned_it(bed: Bed) -> None:
-    """With a first message and without one; a run of its own session, and after `continue_as_new`."""
+    """With and without a first message; a run of its own session, and after `continue_as_new`."""
 
     async def child(ctx: RunContext, inbox: list[Message]) -> Any:
         before = here()
@@ -95,7 +95,7 @@ async def test_a_child_knows_the_agent_that_spawned_it(bed: Bed) -> None:
 
 @pytest.mark.item(339)
 async def test_conversations_at_once_keep_apart(bed: Bed) -> None:
-    """Also where serving code has set the variables of its own task."""
+    """Also if serving code has set the variables of its own task."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
         first = here()[:2]
@@ -117,7 +117,7 @@ async def test_conversations_at_once_keep_apart(bed: Bed) -> None:
 
 @pytest.mark.item(335)
 async def test_the_session_of_a_message_lasts_over_continue_as_new(bed: Bed) -> None:
-    """The run's thread, and its turns, stay in the conversation that its first message named."""
+    """The run's thread and its turns stay in the conversation that its first message named."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
         n: Any = inbox[0].payload

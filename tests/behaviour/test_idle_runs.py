@@ -1,4 +1,4 @@
-"""Runs that wait in memory hold no slot of their host, and only so many of them stay there."""
+"""Idle runs hold no slot of their host, and only a limited number of them stays in memory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from tests.behaviour.bed import Bed
 
 LONG_S = 600.0
-"""Nobody leaves memory because the time for waiting there is over."""
+"""No run is evicted because it waited too long in memory."""
 
 
 async def test_a_chain_of_asks_needs_no_more_slots_than_there_are(bed: Bed) -> None:
-    """Fifty agents that ask each the next one, on a host of eight places, all get their answer."""
+    """Fifty agents, each of which asks the next one, all get their answer on a host of eight slots."""
     await bed.restart(capacity=8, suspend_after=LONG_S)
     type_ = bed.name().type
 
@@ -39,7 +39,7 @@ async def test_a_chain_of_asks_needs_no_more_slots_than_there_are(bed: Bed) -> N
 
 
 async def test_an_idle_run_holds_no_slot(bed: Bed) -> None:
-    """Beside two runs that wait, a host of one place executes a third; they go on beside a fourth."""
+    """Beside two idle runs a host of one slot executes a third; they continue beside a fourth."""
     await bed.restart(capacity=1, suspend_after=LONG_S)
     waiting = [await bed.submit(await bed.serve(_wait)) for _ in range(2)]
     await bed.until(lambda: bed.runtime._host.worker.env.idle.count == 2)
@@ -63,8 +63,8 @@ async def test_an_idle_run_holds_no_slot(bed: Bed) -> None:
     assert bed.runtime._host.worker.env.idle.count == 0
 
 
-async def test_a_run_above_the_limit_of_idle_runs_leaves_memory_at_once(bed: Bed) -> None:
-    """Of five runs that wait, a host of one place keeps two in memory; all of them can be woken."""
+async def test_a_run_above_the_limit_of_idle_runs_is_evicted_at_once(bed: Bed) -> None:
+    """Of five idle runs a host of one slot keeps two in memory; all of them can be woken."""
     await bed.restart(capacity=1, suspend_after=LONG_S)
     runs = [await bed.submit(await bed.serve(_wait)) for _ in range(5)]
     await bed.until(
@@ -80,8 +80,8 @@ async def test_a_run_above_the_limit_of_idle_runs_leaves_memory_at_once(bed: Bed
         assert await bed.result(run_id) == "went"
 
 
-async def test_who_sleeps_for_long_leaves_memory_in_a_moment(bed: Bed) -> None:
-    """There is nothing to be had from it there; who sleeps no longer than runs may wait stays."""
+async def test_a_run_in_a_long_sleep_is_evicted_soon(bed: Bed) -> None:
+    """A long sleep gains nothing in memory. A sleep within the idle time stays."""
     await bed.restart(suspend_after=LONG_S)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -99,7 +99,10 @@ async def test_who_sleeps_for_long_leaves_memory_in_a_moment(bed: Bed) -> None:
 async def test_fewer_runs_may_idle_for_a_signal_than_for_an_answer(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """People take long. Three that wait for them beside a room of one: two leave, an asker stays."""
+    """People answer late.
+
+    Three runs wait for them with a limit of one: two are evicted, a run that asks stays.
+    """
     monkeypatch.setattr("actors.runtime.loop.idle_runs.MAX_IDLE_FOR_SIGNALS", 1)
     await bed.restart(suspend_after=LONG_S)
 

@@ -1,4 +1,4 @@
-"""At-most-once effects: begun, and nobody knows whether they happened. Never guessed, never repeated."""
+"""At-most-once effects that started and whose outcome is unknown: never guessed, never repeated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def _in_doubt(
     then: Callable[[RunContext, Callable[[], Awaitable[object]]], Awaitable[object]] | None = None,
     **options: Any,
 ) -> RunId:
-    """A run whose host died in the middle of paying."""
+    """Return a run whose host crashed in the middle of a payment."""
 
     async def pay(amount: int) -> str:
         return str(await bed.world.hang("pay", f"paid {amount}"))
@@ -54,7 +54,7 @@ async def _in_doubt(
 
 @pytest.mark.item(184, 189, 485)
 async def test_an_intent_without_a_result_parks_the_run(bed: Bed) -> None:
-    """Listed as in doubt, with position and the command that decides; nothing executes again."""
+    """It is listed as in doubt, with position and the command that decides; nothing executes again."""
     run_id = await _in_doubt(bed)
     parked = await bed.seen(run_id, K.RUN_PARKED)
     assert (parked.payload["reason"], parked.payload["at"]) == ("in_doubt", "1")
@@ -79,7 +79,7 @@ async def test_an_intent_without_a_result_parks_the_run(bed: Bed) -> None:
 async def test_an_operator_decides(
     bed: Bed, decision: dict[str, Any], gives: object, paid: int
 ) -> None:
-    """The value becomes the effect's, retry executes it now; recorded, and replayed after a crash."""
+    """A value becomes the effect's result, retry executes it now; recorded, and replayed after a crash."""
     run_id = await _in_doubt(bed)
     await bed.seen(run_id, K.RUN_PARKED)
     await bed.runtime.resolve(run_id, "1", **decision)
@@ -92,7 +92,7 @@ async def test_an_operator_decides(
 async def test_a_decision_that_could_not_be_read_is_read_again(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store fails at the moment it comes."""
+    """The store fails when the decision is read."""
     monkeypatch.setattr(dispatch, "TRY_AGAIN_S", 0.05)
     faults = Faults(method="signals")
     bed.go_wrong(faults)
@@ -107,7 +107,7 @@ async def test_a_decision_that_could_not_be_read_is_read_again(
 
 @pytest.mark.item(189, 485)
 async def test_an_operator_lets_the_effect_fail(bed: Bed) -> None:
-    """The author gets an EffectError and may go on without."""
+    """The author's code gets an EffectError and may catch it."""
 
     async def then(ctx: RunContext, call: Callable[[], Awaitable[object]]) -> object:
         try:
@@ -125,8 +125,11 @@ async def test_an_operator_lets_the_effect_fail(bed: Bed) -> None:
 
 @pytest.mark.item(189)
 @pytest.mark.parametrize("happened", [True, False])
-async def test_reconcile_finds_out(bed: Bed, happened: bool) -> None:
-    """Called with the effect id: what it returns is the value, EffectDidNotHappen executes now."""
+async def test_reconcile_decides_an_effect_in_doubt(bed: Bed, happened: bool) -> None:
+    """It is called with the effect id.
+
+    Its return value is the result; EffectDidNotHappen executes the effect now.
+    """
     asked: list[str] = []
 
     async def reconcile(effect_id: str) -> str:
@@ -143,8 +146,8 @@ async def test_reconcile_finds_out(bed: Bed, happened: bool) -> None:
 
 
 @pytest.mark.item(189)
-async def test_code_that_swallows_the_doubt_goes_on(bed: Bed) -> None:
-    """That is the author's decision; the effect is not executed, also on later replays."""
+async def test_code_that_catches_the_doubt_continues(bed: Bed) -> None:
+    """The author decides to continue. The effect is not executed, also on later replays."""
 
     async def then(ctx: RunContext, call: Callable[[], Awaitable[object]]) -> object:
         try:
@@ -164,7 +167,7 @@ async def test_code_that_swallows_the_doubt_goes_on(bed: Bed) -> None:
 
 @pytest.mark.item(80, 189, 190)
 async def test_an_at_most_once_effect_that_failed_is_not_tried_again(bed: Bed) -> None:
-    """Its recorded error ends the run, unless it is RetryAfter, which says that it did not happen."""
+    """Its recorded error ends the run, unless it is RetryAfter, which states that it did not happen."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         kind = str(inbox[0].payload)
@@ -184,10 +187,10 @@ async def test_an_at_most_once_effect_that_failed_is_not_tried_again(bed: Bed) -
 
 
 @pytest.mark.item(485)
-async def test_a_host_that_stops_in_order_lets_it_come_to_its_end(
+async def test_an_orderly_shutdown_waits_for_the_effect(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a drain, too: the next host finds the result, and nobody has to decide anything."""
+    """Without a drain, too: the next host finds the result, and no operator has to decide."""
     monkeypatch.setattr("actors.runtime.worker.worker.EFFECT_LIMIT_S", 20.0)
     entered = asyncio.Event()
 
@@ -212,8 +215,8 @@ async def test_a_host_that_stops_in_order_lets_it_come_to_its_end(
     assert bed.world.count["pay"] == 1
 
 
-async def test_what_other_branches_did_goes_on_behind_a_decision(bed: Bed) -> None:
-    """Parking closed them in the middle of an effect; it is done again."""
+async def test_other_branches_continue_after_a_decision(bed: Bed) -> None:
+    """Parking interrupted them in the middle of an effect; it is executed again."""
     calls: list[str] = []
     is_free = False
 
@@ -238,7 +241,7 @@ async def test_what_other_branches_did_goes_on_behind_a_decision(bed: Bed) -> No
 
 
 async def test_two_effects_in_doubt_at_once_are_decided_one_by_one(bed: Bed) -> None:
-    """Parking for the first one closed the other in the middle: its end is as unknown."""
+    """Parking for the first effect interrupted the other one: its outcome is unknown, too."""
     calls: list[str] = []
 
     async def pay(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The store may be behind what it said before, and is not: hosts read it again, and go on as they were."""
+"""A database that may have been rolled back but was not: hosts read it again and continue."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def new_incarnation(bed: Bed) -> None:
-    """What a store says when another server, or another life of it, answers."""
+    """Return the store's error when another server, or another incarnation, answers."""
     bed.runtime._host.notifications.publish(Nudge("life"))
 
 
-async def test_effects_under_way_happen_once(bed: Bed) -> None:
-    """Also one at most once, which is not in doubt; runs that wait for their turn have it behind."""
+async def test_effects_that_execute_meanwhile_happen_once(bed: Bed) -> None:
+    """Also an at-most-once effect, which is not in doubt. Queued runs start after it."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         number = inbox[0].payload
@@ -49,8 +49,8 @@ async def test_effects_under_way_happen_once(bed: Bed) -> None:
     assert bed.runtime._host.worker.env.counters.recovered == 0
 
 
-async def test_what_waits_goes_on(bed: Bed) -> None:
-    """Questions, joins, sleeps, signals and mail, in memory or as rows, wake their runs."""
+async def test_waiting_runs_are_woken_in_another_incarnation(bed: Bed) -> None:
+    """Asks, joins, sleeps, signals and messages, in memory or as rows, wake their runs."""
 
     async def answer(ctx: RunContext, inbox: list[Message]) -> None:
         for question in inbox:

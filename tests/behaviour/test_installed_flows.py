@@ -1,4 +1,4 @@
-"""Runs of installed flows: begun over HTTP, executed by hosts that load the bundle, pinned to its content."""
+"""Runs of installed flows: started over HTTP, executed by hosts that load the bundle, pinned to its content."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PAYS: dict[str, Any] = {
 
 
 async def parked(bed: Bed, web: WebClient, path: str) -> str:
-    """Why a run is parked."""
+    """Return the reason why a run is parked."""
     async with asyncio.timeout(LIMIT_S):
         while (shown := await web.get(path))["parked"] is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -54,12 +54,12 @@ async def parked(bed: Bed, web: WebClient, path: str) -> str:
 
 
 def bundles_at(runtime: Runtime) -> StoredBundles:
-    """The registry of the default tenant."""
+    """Return the registry of the default tenant."""
     return StoredBundles(runtime.store.flow_bundles, runtime.store.artifacts, "default")
 
 
 async def test_a_run_of_an_installed_flow_is_executed_and_holds_its_bundle(bed: Bed) -> None:
-    """Begun by id alone; it is pinned to the content, and its bundle is not removed while it is open."""
+    """Started by id alone. It is pinned to the content, and its bundle is not removed while it is open."""
     web = WebClient(app(bed.runtime))
     await serve_all(bed.runtime, {"x": find_served("actors.workflow.installed:serve")})
     name, document = named(bed, REFUND)
@@ -86,8 +86,8 @@ async def test_a_run_of_an_installed_flow_is_executed_and_holds_its_bundle(bed: 
     assert (gone.status, gone.data["code"]) == (404, "unknown_flow")
 
 
-async def test_a_host_that_never_saw_a_bundle_loads_it(bed: Bed) -> None:
-    """Sub-flows are those of the bundle. A key names one run."""
+async def test_a_host_loads_an_unknown_bundle(bed: Bed) -> None:
+    """Sub-flows are those of the bundle. An idempotency key names one run."""
     host, web = InstalledFlows(), WebClient(app(bed.runtime))
     await host.register(bed.runtime)
     name, files = f"b-{bed.name().type}", {}
@@ -122,7 +122,7 @@ async def test_a_host_that_never_saw_a_bundle_loads_it(bed: Bed) -> None:
     assert (await web.get(f"/v1/graph-runs/{below['run']}"))["output"] == 10
 
 
-async def test_what_a_host_cannot_execute_is_parked_by_name(bed: Bed) -> None:
+async def test_a_run_with_missing_handlers_is_parked_by_name(bed: Bed) -> None:
     """Handlers are missing: the run waits for a host that has them."""
     web = WebClient(app(bed.runtime))
     await InstalledFlows().register(bed.runtime)
@@ -144,8 +144,8 @@ async def test_what_a_host_cannot_execute_is_parked_by_name(bed: Bed) -> None:
     assert (await web.get(path))["output"] == "order 7 paid"
 
 
-async def test_a_run_goes_on_with_the_content_it_began_with(bed: Bed) -> None:
-    """Somebody removed the rows below it and installed other content: it is parked, not changed."""
+async def test_a_run_continues_with_the_content_it_started_with(bed: Bed) -> None:
+    """The bundle's rows were replaced by other content: the run is parked and executes no other code."""
     web = WebClient(app(bed.runtime))
     await InstalledFlows().register(bed.runtime)
     name, document = named(bed, REFUND)

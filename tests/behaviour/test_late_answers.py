@@ -1,4 +1,4 @@
-"""What a store said of whose turn it is may be out of date when it comes: nobody is stuck for that."""
+"""Reads of the store that are out of date when they arrive: no run or agent is blocked by them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def sleeper(bed: Bed) -> AgentId:
-    """Serve an agent whose runs wait for a signal, but for those that are given something else."""
+    """Serve an agent whose runs wait for a signal unless their message asks for something else."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
         if inbox[0].payload == "note":
@@ -34,15 +34,16 @@ async def sleeper(bed: Bed) -> AgentId:
 
 
 async def asleep(bed: Bed, run_id: RunId) -> None:
-    """Return when the run is rows only."""
+    """Return when the run is evicted."""
     await bed.seen(run_id, K.RUN_SUSPENDED)
     await bed.until(lambda: not bed.runtime._host.worker.dispatcher.load)
 
 
 async def parked_while_read(bed: Bed, *, doubted: bool = True) -> tuple[Faults, AgentId, RunId]:
-    """A parked run of an agent whose shard is read again; what was read comes once it is released.
+    """Yield a parked run of an agent whose shard is read again; the read returns once it is released.
 
-    Not `doubted` it is read as behind a life that came while shards were read: all is declared anew.
+    Without `doubted` the read is as after an incarnation that changed while shards were read: all
+    is registered again.
     """
     faults = Faults(method="open_runs", manner=Manner.LATE_ANSWER)
     bed.go_wrong(faults)
@@ -60,8 +61,8 @@ async def parked_while_read(bed: Bed, *, doubted: bool = True) -> tuple[Faults, 
     return faults, agent, parked
 
 
-async def test_who_held_an_agent_before_a_cancel_does_not_hold_it_behind(bed: Bed) -> None:
-    """The store was asked before the sleeping run was told to stop, and answers when it has ended."""
+async def test_a_run_that_ended_by_a_cancel_does_not_occupy_its_agent(bed: Bed) -> None:
+    """The store was asked before the sleeping run was cancelled, and answers after its end."""
     faults = Faults(nth=0, method="find_run_for_agent", manner=Manner.LATE_ANSWER)
     bed.go_wrong(faults)
     await bed.restart()
@@ -79,7 +80,7 @@ async def test_who_held_an_agent_before_a_cancel_does_not_hold_it_behind(bed: Be
 
 
 async def test_a_signal_that_comes_while_a_shard_is_read_starts_no_parked_run(bed: Bed) -> None:
-    """It is no decision: what mail has named is known to be parked only when it was read."""
+    """A signal is no decision: only the read shows that a run named by a message is parked."""
     faults, agent, parked = await parked_while_read(bed)
     await bed.runtime.send(agent, "note")
     await bed.runtime.signal(parked, "go")
@@ -98,10 +99,10 @@ async def test_a_signal_that_comes_while_a_shard_is_read_starts_no_parked_run(be
 
 
 @pytest.mark.parametrize("doubted", [True, False])
-async def test_a_run_that_ends_while_its_shard_is_read_holds_nobody_behind(
+async def test_a_run_that_ends_while_its_shard_is_read_does_not_occupy_its_agent(
     bed: Bed, *, doubted: bool
 ) -> None:
-    """Nothing would wake it: it was parked, says the row that was read before it was cancelled."""
+    """The row was read before the cancel, with status parked; no later event would correct it."""
     faults, agent, parked = await parked_while_read(bed, doubted=doubted)
     await bed.runtime.cancel(parked)
     await bed.ended(parked)
@@ -114,7 +115,7 @@ async def test_a_run_that_ends_while_its_shard_is_read_holds_nobody_behind(
 async def test_a_signal_that_comes_while_a_shard_is_read_wakes_a_run_that_a_message_named(
     bed: Bed,
 ) -> None:
-    """Not only the next scan does: the mailbox is there before it is known whose run it is about."""
+    """It is woken at once, not by the next scan: the mailbox exists before the run's owner is known."""
     faults = Faults(nth=0, method="due", manner=Manner.LATE_ANSWER)
     agent = await sleeper(bed)
     sleeps = await bed.submit(agent, "signal")
@@ -133,10 +134,8 @@ async def test_a_signal_that_comes_while_a_shard_is_read_wakes_a_run_that_a_mess
     await bed.until(lambda: bed.world.count["note"] == 1)
 
 
-async def test_a_signal_between_two_messages_is_not_lost_while_it_is_asked_who_holds(
-    bed: Bed,
-) -> None:
-    """The second message finds an agent that may not start, and takes nothing back."""
+async def test_a_signal_between_two_messages_is_not_lost_during_the_read(bed: Bed) -> None:
+    """The second message finds an agent that may not start, and does not undo the signal."""
     faults = Faults(nth=0, method="find_run_for_agent", manner=Manner.LATE_ANSWER)
     bed.go_wrong(faults)
     await bed.restart()
@@ -153,8 +152,8 @@ async def test_a_signal_between_two_messages_is_not_lost_while_it_is_asked_who_h
     assert await bed.result(sleeps) == "went"
 
 
-async def test_a_signal_of_who_sleeps_is_not_lost_behind_one_of_who_has_ended(bed: Bed) -> None:
-    """The late one makes the host believe that the ended run holds the agent, until it has looked."""
+async def test_a_signal_of_a_suspended_run_is_not_lost_after_one_of_an_ended_run(bed: Bed) -> None:
+    """The late signal makes the host assume that the ended run occupies the agent, until it has polled."""
     faults = Faults(method="load", manner=Manner.LATE_ANSWER)
     bed.go_wrong(faults)
     await bed.restart()
@@ -173,10 +172,8 @@ async def test_a_signal_of_who_sleeps_is_not_lost_behind_one_of_who_has_ended(be
     assert await bed.result(sleeps) == 2
 
 
-async def test_a_run_that_goes_to_sleep_while_its_shard_is_read_again_is_not_forgotten(
-    bed: Bed,
-) -> None:
-    """Its first commit was under way when the store was doubted: it holds its agent, and is woken."""
+async def test_a_run_that_suspends_while_its_shard_is_read_is_not_lost(bed: Bed) -> None:
+    """Its first commit executed when the store was read again: the run occupies its agent, and is woken."""
     commits = Faults(nth=0, method="commit", manner=Manner.HOLD)
     reads = Faults(nth=1, method="sleepers", manner=Manner.LATE_ANSWER)
     bed.go_wrong(commits)
@@ -208,8 +205,8 @@ async def test_a_run_that_goes_to_sleep_while_its_shard_is_read_again_is_not_for
     await bed.until(lambda: bed.world.count["note"] == 1)
 
 
-async def test_nothing_is_kept_of_a_shard_that_was_given_up_while_it_was_read(bed: Bed) -> None:
-    """Of a big one that is a name for each run that sleeps."""
+async def test_nothing_is_kept_of_a_shard_that_was_released_while_it_was_read(bed: Bed) -> None:
+    """A big shard would leave a name for each of its suspended runs."""
     faults = Faults(method="sleepers", manner=Manner.LATE_ANSWER)
     bed.go_wrong(faults)
     await bed.restart()
@@ -227,9 +224,9 @@ async def test_nothing_is_kept_of_a_shard_that_was_given_up_while_it_was_read(be
 
 
 async def busy(bed: Bed) -> AgentId:
-    """Serve an agent whose runs pay, which takes until the gate opens; some wait for something before.
+    """Serve an agent whose runs pay, which blocks until the gate opens; some wait for something before.
 
-    Those that are given a note do that alone.
+    A run whose message is a note only waits.
     """
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
@@ -252,8 +249,8 @@ async def busy(bed: Bed) -> AgentId:
     return agent_id
 
 
-async def test_rows_read_before_another_incarnation_break_nothing_off(bed: Bed) -> None:
-    """They say less than is known of the run, and not because the store has forgotten it."""
+async def test_rows_read_before_another_incarnation_abort_no_run(bed: Bed) -> None:
+    """They are older than the host's knowledge, and not because the database lost commits."""
     commits = Faults(method="commit", manner=Manner.HOLD)
     early = Faults(method="open_runs", manner=Manner.LATE_ANSWER)
     later = Faults(method="sleepers", manner=Manner.LATE_ANSWER)
@@ -267,7 +264,7 @@ async def test_rows_read_before_another_incarnation_break_nothing_off(bed: Bed) 
 
     early.nth = len(early.calls)
     bed.runtime._host.notifications.publish(Nudge("shards"))
-    await early.held.wait()  # what was read: it has not begun
+    await early.held.wait()  # the read row: it has not started
     commits.release.set()
     await bed.until(lambda: bed.world.count["pay"])
     later.nth = len(later.calls)
@@ -285,9 +282,9 @@ async def test_rows_read_before_another_incarnation_break_nothing_off(bed: Bed) 
 async def woken_while_read(
     bed: Bed, what: str, commits: Faults, *, behind: str | None = None
 ) -> tuple[Faults, AgentId, RunId]:
-    """A run that waited for a signal or time, and goes on: not so its row when its shard is read again.
+    """Yield a run that was woken by a signal or a timer; the read of its shard still has the suspended row.
 
-    What was read comes once it is released.
+    The read returns once it is released.
     """
     reads = Faults(method="open_runs", manner=Manner.LATE_ANSWER)
     for faults in (commits, reads):
@@ -307,10 +304,10 @@ async def woken_while_read(
     return reads, agent, run_id
 
 
-async def test_a_run_that_executes_and_ends_while_its_shard_is_read_holds_nobody_behind(
+async def test_a_run_that_executes_and_ends_during_the_read_does_not_occupy_its_agent(
     bed: Bed,
 ) -> None:
-    """Nothing would wake it: it sleeps, says the row that was read before it went on."""
+    """The row was read before the run continued, as suspended; no later event would correct it."""
     commits = Faults(method="commit", manner=Manner.HOLD)
     reads, agent, run_id = await woken_while_read(bed, "signal", commits)
     bed.world.gates["gate"].set()
@@ -322,8 +319,8 @@ async def test_a_run_that_executes_and_ends_while_its_shard_is_read_holds_nobody
     await bed.until(lambda: bed.world.count["note"] == 1)
 
 
-async def test_a_run_that_is_broken_off_while_its_shard_is_read_goes_on(bed: Bed) -> None:
-    """Nothing would wake it: it sleeps, said its row before it was written that its time has come."""
+async def test_a_run_that_is_aborted_while_its_shard_is_read_continues(bed: Bed) -> None:
+    """The row was read before its timer was recorded as fired, as suspended; no later event would wake it."""
     commits = Faults(method="commit", manner=Manner.HOLD)
     broken = Faults(method="commit", manner=Manner.ERROR_BEFORE)
     bed.go_wrong(broken)
@@ -337,10 +334,8 @@ async def test_a_run_that_is_broken_off_while_its_shard_is_read_goes_on(bed: Bed
     assert await bed.result(run_id) is True
 
 
-async def test_who_waits_behind_a_run_that_is_broken_off_while_its_shard_is_read_has_its_turn(
-    bed: Bed,
-) -> None:
-    """Its row was told before, and is not read again."""
+async def test_a_run_queued_behind_an_aborted_one_starts_after_the_read(bed: Bed) -> None:
+    """The row of the queued run was notified before, and is not read again."""
     commits = Faults(method="commit", manner=Manner.HOLD)
     second = Faults(method="commit", manner=Manner.HOLD)
     broken = Faults(method="commit", manner=Manner.ERROR_BEFORE)

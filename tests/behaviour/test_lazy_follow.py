@@ -1,4 +1,4 @@
-"""Lazy followers: a post starts nothing, and is handed over with whatever does."""
+"""Lazy followers: a post starts no run, and is delivered with the next message that does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.item(136)
 
 
 async def test_a_lazy_follower_is_not_woken_and_gets_all_with_the_next_start(bed: Bed) -> None:
-    """Posts wait, in order, before the message that starts it; also over a restart."""
+    """Posts wait, in order, before the message that starts the run; also over a restart."""
     topic = topic_of(bed)
     agent, got = await follower(bed, topic, mode="lazy")
     _, woken = await follower(bed, topic)
@@ -38,8 +38,8 @@ async def test_a_lazy_follower_is_not_woken_and_gets_all_with_the_next_start(bed
     assert got == [0, 1, 2, "wake up"]
 
 
-async def test_a_run_receives_what_a_lazy_follow_left_for_it(bed: Bed) -> None:
-    """`receive` takes posts that came while the run did something else."""
+async def test_a_run_receives_the_posts_of_a_lazy_follow(bed: Bed) -> None:
+    """`receive` returns posts that came while the run executed something else."""
     topic = topic_of(bed)
     got: list[Any] = []
 
@@ -63,8 +63,8 @@ async def test_a_run_receives_what_a_lazy_follow_left_for_it(bed: Bed) -> None:
     assert got[-2:] == ["left for you", None]
 
 
-async def test_after_lazy_comes_eager_in_order(bed: Bed) -> None:
-    """An agent that follows eagerly now gets what waited first, then what wakes it."""
+async def test_an_eager_follow_after_a_lazy_one_keeps_the_order(bed: Bed) -> None:
+    """An agent that follows eagerly now gets the waiting posts first, then the post that wakes it."""
     topic = topic_of(bed)
     agent, got = await follower(bed, topic, mode="lazy")
     for n in range(3):
@@ -78,7 +78,7 @@ async def test_after_lazy_comes_eager_in_order(bed: Bed) -> None:
 
 
 async def test_a_lazy_post_after_the_start_waits_for_the_next_one(bed: Bed) -> None:
-    """It does not start another run when the present one ends."""
+    """It starts no other run when the present one ends."""
     topic = topic_of(bed)
     runs: list[list[Any]] = []
 
@@ -107,8 +107,8 @@ async def test_a_lazy_post_after_the_start_waits_for_the_next_one(bed: Bed) -> N
     assert runs == [["first"], ["later", "second"]]
 
 
-async def test_a_lazy_follower_costs_nobody_else_a_read(bed: Bed) -> None:
-    """Who is told of a post begins with what was told, whatever waits in the store for others."""
+async def test_a_lazy_follower_causes_no_reads_for_others(bed: Bed) -> None:
+    """The host reads from the notified post on, whatever waits in the store for lazy followers."""
     faults = Faults(method="pending_mail")
     bed.go_wrong(faults)
     await bed.restart()

@@ -1,4 +1,4 @@
-"""The life cycle of a run: whatever is called when, its status takes no way that there is not."""
+"""The life cycle of a run: its status changes only along the diagram, whatever calls are made."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ ENDED: Final = {RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED}
 
 
 async def ways(bed: Bed, run_id: RunId) -> list[RunStatus]:
-    """The statuses that a run has had, by its log; the row agrees with the last one."""
+    """Return the statuses that a run has had, by its log; the row agrees with the last one."""
     row, log = await bed.row(run_id), await bed.log(run_id)
     taken = [RunStatus.PENDING]
     for length in range(1, len(log) + 1):
         entry, status = log[length - 1], fold(row, log[:length]).status
         is_end = entry.kind == K.RUN_ATTEMPT_FAILED or ends_execution(entry)
         if is_end and taken[-1] is RunStatus.PENDING:
-            taken.append(RunStatus.RUNNING)  # an attempt may leave nothing but its end
+            taken.append(RunStatus.RUNNING)  # an attempt may leave only its end entry
         parks = length < len(log) and log[length].kind == K.RUN_PARKED
         if parks and entry.kind == K.RUN_ATTEMPT_FAILED:
-            continue  # one turn, in which the policy's `pause` stands for the next attempt
+            continue  # one commit, in which the policy's `pause` stands for the next attempt
         if status is not taken[-1]:
             taken.append(status)
     if len(log) == row.last_seq + 1:
@@ -47,12 +47,12 @@ async def ways(bed: Bed, run_id: RunId) -> list[RunStatus]:
 
 
 def is_legal(taken: list[RunStatus]) -> bool:
-    """Whether each of the steps is in the life cycle."""
+    """Return whether each step is in the life cycle."""
     return all(after in TRANSITIONS[before] for before, after in itertools.pairwise(taken))
 
 
 async def play(bed: Bed, agent: AgentId, runs: list[RunId], chance: random.Random) -> None:
-    """Call something of the runtime, for one of the runs so far; errors of bad calls are its business."""
+    """Make a call of the runtime for one of the runs so far, and ignore errors of invalid calls."""
     runtime, run_id = bed.runtime, chance.choice(runs)
     calls: list[Callable[[], Awaitable[Any]]] = [
         lambda: runtime.cancel(run_id, reason="so"),
@@ -76,7 +76,7 @@ async def play(bed: Bed, agent: AgentId, runs: list[RunId], chance: random.Rando
 
 
 async def everything(ctx: RunContext, inbox: list[Message]) -> Any:
-    """Spawn, wait, fail now and then, as the payload's seed says."""
+    """Spawn, wait and fail at times, by the payload's seed."""
     chance = random.Random(f"{inbox[0].payload} {ctx.meta.attempt} {ctx.meta.supervision.depth}")
     for n in range(3):
         what = chance.random()
@@ -101,8 +101,8 @@ async def everything(ctx: RunContext, inbox: list[Message]) -> Any:
 @pytest.mark.item(160, 161, 162, 163, 165)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.timeout(120)
-async def test_no_calls_lead_a_run_astray(bed: Bed, seed: int) -> None:
-    """Random calls, deaths included: every step is in the diagram, every run has at most one end."""
+async def test_random_calls_keep_a_run_in_its_life_cycle(bed: Bed, seed: int) -> None:
+    """Random calls, with crashes: each step is in the diagram, each run has at most one end."""
     chance = random.Random(f"{bed.backend} {bed.drops} {seed}")
     agent = bed.name()
     await bed.runtime.register_type(agent.type, lambda agent_id: Acting(agent_id, everything))
@@ -135,8 +135,8 @@ async def test_no_calls_lead_a_run_astray(bed: Bed, seed: int) -> None:
 
 
 @pytest.mark.item(161, 164, 165)
-async def test_from_failed_only_a_redrive_leads_on(bed: Bed) -> None:
-    """Once, as a new run; the dead one takes nothing any more, nor do a completed and a cancelled one."""
+async def test_only_a_redrive_continues_a_failed_run(bed: Bed) -> None:
+    """Once, as a new run. A failed run accepts no other call, nor does a completed or a cancelled one."""
     fails = True
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
@@ -168,7 +168,7 @@ async def test_from_failed_only_a_redrive_leads_on(bed: Bed) -> None:
 
 @pytest.mark.item(165)
 async def test_a_conflict_changes_no_run(bed: Bed) -> None:
-    """A submit that is rejected leaves the open run as it is, and makes none."""
+    """A submit that is rejected leaves the open run as it is, and creates none."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
         del inbox

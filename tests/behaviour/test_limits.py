@@ -1,4 +1,4 @@
-"""Limits on one host: who waits, who does not, what gives a place back, and what a start is."""
+"""Limits on one host: queued runs, released slots, and the definition of a start."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class Room:
-    """Counts who is inside."""
+    """A counter of the agents that execute at once."""
 
     def __init__(self) -> None:
         self.inside = self.most = self.begun = 0
 
     async def visit(self, ctx: RunContext, inbox: list[Message]) -> None:
-        """Be inside for a moment."""
+        """Count as executing for a moment."""
         del inbox
         self.inside += 1
         self.begun += 1
@@ -37,15 +37,15 @@ class Room:
 
 
 async def serve_type(bed: Bed, act: Callable[[RunContext, list[Message]], Awaitable[Any]]) -> str:
-    """The name of a new type whose agents are this function."""
+    """Return the name of a new type whose agents are this function."""
     type_ = bed.name().type
     await bed.runtime.register_type(type_, lambda agent_id: Acting(agent_id, act))
     return type_
 
 
 @pytest.mark.item(218)
-async def test_no_more_than_the_limit_execute_and_all_come_to_it(bed: Bed) -> None:
-    """Twenty agents of a type, three at once; the list shows what is held of what is allowed."""
+async def test_no_more_runs_execute_than_the_limit_and_all_complete(bed: Bed) -> None:
+    """Twenty agents of a type, three at once; the list shows the used slots and the limit."""
     room = Room()
     type_ = await serve_type(bed, room.visit)
     await bed.runtime.limits.set(f"type:{type_}", max_concurrent=3)
@@ -61,7 +61,7 @@ async def test_no_more_than_the_limit_execute_and_all_come_to_it(bed: Bed) -> No
 
 @pytest.mark.item(218)
 async def test_runs_of_one_flow_share_a_limit(bed: Bed) -> None:
-    """Agents ``<app>/<flow>:<id>`` of one flow; another flow of the app is not held up."""
+    """Agents ``<app>/<flow>:<id>`` of one flow; another flow of the app is not delayed."""
     room, other = Room(), Room()
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -80,7 +80,7 @@ async def test_runs_of_one_flow_share_a_limit(bed: Bed) -> None:
 
 @pytest.mark.item(218)
 async def test_agents_over_a_limit_do_not_delay_others(bed: Bed) -> None:
-    """A hundred wait for a type of which none may execute; another type's run ends meanwhile."""
+    """A hundred are queued at a type with limit 0; another type's run ends meanwhile."""
     room, other = Room(), Room()
     stopped, free = await serve_type(bed, room.visit), await serve_type(bed, other.visit)
     await bed.runtime.limits.set(f"type:{stopped}", max_concurrent=0)
@@ -97,7 +97,7 @@ async def test_agents_over_a_limit_do_not_delay_others(bed: Bed) -> None:
 
 @pytest.mark.item(218)
 async def test_a_limit_set_by_another_process_is_obeyed_at_once(bed: Bed) -> None:
-    """A client stops one agent, and lets it go on: nothing is restarted, and nobody waits for a scan."""
+    """A client stops one agent, and resumes it: without a restart, and without waiting for a scan."""
     room = Room()
     type_ = await serve_type(bed, room.visit)
     agent = AgentId(type_, "1")
@@ -115,8 +115,11 @@ async def test_a_limit_set_by_another_process_is_obeyed_at_once(bed: Bed) -> Non
 
 
 @pytest.mark.item(218)
-async def test_a_run_that_leaves_memory_releases_its_slot(bed: Bed) -> None:
-    """One waits for a signal, as rows; another one has its place; it goes on when it has one again."""
+async def test_an_evicted_run_releases_its_slot(bed: Bed) -> None:
+    """One waits for a signal, as rows.
+
+    Another run gets its slot; it continues when a slot is free again.
+    """
     if not bed.drops and bed.backend != "memory":
         pytest.skip("a hot wait keeps its place for five seconds, which only virtual time skips")
 
@@ -135,8 +138,8 @@ async def test_a_run_that_leaves_memory_releases_its_slot(bed: Bed) -> None:
 
 
 @pytest.mark.item(218)
-async def test_starts_come_at_the_rate_after_the_burst_and_going_on_is_none(bed: Bed) -> None:
-    """Two at once, then 40 a second; a run that is woken again and again needs one start."""
+async def test_starts_keep_the_rate_after_the_burst_and_a_wake_is_no_start(bed: Bed) -> None:
+    """Two at once, then 40 a second. A run that is woken repeatedly counts as one start."""
     began: list[float] = []
     loop = asyncio.get_running_loop()
 
@@ -164,8 +167,8 @@ async def test_starts_come_at_the_rate_after_the_burst_and_going_on_is_none(bed:
 
 
 @pytest.mark.item(218)
-async def test_a_cancelled_run_that_waits_at_a_limit_ends_at_once(bed: Bed) -> None:
-    """Its code was never called, and its agent's next run comes to its turn."""
+async def test_a_cancelled_run_queued_at_a_limit_ends_at_once(bed: Bed) -> None:
+    """Its code was never called, and its agent's next run starts."""
     room = Room()
     type_ = await serve_type(bed, room.visit)
     await bed.runtime.limits.set(f"type:{type_}", max_concurrent=0)
@@ -179,7 +182,7 @@ async def test_a_cancelled_run_that_waits_at_a_limit_ends_at_once(bed: Bed) -> N
     assert room.begun == 1
 
 
-async def test_limits_that_make_no_sense_are_refused(bed: Bed) -> None:
+async def test_invalid_limits_are_refused(bed: Bed) -> None:
     """Nothing is set."""
     before = await bed.runtime.limits.list()
     for scope, numbers in (

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.item(43, 74, 75, 78)
-async def test_an_answer_is_billed_once_whatever_happens(bed: Bed) -> None:
-    """Content, usage and model come back the same after a crash, and the model is not asked again."""
+async def test_an_answer_is_billed_once_also_after_a_crash(bed: Bed) -> None:
+    """Content, usage and model are the same after a crash, and the model is not called again."""
     model = greeter()
 
     async def body(ctx: RunContext) -> LLMResponse:
@@ -40,7 +40,7 @@ async def test_an_answer_is_billed_once_whatever_happens(bed: Bed) -> None:
 
 @pytest.mark.item(77, 485)
 async def test_the_log_of_a_call(bed: Bed) -> None:
-    """An intent, and one llm.call with model and token usage; no deltas."""
+    """It has an intent, and one llm.call with model and token usage; no deltas."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
         return (await ctx.llm(str(inbox[0].payload))).text
@@ -62,21 +62,21 @@ async def test_the_log_of_a_call(bed: Bed) -> None:
 
 
 class Pause:
-    """Holds an answer up behind each piece until the test lets it go on."""
+    """A model hook that blocks an answer after each piece until the test releases it."""
 
     def __init__(self) -> None:
         self.paused = asyncio.Event()
         self.go = asyncio.Event()
 
     async def __call__(self) -> None:
-        """Return when the answer may go on."""
+        """Return when the answer may continue."""
         self.paused.set()
         await self.go.wait()
 
 
 @pytest.mark.item(76)
 async def test_deltas_are_live_events_in_order(bed: Bed) -> None:
-    """A reader sees them while the call runs; joined they are the answer."""
+    """A reader gets them while the call executes; joined they are the answer."""
     pause = Pause()
     model = greeter(between=pause)
 
@@ -109,7 +109,7 @@ async def test_deltas_are_live_events_in_order(bed: Bed) -> None:
 
 @pytest.mark.item(78)
 async def test_a_call_cut_off_by_a_crash_is_made_again(bed: Bed) -> None:
-    """Nothing was recorded, so it is asked again; what was recorded before is not."""
+    """Its result was not recorded, so the model is called again; an earlier recorded call is not repeated."""
     pause = Pause()
     model = greeter(between=pause)
 
@@ -129,8 +129,8 @@ async def test_a_call_cut_off_by_a_crash_is_made_again(bed: Bed) -> None:
 
 
 @pytest.mark.item(43)
-async def test_an_agent_without_a_model_fails_only_when_it_asks_one(bed: Bed) -> None:
-    """The error says what to set on the agent."""
+async def test_an_agent_without_a_model_fails_only_at_a_model_call(bed: Bed) -> None:
+    """The error names the attribute to set on the agent."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         if inbox[0].payload == "quiet":
@@ -144,10 +144,8 @@ async def test_an_agent_without_a_model_fails_only_when_it_asks_one(bed: Bed) ->
 
 
 @pytest.mark.item(71, 73)
-async def test_an_error_of_the_model_is_recorded_and_asked_anew_by_the_next_attempt(
-    bed: Bed,
-) -> None:
-    """Like any other effect."""
+async def test_an_error_of_the_model_is_recorded_and_the_next_attempt_calls_again(bed: Bed) -> None:
+    """The error is recorded as for any other effect."""
     model = ScriptedModel(ConnectionError("overloaded"), "Hello there")
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
@@ -162,7 +160,7 @@ async def test_an_error_of_the_model_is_recorded_and_asked_anew_by_the_next_atte
 
 @pytest.mark.item(71)
 async def test_an_error_of_a_model_keeps_its_facts(bed: Bed) -> None:
-    """Kind and wait are the same live and on replay, and the model is not asked again."""
+    """Kind and wait are the same live and on replay, and the model is not called again."""
     model = ScriptedModel(ModelError("context_too_long", 1.5, "big-1"))
 
     async def body(ctx: RunContext) -> list[object]:

@@ -1,4 +1,4 @@
-"""Plain mail: it starts the agent's next run, or is received by the one that waits for it."""
+"""Plain messages: each starts the agent's next run, or is received by a run that waits for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Collector:
-    """Collects payloads of every inbox, and tells when there are as many as wanted."""
+    """Collects the payloads of each inbox, and signals when there are as many as expected."""
 
     def __init__(self) -> None:
         self.batches: list[list[object]] = []
@@ -28,16 +28,16 @@ class Collector:
 
     @property
     def all(self) -> list[object]:
-        """Every payload, in order."""
+        """Return every payload, in order."""
         return [payload for batch in self.batches for payload in batch]
 
     def take(self, inbox: list[Message]) -> None:
-        """Note one inbox."""
+        """Record one inbox."""
         self.batches.append([m.payload for m in inbox])
         self._changed.set()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Return when `holds()` does."""
+        """Return when `holds()` is true."""
         async with asyncio.timeout(20):
             while not holds():
                 self._changed.clear()
@@ -46,7 +46,7 @@ class Collector:
 
 @pytest.mark.item(33, 152, 183, 194, 195)
 async def test_a_message_starts_a_run_like_a_submitted_one(bed: Bed) -> None:
-    """With the defaults of submit, and the message in its inbox and its log."""
+    """With the defaults of submit; the message is in the run's inbox and log."""
     got = Collector()
     runs: list[str] = []
 
@@ -60,7 +60,7 @@ async def test_a_message_starts_a_run_like_a_submitted_one(bed: Bed) -> None:
     await got.until(lambda: bool(runs))
     row = await bed.ended(runs[0])  # type: ignore[arg-type]
     assert (row.status, row.result, row.priority) == (RunStatus.COMPLETED, "handled", 5)
-    assert row.retry_policy is None  # nobody gave one
+    assert row.retry_policy is None  # the sender gave none
     [received] = await bed.log(row.run_id, EntryKind.MSG_RECEIVED)
     message = received.payload["message"]
     assert isinstance(message, dict)
@@ -92,7 +92,7 @@ async def test_a_known_message_id_is_refused(bed: Bed) -> None:
 
 @pytest.mark.item(33, 35, 46, 196)
 async def test_of_250_waiting_messages_a_run_gets_100(bed: Bed) -> None:
-    """The others start the next runs by themselves, in order, without another delivery."""
+    """The others start the next runs in order, without another delivery."""
     got = Collector()
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -114,7 +114,7 @@ async def test_of_250_waiting_messages_a_run_gets_100(bed: Bed) -> None:
 
 @pytest.mark.item(35, 216)
 async def test_a_message_right_after_the_inbox_was_drained_is_not_lost(bed: Bed) -> None:
-    """One that comes while the run executes, at any moment, starts the next run."""
+    """A message that comes at any moment of the run starts the next run."""
     got = Collector()
     agents: list[AgentId] = []
 
@@ -133,7 +133,7 @@ async def test_a_message_right_after_the_inbox_was_drained_is_not_lost(bed: Bed)
 
 @pytest.mark.item(118, 201)
 async def test_the_order_of_each_sender_is_kept(bed: Bed) -> None:
-    """Sent at the same time, left over a crash, with failing runs in between."""
+    """Messages sent concurrently, stored over a crash, with failing runs in between."""
     senders, each = 5, 30 if bed.backend == "memory" else 10
     got = Collector()
 
@@ -157,7 +157,7 @@ async def test_the_order_of_each_sender_is_kept(bed: Bed) -> None:
         for sender in range(senders):
             group.create_task(sends(sender))
     if bed.backend != "memory":
-        bed.world.count["failures"] = 2  # runs of mail are tried again after seconds
+        bed.world.count["failures"] = 2  # runs of messages are retried after seconds
     bed.agents = served
     await bed.restart()
     await got.until(lambda: len(got.all) >= senders * each)
@@ -168,7 +168,7 @@ async def test_the_order_of_each_sender_is_kept(bed: Bed) -> None:
 
 @pytest.mark.item(34, 118, 159, 168)
 async def test_receive_takes_messages_one_by_one_in_order(bed: Bed) -> None:
-    """Those that wait already and those that come later; the waiting run is woken, none is created."""
+    """Messages that wait already and later ones. The waiting run is woken; none is created."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> list[object]:
         del inbox
@@ -193,7 +193,7 @@ async def test_receive_takes_messages_one_by_one_in_order(bed: Bed) -> None:
 
 @pytest.mark.item(34)
 async def test_receive_with_a_timeout(bed: Bed) -> None:
-    """None when nothing came in time, the message when it did, the same on replay."""
+    """None if nothing came in time, the message if it did; the same on replay."""
 
     async def body(ctx: RunContext) -> list[object]:
         await ctx.step("begin", bed.world.do, "begin")
@@ -209,7 +209,7 @@ async def test_receive_with_a_timeout(bed: Bed) -> None:
 
 @pytest.mark.item(33, 34, 195)
 async def test_a_message_of_another_process_wakes_the_agent(bed: Bed) -> None:
-    """A client's message reaches the waiting run, and starts one where none waits."""
+    """A client's message reaches the waiting run, and starts one if none waits."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         if inbox[0].payload == "wait":
@@ -233,8 +233,8 @@ async def test_a_message_of_another_process_wakes_the_agent(bed: Bed) -> None:
 
 
 @pytest.mark.item(93, 118, 201)
-async def test_send_leaves_once_and_in_order(bed: Bed) -> None:
-    """Messages of a run arrive once each, although it is replayed, and in the order it sent them."""
+async def test_sends_of_a_run_arrive_once_and_in_order(bed: Bed) -> None:
+    """Messages of a run arrive once each although it is replayed, in the order of the sends."""
     got = Collector()
 
     async def hear(ctx: RunContext, inbox: list[Message]) -> None:
@@ -248,14 +248,14 @@ async def test_send_leaves_once_and_in_order(bed: Bed) -> None:
             await ctx.send(target, n)
 
     await bed.live_and_replayed(body)
-    await got.until(lambda: 2 in got.all)  # nothing orders what different senders sent
+    await got.until(lambda: 2 in got.all)  # the order of different senders is not defined
     await bed.until(
         lambda: not bed.runtime._host.worker.dispatcher.load
-    )  # runs are listed as they were written
+    )  # runs are listed in the order of their rows
     await bed.result(await bed.submit(target, "last"))
     received = []
     rows = await bed.runtime.store.lists.runs(agent=target)
-    for run in sorted(rows, key=lambda row: row.arrival):  # made in one instant, some times
+    for run in sorted(rows, key=lambda row: row.arrival):  # created in one instant, sometimes
         received += await bed.log(run.run_id, EntryKind.MSG_RECEIVED)
     payloads = [Message.from_json(entry.payload["message"]).payload for entry in received]  # type: ignore[arg-type]
     assert payloads == [0, 1, 2, "last"]
@@ -279,7 +279,7 @@ async def test_send_to_itself_starts_the_next_run(bed: Bed) -> None:
 
 
 def _watched(bed: Bed, each: int) -> list[int]:
-    """Bound the mailboxes of the living host; return where the test notes how much they held."""
+    """Bound the mailboxes of the current host; return a function by which the test records their size."""
     bed.runtime._host.worker.mail_capacity.each = each
     return []
 
@@ -294,7 +294,7 @@ async def _deliver(bed: Bed, agent: AgentId, payloads: Sequence[object]) -> None
 
 
 async def test_beyond_a_bound_waiting_messages_stay_in_the_store(bed: Bed) -> None:
-    """Thousands for one slow agent are handled once each and in order, 50 of them in memory."""
+    """Thousands for one slow agent are handled once each and in order, with 50 of them in memory."""
     count = 5000 if bed.backend == "memory" else 1500
     got, held = Collector(), _watched(bed, 50)
 
@@ -315,7 +315,7 @@ async def test_beyond_a_bound_waiting_messages_stay_in_the_store(bed: Bed) -> No
 
 
 async def test_receive_gets_messages_that_stayed_in_the_store(bed: Bed) -> None:
-    """A waiting run reads on, also over a restart, and what it leaves starts the next run."""
+    """A waiting run reads on, also over a restart; the messages that it leaves start the next run."""
     count, rest = (600, 40) if bed.backend == "memory" else (150, 20)
     left, held = Collector(), _watched(bed, 10)
 
@@ -333,7 +333,7 @@ async def test_receive_gets_messages_that_stayed_in_the_store(bed: Bed) -> None:
     agent = await bed.serve(act)
     run_id = await bed.submit(agent, "begin")
     await _deliver(bed, agent, range(50))
-    # The next host reads what is left before its room is made small: that has to fit.
+    # The next host reads the rest before its capacity is reduced: the rest has to fit.
     await bed.seen(run_id, EntryKind.MSG_RECEIVED, times=45)
     await bed.restart()
     bed.runtime._host.worker.mail_capacity.each = 10
@@ -346,7 +346,7 @@ async def test_receive_gets_messages_that_stayed_in_the_store(bed: Bed) -> None:
 
 @pytest.mark.item(118, 201)
 async def test_order_and_number_hold_for_many_senders_beyond_the_bound(bed: Bed) -> None:
-    """Ten senders at the same time, here and in another process, to an agent with little room."""
+    """Ten concurrent senders, here and in another process, to an agent with a small mailbox."""
     senders, each = 10, 60 if bed.backend == "memory" else 20
     got = Collector()
     _watched(bed, 15)
@@ -371,8 +371,8 @@ async def test_order_and_number_hold_for_many_senders_beyond_the_bound(bed: Bed)
     assert len(got.all) == senders * each
 
 
-async def test_agents_beyond_the_capacity_get_their_messages_all_the_same(bed: Bed) -> None:
-    """Others that wait for something else fill the worker's memory; nobody starves."""
+async def test_agents_beyond_the_capacity_get_their_messages(bed: Bed) -> None:
+    """Runs that wait for something else fill the worker's memory; each agent still gets its messages."""
     bed.runtime._host.worker.mail_capacity.total = 20
     got = Collector()
 
@@ -394,7 +394,7 @@ async def test_agents_beyond_the_capacity_get_their_messages_all_the_same(bed: B
 
 @pytest.mark.item(41)
 async def test_messages_of_an_agent_that_is_not_served_are_not_held_in_memory(bed: Bed) -> None:
-    """It stays rows, with the runs; all of it goes by arrival once the agent is registered."""
+    """The messages stay rows, with the runs, and are delivered by arrival once the agent is registered."""
     got = Collector()
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:

@@ -1,4 +1,4 @@
-"""The order of one sender's mail, when hints of it come late, twice or never."""
+"""The order of one sender's messages if their hints come late, twice or never."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ SENDER = "ext:shop"
 
 
 def mail(agent: AgentId, payload: object, sender: str = SENDER) -> Message:
-    """Return a message of a sender whose name more than one process writes."""
+    """Return a message of a sender name that several processes use."""
     return Message.of(agent, payload).sent_by(sender)
 
 
 async def unheard(bed: Bed, agent: AgentId, payload: object, sender: str = SENDER) -> None:
-    """Write a row that the host is not told of."""
+    """Write a row without a hint to the host."""
     await bed.runtime.inbox.deliver(agent, mail(agent, payload, sender), notify=False)
 
 
 async def handled(bed: Bed, agent: AgentId, count: int) -> list[object]:
-    """What the agent saw, once it is so much; all its runs have completed then."""
+    """Return the messages that the agent handled once there are this many; all its runs have completed then."""
     await bed.until(lambda: len(bed.world.order) >= count)
     for row in await bed.runtime.store.lists.runs(agent=agent):
         assert (await bed.ended(row.run_id)).status is RunStatus.COMPLETED
@@ -45,7 +45,7 @@ async def handled(bed: Bed, agent: AgentId, count: int) -> list[object]:
 
 
 async def seeing(bed: Bed) -> AgentId:
-    """Serve an agent that sees each message of its inbox in a step."""
+    """Serve an agent that records each message of its inbox in a step."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         for message in inbox:
@@ -70,7 +70,7 @@ async def test_a_row_without_a_hint_is_not_overtaken(bed: Bed) -> None:
 
 
 async def test_a_run_receives_no_message_before_an_older_one_of_its_sender(bed: Bed) -> None:
-    """Also one that nobody told of; other senders' messages wait for nothing."""
+    """Also an older one without a hint. Messages of other senders are not delayed."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> list[object]:
         del inbox
@@ -88,8 +88,8 @@ async def test_a_run_receives_no_message_before_an_older_one_of_its_sender(bed: 
     assert await bed.runtime.store.lists.pending_count(agent) == 0
 
 
-async def test_a_message_that_may_not_be_taken_yet_disturbs_no_effect(bed: Bed) -> None:
-    """An at-most-once effect beside the receive goes on, is recorded, and is in no doubt."""
+async def test_a_refused_message_disturbs_no_effect(bed: Bed) -> None:
+    """A concurrent at-most-once effect completes, is recorded, and is not in doubt."""
     begun, goes_on = asyncio.Event(), asyncio.Event()
 
     async def pay() -> str:
@@ -122,14 +122,14 @@ async def test_a_message_that_may_not_be_taken_yet_disturbs_no_effect(bed: Bed) 
 
 
 class Lossy:
-    """A nudge hook that loses, delays or doubles what it is told."""
+    """A hint hook that loses, delays or doubles hints."""
 
     def __init__(self, hook: Callable[[Nudge], None], rnd: random.Random) -> None:
         self._hook, self._rnd = hook, rnd
         self.lost = self.late = self.twice = 0
 
     def __call__(self, nudge: Nudge) -> None:
-        """Pass a hint on, as chance will have it."""
+        """Pass a hint on, lose it or repeat it, at random."""
         manner = self._rnd.choice(("now", "lost", "late", "twice"))
         if manner == "lost":
             self.lost += 1
@@ -146,10 +146,10 @@ class Lossy:
 
 
 @pytest.mark.parametrize("receives", [False, True], ids=["starts", "receives"])
-async def test_two_processes_that_write_in_one_name_keep_its_order(
+async def test_two_processes_that_send_under_one_name_keep_its_order(
     bed: Bed, receives: bool
 ) -> None:
-    """Whatever becomes of the hints: each message is accepted before the next one is sent."""
+    """Hints may be lost: each message is accepted before the next one is sent."""
     rounds, seed = 60 if bed.backend == "memory" else 25, random.randrange(1 << 30)
     rnd = random.Random(seed)
 
@@ -181,8 +181,8 @@ async def test_two_processes_that_write_in_one_name_keep_its_order(
     assert hook.lost
 
 
-async def test_a_message_on_the_common_path_is_as_many_statements_as_ever(bed: Bed) -> None:
-    """A message to a free agent is one delivery and one commit; each received one is one more each."""
+async def test_a_message_to_a_free_agent_is_one_delivery_and_one_commit(bed: Bed) -> None:
+    """One delivery and one commit for a message to a free agent; one more commit for each receive."""
     faults = Faults()
     bed.go_wrong(faults)
     await bed.restart(suspend_after=5.0)
@@ -195,7 +195,7 @@ async def test_a_message_on_the_common_path_is_as_many_statements_as_ever(bed: B
                 return
 
     agent = await bed.serve(act)
-    await bed.result(await bed.submit(agent, "warm"))  # its mail has been read once
+    await bed.result(await bed.submit(agent, "warm"))  # its messages have been read once
     made = []
     for payload in ("first", "second", "third"):
         faults.calls.clear()
@@ -210,10 +210,10 @@ async def test_a_message_on_the_common_path_is_as_many_statements_as_ever(bed: B
 @pytest.mark.parametrize(
     ("older", "younger"), [("submit", "submit"), ("submit", "send"), ("send", "submit")]
 )
-async def test_what_begins_is_no_run_before_an_older_one_of_its_sender(
+async def test_no_run_starts_before_an_older_one_of_its_sender(
     bed: Bed, older: str, younger: str
 ) -> None:
-    """Also one that nobody told of, be it mail or a run; what others submitted waits for nothing."""
+    """Also an older message or run without a hint. Runs of other submitters are not delayed."""
     agent = await seeing(bed)
     bed.runtime.store.set_nudge_hook(lambda _: None)
     async with bed.client("local") as other:
@@ -227,10 +227,10 @@ async def test_what_begins_is_no_run_before_an_older_one_of_its_sender(
     assert [s for s in seen if s != "other"] == ["first", "second"]
 
 
-async def test_what_one_sender_writes_and_submits_to_a_busy_agent_keeps_its_order(
+async def test_messages_and_submits_of_one_sender_keep_their_order(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its mail between two of its runs is a run of its own; none begins with what the store refuses."""
+    """Its messages between two submitted runs are a run of their own; no run starts with refused messages."""
     setbacks: list[Setback] = []
 
     def note(_: Setbacks, _run: RunId, setback: Setback) -> float:

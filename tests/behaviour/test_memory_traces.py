@@ -1,4 +1,4 @@
-"""Spans of `ctx.memory`: searches and embeddings, once each, without what was said."""
+"""Spans of `ctx.memory`: searches and embeddings, once each, without their texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Model:
-    """An embedder that knows its name, and embeds questions in another way; it does not take one text."""
+    """An embedder with a name that embeds queries differently, and refuses one text."""
 
     model = "openai:small"
 
@@ -39,8 +39,8 @@ class Model:
 
 
 @in_memory
-async def test_embeddings_and_hits_are_told_once_without_their_texts(bed: Bed) -> None:
-    """Below the effect that needed them; a replay embeds nothing and tells nothing."""
+async def test_embeddings_and_hits_have_one_span_without_texts(bed: Bed) -> None:
+    """Below the effect that needed them; a replay embeds nothing and exports nothing."""
     backend, model = Backend(), Model()
     await bed.stop()
     await bed.start(tracing=backend.tracing)
@@ -81,5 +81,5 @@ async def test_embeddings_and_hits_are_told_once_without_their_texts(bed: Bed) -
 
 
 def said(span: Any) -> dict[str, Any]:
-    """The attributes of a span."""
+    """Return the attributes of a span."""
     return dict(span.attributes or {})

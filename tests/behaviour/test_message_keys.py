@@ -1,4 +1,4 @@
-"""Keys of what is done for a message: the same in whatever run it is handled."""
+"""Idempotency keys of a message's effects: the same in each run that handles the message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLIENT = "client:local"
 
 
 class Till:
-    """An agent that charges for each message, and remembers under which keys."""
+    """An agent that charges for each message, and records the keys."""
 
     def __init__(self) -> None:
         self.runs: list[list[str]] = []
@@ -29,25 +29,25 @@ class Till:
         self.gate = asyncio.Event()
 
     async def act(self, ctx: RunContext, inbox: list[Message]) -> None:
-        """Charge for all, once the gate is open."""
+        """Charge for all messages once the gate is open."""
         await self.gate.wait()
         for message in inbox:
             await ctx.step("charge", self.charge, message.id, key=message.id)
         self.runs.append([message.id for message in inbox])
 
     def charge(self, message_id: str) -> None:
-        """Hand the key to the service."""
+        """Pass the key to the service."""
         self.keys[message_id].append(idempotency_key())
 
 
 async def test_the_key_of_a_message_does_not_depend_on_its_run(bed: Bed) -> None:
-    """One that comes second in a run has the key that it has alone: agent, sender, id and step say it."""
+    """A message that comes second in a run has the same key: agent, sender, id and step determine it."""
     till = Till()
     agent = await bed.serve(till.act)
     for n in range(3):
         await bed.runtime.send(agent, Message.of(agent, n, id=f"m{n}"))
     async with asyncio.timeout(20):
-        # A broker brings them one by one, and nobody tells of that.
+        # A broker delivers them one by one, without a notification.
         while await bed.runtime.store.lists.pending_count(agent) < 3:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     till.gate.set()
@@ -58,8 +58,8 @@ async def test_the_key_of_a_message_does_not_depend_on_its_run(bed: Bed) -> None
     assert till.keys == expected
 
 
-async def test_inside_of_an_effect_the_key_of_any_message_is_known(bed: Bed) -> None:
-    """Of the effect's name; without a message it is the key that the step was given, else the effect's own."""
+async def test_an_effect_can_read_the_key_of_each_message(bed: Bed) -> None:
+    """For the effect's name. Without a message it is the key given to the step, or the effect's own."""
     keys: list[Any] = []
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -80,7 +80,7 @@ async def test_inside_of_an_effect_the_key_of_any_message_is_known(bed: Bed) -> 
 
 
 async def test_an_id_that_names_no_single_message_is_refused(bed: Bed) -> None:
-    """Two senders may use one id: then the message itself has to be given. So it is for a received one."""
+    """If two senders use one id, the message itself has to be passed. The same holds for a received one."""
     said: list[str] = []
     keys: list[str] = []
 
@@ -107,7 +107,7 @@ async def test_an_id_that_names_no_single_message_is_refused(bed: Bed) -> None:
     assert bed.world.count["charge"] == 0
 
 
-async def test_reconcile_is_asked_about_the_key_that_the_service_was_given(bed: Bed) -> None:
+async def test_reconcile_gets_the_key_that_the_service_got(bed: Bed) -> None:
     """After a crash, by the host that finds the effect in doubt."""
     asked: list[str] = []
 
@@ -133,7 +133,7 @@ async def test_reconcile_is_asked_about_the_key_that_the_service_was_given(bed: 
 
 
 async def test_with_a_batch_of_one_each_message_has_a_run_of_its_own(bed: Bed) -> None:
-    """So its run's id, and all that is made of it, depends on the message alone."""
+    """The run's id, and all that derives from it, depends on the message alone."""
     till = Till()
     agent = await bed.serve(till.act, batch=1)
     for n in range(3):
@@ -145,7 +145,7 @@ async def test_with_a_batch_of_one_each_message_has_a_run_of_its_own(bed: Bed) -
 
 
 @pytest.mark.parametrize("batch", [0, 101, True, "1"])
-async def test_a_batch_that_is_no_number_of_messages_is_refused(bed: Bed, batch: Any) -> None:
-    """When the agent is registered."""
+async def test_an_invalid_batch_size_is_refused(bed: Bed, batch: Any) -> None:
+    """The error is raised at the registration of the agent."""
     with pytest.raises(RegistrationError, match=r"`batch` is .* give 1 to 100 messages"):
         await bed.serve(Till().act, batch=batch)

@@ -1,4 +1,4 @@
-"""How large a message may be: the same on every assembly, checked at the call, and what passes arrives."""
+"""The size limit of messages: the same on every backend, checked at the call; an accepted message arrives."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 NEWS = TopicId("news", "large")
 LARGEST = "x" * (MAX_PAYLOAD_BYTES - 2)
-"""With its quotes as many bytes of JSON as there may be."""
+"""With its quotes it has the maximum size in bytes of JSON."""
 TOO_LARGE = LARGEST + "x"
 
 SHAPES: dict[str, JsonValue] = {
@@ -41,18 +41,18 @@ SHAPES: dict[str, JsonValue] = {
 
 
 def exactly(shape: JsonValue, size: int) -> JsonValue:
-    """A value of this shape that has so many bytes as JSON."""
+    """Return a value of this shape with this many bytes as JSON."""
     empty = len(to_json([shape, ""]))
     return [shape, "x" * (size - empty)]
 
 
 def size_of(value: JsonValue) -> int:
-    """Its bytes as JSON."""
+    """Return the size as JSON in bytes."""
     return len(to_json(value))
 
 
 async def outcome(call: Callable[[], Awaitable[object]]) -> str:
-    """What came of it: ``sent``, or the error's words."""
+    """Return the outcome: ``sent``, or the error's text."""
     try:
         await call()
     except MessageTooLargeError as exc:
@@ -61,12 +61,12 @@ async def outcome(call: Callable[[], Awaitable[object]]) -> str:
 
 
 def is_refusal(words: str) -> bool:
-    """Whether the error names the size, the limit and the way out."""
+    """Return whether the error names the size, the limit and the remedy."""
     return all(part in words for part in ("262145", "262144", "store of yours", "key or URL"))
 
 
-async def test_what_a_run_sends_has_one_limit(bed: Bed) -> None:
-    """send, ask, reply, emit and spawn take 256 KiB; of one byte more nothing is sent or recorded."""
+async def test_messages_of_a_run_have_one_size_limit(bed: Bed) -> None:
+    """send, ask, reply, emit and spawn accept 256 KiB; with one byte more nothing is sent or recorded."""
     came: list[tuple[str, Any]] = []
 
     async def hear(ctx: RunContext, inbox: list[Message]) -> str:
@@ -105,7 +105,7 @@ async def test_what_a_run_sends_has_one_limit(bed: Bed) -> None:
     assert [payload for _, payload in came].count(LARGEST) == 3
 
 
-async def test_what_a_client_sends_has_the_same_limit(bed: Bed) -> None:
+async def test_messages_of_a_client_have_the_same_limit(bed: Bed) -> None:
     """submit, send, publish, signal and schedules, with JSON data or with a whole message."""
     came: list[Any] = []
 
@@ -141,8 +141,8 @@ async def test_what_a_client_sends_has_the_same_limit(bed: Bed) -> None:
     assert came == [LARGEST] * 4
 
 
-async def test_what_a_message_has_beside_its_payload_is_limited_too(bed: Bed) -> None:
-    """Its metadata and its ids: else a message of a small payload could be too large for a broker."""
+async def test_metadata_and_ids_of_a_message_are_limited(bed: Bed) -> None:
+    """Metadata and ids: else a message with a small payload could be too large for a broker."""
     target = bed.name()
     large = {"k": "x" * MAX_METADATA_BYTES}
     for message in (
@@ -159,10 +159,10 @@ async def test_what_a_message_has_beside_its_payload_is_limited_too(bed: Bed) ->
     assert await bed.runtime.store.lists.pending_count(target) == 0
 
 
-async def test_what_was_sent_when_more_was_allowed_is_replayed(
+async def test_a_message_above_the_limit_in_a_log_is_replayed(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit is for what is sent now: a run whose log holds a larger message goes on."""
+    """The limit is for new messages: a run whose log holds a larger one continues."""
 
     async def tell(ctx: RunContext, inbox: list[Message]) -> str:
         del inbox
@@ -183,8 +183,8 @@ async def test_what_was_sent_when_more_was_allowed_is_replayed(
 
 
 @pytest.mark.nats
-async def test_whatever_passes_at_the_call_arrives_at_another_host(bed: Bed) -> None:
-    """Of every shape that JSON data can have, at the last byte, in order; none is a dead letter."""
+async def test_each_accepted_message_arrives_at_another_host(bed: Bed) -> None:
+    """JSON data of each shape, at the size limit, in order; none is a dead letter."""
     payloads = [exactly(shape, MAX_PAYLOAD_BYTES) for shape in SHAPES.values()]
     assert {size_of(payload) for payload in payloads} == {MAX_PAYLOAD_BYTES}
     came: list[JsonValue] = []

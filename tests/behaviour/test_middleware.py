@@ -1,4 +1,4 @@
-"""Middleware around a run, and hooks that look at it."""
+"""Middleware around a run, and hooks that observe it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def _echo(ctx: RunContext, inbox: list[Message]) -> object:
 
 
 class Wraps:
-    """Notes when it is entered and left, and writes its name around the output."""
+    """Records its start and end, and adds its name to the output."""
 
     def __init__(self, name: str, notes: list[str]) -> None:
         self._name = name
@@ -41,7 +41,7 @@ class Wraps:
 
 @pytest.mark.item(50)
 async def test_the_first_middleware_is_the_outermost(bed: Bed) -> None:
-    """It sees the output of the inner ones, and what it leaves is the run's output."""
+    """It gets the output of the inner ones, and its output is the run's output."""
     notes: list[str] = []
     agent = await bed.serve(_echo, middleware=[Wraps("a", notes), Wraps("b", notes)])
     assert await bed.result(await bed.submit(agent, "x")) == "a(b(x))"
@@ -66,10 +66,10 @@ async def test_middleware_may_be_one_pipeline(bed: Bed) -> None:
 
 @pytest.mark.item(50)
 async def test_middleware_may_end_the_run_without_the_agent(bed: Bed) -> None:
-    """Not calling `call_next` makes `context.output` the output; its ctx calls are recorded."""
+    """Without `call_next`, `context.output` is the output; its ctx calls are recorded."""
 
     class Cached:
-        """Answers by itself."""
+        """Answers without the agent."""
 
         async def process(self, context: InvocationContext, call_next: CallNext) -> None:
             """See `Middleware.process`."""
@@ -89,11 +89,13 @@ async def test_middleware_may_end_the_run_without_the_agent(bed: Bed) -> None:
     ],
     ids=["guardrail", "budget"],
 )
-async def test_a_stop_on_purpose(bed: Bed, error: Exception, status: str) -> None:
-    """One attempt, a friendly status, and the messages count as handled."""
+async def test_middleware_may_stop_a_run_without_an_error(
+    bed: Bed, error: Exception, status: str
+) -> None:
+    """The run has one attempt and no error, and its messages count as handled."""
 
     class Guard:
-        """Lets nothing through."""
+        """Stops every run."""
 
         async def process(self, context: InvocationContext, call_next: CallNext) -> None:
             """See `Middleware.process`."""
@@ -114,7 +116,7 @@ async def test_a_stop_on_purpose(bed: Bed, error: Exception, status: str) -> Non
 
 
 class Watch:
-    """A hook that notes what it is told."""
+    """A hook that records its events."""
 
     def __init__(self) -> None:
         self.events: list[HookEvent] = []
@@ -125,14 +127,14 @@ class Watch:
 
     @property
     def kinds(self) -> list[str]:
-        """What happened, in order."""
+        """Return the kinds of the events, in order."""
         return [event.kind for event in self.events]
 
 
 @pytest.mark.item(47, 48)
 @pytest.mark.parametrize("ends", ["completed", "failed", "cancelled"])
 async def test_run_start_and_run_end_once_per_attempt(bed: Bed, ends: str) -> None:
-    """With agent, run and attempt; the end also when the run fails or is cancelled."""
+    """With agent, run and attempt; run_end also if the run fails or is cancelled."""
     watch = Watch()
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -155,7 +157,7 @@ async def test_run_start_and_run_end_once_per_attempt(bed: Bed, ends: str) -> No
 
 
 @pytest.mark.item(47)
-async def test_every_attempt_tells_its_number(bed: Bed) -> None:
+async def test_the_events_of_each_attempt_have_its_number(bed: Bed) -> None:
     """Two attempts are two starts and two ends."""
     watch = Watch()
 
@@ -176,7 +178,7 @@ async def test_every_attempt_tells_its_number(bed: Bed) -> None:
 async def test_a_bad_hook_changes_nothing(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, manner: str
 ) -> None:
-    """The run completes, and the next hook is told all the same."""
+    """The run completes, and the next hook is called, too."""
     monkeypatch.setattr(lifecycle, "HOOK_LIMIT_S", 0.05)
     watch = Watch()
 

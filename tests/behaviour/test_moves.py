@@ -1,4 +1,4 @@
-"""Shards move between hosts: given back in good order, and taken over while mail keeps coming."""
+"""Shards move between hosts: released in order, and taken over while messages arrive."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ K = EntryKind
 
 
 def give_back(runtime: Runtime, agent: AgentId, *, drain_s: float = 30) -> None:
-    """Tell a host what a heartbeat would: another one waits for the agent's shard."""
+    """Notify a host as a heartbeat would: another host waits for the agent's shard."""
     runtime._host.ownership._rebalancer._drain_s = drain_s
     lease = runtime._host.worker.lease_of(agent)
     assert lease is not None
@@ -42,9 +42,10 @@ def give_back(runtime: Runtime, agent: AgentId, *, drain_s: float = 30) -> None:
 async def waiting_host(
     bed: Bed, agent: AgentId, code: Agent | None = None
 ) -> AsyncIterator[Runtime]:
-    """A second host that serves the agent, by code of its own if given, and takes its shard when that is free.
+    """Yield a second host that serves the agent, and claims the shard once it is free.
 
-    The first one has more than its share from now on: it claims nothing.
+    It has code of its own if given. The first host has more than its share from then on: it claims
+    nothing.
     """
 
     async def claims_nothing() -> None:
@@ -58,8 +59,8 @@ async def waiting_host(
 
 
 @pytest.mark.item(157)
-async def test_an_idle_shard_is_given_back_at_once(bed: Bed) -> None:
-    """Its suspended run goes on at the other host; who waits for it here is told its end."""
+async def test_an_idle_shard_is_released_at_once(bed: Bed) -> None:
+    """Its suspended run continues at the other host; waiters on this host get its end."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
@@ -87,8 +88,8 @@ async def test_an_idle_shard_is_given_back_at_once(bed: Bed) -> None:
 
 
 @pytest.mark.item(157)
-async def test_a_busy_shard_is_given_back_when_its_executions_have_ended(bed: Bed) -> None:
-    """Nothing new starts in it meanwhile; what waits starts at the other host."""
+async def test_a_busy_shard_is_released_when_its_executions_have_ended(bed: Bed) -> None:
+    """No new run starts in it meanwhile; queued runs start at the other host."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         host = "old" if bed.runtime._host.worker.lease_of(ctx.agent_id) else "new"
@@ -101,7 +102,7 @@ async def test_a_busy_shard_is_given_back_when_its_executions_have_ended(bed: Be
     await bed.seen(first, K.RUN_STARTED)
     async with waiting_host(bed, agent) as rival:
         give_back(bed.runtime, agent)
-        give_back(bed.runtime, agent)  # told again before it is done
+        give_back(bed.runtime, agent)  # notified again before it is done
         assert bed.runtime._host.worker.lease_of(agent) is not None
         bed.world.gates["gate"].set()
         assert await bed.result(first) == "old"
@@ -110,8 +111,8 @@ async def test_a_busy_shard_is_given_back_when_its_executions_have_ended(bed: Be
 
 
 @pytest.mark.item(157, 172)
-async def test_what_does_not_end_in_time_is_handed_over(bed: Bed) -> None:
-    """It goes on by replay: recorded steps are not executed again, no attempt and no death counts."""
+async def test_a_run_that_does_not_end_in_time_is_handed_over(bed: Bed) -> None:
+    """It continues by replay: recorded steps are not executed again; no attempt and no crash is counted."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
@@ -132,8 +133,8 @@ async def test_what_does_not_end_in_time_is_handed_over(bed: Bed) -> None:
 
 
 @pytest.mark.item(157)
-async def test_an_effect_that_may_happen_once_keeps_its_shard(bed: Bed) -> None:
-    """It ends where it began, and is never in doubt; what waits behind it goes on there too."""
+async def test_an_at_most_once_effect_delays_the_release_of_its_shard(bed: Bed) -> None:
+    """The effect ends on its host, and is never in doubt; queued runs start there, too."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         if inbox[0].payload == 1:
@@ -157,8 +158,8 @@ async def test_an_effect_that_may_happen_once_keeps_its_shard(bed: Bed) -> None:
 
 
 @pytest.mark.item(157)
-async def test_a_shard_that_is_lost_while_it_is_drained_is_let_go(bed: Bed) -> None:
-    """The giving back ends, and the next one works."""
+async def test_the_drain_of_a_lost_shard_ends(bed: Bed) -> None:
+    """The release ends, and a later one works."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
@@ -182,8 +183,8 @@ async def test_a_shard_that_is_lost_while_it_is_drained_is_let_go(bed: Bed) -> N
 
 
 @pytest.mark.item(172)
-async def test_hosts_that_stop_in_good_order_do_not_count_as_deaths(bed: Bed) -> None:
-    """A run that outlives more hosts than may die is not poison."""
+async def test_orderly_shutdowns_do_not_count_as_crashes(bed: Bed) -> None:
+    """A run that outlives more orderly shutdowns than MAX_DEATHS is not parked."""
 
     async def hang() -> object:
         return await bed.world.hang("long", "done", times=MAX_DEATHS + 2)
@@ -210,7 +211,7 @@ async def test_hosts_that_stop_in_good_order_do_not_count_as_deaths(bed: Bed) ->
 async def test_messages_that_come_during_a_take_over_are_handled_once_and_in_order(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Old mail is in the store, new mail is offered before that was read, hosts come and go."""
+    """Old messages are in the store, new ones are offered before those were read; hosts start and stop."""
     monkeypatch.setattr("actors.runtime.worker.worker.EFFECT_LIMIT_S", 20.0)
     senders, each = 4, 80 if bed.backend == "memory" else 40
     got: list[str] = []
@@ -221,7 +222,7 @@ async def test_messages_that_come_during_a_take_over_are_handled_once_and_in_ord
         await ctx.step("see", lambda: got.extend(new), effect="at_most_once")
 
     agent = await bed.serve(act)
-    in_use = asyncio.Lock()  # the host: who sends by one that stops is refused
+    in_use = asyncio.Lock()  # the host: a send by one that stops is refused
 
     async def sends(runtime: Runtime, sender: int) -> None:
         for n in range(each):
@@ -253,7 +254,7 @@ async def test_messages_that_come_during_a_take_over_are_handled_once_and_in_ord
 @pytest.mark.item(59)
 @pytest.mark.parametrize("method", ["sleepers", "open_runs", "load", "due", "who_has_mail"])
 async def test_a_shard_that_could_not_be_read_is_read_again(bed: Bed, method: str) -> None:
-    """The store fails in the middle of a take-over: nothing starts too early, nothing is forgotten."""
+    """The store fails in the middle of a take-over: no run starts too early, none is lost."""
     if bed.backend != "memory":
         pytest.skip("in virtual time the next scan comes at once")
     order: list[object] = []
@@ -293,7 +294,7 @@ async def test_a_shard_that_could_not_be_read_is_read_again(bed: Bed, method: st
 async def test_a_delivery_whose_reading_fails_is_read_again(
     bed: Bed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The deliver hook returns at once; what goes wrong behind it is logged and tried again."""
+    """The deliver hook returns at once; a later error is logged and the read is retried."""
     faults = Faults(method="pending_mail")
     bed.go_wrong(faults)
     await bed.restart()

@@ -1,4 +1,4 @@
-"""Errors that resist being looked at, and times that no clock has: each run comes to its end."""
+"""Errors whose attributes raise, and invalid times: each run comes to an end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class MuteError(Exception):
-    """It says nothing about itself."""
+    """An error whose text is empty."""
 
     @override
     def __str__(self) -> NoReturn:
@@ -32,7 +32,7 @@ class MuteError(Exception):
 
 
 class ExitingError(Exception):
-    """Asked for its text it ends the process."""
+    """An error whose `__str__` raises SystemExit."""
 
     @override
     def __str__(self) -> NoReturn:  # noqa: PLE0307 - the mistake under test
@@ -40,7 +40,7 @@ class ExitingError(Exception):
 
 
 class NumberError(Exception):
-    """Its text is none."""
+    """An error whose `__str__` returns no text."""
 
     @override
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class NumberError(Exception):
 
 
 class MaskedError(Exception):
-    """Nobody learns its class."""
+    """An error that hides its class."""
 
     @property  # type: ignore[explicit-override]
     def __class__(self) -> Any:
@@ -60,17 +60,17 @@ class MaskedError(Exception):
 
 
 class ArmlessError(Exception):
-    """It has no arguments."""
+    """An error without `args`."""
 
     @property
     @override
     def args(self) -> Any:  # type: ignore[override]
-        """Not to be had."""
+        """Raise."""
         raise RuntimeError("no args")
 
 
 class SealedError(Exception):
-    """Nothing can be asked of it, or put on it."""
+    """An error whose attributes can be neither read nor set."""
 
     @override
     def __getattribute__(self, name: str) -> Any:
@@ -82,7 +82,7 @@ class SealedError(Exception):
 
 
 class HastyError(RetryAfter):
-    """Its author forgot what it is made of."""
+    """An error whose `__init__` does not set its attributes."""
 
     def __init__(self) -> None:
         pass
@@ -129,15 +129,15 @@ ODD: dict[str, Callable[[], BaseException]] = {
 
 
 STEERING = {"hasty", "interrupt", *(name for name in ODD if "later" in name), "earlier", "never"}
-"""Those that tell the runtime what to do, wherever they are raised."""
+"""Signals of the runtime, wherever they are raised."""
 
 
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("place", ["run", "step", "once"])
-async def test_an_error_that_cannot_be_looked_at_ends_its_attempt(
+async def test_an_error_that_cannot_be_inspected_ends_its_attempt(
     bed: Bed, name: str, place: str
 ) -> None:
-    """Whatever its text, class, arguments or delay: begun once for each attempt, and recorded."""
+    """Whatever its text, class, arguments or delay: started once for each attempt, and recorded."""
     begun = 0
 
     def fail() -> NoReturn:
@@ -162,8 +162,8 @@ async def test_an_error_that_cannot_be_looked_at_ends_its_attempt(
 
 
 @pytest.mark.parametrize("name", [name for name in ODD if name not in STEERING])
-async def test_a_tool_that_raises_what_cannot_be_looked_at_has_failed(bed: Bed, name: str) -> None:
-    """That is an answer for the model, and the run goes on."""
+async def test_a_tool_error_that_cannot_be_inspected_is_a_result(bed: Bed, name: str) -> None:
+    """The model gets it as a tool result, and the run continues."""
 
     async def run() -> None:
         error = ODD[name]()
@@ -179,12 +179,12 @@ async def test_a_tool_that_raises_what_cannot_be_looked_at_has_failed(bed: Bed, 
 
 
 NEGATIVE = ("sleep", "receive", "step")
-"""Where less than no time is none."""
+"""A negative time counts as none."""
 
 
 @pytest.mark.parametrize("delay_s", [math.inf, 1e12])
 async def test_a_retry_after_for_ever_waits_ten_years_at_most(bed: Bed, delay_s: float) -> None:
-    """The run backs off; a person can start it before."""
+    """The run backs off; an operator can retry it before."""
     begun = 0
 
     async def act(ctx: RunContext, inbox: list[Message]) -> int:
@@ -205,7 +205,7 @@ async def test_a_retry_after_for_ever_waits_ten_years_at_most(bed: Bed, delay_s:
 
 
 async def test_the_thousandth_retry_comes_as_late_as_the_tenth(bed: Bed) -> None:
-    """However often a wait is doubled, it has its limit."""
+    """The doubled wait has an upper limit."""
     policy = RetryPolicy(max_retries=2_000, backoff_s=0.001, factor=1e300, max_backoff_s=0.001)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> int:
@@ -221,10 +221,8 @@ async def test_the_thousandth_retry_comes_as_late_as_the_tenth(bed: Bed) -> None
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, 1e12, -math.inf, "soon", 10**400])
 @pytest.mark.parametrize("verb", ["sleep", "receive", "ask", "approval", "step"])
-async def test_a_time_that_no_clock_has_is_refused_at_the_call(
-    bed: Bed, verb: str, seconds: Any
-) -> None:
-    """The error names the verb and the number; the run is begun once."""
+async def test_an_invalid_time_is_refused_at_the_call(bed: Bed, verb: str, seconds: Any) -> None:
+    """The error names the method and the number; the run is started once."""
     if (verb, seconds) in {("step", math.inf), *((one, -math.inf) for one in NEGATIVE)}:
         pytest.skip("this one has a meaning")
     begun = 0
@@ -253,8 +251,8 @@ async def test_a_time_that_no_clock_has_is_refused_at_the_call(
     assert begun == 1
 
 
-async def test_the_last_instant_of_the_calendar_is_slept_until(bed: Bed) -> None:
-    """Far is not wrong: the run is rows, until it is cancelled."""
+async def test_a_sleep_until_the_last_instant_of_the_calendar_suspends(bed: Bed) -> None:
+    """A far instant is valid: the run is suspended until it is cancelled."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox
@@ -272,7 +270,7 @@ async def test_the_last_instant_of_the_calendar_is_slept_until(bed: Bed) -> None
 async def test_an_agent_without_a_sensible_deadline_is_refused_or_served(
     bed: Bed, deadline_s: Any
 ) -> None:
-    """At the registration, where somebody reads the error."""
+    """The error is raised at the registration, before any run."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del ctx, inbox

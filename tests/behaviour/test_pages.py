@@ -1,4 +1,4 @@
-"""Pages for people over HTTP: they say what the API says, and nothing that anybody wrote acts in them."""
+"""Pages over HTTP: they show what the API returns, and execute no client input."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HTML: Final = "text/html"
 
 
 def read(answer: Answer, status: int = 200) -> Elements:
-    """Return a page, which nothing in it can leave: no script, style, handler or image but our own."""
+    """Return a page, and check that it has no script, style, handler or image but our own."""
     assert answer.status == status, answer
     assert answer.headers["content-security-policy"] == POLICY
     assert answer.headers["content-type"].startswith(HTML)
@@ -57,12 +57,12 @@ def read(answer: Answer, status: int = 200) -> Elements:
 
 
 async def page_of(web: WebClient, path: str, status: int = 200) -> Elements:
-    """Return the page there."""
+    """Return the page at a path."""
     return read(await web("GET", path, accept=HTML), status)
 
 
 class EvilDesk(ReActAgent):
-    """An agent whose every word is markup: of its model, its tools, its specialist and its errors."""
+    """An agent whose texts are all markup: of its model, its tools, its specialist and its errors."""
 
     def __init__(self, specialist: AgentId) -> None:
         async def pay(**given: Any) -> Any:
@@ -90,8 +90,8 @@ class EvilDesk(ReActAgent):
 
 
 @pytest.mark.item(364, 369, 387)
-async def test_nothing_that_anybody_wrote_acts_in_a_page(bed: Bed, app: str) -> None:
-    """Ids, titles, messages, answers, tools, approvals, files, specialists, errors, and what was asked for."""
+async def test_pages_execute_no_client_input(bed: Bed, app: str) -> None:
+    """Ids, titles, messages, answers, tools, approvals, files, specialists, errors, and request paths."""
 
     async def helps(ctx: RunContext, inbox: list[Message]) -> Any:
         return {EVIL: inbox[0].payload}
@@ -144,7 +144,7 @@ async def test_nothing_that_anybody_wrote_acts_in_a_page(bed: Bed, app: str) -> 
 
 
 async def test_a_conversation_is_read_without_scripts(bed: Bed, app: str) -> None:
-    """Apps lead to sessions, these to conversations; answers are formatted, instants exact."""
+    """Apps link to sessions, these to conversations; answers are formatted, instants exact."""
     async with web_on(bed, Echo().agent(), app_name=app) as web:
         path = await made(web, "a/b")
         await web("PATCH", path.replace("a/b", "a%2Fb"), {"title": "Large whales"})
@@ -167,7 +167,7 @@ async def test_a_conversation_is_read_without_scripts(bed: Bed, app: str) -> Non
 async def test_a_page_has_the_end_of_a_conversation_and_links_to_the_rest(
     bed: Bed, app: str
 ) -> None:
-    """Each node once, however long it is."""
+    """Each node once, in a conversation of any length."""
     async with web_on(bed, Echo().agent(), app_name=app) as web:
         path = await made(web)
         await told(web, path, "first")
@@ -187,8 +187,8 @@ async def test_a_page_has_the_end_of_a_conversation_and_links_to_the_rest(
 
 
 @pytest.mark.item(357)
-async def test_branches_are_numbered_and_lead_to_their_ends(bed: Bed, app: str) -> None:
-    """An edited message has arrows to the newest end of what was said before and behind it."""
+async def test_branches_are_numbered_and_link_to_their_ends(bed: Bed, app: str) -> None:
+    """An edited message has arrows to the newest end of the branches before and after it."""
     async with web_on(bed, Echo().agent(), app_name=app) as web:
         path = await made(web)
         for text in ("one", "two"):
@@ -213,8 +213,8 @@ async def test_branches_are_numbered_and_lead_to_their_ends(bed: Bed, app: str) 
 
 
 @pytest.mark.item(362, 364)
-async def test_a_page_shows_what_executes_and_what_waits(bed: Bed, app: str) -> None:
-    """The message of the open run, before there is an answer, and those behind it; and where events go on."""
+async def test_a_page_shows_executing_and_queued_messages(bed: Bed, app: str) -> None:
+    """The message of the open run before its answer, the queued messages, and the cursor for events."""
     echo = Echo()
     async with web_on(bed, echo.agent(), app_name=app) as web:
         path = await made(web)
@@ -236,8 +236,11 @@ async def test_a_page_shows_what_executes_and_what_waits(bed: Bed, app: str) -> 
         assert {one["data"]["run_id"] for one in behind} == {second}
 
 
-async def test_a_page_is_of_its_reader(bed: Bed, app: str) -> None:
-    """Another tenant finds nothing; who is nobody is led to where people say who they are, or told so."""
+async def test_a_page_shows_only_its_readers_sessions(bed: Bed, app: str) -> None:
+    """Another tenant finds nothing.
+
+    A client without a principal is redirected to the login, or gets a 401.
+    """
     async with web_on(bed, Echo().agent(), app_name=app) as web:
         path = await made(web)
         run = await told(web, path, "secret")
@@ -259,8 +262,8 @@ async def test_a_page_is_of_its_reader(bed: Bed, app: str) -> None:
         await page_of(unknown, here, 401)
 
 
-async def test_a_page_leads_who_is_nobody_to_where_people_sign_in(bed: Bed) -> None:
-    """And back. Another principal's sessions are no pages, and in no list; scopes are those of the API."""
+async def test_a_page_redirects_an_unknown_client_to_the_login(bed: Bed) -> None:
+    """And back. Another principal's sessions are neither pages nor listed; scopes are those of the API."""
     async with guarded_on(bed) as guarded:
         ada, bob = [await guarded.client(name, "sessions:own") for name in ("ada", "bob")]
         await made(ada, "s")
@@ -276,8 +279,8 @@ async def test_a_page_leads_who_is_nobody_to_where_people_sign_in(bed: Bed) -> N
         await page_of(await guarded.client("eve", "cleanup"), "/", 403)
 
 
-async def test_a_session_that_is_gone_is_a_page_that_says_so(bed: Bed, app: str) -> None:
-    """410, with a way on."""
+async def test_the_page_of_a_deleted_session_is_410(bed: Bed, app: str) -> None:
+    """410, with a link."""
     async with web_on(bed, Echo().agent(), app_name=app) as web:
         path = await made(web)
         await web("DELETE", path)
@@ -285,10 +288,8 @@ async def test_a_session_that_is_gone_is_a_page_that_says_so(bed: Bed, app: str)
         assert "/" in page.links()
 
 
-async def test_files_of_pages_are_kept_by_browsers_as_long_as_they_are_the_same(
-    bed: Bed, app: str
-) -> None:
-    """Their name has a digest; one that another version of a process has named is not kept."""
+async def test_browsers_cache_files_of_pages_by_their_digest(bed: Bed, app: str) -> None:
+    """Their name has a digest. A name of another version of the process is not cached."""
     async with web_on(bed, Echo().agent(), app_name=app) as web:
         page = await page_of(web, "/")
         [script] = [str(one["src"]) for one in page.all("script")]
@@ -302,10 +303,10 @@ async def test_files_of_pages_are_kept_by_browsers_as_long_as_they_are_the_same(
             assert (await web("GET", lost)).status == 404
 
 
-async def test_without_its_extra_the_page_says_what_to_install(
+async def test_without_its_extra_the_page_names_the_package_to_install(
     bed: Bed, app: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The API is there all the same."""
+    """The other endpoints of the API exist."""
     for name in [one for one in sys.modules if one.startswith("compose.web.pages.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "jinja2", None)

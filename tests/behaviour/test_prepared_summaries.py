@@ -1,4 +1,4 @@
-"""Summaries written ahead: behind an answer, so that no later answer waits for one."""
+"""Summaries prepared after an answer, so that no later answer waits for one."""
 
 from __future__ import annotations
 
@@ -47,14 +47,11 @@ SUMMARY_TOKENS = 5_000
 
 @dataclass
 class Desk:
-    """An agent whose past is summarised ahead, and everything that its models are asked.
+    """An agent whose history is summarised ahead, and all requests to its models.
 
-    Attributes:
-        asked: ``answer`` and ``summary``, in the order of the requests.
-        gate: The summariser answers once it is open.
-        fails: The summariser's requests fail.
-        given_up: How many of them were cancelled.
-        written: How many were answered.
+    Attributes: asked: ``answer`` and ``summary``, in the order of the requests. gate: The
+    summariser answers once it is open. fails: The summariser's requests fail. given_up: How many of
+    them were cancelled. written: How many were answered.
     """
 
     asked: list[str] = field(default_factory=list)
@@ -64,12 +61,12 @@ class Desk:
     written: int = 0
 
     def answer(self, messages: Sequence[ChatMessage], _: GenerationOptions) -> ModelReply:
-        """A text for the question."""
+        """Return a text for the question."""
         self.asked.append("answer")
         return ModelReply(text=f"to {messages[-1].text}")
 
     async def summarise(self, _: Sequence[ChatMessage], __: GenerationOptions) -> ModelReply:
-        """A short text."""
+        """Return a short text."""
         self.asked.append("summary")
         try:
             await self.gate.wait()
@@ -82,7 +79,7 @@ class Desk:
         return ModelReply(text="so far", usage=Usage(input=SUMMARY_TOKENS))
 
     def attributes(self, prepare: float | None = AHEAD) -> dict[str, Any]:
-        """Of the agent, as another process makes it: its strategy knows no summary."""
+        """Return the agent's attributes as another process makes them: its strategy has no summary."""
         writer = FunctionModel(self.summarise, model="writer")
         summaries = SummarizationCompaction(writer, 20, 20, prepare=prepare, counter=BY_TENS)
         budget = TokenBudgetComposedStrategy([summaries], BUDGET, counter=BY_TENS)
@@ -92,7 +89,7 @@ class Desk:
     async def serve(
         self, bed: Bed, *, turns: int = 6, prepare: float | None = AHEAD, is_open: bool = True
     ) -> AgentId:
-        """Serve the agent, with so many turns of ten tokens behind it."""
+        """Serve the agent, with this many earlier turns of ten tokens."""
         if is_open:
             self.gate.set()
         agent = await bed.serve(self.act, **self.attributes(prepare))
@@ -101,22 +98,22 @@ class Desk:
         return agent
 
     async def move(self, bed: Bed, agent: AgentId, *, prepare: float | None = AHEAD) -> None:
-        """Let the agent go on in another process."""
+        """Let the agent continue in another process."""
         bed.agents[agent].context = self.attributes(prepare)["context"]  # type: ignore[attr-defined]
         await bed.restart()
 
     async def is_over(self, bed: Bed, *, requests: int) -> None:
-        """Return once so many requests were made for summaries, and the last one has an end."""
+        """Return once this many summaries were requested, and the last request has ended."""
         await bed.until(lambda: self.asked.count("summary") == requests)
         await bed.until(lambda: not preparing(bed))
 
     @staticmethod
     async def mark() -> None:
-        """Let a test know that the run is about to wait."""
+        """Notify the test that the run is about to wait."""
 
     @staticmethod
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
-        """Answer a question, and wait for a signal if it asks for that."""
+        """Answer a question, and wait for a signal if the question asks for it."""
         reply = await ctx.chat(str(inbox[0].payload))
         if "twice" in reply.text:
             reply = await ctx.chat("again")
@@ -139,19 +136,22 @@ def bought(calls: Sequence[RunLogEntry]) -> list[str]:
 
 
 def preparing(bed: Bed) -> int:
-    """Return for how many agents the host that lives now prepares summaries."""
+    """Return for how many agents the current host prepares summaries."""
     return len(bed.runtime._host.worker._preparation)
 
 
 async def cut_of(bed: Bed, agent: AgentId) -> int | None:
-    """The ordinal of the last turn that a summary stands for in the store."""
+    """Return the ordinal of the last turn that a stored summary replaces."""
     view = await bed.runtime.store.transcripts.view(agent, "s", limit=1)
     return None if view.cut is None else view.cut.upto
 
 
 @pytest.mark.item(296, 300)
-async def test_no_call_stands_between_a_question_and_its_answer(bed: Bed) -> None:
-    """The summary is written behind an answer, in no store. The next call records it, and cuts with it."""
+async def test_no_summary_call_delays_an_answer(bed: Bed) -> None:
+    """The summary is written after an answer, outside the store.
+
+    The next call records it, and cuts with it.
+    """
     desk = Desk()
     agent = await desk.serve(bed)
 
@@ -170,8 +170,8 @@ async def test_no_call_stands_between_a_question_and_its_answer(bed: Bed) -> Non
     assert texts[1:] == ["one", "to one", "two", "to two", "three", "to three"]
 
 
-async def test_a_message_gives_up_what_is_prepared(bed: Bed) -> None:
-    """Its answer waits for nothing, and nothing is recorded. The next preparation begins anew."""
+async def test_a_message_cancels_a_preparation(bed: Bed) -> None:
+    """Its answer does not wait, and no summary is recorded. The next preparation starts again."""
     desk = Desk()
     agent = await desk.serve(bed, is_open=False)
 
@@ -187,7 +187,7 @@ async def test_a_message_gives_up_what_is_prepared(bed: Bed) -> None:
 
 
 async def test_a_window_that_would_overflow_waits_for_its_summary(bed: Bed) -> None:
-    """There is none that was prepared: the call makes and records it, as without `prepare`."""
+    """No summary is prepared: the call makes and records it, as without `prepare`."""
     desk = Desk()
     agent = await desk.serve(bed, turns=12)
 
@@ -201,7 +201,7 @@ async def test_a_window_that_would_overflow_waits_for_its_summary(bed: Bed) -> N
 async def test_a_summary_counts_against_the_budget_of_the_run_that_uses_it(
     bed: Bed, is_ahead: bool
 ) -> None:
-    """A prepared summary counts as one that is waited for: the call behind it is refused."""
+    """A prepared summary counts like one made by the call: the next call is refused."""
     desk = Desk()
     agent = await desk.serve(bed, turns=6 if is_ahead else 12)
     if is_ahead:
@@ -219,10 +219,10 @@ async def test_a_summary_counts_against_the_budget_of_the_run_that_uses_it(
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
-async def test_agents_of_a_factory_share_what_is_prepared_by_one_context(
+async def test_agents_of_a_factory_share_the_summaries_of_one_context(
     bed: Bed, caplog: pytest.LogCaptureFixture, is_shared: bool
 ) -> None:
-    """No summary is prepared by a context of which the next run has another one: it would be lost."""
+    """A summary is not prepared by a context that the next run does not share: it would be lost."""
     desk, agent = Desk(), bed.name()
     desk.gate.set()
     shared = desk.attributes()
@@ -241,8 +241,8 @@ async def test_agents_of_a_factory_share_what_is_prepared_by_one_context(
     assert desk.asked == ["answer", *(["summary"] if is_shared else []), "answer"]
 
 
-async def test_a_summary_that_fails_stays_without_a_trace(bed: Bed) -> None:
-    """The answers that follow know nothing of it."""
+async def test_a_failed_preparation_records_nothing(bed: Bed) -> None:
+    """Later answers are not affected."""
     desk = Desk(fails=True)
     agent = await desk.serve(bed)
 
@@ -254,8 +254,8 @@ async def test_a_summary_that_fails_stays_without_a_trace(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("ends", ["stop", "crash"])
-async def test_a_host_that_ends_leaves_nothing_of_a_preparation(bed: Bed, ends: str) -> None:
-    """Its request is cancelled with it. The next host answers without a wait, and prepares again."""
+async def test_a_shutdown_cancels_a_preparation(bed: Bed, ends: str) -> None:
+    """Its request is cancelled. The next host answers without a wait, and prepares again."""
     desk = Desk()
     agent = await desk.serve(bed, is_open=False)
     await ask(bed, agent, "one")
@@ -274,8 +274,8 @@ async def test_a_host_that_ends_leaves_nothing_of_a_preparation(bed: Bed, ends: 
     assert await ask(bed, agent, "three") == ["0~0"]
 
 
-async def test_a_host_that_was_away_writes_no_cut(bed: Bed) -> None:
-    """Its request is answered after another host has taken the agent, with summaries of its own."""
+async def test_a_host_that_lost_the_agent_writes_no_cut(bed: Bed) -> None:
+    """Its request is answered after another host has taken over the agent and made its own summaries."""
     desk = Desk()
     agent = await desk.serve(bed, is_open=False)
     await ask(bed, agent, "one")
@@ -302,7 +302,7 @@ async def test_a_host_that_was_away_writes_no_cut(bed: Bed) -> None:
 async def test_a_replay_does_not_ask_whether_summaries_are_prepared(
     bed: Bed, recorded: float | None
 ) -> None:
-    """A run that was recorded with `prepare` goes on without it, and the other way round."""
+    """A run that was recorded with `prepare` continues without it, and vice versa."""
     desk = Desk()
     agent = await desk.serve(bed, turns=6 if recorded else 12, prepare=recorded)
     if recorded:
@@ -327,8 +327,11 @@ def is_a_runs(*args: object) -> bool:
 
 
 @pytest.mark.parametrize("manner", [Manner.DIE_BEFORE, Manner.DIE_AFTER])
-async def test_a_prepared_summary_outlasts_a_death_at_each_write(bed: Bed, manner: Manner) -> None:
-    """Of the call that takes it. It is recorded once or is lost with its process; no turn is missing."""
+async def test_a_prepared_summary_survives_a_crash_at_each_write(bed: Bed, manner: Manner) -> None:
+    """A crash at each write of the call that uses it.
+
+    It is recorded once or lost with its process; no turn is missing.
+    """
     if bed.backend != "memory":
         pytest.skip("in memory each call is a place to die; system tests kill processes")
     nth, is_struck = 0, True

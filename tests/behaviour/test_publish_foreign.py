@@ -1,4 +1,4 @@
-"""A follow graph and a fan-out that are handed to the runtime are used, by it and by its runs."""
+"""A follow graph and a fan-out that are passed to the runtime are used by it and by its runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Counting:
-    """A fan-out that keeps what it was asked to bring, and brings it."""
+    """A fan-out that records its posts, and delivers them."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[TopicId, str]] = []
@@ -36,13 +36,13 @@ class Counting:
 
 
 async def following(graph: FollowGraph, topic: TopicId) -> list[AgentId]:
-    """Who follows a topic there."""
+    """Return the followers of a topic there."""
     return [one.follower async for one in graph.followers_of(topic)]
 
 
 @pytest.mark.item(14, 15, 241, 243)
 async def test_both_are_used_from_python(bed: Bed) -> None:
-    """The graph is told who follows, the fan-out what is published; followers get it once."""
+    """The graph gets the follows, the fan-out the posts; followers get each post once."""
     graph, fanout, topic = InMemoryFollowGraph(), Counting(), topic_of(bed)
     await bed.restart(follow_graph=graph, fanout=fanout)
     got: list[object] = []
@@ -61,8 +61,8 @@ async def test_both_are_used_from_python(bed: Bed) -> None:
 
 
 @pytest.mark.item(14, 15, 94, 95, 96, 243)
-async def test_what_a_run_asks_of_them_is_a_recorded_effect(bed: Bed) -> None:
-    """It happens once, whatever crashes afterwards, and a replay asks nobody."""
+async def test_a_runs_calls_of_them_are_recorded_effects(bed: Bed) -> None:
+    """It happens once over crashes, and a replay calls neither of them."""
     graph, fanout = InMemoryFollowGraph(), Counting()
     topic, other = topic_of(bed), topic_of(bed)
     await bed.restart(follow_graph=graph, fanout=fanout)
@@ -95,7 +95,7 @@ async def test_what_a_run_asks_of_them_is_a_recorded_effect(bed: Bed) -> None:
 
 @pytest.mark.item(15)
 async def test_a_foreign_fan_out_asks_the_stores_graph(bed: Bed) -> None:
-    """Who follows is in the rows, as without it."""
+    """Follows are in the rows, as without it."""
     fanout, topic = Counting(), topic_of(bed)
     await bed.restart(fanout=fanout)
     got: list[object] = []

@@ -1,4 +1,4 @@
-"""Posts and the broker: outsiders publish to topics, and whoever looks on sees all posts."""
+"""Posts and the broker: external clients publish to topics, and observers get all posts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.nats
 
 
 async def ends(bed: Bed, topic: Any, got: list[Any]) -> None:
-    """Publish a last post and return when it came: what was published before is there then."""
+    """Publish a last post and return when it arrived: all earlier posts have arrived then."""
     async with outsider(bed) as crm:
         await crm.post(topic, {"end": True})
     await bed.until(lambda: {"end": True} in got)
@@ -31,7 +31,7 @@ async def ends(bed: Bed, topic: Any, got: list[Any]) -> None:
 
 @pytest.mark.item(26, 32, 94, 243)
 async def test_what_an_external_client_publishes_reaches_every_follower_once(bed: Bed) -> None:
-    """In order; its sender is the topic, and the metadata names the service."""
+    """In order. The sender is the topic, and the metadata has the service's name."""
     topic = topic_of(bed, "eu.west é/1")
     followers = [await follower(bed, topic) for _ in range(3)]
     async with outsider(bed) as crm:
@@ -49,8 +49,8 @@ async def test_what_an_external_client_publishes_reaches_every_follower_once(bed
 
 
 @pytest.mark.item(27)
-async def test_an_external_clients_post_sent_again_is_known(bed: Bed) -> None:
-    """By publisher and id, also after the host died; another publisher's is another post."""
+async def test_a_repeated_post_of_an_external_client_is_delivered_once(bed: Bed) -> None:
+    """By publisher and id, also after a crash; the same id of another publisher is another post."""
     topic = topic_of(bed)
     agent, got = await follower(bed, topic)
     async with outsider(bed) as crm:
@@ -67,7 +67,7 @@ async def test_an_external_clients_post_sent_again_is_known(bed: Bed) -> None:
 
 
 async def test_one_id_may_name_a_message_and_posts_to_several_topics(bed: Bed) -> None:
-    """Ids are compared for each agent and each topic."""
+    """Ids are compared for each agent and each topic separately."""
     first, second = topic_of(bed), topic_of(bed)
     agent, got = await follower(bed, first)
     await bed.runtime.follow(agent, second.type)
@@ -81,7 +81,7 @@ async def test_one_id_may_name_a_message_and_posts_to_several_topics(bed: Bed) -
 
 
 async def test_a_post_that_is_no_message_is_one_dead_letter_and_the_topic_goes_on(bed: Bed) -> None:
-    """It is listed under the topic's name with what is wrong; redriving it is refused."""
+    """It is listed under the topic's name with the error; redriving it is refused."""
     topic = topic_of(bed)
     _, got = await follower(bed, topic)
     async with outsider(bed) as crm:
@@ -95,8 +95,8 @@ async def test_a_post_that_is_no_message_is_one_dead_letter_and_the_topic_goes_o
     assert got == [{"n": 1}, {"end": True}]
 
 
-async def test_nobody_follows_what_an_external_client_publishes(bed: Bed) -> None:
-    """It is read and forgotten: a later follower does not get it."""
+async def test_an_external_post_without_followers_is_dropped(bed: Bed) -> None:
+    """It is read and dropped: a later follower does not get it."""
     topic = topic_of(bed)
     same = next(
         t for t in map(topic_like(topic), range(1000)) if topic_shard(t) == topic_shard(topic)
@@ -112,13 +112,13 @@ async def test_nobody_follows_what_an_external_client_publishes(bed: Bed) -> Non
 
 
 def topic_like(topic: TopicId) -> Callable[[int], TopicId]:
-    """Topics of the same type."""
+    """Return topics of the same type."""
     return lambda n: TopicId(topic.type, f"s{n}")
 
 
 @pytest.mark.item(243)
-async def test_onlookers_see_all_posts_at_the_broker(bed: Bed) -> None:
-    """Those of runs, of Python and of outsiders, within seconds, under the topic's own subject."""
+async def test_observers_get_all_posts_at_the_broker(bed: Bed) -> None:
+    """Posts of runs, of Python and of external clients, within seconds, under the topic's subject."""
     topic = topic_of(bed)
     _, got = await follower(bed, topic)
 

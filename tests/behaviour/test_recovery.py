@@ -1,4 +1,4 @@
-"""A host dies: the next one goes on, executes nothing twice that must not be, and says what it cannot know."""
+"""Recovery: the next host continues, repeats no at-most-once effect, and reports unknown outcomes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ K = EntryKind
 
 @pytest.mark.item(47, 172, 182, 186, 490)
 async def test_a_running_run_is_taken_over(bed: Bed) -> None:
-    """What was recorded is not executed again, what was not is; the log says that it was recovered."""
+    """Recorded effects are not executed again, others are; the log has an entry of the recovery."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         values = [await ctx.step(name, bed.world.do, name, name) for name in ("a", "b")]
@@ -46,8 +46,8 @@ async def test_a_running_run_is_taken_over(bed: Bed) -> None:
 
 
 @pytest.mark.item(172, 490)
-async def test_ten_steps_and_a_death_at_each(bed: Bed) -> None:
-    """The run completes; every step that was recorded executed once, the one cut off twice."""
+async def test_a_run_survives_a_crash_at_each_of_ten_steps(bed: Bed) -> None:
+    """The run completes. Each recorded step executed once, the interrupted one twice."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
@@ -67,8 +67,8 @@ async def test_ten_steps_and_a_death_at_each(bed: Bed) -> None:
 
 
 @pytest.mark.item(172)
-async def test_a_run_that_is_taken_over_in_vain_again_and_again_is_parked(bed: Bed) -> None:
-    """Poison: five take-overs without any progress in between; an operator can start it anew."""
+async def test_a_run_is_parked_after_five_crashes_without_progress(bed: Bed) -> None:
+    """Five take-overs without progress in between. An operator can start it again."""
 
     async def deadly() -> str:
         return str(await bed.world.hang("deadly", "survived", times=died + 1))
@@ -102,7 +102,7 @@ async def test_a_run_that_is_taken_over_in_vain_again_and_again_is_parked(bed: B
 
 @pytest.mark.item(51, 59, 250, 484)
 async def test_a_stale_host_writes_nothing(bed: Bed) -> None:
-    """Another host took over while it froze: what its step gave is refused, the new one's counts."""
+    """Another host took over while it was frozen: its step's result is refused, the new host's counts."""
     gates = [asyncio.Event(), asyncio.Event()]
     turns = iter(gates)
 
@@ -137,8 +137,10 @@ async def test_a_stale_host_writes_nothing(bed: Bed) -> None:
 
 @pytest.mark.item(98, 108, 132, 195)
 @pytest.mark.parametrize("how", ["signal", "mail"])
-async def test_what_comes_while_no_host_is_up_wakes_the_run(bed: Bed, how: str) -> None:
-    """A client's signal or mail for a suspended run is found by the host that takes over."""
+async def test_a_signal_or_message_without_a_live_host_wakes_the_run_later(
+    bed: Bed, how: str
+) -> None:
+    """A client's signal or message for a suspended run is found by the host that takes over."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
@@ -166,7 +168,7 @@ async def test_what_comes_while_no_host_is_up_wakes_the_run(bed: Bed, how: str) 
 async def test_a_message_whose_run_could_not_be_written_is_not_lost(
     bed: Bed, manner: Manner
 ) -> None:
-    """The store refuses, or does not answer, the turn that was to start the run: it is tried again."""
+    """The store refuses, or does not answer, the commit that was to start the run: it is retried."""
     faults = Faults(method="commit", manner=manner)
     bed.go_wrong(faults)
     await bed.restart()
@@ -184,14 +186,14 @@ async def test_a_message_whose_run_could_not_be_written_is_not_lost(
     if bed.backend == "memory":
         await asyncio.sleep(60)  # until no scan reads this message again
     last = await bed.submit(agent, "last")
-    faults.nth = len(faults.calls) + 1  # the first turn behind the end of the first run
+    faults.nth = len(faults.calls) + 1  # the first commit after the end of the first run
     bed.world.gates["gate"].set()
     await bed.result(last)
     assert bed.world.order == ["first", "mail", "last"]
 
 
-async def test_a_scan_reads_no_child_that_waits_here(bed: Bed) -> None:
-    """Children wait for their place on the host that spawned them; those it does not know are read."""
+async def test_a_scan_does_not_read_children_queued_on_this_host(bed: Bed) -> None:
+    """Children wait for a slot on the host that spawned them; only children unknown to it are read."""
     await bed.restart(capacity=2)
 
     async def child(ctx: RunContext, inbox: list[Message]) -> object:
@@ -222,7 +224,7 @@ async def test_a_scan_reads_no_child_that_waits_here(bed: Bed) -> None:
 
 @pytest.mark.item(28, 123, 157, 214, 484)
 async def test_a_lease_that_is_not_renewed_runs_out(bed: Bed) -> None:
-    """A dead host's work goes on when its lease is over; a living one keeps it by heartbeats."""
+    """A dead host's work continues when its lease has expired; a living host keeps it by heartbeats."""
     if bed.backend != "memory":
         pytest.skip("the system tests kill real hosts and wait for their leases")
     store = MemoryStore(clock=bed.clock, lease_s=10)
@@ -240,7 +242,7 @@ async def test_a_lease_that_is_not_renewed_runs_out(bed: Bed) -> None:
     await heir.start()
     run_id = await dead.submit(agent.id, None)
     await bed.world.entered.wait()
-    await asyncio.sleep(60)  # twenty heartbeats: nothing is taken away
+    await asyncio.sleep(60)  # twenty heartbeats: no shard is taken over
     assert (dead._host.worker.held.leases, heir._host.worker.held.leases) != ((), ())
     assert not heir._host.worker.held.leases
     dead._host.crash()
@@ -253,7 +255,7 @@ async def test_a_lease_that_is_not_renewed_runs_out(bed: Bed) -> None:
 
 
 async def test_a_submitted_run_that_could_not_be_read_is_read_with_the_next_scan(bed: Bed) -> None:
-    """Its hint came, and the store gave no answer then: nobody tells of it again."""
+    """Its hint came while the store did not answer, and is not repeated."""
     faults = Faults(method="load", manner=Manner.ERROR_BEFORE)
     bed.go_wrong(faults)
     await bed.restart()

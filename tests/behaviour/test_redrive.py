@@ -1,4 +1,4 @@
-"""Dead runs: listed, and their work started again, once."""
+"""Failed runs: listed, and redriven once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ONCE = RetryPolicy(max_retries=0, backoff_s=0.01, jitter=0)
 
 
 async def flaky(bed: Bed) -> AgentId:
-    """An agent that fails until the world is repaired, and returns what it was given."""
+    """An agent that fails until the world is repaired, and then returns its message."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del ctx
@@ -34,15 +34,15 @@ async def flaky(bed: Bed) -> AgentId:
 
 
 async def dead(bed: Bed, agent: AgentId, payload: object = "work") -> RunId:
-    """A run that has failed for good."""
+    """Return a failed run."""
     run_id = await bed.submit(agent, payload, retry_policy=ONCE)
     assert (await bed.ended(run_id)).status is RunStatus.FAILED
     return run_id
 
 
 @pytest.mark.item(164, 488)
-async def test_a_dead_run_is_listed_and_its_work_done_again(bed: Bed) -> None:
-    """A new run with the same messages; the dead one keeps its log and its status."""
+async def test_a_failed_run_is_listed_and_redriven(bed: Bed) -> None:
+    """A new run has the same messages; the failed one keeps its log and its status."""
     agent = await flaky(bed)
     run_id = await dead(bed, agent, {"n": 1})
     before = await bed.log(run_id)
@@ -61,7 +61,7 @@ async def test_a_dead_run_is_listed_and_its_work_done_again(bed: Bed) -> None:
 
 @pytest.mark.item(488)
 async def test_redriving_twice_starts_one_run(bed: Bed) -> None:
-    """Also at the same moment, and by another process; after that the new one is redriven."""
+    """Also at the same moment, and by another process; afterwards the new run is the one to redrive."""
     agent = await flaky(bed)
     run_id = await dead(bed, agent)
     async with bed.client() as client:
@@ -81,7 +81,7 @@ async def test_redriving_twice_starts_one_run(bed: Bed) -> None:
 
 @pytest.mark.item(488)
 async def test_another_process_redrives(bed: Bed) -> None:
-    """The host that serves the agent does the work, also one that starts later."""
+    """The host that serves the agent executes it, also one that starts later."""
     agent = await flaky(bed)
     first, second = await dead(bed, agent), await dead(bed, agent, "more")
     bed.world.count["repaired"] = 1
@@ -97,7 +97,7 @@ async def test_another_process_redrives(bed: Bed) -> None:
 
 @pytest.mark.item(488)
 async def test_dead_letters_of_a_redriven_run_count_as_redriven(bed: Bed) -> None:
-    """Its messages are not handled a second time by redriving them."""
+    """A redrive of the dead letters does not handle its messages a second time."""
     agent = await flaky(bed)
     run_id = await dead(bed, agent)
     letters = await bed.runtime.store.lists.dead_letters(agent=agent)
@@ -111,8 +111,8 @@ async def test_dead_letters_of_a_redriven_run_count_as_redriven(bed: Bed) -> Non
 
 
 @pytest.mark.item(488)
-async def test_messages_of_a_dead_run_are_given_again(bed: Bed) -> None:
-    """A run that mail had started is redriven like one that was submitted."""
+async def test_messages_of_a_failed_run_are_redriven(bed: Bed) -> None:
+    """A run that was started by messages is redriven like a submitted one."""
     runs: list[RunId] = []
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -132,7 +132,7 @@ async def test_messages_of_a_dead_run_are_given_again(bed: Bed) -> None:
 
 @pytest.mark.item(488)
 async def test_only_failed_runs_are_redriven(bed: Bed) -> None:
-    """Not those that go on, ended well or were cancelled; and none that is unknown."""
+    """Open, completed, cancelled and unknown runs are refused."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
         if inbox[0].payload == "wait":

@@ -1,4 +1,4 @@
-"""What no store takes: refused at the call, and behind that a net, so that no run is begun for ever."""
+"""Text that no store accepts: refused at the call; a run whose commit is refused anyway is parked."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ TEXTS: dict[str, Any] = {
     "very long": "x" * 3_000_000,
     "number": 7,
 }
-"""Each is refused wherever a name is wanted."""
+"""Each is refused as a name."""
 FREE = {"cancel reason", "approval", "metadata"}
-"""Where people write: as long as a page."""
+"""Free text fields: up to the length of a page."""
 
 
 async def _one() -> int:
@@ -111,8 +111,11 @@ VERBS = (
 
 
 @pytest.mark.parametrize("verb", VERBS)
-async def test_text_that_no_store_takes_is_refused_at_the_call(bed: Bed, verb: str) -> None:
-    """By every verb, before a store is asked: the error says what to do, and the run is begun once."""
+async def test_text_that_no_store_accepts_is_refused_at_the_call(bed: Bed, verb: str) -> None:
+    """By each method, before the store is called.
+
+    The error names the remedy, and the run is started once.
+    """
     begun = 0
 
     async def act(ctx: RunContext, inbox: list[Message]) -> list[str]:
@@ -132,7 +135,7 @@ async def test_text_that_no_store_takes_is_refused_at_the_call(bed: Bed, verb: s
 
     said = await bed.play(act)
 
-    assert begun == 1 or (verb == "approval" and begun <= 3)  # two are waited for, as rows only
+    assert begun == 1 or (verb == "approval" and begun <= 3)  # two are awaited by suspended runs
     for name, text in zip(TEXTS, said, strict=True):
         if name in ("long", "wide", "number") and verb in ("emit source", "spawn key", *FREE):
             continue  # a page of reasons is one, and 7 is a fine part of another text
@@ -142,7 +145,7 @@ async def test_text_that_no_store_takes_is_refused_at_the_call(bed: Bed, verb: s
 
 @pytest.mark.parametrize("verb", ["join", "status", "cancel"])
 async def test_an_odd_run_id_is_an_unknown_run(bed: Bed, verb: str) -> None:
-    """Whatever it looks like; no store is asked."""
+    """Any text is accepted as an id; the store is not called."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> int:
         del inbox
@@ -157,8 +160,8 @@ async def test_an_odd_run_id_is_an_unknown_run(bed: Bed, verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-async def test_empty_text_begins_a_run_once(bed: Bed, verb: str) -> None:
-    """It is a name like any other, or refused; never begun again and again."""
+async def test_empty_text_starts_a_run_once(bed: Bed, verb: str) -> None:
+    """It is a valid name, or refused; the run is not started repeatedly."""
     begun = 0
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
@@ -210,8 +213,8 @@ async def test_empty_text_begins_a_run_once(bed: Bed, verb: str) -> None:
         "limit",
     ],
 )
-async def test_every_entry_point_refuses_text_that_no_store_takes(bed: Bed, door: str) -> None:
-    """With an error about the argument; nothing is written and no store's error is seen."""
+async def test_every_entry_point_refuses_text_that_no_store_accepts(bed: Bed, door: str) -> None:
+    """With an error about the argument. Nothing is written and no error of a store is raised."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox
@@ -272,7 +275,7 @@ async def test_every_entry_point_refuses_text_that_no_store_takes(bed: Bed, door
 
 
 def _refuse(bed: Bed, refuses: Callable[[str, str], Exception | None], seen: list[str]) -> None:
-    """Let the store of hosts that start from now on refuse what `refuses` says of a write."""
+    """Let the store of hosts that start from now on refuse the writes that `refuses` selects."""
     before = bed.open_store
 
     @asynccontextmanager
@@ -286,7 +289,7 @@ def _refuse(bed: Bed, refuses: Callable[[str, str], Exception | None], seen: lis
 
 
 class _Refusing:
-    """A role of a store that refuses some writes, as a server does whose rules are narrower than ours."""
+    """A role of a store that refuses some writes, like a server with narrower rules."""
 
     def __init__(
         self, role: Any, refuses: Callable[[str, str], Exception | None], seen: list[str]
@@ -331,7 +334,7 @@ PLACES = ("step", "state", "end", "beginning", "read")
 async def test_a_run_whose_writes_are_refused_is_parked_by_the_second_refusal(  # noqa: PLR0915
     bed: Bed, place: str
 ) -> None:
-    """Begun twice with a pause between, whatever it was that was refused; run again, it completes."""
+    """Started twice with a pause in between, for each kind of refused write; after a retry it completes."""
     begun, is_mended = 0, False
     seen: list[str] = []
 
@@ -384,8 +387,8 @@ async def test_a_run_whose_writes_are_refused_is_parked_by_the_second_refusal(  
 
 
 @pytest.mark.parametrize("code", ["08006", "40001", "53100", "55P03", "57014"])
-async def test_a_refusal_that_passes_parks_nothing(bed: Bed, code: str) -> None:
-    """Connections, deadlocks, resources, locks and limits of time say nothing of the run."""
+async def test_a_temporary_refusal_parks_nothing(bed: Bed, code: str) -> None:
+    """Connection errors, deadlocks, resources, locks and timeouts are not caused by the run."""
     seen: list[str] = []
 
     def refuses(run_id: str, what: str) -> Exception | None:
@@ -406,7 +409,7 @@ async def test_a_refusal_that_passes_parks_nothing(bed: Bed, code: str) -> None:
 
 
 async def test_neighbours_of_a_refused_run_go_on(bed: Bed) -> None:
-    """Five runs that are refused begin ten times while their neighbours complete hundreds."""
+    """Five refused runs start ten times while their neighbours complete hundreds."""
     begun = 0
 
     async def bad(ctx: RunContext, inbox: list[Message]) -> None:
@@ -431,8 +434,8 @@ async def test_neighbours_of_a_refused_run_go_on(bed: Bed) -> None:
     assert begun == 10
 
 
-async def test_a_store_that_refuses_even_the_parking_is_asked_ever_more_seldom(bed: Bed) -> None:
-    """Neither a hot loop nor a run that is given up: as soon as it may be written it is."""
+async def test_a_refused_parking_is_retried_with_growing_pauses(bed: Bed) -> None:
+    """No busy loop, and the run is not given up: it is parked as soon as the store accepts it."""
     seen: list[str] = []
     times: list[float] = []
 

@@ -1,4 +1,4 @@
-"""Which agents a host serves, and what happens to work of those it does not."""
+"""Registration of agents, and work for agents that the host does not serve."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ async def _echo(ctx: RunContext, inbox: list[Message]) -> object:
 
 @pytest.mark.item(3, 19)
 async def test_any_object_with_an_id_and_run_is_an_agent(bed: Bed) -> None:
-    """No base class, no decorator; what lacks `run` is refused by name."""
+    """No base class and no decorator; an object without `run` is refused by name."""
 
     class Plain:
-        """Nothing but the contract."""
+        """An agent with only the contract's members."""
 
         def __init__(self, id: AgentId) -> None:  # noqa: A002
             self.id = id
@@ -48,7 +48,7 @@ async def test_any_object_with_an_id_and_run_is_an_agent(bed: Bed) -> None:
 
 @pytest.mark.item(19)
 async def test_registering_an_id_again_replaces_the_agent(bed: Bed) -> None:
-    """For executions that begin afterwards."""
+    """For executions that start afterwards."""
     agent = await bed.serve(_echo)
     assert await bed.result(await bed.submit(agent, 1)) == [1]
 
@@ -62,7 +62,7 @@ async def test_registering_an_id_again_replaces_the_agent(bed: Bed) -> None:
 
 @pytest.mark.item(19)
 async def test_a_type_serves_every_key(bed: Bed) -> None:
-    """The factory makes an agent when its first message comes; keys are serial by themselves."""
+    """The factory makes an agent when its first message comes; each key has one run at a time."""
     made: list[AgentId] = []
 
     def factory(agent_id: AgentId) -> Acting:
@@ -79,7 +79,7 @@ async def test_a_type_serves_every_key(bed: Bed) -> None:
 
 @pytest.mark.item(212)
 async def test_tenants_are_part_of_an_agents_identity(bed: Bed) -> None:
-    """Two agents that differ in nothing else share neither mail nor state."""
+    """Two agents that differ only in the tenant share neither messages nor state."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         count = int(str(await ctx.state.get("count", 0))) + 1
@@ -98,7 +98,7 @@ async def test_tenants_are_part_of_an_agents_identity(bed: Bed) -> None:
 
 @pytest.mark.item(19)
 async def test_a_type_is_registered_one_way_or_the_other(bed: Bed) -> None:
-    """On this host, and where another host used the type before."""
+    """On this host, and after another host used the type before."""
     single, whole = bed.name(), bed.name()
     await bed.runtime.register(Acting(single, _echo))
     await bed.runtime.register_type(whole.type, lambda agent_id: Acting(agent_id, _echo))
@@ -115,8 +115,8 @@ async def test_a_type_is_registered_one_way_or_the_other(bed: Bed) -> None:
 
 
 @pytest.mark.item(41)
-async def test_work_of_a_type_that_nobody_serves_waits(bed: Bed) -> None:
-    """Mail and runs stay as rows, over a restart too, and run as soon as the type is registered."""
+async def test_work_of_an_unserved_type_waits(bed: Bed) -> None:
+    """Messages and runs stay as rows, also over a restart, and run as soon as the type is registered."""
     agent = bed.name()
     run_id = await bed.submit(agent, "submitted")
     assert await bed.runtime.send(agent, "sent")
@@ -134,7 +134,7 @@ async def test_work_of_a_type_that_nobody_serves_waits(bed: Bed) -> None:
 
 @pytest.mark.item(41)
 async def test_a_suspended_run_of_a_type_that_is_served_later_goes_on(bed: Bed) -> None:
-    """A signal for it meanwhile is kept."""
+    """A signal that comes meanwhile is kept."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
@@ -154,10 +154,10 @@ async def test_a_suspended_run_of_a_type_that_is_served_later_goes_on(bed: Bed) 
 
 
 @pytest.mark.item(19, 63)
-async def test_a_factory_that_raises_is_asked_again(
+async def test_a_factory_that_raises_is_called_again(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its run is not lost and does not hold up other agents."""
+    """Its run is not lost and does not delay other agents."""
     monkeypatch.setattr(dispatch, "TRY_AGAIN_S", 0.05)
     broken = [True]
 

@@ -1,6 +1,6 @@
-"""Results that a crash keeps from the log: found beside it, recorded as if nothing had happened.
+"""The result cache: results that a crash kept out of the log are found there and recorded.
 
-In virtual time the cache is a dict of this test, on PostgreSQL it is a RedisJournal on a Valkey.
+In virtual time the cache is a dict of this test; on PostgreSQL it is a RedisJournal on a Valkey.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ Verb: TypeAlias = Literal["at_most_once", "tool", "llm"]
 
 
 class Caches(Protocol):
-    """Where results survive hosts."""
+    """Caches that survive hosts."""
 
     async def open(self) -> ResultCache:
-        """The cache as one more process would open it."""
+        """Open the cache as another process would."""
         ...
 
     async def keys(self) -> list[str]:
-        """What is in it, whoever kept it."""
+        """Return the cached keys of all hosts."""
         ...
 
     async def lose_all(self) -> None:
-        """Empty it."""
+        """Delete all entries."""
         ...
 
 
@@ -88,7 +88,7 @@ class DictCaches:
 
 @dataclass
 class RedisCaches:
-    """See `Caches`. A Valkey of this test alone, and a journal per host."""
+    """Caches on a Valkey of this test alone, with a journal per host. See `Caches`."""
 
     server: ValkeyServer
     _opened: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -109,13 +109,13 @@ class RedisCaches:
             await client.flushall()
 
     async def close(self) -> None:
-        """Close what was opened."""
+        """Close the opened journals."""
         await self._opened.aclose()
 
 
 @dataclass
 class Watched:
-    """A `ResultCache` that notes what is looked up."""
+    """A `ResultCache` that records its look-ups."""
 
     cache: ResultCache
     looks: list[str]
@@ -131,13 +131,13 @@ class Watched:
 
 
 def _is_a_runs(*args: object) -> bool:
-    """Whether a call of the store writes what a run did; hosts ask for more, whenever they like."""
+    """Return whether a call of the store is a commit of a run; hosts make other calls at any time."""
     return bool(args) and isinstance(args[0], Commit | Lease)
 
 
 @dataclass
 class Doom:
-    """A bed whose host can be told to die at the next write of a run."""
+    """A bed whose host can be told to crash at the next write of a run."""
 
     bed: Bed
     caches: Caches
@@ -148,32 +148,32 @@ class Doom:
     looks: list[str] = field(default_factory=list)
 
     def now(self) -> None:
-        """Let what a run of this host writes next be its end: called inside an effect."""
+        """Crash this host at the next write of a run. Called inside an effect."""
         self.died.clear()
         self.faults.nth = len(self.faults.calls)
 
     def wrap(self) -> None:
-        """Give all hosts that start from now on a store that obeys."""
+        """Give all hosts that start from now on a store that crashes on demand."""
         self.bed.go_wrong(self.faults, self.died.set)
 
     async def start(self, *, cached: bool = True) -> None:
-        """Let the host die, if it has not, and start one with the cache or without."""
+        """Crash the host, if it is alive, and start one with the cache or without."""
         results = Watched(await self.caches.open(), self.looks) if cached else None
         await self.bed.restart(results=results)
 
     async def recover(self, *, kept: int, cached: bool = True) -> None:
-        """Wait until the doomed host is dead and so many results outlived it; start another one."""
+        """Wait until the host is dead and this many results are cached; start another one."""
         await self.dead(kept=kept)
         await self.start(cached=cached)
 
     async def dead(self, *, kept: int) -> None:
-        """Return when the doomed host is dead and so many results outlived it."""
+        """Return when the host is dead and this many results are cached."""
         async with asyncio.timeout(20):
             await self.died.wait()
         await self.holds(kept)
 
     async def holds(self, count: int) -> None:
-        """Return when the cache holds so many results; writes are not awaited by anybody else."""
+        """Return when the cache holds this many results; no other code awaits its writes."""
         async with asyncio.timeout(20):
             while len(await self.caches.keys()) < count:  # noqa: ASYNC110 - Redis announces nothing
                 await asyncio.sleep(0.001)
@@ -184,7 +184,7 @@ class Doom:
 async def doom(
     bed: Bed, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Doom]:
-    """A bed whose host keeps results and can be told to die; no answer of the cache is too late."""
+    """Yield a bed whose host caches results and can be crashed; no answer of the cache comes too late."""
     monkeypatch.setattr("persistence.redis.journal.LOOKUP_LIMIT_S", 20.0)
     monkeypatch.setattr("persistence.redis.client.ANSWER_S", 20.0)
     caches: DictCaches | RedisCaches = DictCaches()
@@ -200,7 +200,7 @@ async def doom(
 
 
 def doomed_model(on_answer: Callable[[int], None]) -> ScriptedModel:
-    """A model that calls `on_answer` with the number of the call before anybody hears of the answer."""
+    """Return a model that calls `on_answer` with the number of the call before it returns the answer."""
 
     async def answered() -> None:
         on_answer(model.calls)
@@ -210,7 +210,7 @@ def doomed_model(on_answer: Callable[[int], None]) -> ScriptedModel:
 
 
 async def _serve(doom: Doom, verb: Verb, *, error: type[Exception] | None = None) -> AgentId:
-    """An agent whose one effect between two steps happens, and then its host dies; the first time."""
+    """Serve an agent with one effect between two steps; the first time its host crashes after the effect."""
     bed = doom.bed
 
     async def happen(amount: int) -> object:
@@ -243,7 +243,7 @@ async def _serve(doom: Doom, verb: Verb, *, error: type[Exception] | None = None
 
 
 async def _told(bed: Bed, run_id: RunId) -> list[object]:
-    """The run's log as a reader sees it: without ids, which differ between runs."""
+    """Return the run's log without ids, which differ between runs."""
     aside = (K.RUN_STARTED, K.MSG_RECEIVED, K.RUN_RESUMED, K.RUN_SUSPENDED)
     return [
         (entry.kind, entry.position, {k: v for k, v in entry.payload.items() if k != "id"})
@@ -254,7 +254,7 @@ async def _told(bed: Bed, run_id: RunId) -> list[object]:
 
 @pytest.mark.parametrize("verb", ["at_most_once", "tool", "llm"])
 async def test_a_result_that_missed_the_log_is_found(doom: Doom, verb: Verb) -> None:
-    """It is recorded as if it had just been executed: the log is that of a run without a crash."""
+    """It is recorded like a new result: the log is that of a run without a crash."""
     bed = doom.bed
     agent = await _serve(doom, verb)
     run_id = await bed.submit(agent)
@@ -270,7 +270,7 @@ async def test_a_result_that_missed_the_log_is_found(doom: Doom, verb: Verb) -> 
 
 
 async def test_an_error_is_a_result_too(doom: Doom) -> None:
-    """An at-most-once effect that raised has raised: the run ends by it and is not in doubt."""
+    """An at-most-once effect that raised has an outcome: the run ends by it and is not in doubt."""
     bed = doom.bed
     run_id = await bed.submit(await _serve(doom, "at_most_once", error=ConnectionError))
     await doom.recover(kept=1)
@@ -286,7 +286,7 @@ async def test_an_error_is_a_result_too(doom: Doom) -> None:
 @pytest.mark.parametrize("crash_in", [1, 2])
 @pytest.mark.parametrize("verb", ["at_most_once", "llm"])
 async def test_a_new_attempt_wants_a_new_result(doom: Doom, verb: Verb, crash_in: int) -> None:
-    """The error that ended an attempt is found if that attempt is recovered, and not by the next."""
+    """The error that ended an attempt is found by a recovery of that attempt, and not by the next attempt."""
     bed = doom.bed
 
     def happen(calls: int) -> None:
@@ -318,8 +318,8 @@ async def test_a_new_attempt_wants_a_new_result(doom: Doom, verb: Verb, crash_in
 
 @pytest.mark.item(141, 144)
 @pytest.mark.parametrize("verb", ["at_most_once", "llm"])
-async def test_a_lost_cache_only_leaves_the_window_open(doom: Doom, verb: Verb) -> None:
-    """Without the result an at-most-once effect is in doubt, and a model is asked again."""
+async def test_without_the_cached_result_the_effect_is_in_doubt(doom: Doom, verb: Verb) -> None:
+    """Without the result an at-most-once effect is in doubt, and a model is called again."""
     bed = doom.bed
     run_id = await bed.submit(await _serve(doom, verb))
     await doom.dead(kept=1)
@@ -336,8 +336,8 @@ async def test_a_lost_cache_only_leaves_the_window_open(doom: Doom, verb: Verb) 
         await bed.runtime.cancel(run_id)
 
 
-async def test_only_what_may_have_been_under_way_is_looked_up(doom: Doom) -> None:
-    """Never in a first attempt that did not crash; in one that did, until it has a result of its own."""
+async def test_only_effects_that_may_have_started_are_looked_up(doom: Doom) -> None:
+    """Never in a first attempt without a crash; after a crash, until the attempt has a result of its own."""
     bed = doom.bed
 
     async def act(ctx: RunContext, inbox: list[Message]) -> list[str]:
@@ -362,8 +362,8 @@ async def test_only_what_may_have_been_under_way_is_looked_up(doom: Doom) -> Non
 
 
 @pytest.mark.item(189)
-async def test_what_an_operator_lets_execute_again_has_its_own_result(doom: Doom) -> None:
-    """The result of the first execution, found too late, is not taken for that of the second."""
+async def test_an_effect_that_an_operator_repeats_has_its_own_result(doom: Doom) -> None:
+    """The result of the first execution, found late, is not used for the second."""
     bed = doom.bed
 
     async def pay() -> str:
@@ -389,8 +389,8 @@ async def test_what_an_operator_lets_execute_again_has_its_own_result(doom: Doom
 
 
 @pytest.mark.item(189)
-async def test_an_operators_word_counts_more_than_a_result_found_later(doom: Doom) -> None:
-    """Whoever decided knew what became of the effect since."""
+async def test_an_operators_decision_takes_precedence_over_a_cached_result(doom: Doom) -> None:
+    """The operator knew the outcome of the effect at the decision."""
     bed = doom.bed
     run_id = await bed.submit(await _serve(doom, "at_most_once"))
     await doom.recover(kept=1, cached=False)
@@ -403,8 +403,8 @@ async def test_an_operators_word_counts_more_than_a_result_found_later(doom: Doo
 
 
 @pytest.mark.item(189)
-async def test_reconcile_is_not_asked_for_what_was_found(doom: Doom) -> None:
-    """It would ask a service about an effect whose result is there."""
+async def test_reconcile_is_not_called_for_a_cached_result(doom: Doom) -> None:
+    """It would ask a service about an effect whose result is known."""
     bed = doom.bed
 
     async def pay() -> str:
@@ -425,8 +425,8 @@ async def test_reconcile_is_not_asked_for_what_was_found(doom: Doom) -> None:
     assert await bed.result(run_id) == "paid"
 
 
-async def test_branches_find_each_its_own(doom: Doom) -> None:
-    """What had ended before the crash, written or not, counts; only what hung is in doubt."""
+async def test_each_branch_finds_its_own_result(doom: Doom) -> None:
+    """Effects that ended before the crash, committed or not, count; only the one that hung is in doubt."""
     bed = doom.bed
     kept = 3
 
@@ -459,7 +459,7 @@ async def test_branches_find_each_its_own(doom: Doom) -> None:
 
 
 async def test_a_run_that_could_not_be_written_is_recovered_by_the_same_host(doom: Doom) -> None:
-    """The store refuses a result; the run is loaded again, and its model is not asked again."""
+    """The store refuses a result; the run is loaded again, and its model is not called again."""
     bed = doom.bed
     doom.faults.manner, doom.faults.method = Manner.ERROR_BEFORE, "append"
 
@@ -471,8 +471,8 @@ async def test_a_run_that_could_not_be_written_is_recovered_by_the_same_host(doo
 
 
 @pytest.mark.item(141)
-async def test_a_cache_that_forgets_all_the_time_changes_nothing(doom: Doom) -> None:
-    """Everything is lost between any two steps of a program; so it is with no cache at all."""
+async def test_a_cache_that_loses_all_entries_changes_nothing(doom: Doom) -> None:
+    """All entries are lost between any two steps of a program; the outcome is that without a cache."""
     bed = doom.bed
 
     def once(calls: int) -> None:
@@ -503,8 +503,8 @@ async def test_a_cache_that_forgets_all_the_time_changes_nothing(doom: Doom) -> 
     assert all(count == 1 for count in bed.world.count.values())
 
 
-async def test_what_may_be_repeated_is_not_kept(doom: Doom) -> None:
-    """An idempotent step costs nothing beside its commit; nor does a replay, or what has ended."""
+async def test_results_of_idempotent_steps_are_not_cached(doom: Doom) -> None:
+    """An idempotent step, a replay and a recorded result cause no write to the cache."""
     bed = doom.bed
 
     async def body(ctx: RunContext) -> object:
@@ -516,8 +516,8 @@ async def test_what_may_be_repeated_is_not_kept(doom: Doom) -> None:
     assert len(await doom.caches.keys()) == 1
 
 
-async def test_what_an_interrupted_effect_says_is_not_kept(doom: Doom) -> None:
-    """A branch that was closed: its late error tells how it takes being cancelled, not what happened."""
+async def test_errors_of_interrupted_effects_are_not_cached(doom: Doom) -> None:
+    """The late error of a closed branch is its reaction to the cancel, not the effect's outcome."""
     bed = doom.bed
 
     async def slow() -> str:
@@ -543,8 +543,8 @@ async def test_what_an_interrupted_effect_says_is_not_kept(doom: Doom) -> None:
 
 
 @pytest.mark.parametrize("other", ["another effect", "nothing"])
-async def test_a_result_of_something_else_is_ignored(doom: Doom, other: str) -> None:
-    """What stands under the right key but names another effect is not used: the doubt stays."""
+async def test_a_cached_result_of_another_effect_is_ignored(doom: Doom, other: str) -> None:
+    """An entry with the right key that names another effect is not used: the effect stays in doubt."""
     bed = doom.bed
 
     async def pay() -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Bus:
-    """A `DeltaBus` between the runtimes of one process; it carries no deltas."""
+    """A `DeltaBus` between the runtimes of one process; it drops deltas."""
 
     is_connected = True
 
@@ -33,27 +33,27 @@ class Bus:
         self.watches: dict[RunId, list[Callable[[], None]]] = {}
 
     def publish(self, delta: Delta) -> None:
-        """Drop it."""
+        """Drop the delta."""
 
     def answer_by(self, open_answers: object) -> None:
-        """Nobody asks."""
+        """Do nothing."""
 
     async def subscribe(
         self, agent_id: AgentId, run_id: RunId, *, whole: bool = False
     ) -> AsyncGenerator[Delta | None, None]:
-        """Nothing comes."""
+        """Yield nothing."""
         await asyncio.Event().wait()
         yield  # type: ignore[misc]
 
     def announce_end(self, agent_id: AgentId, run_id: RunId) -> None:
-        """Tell everybody."""
+        """Notify all subscribers."""
         for told in tuple(self.watches.get(run_id, ())):
             told()
 
     def watch_end(
         self, agent_id: AgentId, run_id: RunId, told: Callable[[], None]
     ) -> Callable[[], None]:
-        """Hear of it."""
+        """Yield until the end is announced."""
         self.watches.setdefault(run_id, []).append(told)
 
         def forget() -> None:
@@ -71,7 +71,7 @@ async def waits(ctx: RunContext, inbox: list[Message]) -> object:
 async def test_a_caller_on_another_host_is_notified_of_the_end(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everybody, at once and without looking; who does not wait any more hears nothing."""
+    """All waiters, at once and without a poll; a waiter that gave up is not notified."""
     monkeypatch.setattr("actors.runtime.client.client.FIRST_POLL_S", 600.0)
     bus = Bus()
     run_id = await bed.submit(await bed.serve(waits))
@@ -90,7 +90,7 @@ async def test_a_caller_on_another_host_is_notified_of_the_end(
 
 
 async def test_a_wait_ends_without_a_notification(bed: Bed) -> None:
-    """A hint that is lost costs a moment."""
+    """A lost hint costs a moment."""
     run_id = await bed.submit(await bed.serve(waits))
     async with bed.client() as client:
         client._host.attach(bus=Bus())
@@ -100,8 +100,8 @@ async def test_a_wait_ends_without_a_notification(bed: Bed) -> None:
             assert await waiting == "seen"
 
 
-async def test_a_wait_whose_store_went_away_fails_aloud(bed: Bed) -> None:
-    """It does not wait for ever."""
+async def test_a_wait_raises_if_the_store_is_unavailable(bed: Bed) -> None:
+    """The error is raised at once."""
     run_id = await bed.submit(await bed.serve(waits))
     owner = HostIncarnation("results-client")
     async with bed.open_store(owner) as rows:
@@ -114,8 +114,8 @@ async def test_a_wait_whose_store_went_away_fails_aloud(bed: Bed) -> None:
                     await client.result(run_id)
 
 
-async def test_a_wait_outlives_the_host_that_it_began_on(bed: Bed) -> None:
-    """What executes or is queued there when it stops ends on another one; who waits has the results."""
+async def test_a_wait_survives_the_shutdown_of_its_host(bed: Bed) -> None:
+    """Runs that execute or are queued at the shutdown end on another host; the waiters get their results."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         await ctx.step("gate", bed.world.wait, "gate")

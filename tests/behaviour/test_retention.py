@@ -1,4 +1,4 @@
-"""What ended runs leave behind goes after a while; who was told of them still finds them."""
+"""Retention: rows of ended runs are deleted after a while; later requests get their status."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ONCE = RetryPolicy(max_retries=0)
 
 
 async def shout(ctx: RunContext, inbox: list[Message]) -> object:
-    """An agent whose end its message chooses."""
+    """An agent whose message selects its end."""
     await ctx.step("mark", lambda: inbox[0].payload)
     if inbox[0].payload == "fail":
         raise ValueError("as asked")
@@ -34,14 +34,14 @@ async def shout(ctx: RunContext, inbox: list[Message]) -> object:
 
 
 async def sweep(bed: Bed) -> int:
-    """Sweep all that has ended until now."""
+    """Sweep all runs that have ended until now."""
     await asyncio.sleep(0.01)  # the end has to lie in the past
     return await sweep_all(bed.runtime.store, older_than_s=0)
 
 
 @pytest.mark.item(487)
-async def test_a_swept_run_says_so(bed: Bed) -> None:
-    """Its result is gone, aloud; its status and its place are known."""
+async def test_the_result_of_a_swept_run_is_an_error(bed: Bed) -> None:
+    """A request for its result raises an error; its status and its agent are known."""
     agent = await bed.serve(shout)
     run_id = await bed.submit(agent, "hello")
     assert await bed.result(run_id) == "HELLO"
@@ -62,8 +62,8 @@ async def test_a_swept_run_says_so(bed: Bed) -> None:
 
 
 @pytest.mark.item(487)
-async def test_what_is_known_stays_known(bed: Bed) -> None:
-    """A message id that comes again starts nothing: it names the run that was swept."""
+async def test_message_ids_of_swept_runs_stay_known(bed: Bed) -> None:
+    """A repeated message id starts nothing: the swept run's id is returned."""
     agent = await bed.serve(shout)
     submitted, sent = Message.of(agent, "one"), Message.of(agent, "two")
     run_id = await bed.submit(agent, submitted)
@@ -81,7 +81,7 @@ async def test_what_is_known_stays_known(bed: Bed) -> None:
 
 @pytest.mark.item(487)
 async def test_a_failed_run_that_was_swept_has_failed(bed: Bed) -> None:
-    """Without its reason; it cannot be redriven any more, as its messages are gone."""
+    """Without its reason. It cannot be redriven any more, because its messages are deleted."""
     run_id = await bed.submit(await bed.serve(shout), "fail", retry_policy=ONCE)
     with pytest.raises(RunFailedError):
         await bed.result(run_id)
@@ -95,8 +95,8 @@ async def test_a_failed_run_that_was_swept_has_failed(bed: Bed) -> None:
 
 
 @pytest.mark.item(487)
-async def test_an_open_run_keeps_what_it_has(bed: Bed) -> None:
-    """Its log, its signals, the ends of its children: also of those that were swept."""
+async def test_an_open_run_keeps_its_rows(bed: Bed) -> None:
+    """Its log, its signals and the ends of its children, also of swept ones."""
     child = await bed.serve(shout)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -123,8 +123,8 @@ async def test_an_open_run_keeps_what_it_has(bed: Bed) -> None:
 
 
 @pytest.mark.item(487)
-async def test_a_run_that_is_to_leave_nothing_goes_at_once(bed: Bed) -> None:
-    """Retention NONE, whatever the host keeps of others."""
+async def test_a_run_with_retention_none_is_deleted_at_once(bed: Bed) -> None:
+    """With retention NONE, whatever the host's retention is."""
     agent = await bed.serve(shout)
     kept = await bed.submit(agent, "kept")
     gone = await bed.submit(agent, "gone", retention=HistoryRetention.NONE)
@@ -140,7 +140,7 @@ async def test_a_run_that_is_to_leave_nothing_goes_at_once(bed: Bed) -> None:
 
 @pytest.mark.item(487)
 async def test_a_host_sweeps_by_itself(bed: Bed) -> None:
-    """Again and again, what has grown old since."""
+    """Repeatedly: all runs that are old enough by then."""
     agent = await bed.serve(shout)
     run_id = await bed.submit(agent, "hello")
     await bed.result(run_id)
@@ -150,7 +150,7 @@ async def test_a_host_sweeps_by_itself(bed: Bed) -> None:
         async with asyncio.timeout(20):
             while not (await bed.row(run_id)).swept:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        if bed.backend == "memory":  # a minute is nothing there
+        if bed.backend == "memory":  # a minute is no retention
             later = await bed.submit(agent, "later")
             await bed.ended(later)
             await asyncio.sleep(61)
@@ -159,7 +159,7 @@ async def test_a_host_sweeps_by_itself(bed: Bed) -> None:
 
 @pytest.mark.item(487)
 async def test_the_log_is_as_long_as_its_last_generation(bed: Bed) -> None:
-    """What a run did before `continue_as_new` is not read again, whether it was much or little."""
+    """Entries before `continue_as_new` are not read again, whatever their number."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         order: Any = inbox[0].payload

@@ -1,4 +1,4 @@
-"""Failing and trying again: one counter, the run's."""
+"""Failures and retries: each run has one counter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.item(25, 45, 63, 124, 163, 164, 182)
 @pytest.mark.parametrize("retries", [0, 2])
-async def test_an_agent_that_raises_is_tried_again_so_often(bed: Bed, retries: int) -> None:
+async def test_an_agent_that_raises_has_max_retries_more_attempts(bed: Bed, retries: int) -> None:
     """max_retries=n is n + 1 attempts, one run.started, and one run.failed at the end."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -43,7 +43,7 @@ async def test_an_agent_that_raises_is_tried_again_so_often(bed: Bed, retries: i
 
 
 @pytest.mark.item(124, 163, 166)
-async def test_the_back_off_grows_and_is_waited(bed: Bed) -> None:
+async def test_the_back_off_doubles_after_each_attempt(bed: Bed) -> None:
     """0.2 s, then 0.4 s; between attempts the run is PENDING."""
     times: list[float] = []
 
@@ -84,8 +84,8 @@ async def test_a_back_off_survives_a_crash(bed: Bed) -> None:
 
 
 @pytest.mark.item(71)
-async def test_a_new_attempt_executes_the_failed_step_anew_and_keeps_the_others(bed: Bed) -> None:
-    """The error that ended an attempt is not replayed for ever."""
+async def test_a_new_attempt_executes_only_the_failed_step_again(bed: Bed) -> None:
+    """The error that ended an attempt is not replayed in the next one."""
 
     async def flaky() -> str:
         bed.world.count["flaky"] += 1
@@ -111,7 +111,7 @@ async def test_a_new_attempt_executes_the_failed_step_anew_and_keeps_the_others(
 async def test_a_run_that_fails_for_good_leaves_a_dead_letter(
     bed: Bed, error: Exception, reason: str
 ) -> None:
-    """Its message lies there with reason and error, and redriving it is a new run."""
+    """Its message is there with reason and error, and redriving it starts a new run."""
     broken = [True]
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -140,7 +140,7 @@ async def test_a_run_that_fails_for_good_leaves_a_dead_letter(
 
 @pytest.mark.item(63)
 async def test_terminal_error_is_not_retried(bed: Bed) -> None:
-    """One attempt, and the run is failed with the error's text."""
+    """The run has one attempt, and is failed with the error's text."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del ctx, inbox
@@ -156,8 +156,8 @@ async def test_terminal_error_is_not_retried(bed: Bed) -> None:
 
 
 @pytest.mark.item(63, 166)
-async def test_retry_after_decides_the_wait(bed: Bed) -> None:
-    """The next attempt begins after the delay the author named, whatever the policy says."""
+async def test_retry_after_sets_the_delay_of_the_next_attempt(bed: Bed) -> None:
+    """The next attempt starts after the author's delay, whatever the policy is."""
     times: list[float] = []
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
@@ -175,7 +175,7 @@ async def test_retry_after_decides_the_wait(bed: Bed) -> None:
 
 @pytest.mark.item(63, 166)
 async def test_non_retryable_classes_end_the_run_at_once(bed: Bed) -> None:
-    """An error class that the policy names is as final as TerminalError."""
+    """An error class named by the policy is as final as TerminalError."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del ctx, inbox
@@ -213,7 +213,7 @@ async def test_on_exhausted_pause_parks_the_run_until_it_is_resumed(bed: Bed) ->
 
 @pytest.mark.item(104)
 async def test_an_agent_that_hangs_past_its_deadline_fails_the_attempt(bed: Bed) -> None:
-    """Inside a step, and outside of ctx; the run does not hold its agent for ever."""
+    """Inside a step, and outside of ctx; the run does not occupy its agent for ever."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         async def hang() -> None:
@@ -241,7 +241,7 @@ async def test_an_agent_that_hangs_past_its_deadline_fails_the_attempt(bed: Bed)
 
 @pytest.mark.item(58)
 async def test_waiters_see_failed_only_when_no_retry_is_left(bed: Bed) -> None:
-    """A result asked for before the first attempt comes from the attempt that succeeds."""
+    """A result requested before the first attempt comes from the attempt that succeeds."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> int:
         del inbox

@@ -1,4 +1,4 @@
-"""Schedules on every bed: when they fire, what they send, and what changes them."""
+"""Schedules on every bed: when they fire, which message they send, and how they are changed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NEVER = "0 0 29 2 *"
 
 
 class Seen:
-    """Every message an agent got, and when."""
+    """The messages that an agent got, with their instants."""
 
     def __init__(self, bed: Bed) -> None:
         self.bed = bed
@@ -37,34 +37,34 @@ class Seen:
         self.at: list[datetime] = []
 
     async def __call__(self, ctx: RunContext, inbox: list[Message]) -> None:
-        """Note an inbox."""
+        """Record an inbox."""
         del ctx
         self.messages += inbox
         self.at += [self.bed.clock.now()] * len(inbox)
 
     @property
     def payloads(self) -> list[Any]:
-        """What was in them."""
+        """Return the payloads of the messages."""
         return [message.payload for message in self.messages]
 
     @property
     def ticks(self) -> list[str]:
-        """The instants they say they are for."""
+        """Return the ticks for which the messages were sent."""
         return [message.metadata["scheduled_at"] for message in self.messages]
 
 
 def late_s(bed: Bed) -> float:
-    """How many seconds more something takes that a busy machine has to be ahead of."""
+    """Return the additional seconds that a test on a busy machine needs."""
     return 0 if bed.backend == "memory" else 3
 
 
 def names(bed: Bed) -> Callable[[str], str]:
-    """Names that no other test of the folder has."""
+    """Return names that no other test of the folder has."""
     return lambda name: f"{bed._prefix}.{name}"
 
 
 async def overdue(bed: Bed, schedule: Schedule, by_s: float) -> Schedule:
-    """Let the schedule's tick be so long ago, as after an outage."""
+    """Set the schedule's tick to this long ago, as after an outage."""
     at = (await bed.runtime.store.schedules.now()) - timedelta(seconds=by_s)
     old = replace(schedule, next_at=at, base_at=at - timedelta(seconds=1), at=schedule.at and at)
     made = await bed.runtime.store.schedules.put(old, expected=schedule.revision)
@@ -73,11 +73,11 @@ async def overdue(bed: Bed, schedule: Schedule, by_s: float) -> Schedule:
 
 
 def api(bed: Bed) -> Schedules:
-    """The calls under test."""
+    """Return the calls under test."""
     return bed.runtime.schedules
 
 
-async def test_a_delayed_message_comes_once_and_never_early(bed: Bed) -> None:
+async def test_a_delayed_message_arrives_once_and_never_early(bed: Bed) -> None:
     """With its payload, from the schedule's own sender; the schedule is done then."""
     seen, name = Seen(bed), names(bed)("one")
     agent = await bed.serve(seen)
@@ -93,7 +93,7 @@ async def test_a_delayed_message_comes_once_and_never_early(bed: Bed) -> None:
 
 
 async def test_an_instant_far_away_is_kept_until_then_by_the_hosts_that_are_up(bed: Bed) -> None:
-    """The host that knew of it dies; the next one fires it, not before its time."""
+    """The host that read it crashes; the next one fires it, not before its time."""
     seen, name = Seen(bed), names(bed)("later")
     agent = await bed.serve(seen)
     at = (await bed.runtime.store.schedules.now()) + timedelta(seconds=1 + late_s(bed))
@@ -106,7 +106,7 @@ async def test_an_instant_far_away_is_kept_until_then_by_the_hosts_that_are_up(b
 
 
 async def test_a_cron_schedule_fires_every_tick_in_order(bed: Bed) -> None:
-    """Each second its own message, none twice, none left out."""
+    """Each second has its own message; none is doubled, none is missing."""
     seen, name = Seen(bed), names(bed)("tick")
     agent = await bed.serve(seen)
     busy: Any = {} if bed.backend == "memory" else {"catch_up": "all"}
@@ -119,8 +119,8 @@ async def test_a_cron_schedule_fires_every_tick_in_order(bed: Bed) -> None:
     assert {b - a for a, b in itertools.pairwise(ticks)} == {timedelta(seconds=1)}
 
 
-async def test_ticks_missed_in_an_outage_come_as_one_message(bed: Bed) -> None:
-    """It is for the first of them; the next one is in the future."""
+async def test_ticks_missed_in_an_outage_send_one_message(bed: Bed) -> None:
+    """It is for the first missed tick; the next one is in the future."""
     seen, name = Seen(bed), names(bed)("missed")
     agent = await bed.serve(seen)
     made = await api(bed).create(name, agent, cron=NEVER)
@@ -139,8 +139,8 @@ async def test_ticks_missed_in_an_outage_come_as_one_message(bed: Bed) -> None:
     assert found.last_at == at
 
 
-async def test_with_catch_up_all_every_missed_tick_comes(bed: Bed) -> None:
-    """In order, and then the plan goes on."""
+async def test_with_catch_up_all_each_missed_tick_sends_a_message(bed: Bed) -> None:
+    """In order, and then the plan continues."""
     seen, name = Seen(bed), names(bed)("all")
     agent = await bed.serve(seen)
     made = await api(bed).create(name, agent, cron=NEVER, catch_up="all")
@@ -158,7 +158,7 @@ async def test_with_catch_up_all_every_missed_tick_comes(bed: Bed) -> None:
 async def test_a_message_of_a_schedule_starts_a_run_and_is_received_by_one_that_waits(
     bed: Bed,
 ) -> None:
-    """As any other mail."""
+    """Like any other message."""
     got: list[Any] = []
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -179,12 +179,12 @@ async def test_a_message_of_a_schedule_starts_a_run_and_is_received_by_one_that_
 async def test_a_schedule_written_by_another_process_fires_at_its_time(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its owner is told, and does not first find it when it looks again."""
+    """Its owner is notified, and does not wait for its next poll."""
     monkeypatch.setattr("actors.runtime.schedules.ticker.POLL_S", 600.0)
     await bed.restart()
     seen, name = Seen(bed), names(bed)("client")
     agent = await bed.serve(seen)
-    await asyncio.sleep(0.1)  # it has looked
+    await asyncio.sleep(0.1)  # it has polled
     async with bed.client() as client:
         made = await client.schedules.create(name, agent, delay_s=0.2)
         await bed.until(lambda: seen.messages)
@@ -194,7 +194,7 @@ async def test_a_schedule_written_by_another_process_fires_at_its_time(
 
 
 async def test_a_tick_for_an_agent_that_no_host_serves_comes_once_a_host_does(bed: Bed) -> None:
-    """Written before its type was known anywhere; nothing of it is lost."""
+    """It was written before any host served its type; no tick is lost."""
     seen, name, agent = Seen(bed), names(bed), bed.name()
     await api(bed).create(name("one"), agent, "one", delay_s=0)
     made = await api(bed).create(name("cron"), agent, "cron", cron=NEVER)
@@ -206,7 +206,7 @@ async def test_a_tick_for_an_agent_that_no_host_serves_comes_once_a_host_does(be
 
 
 async def test_a_tick_whose_zone_has_new_rules_is_moved_before_it_fires(bed: Bed) -> None:
-    """A new owner looks through what was planned with an older zone database."""
+    """A new owner checks the ticks that were planned with an older zone database."""
     seen, name = Seen(bed), names(bed)("zone")
     agent = await bed.serve(seen)
     made = await api(bed).create(name, agent, cron="30 3 1 1 *", timezone="Europe/Berlin")
@@ -239,8 +239,8 @@ async def test_a_schedule_that_this_host_cannot_read_harms_no_other(bed: Bed) ->
     assert (found.next_at, found.last_at) == (at, None)
 
 
-async def test_creating_it_again_changes_nothing(bed: Bed) -> None:
-    """Same values, same schedule; a delay counts from the first call, also when it is over."""
+async def test_creating_a_schedule_again_changes_nothing(bed: Bed) -> None:
+    """Same values, same schedule. A delay counts from the first call, also after it has passed."""
     seen, name = Seen(bed), names(bed)
     agent = await bed.serve(seen)
     for parts in ({"cron": NEVER, "timezone": "Europe/Berlin"}, {"delay_s": 0.05}):
@@ -258,7 +258,7 @@ async def test_creating_it_again_changes_nothing(bed: Bed) -> None:
 async def test_another_schedule_of_the_same_name_is_refused_and_the_difference_named(
     bed: Bed,
 ) -> None:
-    """Unless it is to be replaced: then what is not new stays as it was."""
+    """Unless `replace` is given: then values that are not new stay as they were."""
     agent, name = await bed.serve(Seen(bed)), names(bed)("same")
     made = await api(bed).create(name, agent, 1, cron=NEVER)
     with pytest.raises(ScheduleExistsError, match="payload: 1 there / 2 wanted") as caught:
@@ -274,7 +274,7 @@ async def test_another_schedule_of_the_same_name_is_refused_and_the_difference_n
 
 
 async def test_a_paused_schedule_fires_nothing_until_it_is_resumed(bed: Bed) -> None:
-    """Then its next tick is after now: those of the pause are gone."""
+    """Then its next tick is in the future; ticks of the pause are dropped."""
     seen, name = Seen(bed), names(bed)("pause")
     agent = await bed.serve(seen)
     await api(bed).create(name, agent, cron="0 0 * * *")
@@ -304,7 +304,7 @@ async def test_a_single_message_whose_time_passed_in_a_pause_comes_when_it_is_re
 
 
 async def test_trigger_sends_at_once_beside_the_plan_and_once_per_request(bed: Bed) -> None:
-    """Paused or not; the next tick stays what it was."""
+    """Paused or not; the next tick stays as it was."""
     seen, name = Seen(bed), names(bed)("trigger")
     agent = await bed.serve(seen)
     made = await api(bed).create(name, agent, "now", cron=NEVER)
@@ -320,8 +320,8 @@ async def test_trigger_sends_at_once_beside_the_plan_and_once_per_request(bed: B
     assert (await api(bed).get(name)).next_at == made.next_at
 
 
-async def test_a_deleted_schedule_is_gone(bed: Bed) -> None:
-    """It fires no more, it is not listed, and every call says that there is none."""
+async def test_a_deleted_schedule_does_not_fire(bed: Bed) -> None:
+    """It does not fire, it is not listed, and each call raises that it is unknown."""
     seen, name = Seen(bed), names(bed)("gone")
     agent = await bed.serve(seen)
     await api(bed).create(name, agent, delay_s=0.2 + late_s(bed))
@@ -340,7 +340,7 @@ async def test_a_deleted_schedule_is_gone(bed: Bed) -> None:
 
 
 async def test_changes_at_the_same_moment_all_count(bed: Bed) -> None:
-    """Pauses, resumes and replacements of one schedule by several callers lose nothing."""
+    """Concurrent pauses, resumes and replacements of one schedule lose no change."""
     agent, name = await bed.serve(Seen(bed)), names(bed)("race")
     await api(bed).create(name, agent, 0, cron=NEVER)
 
@@ -358,7 +358,7 @@ async def test_changes_at_the_same_moment_all_count(bed: Bed) -> None:
 
 
 async def test_a_tick_fired_with_an_old_reading_does_nothing(bed: Bed) -> None:
-    """As by a host that read the schedule before somebody changed it."""
+    """For example by a host that read the schedule before a change."""
     seen, name = Seen(bed), names(bed)("stale")
     agent = await bed.serve(seen)
     made = await api(bed).create(name, agent, 1, cron=NEVER)
@@ -388,10 +388,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("parts", "problem"), BAD)
-async def test_what_makes_no_sense_is_refused(
-    bed: Bed, parts: dict[str, Any], problem: str
-) -> None:
-    """At once, with what is wrong; nothing is written."""
+async def test_invalid_schedules_are_refused(bed: Bed, parts: dict[str, Any], problem: str) -> None:
+    """At the call, with the reason; nothing is written."""
     agent, name = await bed.serve(Seen(bed)), names(bed)("bad")
     with pytest.raises(InvalidScheduleError, match=problem):
         await api(bed).create(name, agent, **parts)

@@ -1,4 +1,4 @@
-"""Secrets: the function gets the value, everything that is recorded or shown has the name."""
+"""Secrets: the function gets the value; everything that is recorded or shown has the name."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def _known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def written(bed: Bed, run_id: RunId) -> str:
-    """The run's whole log and row as text."""
+    """Return the run's whole log and row as text."""
     entries = [dict(entry.payload) for entry in await bed.log(run_id)]
     return json.dumps([entries, str(await bed.row(run_id))])
 
 
 async def test_a_step_gets_the_value_and_the_log_the_name(bed: Bed) -> None:
-    """Live and on replay; what comes back with the value in it comes back without."""
+    """Live and on replay; a result that has the value is returned without it."""
     got: list[str] = []
     run_ids: list[RunId] = []
 
@@ -56,8 +56,8 @@ async def test_a_step_gets_the_value_and_the_log_the_name(bed: Bed) -> None:
     assert VALUE not in await written(bed, run_ids[0])
 
 
-async def test_an_error_comes_back_without_the_value(bed: Bed) -> None:
-    """Also where it was raised from another error; its class stays."""
+async def test_an_error_is_raised_without_the_value(bed: Bed) -> None:
+    """Also if it was raised from another error; its class stays."""
 
     async def charge(key: str) -> None:
         raise ValueError(f"{key} was refused") from ConnectionError(f"GET /?key={key}")
@@ -76,8 +76,8 @@ async def test_an_error_comes_back_without_the_value(bed: Bed) -> None:
     assert VALUE not in await written(bed, run_id)
 
 
-async def test_a_tool_gets_the_value_and_who_approves_sees_the_name(bed: Bed) -> None:
-    """A failing tool's text is a result: it is cleaned too."""
+async def test_a_tool_gets_the_value_and_an_approval_shows_the_name(bed: Bed) -> None:
+    """The text of a failed tool is a result: the value is removed from it, too."""
 
     async def pay(key: str, amount: int) -> None:
         raise ConnectionError(f"{key} {amount}")
@@ -100,7 +100,7 @@ async def test_a_tool_gets_the_value_and_who_approves_sees_the_name(bed: Bed) ->
 
 
 async def test_data_that_looks_like_a_handle_is_data(bed: Bed) -> None:
-    """A model or an outsider cannot ask for a secret."""
+    """A model or an external client cannot request a secret."""
 
     async def echo(value: object) -> object:
         return value
@@ -115,7 +115,7 @@ async def test_data_that_looks_like_a_handle_is_data(bed: Bed) -> None:
     assert await bed.result(await bed.submit(agent, handle)) == [handle, handle]
 
 
-async def test_a_secret_that_nobody_knows(bed: Bed) -> None:
+async def test_an_unknown_secret_fails_the_run(bed: Bed) -> None:
     """The run fails with the name and the remedy."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -127,8 +127,8 @@ async def test_a_secret_that_nobody_knows(bed: Bed) -> None:
         await bed.result(run_id)
 
 
-async def test_a_secret_goes_nowhere_else(bed: Bed) -> None:
-    """In a message, an output or inside an object it is refused, with its name only."""
+async def test_a_secret_is_refused_in_messages_and_outputs(bed: Bed) -> None:
+    """In a message, an output or inside an object it is refused; the error has its name only."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         if inbox[0].payload == "nested":

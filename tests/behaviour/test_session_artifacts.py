@@ -1,4 +1,4 @@
-"""Artifacts of sessions: bytes by name, which the session and the run that made them keep."""
+"""Artifacts of sessions: bytes by name, kept by the session and by the run that made them."""
 
 from __future__ import annotations
 
@@ -29,18 +29,21 @@ PIECE = bytes(range(256)) * 1024
 
 
 async def pieces(count: int) -> AsyncIterator[bytes]:
-    """So many pieces, each other bytes."""
+    """Return this many different pieces."""
     for n in range(count):
         yield n.to_bytes(8) + PIECE[8:]
 
 
 async def whole(artifacts: SessionArtifacts, name: str) -> bytes:
-    """The bytes of an artifact."""
+    """Return the bytes of an artifact."""
     return b"".join([piece async for piece in artifacts.read(name)])
 
 
 async def test_an_artifact_is_read_as_it_was_put(bed: Bed, app: str) -> None:
-    """From bytes and from pieces; a name has one kind and what was put last; another session has none of it."""
+    """From bytes and from pieces.
+
+    A name has one kind and its last content; another session does not have it.
+    """
     async with sessions_on(bed, Echo().agent(), app=app) as talks:
         own, other = talks.artifacts("s"), talks.artifacts("t")
         ref = await own.put("a:raw:b", b"first", content_type="text/plain")
@@ -67,7 +70,7 @@ async def test_an_artifact_is_read_as_it_was_put(bed: Bed, app: str) -> None:
         assert [one.name for one in await own.list()] == ["a:raw:b"]
 
 
-async def test_names_and_kinds_that_cannot_be_are_refused(bed: Bed, app: str) -> None:
+async def test_invalid_names_and_kinds_are_refused(bed: Bed, app: str) -> None:
     """Nothing is stored."""
     async with sessions_on(bed, Echo().agent(), app=app) as talks:
         own = talks.artifacts("s")
@@ -87,7 +90,7 @@ async def test_names_and_kinds_that_cannot_be_are_refused(bed: Bed, app: str) ->
 
 @pytest.mark.item(353, 382)
 async def test_runs_of_a_session_share_its_names(bed: Bed, app: str) -> None:
-    """A child's artifacts are the session's, listed by the child; they go with it, and no others do."""
+    """A child's artifacts are the session's, listed by the child, and are deleted with the session."""
     child = bed.name("c")
 
     class Child:
@@ -138,12 +141,12 @@ async def test_runs_of_a_session_share_its_names(bed: Bed, app: str) -> None:
 
 
 @pytest.mark.parametrize("manner", [Manner.DIE_BEFORE, Manner.DIE_AFTER], ids=["before", "after"])
-async def test_a_death_at_any_call_of_a_put_leaves_it_whole(
+async def test_a_crash_at_any_call_of_a_put_leaves_no_partial_content(
     bed: Bed, app: str, manner: Manner
 ) -> None:
-    """The name has the earlier bytes or the new ones, never none; the same put again ends it.
+    """The name has the earlier bytes or the new ones, never none; the repeated put completes it.
 
-    What was stored and not pinned is garbage, and goes with the collection.
+    Bytes that were stored and not pinned are garbage, and are collected.
     """
     async with sessions_on(bed, Echo().agent(), app=app) as talks:
         own = talks.artifacts("s")
@@ -177,8 +180,8 @@ async def test_a_death_at_any_call_of_a_put_leaves_it_whole(
         assert {text.split()[0] for text in seen} == {b"old", b"new"}
 
 
-async def test_two_that_put_one_name_at_once_leave_one(bed: Bed, app: str) -> None:
-    """One of them has it; nothing of the other is kept."""
+async def test_two_concurrent_puts_of_a_name_leave_one(bed: Bed, app: str) -> None:
+    """One of the two contents stays; nothing of the other is kept."""
     async with sessions_on(bed, Echo().agent(), app=app) as talks:
         own = talks.artifacts("s")
         await asyncio.gather(*(own.put("n", f"{n}".encode()) for n in range(8)))

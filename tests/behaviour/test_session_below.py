@@ -1,4 +1,4 @@
-"""What a deleted session leaves of the runs below its own."""
+"""The runs below a deleted session's own runs, and what the deletion removes of them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 class Boss:
-    """Lets a specialist do it, which other sessions have, too."""
+    """Delegates to a specialist, which other sessions use, too."""
 
     def __init__(self, specialist: AgentId) -> None:
         self.id, self._specialist = AgentId(specialist.type, "boss"), specialist
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-        """Return what the specialist said."""
+        """Return the specialist's answer."""
         payload: Any = inbox[0].payload
         return (await ctx.join(await ctx.spawn(self._specialist, payload["text"]))).output
 
 
 @pytest.mark.item(382)
-async def test_a_deleted_session_takes_the_logs_of_runs_below_it(bed: Bed) -> None:
-    """At any depth, and none of another session, whose runs the same agents execute. Rows stay."""
+async def test_a_deletion_removes_the_logs_of_runs_below_the_session(bed: Bed) -> None:
+    """At any depth; logs of other sessions, whose runs the same agents execute, stay. Rows stay."""
 
     async def helps(ctx: RunContext, inbox: list[Message]) -> Any:
         return f"helped with {inbox[0].payload}"
@@ -62,8 +62,10 @@ async def test_a_deleted_session_takes_the_logs_of_runs_below_it(bed: Bed) -> No
 
 @pytest.mark.item(382)
 @pytest.mark.parametrize("is_swept", [False, True])
-async def test_a_deleted_session_takes_what_runs_below_it_said(bed: Bed, is_swept: bool) -> None:
-    """Of all conversations of their agents; what runs of other sessions said there stays, in its order."""
+async def test_a_deletion_removes_the_turns_of_runs_below_the_session(
+    bed: Bed, is_swept: bool
+) -> None:
+    """Their turns in all conversations of their agents; turns of other sessions' runs stay, in their order."""
     echo = Echo("clerk")
     clerk = echo.agent()
     clerk.id = bed.name("c")

@@ -1,4 +1,4 @@
-"""A run of a session is asked to stop: every reader sees it, before the run has stopped."""
+"""The cancel request of a session's run: each reader gets an event before the run has stopped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Slow:
-    """Waits for a signal; when it is asked to stop, it takes as long as a test says."""
+    """Waits for a signal; its reaction to a cancel takes as long as a test needs."""
 
     def __init__(self, bed: Bed) -> None:
         self.id = bed.name()
@@ -40,7 +40,7 @@ class Slow:
 
 
 async def read(talks: AgentRuntime, asked: asyncio.Event) -> list[SessionEvent]:
-    """Read a session until a run of it was cancelled; note when one is asked to."""
+    """Read a session until a run of it was cancelled; set the event when a cancel is requested."""
     seen: list[SessionEvent] = []
     async with aclosing(talks.tail_session("s")) as events:
         async for event in events:
@@ -53,8 +53,8 @@ async def read(talks: AgentRuntime, asked: asyncio.Event) -> list[SessionEvent]:
 
 
 @pytest.mark.item(352, 374, 379)
-async def test_every_reader_sees_that_a_run_was_asked_to_stop(bed: Bed) -> None:
-    """Also in another process, while the run goes on; once, with the first reason; and in a replay."""
+async def test_every_reader_gets_the_cancel_request_of_a_run(bed: Bed) -> None:
+    """Also in another process, while the run executes; once, with the first reason; and in a replay."""
     slow = Slow(bed)
     async with (
         sessions_on(bed, slow, app=bed.name().type) as talks,
@@ -87,8 +87,8 @@ async def test_every_reader_sees_that_a_run_was_asked_to_stop(bed: Bed) -> None:
 
 
 @pytest.mark.item(365, 379)
-async def test_a_message_that_interrupts_asks_the_run_to_stop(bed: Bed) -> None:
-    """It is told before the message is queued, and in each page of a replay."""
+async def test_an_interrupting_message_requests_a_cancel_of_the_run(bed: Bed) -> None:
+    """The event comes before the message is queued, and is in each page of a replay."""
     slow = Slow(bed)
     slow.may_stop.set()
     async with sessions_on(bed, slow, app=bed.name().type) as talks:

@@ -1,4 +1,4 @@
-"""Clean-up of what sessions leave behind: what goes, that a dry run only looks, and what is never touched."""
+"""Clean-up of sessions: what it deletes, a dry run that deletes nothing, and what is never deleted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WORDS = ("done", "fails", "hangs", "helper")
 
 
 async def some_artifacts(talks: AgentRuntime, session: str) -> None:
-    """An artifact of each kind, of 10, 20 and 30 bytes, put in this order."""
+    """Put an artifact of each kind, of 10, 20 and 30 bytes, in this order."""
     await (await talks.start("hello", session_id=session)).result()
     own = talks.artifacts(session)
     await own.put("trace", b"d" * 10, kind="debug")
@@ -42,12 +42,12 @@ async def some_artifacts(talks: AgentRuntime, session: str) -> None:
 
 
 async def names(talks: AgentRuntime, session: str) -> list[str]:
-    """The names that a session has."""
+    """Return the names of a session's artifacts."""
     return [one.name for one in await talks.artifacts(session).list()]
 
 
 @pytest.mark.item(386, 388)
-def test_signatures_are_those_of_the_source() -> None:
+def test_signatures_are_those_of_the_source_project() -> None:
     """Names, order and defaults; a dry run is the default."""
 
     def signature(method: Any) -> str:
@@ -67,10 +67,10 @@ def test_signatures_are_those_of_the_source() -> None:
 
 
 @pytest.mark.item(384, 388, 389)
-async def test_debug_and_raw_artifacts_go_and_ordinary_ones_only_if_it_is_said(
+async def test_debug_and_raw_artifacts_are_deleted_and_others_only_with_a_flag(
     bed: Bed, app: str
 ) -> None:
-    """A dry run tells them, with bytes and reasons, and removes nothing."""
+    """A dry run reports them, with bytes and reasons, and removes nothing."""
     async with sessions_on(bed, Echo().agent(), app=app) as talks:
         for session in ("s", "t"):
             await some_artifacts(talks, session)
@@ -103,8 +103,8 @@ async def test_debug_and_raw_artifacts_go_and_ordinary_ones_only_if_it_is_said(
 
 
 @pytest.mark.item(388)
-async def test_age_and_bytes_narrow_what_goes(bed: Bed, app: str) -> None:
-    """Old ones go first, until the rest has at most so many bytes; young ones never."""
+async def test_age_and_bytes_limit_the_deletion(bed: Bed, app: str) -> None:
+    """Old ones first, until the rest has at most the given bytes; young ones are never deleted."""
     async with sessions_on(bed, Echo().agent(), app=app) as talks:
         await some_artifacts(talks, "s")
 
@@ -127,13 +127,13 @@ async def test_age_and_bytes_narrow_what_goes(bed: Bed, app: str) -> None:
 
 
 class Worker:
-    """A child that ends as its message says, and keeps what it was told."""
+    """A child whose message selects its end, and that keeps its messages."""
 
     def __init__(self, bed: Bed) -> None:
         self.id = bed.name("w")
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
-        """Fail, wait for ever, or answer."""
+        """Fail, wait without end, or answer."""
         task = str(inbox[0].payload)
         if task == "fails":
             raise ValueError("no")
@@ -144,14 +144,14 @@ class Worker:
 
 
 class Boss:
-    """Spawns a task for each word it is told, and one child that is none."""
+    """Spawns a task for each word of its message, and one child that is none."""
 
     def __init__(self, worker: Worker) -> None:
         self.id = worker.id
         self.worker = worker
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> list[str]:
-        """Join those that end by themselves."""
+        """Join the children that end."""
         ended = []
         said = str(inbox[0].payload)
         for word in [word for word in WORDS if word in said or word == "helper"]:
@@ -176,17 +176,17 @@ async def worked(bed: Bed, talks: AgentRuntime, session: str, words: str) -> dic
 
 
 async def boss_on(bed: Bed) -> Boss:
-    """An agent that spawns tasks, whose worker is served."""
+    """Return an agent that spawns tasks, and serve its worker."""
     worker = Worker(bed)
     await bed.runtime.register_type(worker.id.type, lambda _: worker)
     return Boss(worker)
 
 
 @pytest.mark.item(383, 386, 387, 389)
-async def test_logs_of_completed_tasks_go_and_others_only_if_it_is_said(
+async def test_logs_of_completed_tasks_are_deleted_and_others_only_with_a_flag(
     bed: Bed, app: str, tmp_path: Path
 ) -> None:
-    """Of one project; the rows stay as tombstones with their status, and a second time there is nothing."""
+    """Of one project. The rows stay as tombstones with their status; a second clean-up finds nothing."""
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     there.mkdir()
@@ -226,7 +226,7 @@ async def test_logs_of_completed_tasks_go_and_others_only_if_it_is_said(
 
 
 @pytest.mark.item(390)
-async def test_clean_up_never_touches_memories_boards_or_nodes(bed: Bed, app: str) -> None:
+async def test_clean_up_never_deletes_memories_boards_or_nodes(bed: Bed, app: str) -> None:
     """They are the same before and after, with every flag on."""
     boss = await boss_on(bed)
     async with sessions_on(bed, {"normal": boss}, app=app) as talks:
@@ -261,7 +261,7 @@ async def test_clean_up_never_touches_memories_boards_or_nodes(bed: Bed, app: st
 
 
 async def test_idle_sessions_are_deleted_and_no_others(bed: Bed, app: str) -> None:
-    """Not one with an open run, nor one that was used meanwhile; one whose deletion began is ended."""
+    """Not a session with an open run, nor one used meanwhile; a deletion that started is completed."""
     echo = Echo()
     async with sessions_on(bed, echo.agent(), app=app) as talks:
         for key in ("idle", "begun", "used"):
@@ -289,7 +289,7 @@ async def test_idle_sessions_are_deleted_and_no_others(bed: Bed, app: str) -> No
         assert await said_in(talks, "open") == ["wait", "echo: wait"]
 
 
-async def test_who_serves_an_app_deletes_what_is_idle_for_long(bed: Bed, app: str) -> None:
+async def test_a_host_of_an_app_deletes_long_idle_sessions(bed: Bed, app: str) -> None:
     """By the clock; a client does not."""
     if bed.backend != "memory":
         pytest.skip("minutes pass in virtual time")
@@ -306,7 +306,7 @@ async def test_who_serves_an_app_deletes_what_is_idle_for_long(bed: Bed, app: st
 
 
 @pytest.mark.parametrize("days", [0, -1, float("nan"), 1e300])
-def test_a_ttl_that_is_none_is_refused(days: float) -> None:
+def test_an_invalid_ttl_is_refused(days: float) -> None:
     """Days are above 0."""
     with pytest.raises(ContractError, match="ttl_days"):
         AgentRuntime(ttl_days=days)

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def content_of(event: SessionEvent) -> str:
-    """Return all of an event but its place: a fact may fall between different entries for two readers."""
+    """Return an event without its place: two readers may get a fact between different entries."""
     return event.model_copy(update={"event_id": None}).model_dump_json()
 
 
 async def filled(talks: AgentRuntime, echo: Echo) -> list[SessionEvent]:
-    """Play three runs, one of them cancelled while it was queued, and return what is stored."""
+    """Play three runs, one of them cancelled in the queue, and return the stored events."""
     gate = echo.hold("1")
     runs = [await talks.start(text, session_id="s") for text in ("1", "2", "3")]
     await runs[1].cancel()
@@ -38,7 +38,7 @@ async def filled(talks: AgentRuntime, echo: Echo) -> list[SessionEvent]:
 
 @pytest.mark.item(371)
 async def test_the_events_of_a_run_have_one_reader(bed: Bed, app: str) -> None:
-    """The subscription is made by `start`: nothing of the run is missing, however late it is read."""
+    """`start` makes the subscription: no event of the run is missing, however late it is read."""
     async with sessions_on(bed, Echo().agent(), app=app) as talks:
         run = await talks.start("1", session_id="s")
         await run.result()
@@ -58,7 +58,7 @@ async def test_the_events_of_a_run_have_one_reader(bed: Bed, app: str) -> None:
 
 @pytest.mark.item(374, 375)
 async def test_every_reader_sees_every_event_once(bed: Bed, app: str) -> None:
-    """Those who were there from the start, and who comes when all is over."""
+    """Readers from the start, and readers that come after the end."""
     echo = Echo()
     async with sessions_on(bed, echo.agent(), app=app) as talks:
 
@@ -79,8 +79,8 @@ async def test_every_reader_sees_every_event_once(bed: Bed, app: str) -> None:
 
 
 @pytest.mark.item(375)
-async def test_a_reader_goes_on_behind_any_event(bed: Bed, app: str) -> None:
-    """Nothing twice, nothing missing, wherever it was cut off, and in another process."""
+async def test_a_reader_can_continue_after_any_event(bed: Bed, app: str) -> None:
+    """No event is repeated and none is missing, from each place and in another process."""
     echo = Echo()
     async with sessions_on(bed, echo.agent(), app=app) as talks:
         stored = await filled(talks, echo)
@@ -93,8 +93,8 @@ async def test_a_reader_goes_on_behind_any_event(bed: Bed, app: str) -> None:
 
 
 @pytest.mark.item(374, 375)
-async def test_a_reader_that_follows_goes_on_behind_any_event(bed: Bed, app: str) -> None:
-    """Also behind the last entry of a run, and where others were queued before its end."""
+async def test_a_following_reader_can_continue_after_any_event(bed: Bed, app: str) -> None:
+    """Also after the last entry of a run, and while other runs are queued before its end."""
     echo = Echo()
     async with sessions_on(bed, echo.agent(), app=app) as talks:
         stored = await filled(talks, echo)
@@ -141,7 +141,7 @@ async def test_pieces_of_an_answer_come_live_and_are_not_stored(bed: Bed, app: s
         assert "text_delta" not in {event.type for event in await past_of(talks, "s")}
 
 
-async def test_who_joins_in_the_middle_gets_the_text_so_far_once(bed: Bed, app: str) -> None:
+async def test_a_late_reader_gets_the_text_so_far_once(bed: Bed, app: str) -> None:
     """Then the rest, piece by piece: snapshot and pieces together are the answer."""
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -174,8 +174,8 @@ async def test_who_joins_in_the_middle_gets_the_text_so_far_once(bed: Bed, app: 
         await run.result()
 
 
-async def test_an_answer_that_is_tried_again_begins_with_nothing(bed: Bed, app: str) -> None:
-    """A reader shows no text twice: an empty snapshot takes the place of the first try."""
+async def test_a_repeated_answer_starts_with_an_empty_snapshot(bed: Bed, app: str) -> None:
+    """A reader shows no text twice: an empty snapshot replaces the first attempt."""
     tries = iter([ValueError("cut off"), None])
 
     def reply(messages: Any, options: Any) -> ModelReply:
@@ -186,15 +186,15 @@ async def test_an_answer_that_is_tried_again_begins_with_nothing(bed: Bed, app: 
         seen = await all_of(await talks.start("hello", session_id="s"))
     texts = [event for event in seen if event.type in ("text_snapshot", "text_delta")]
     begin = next((i for i, event in enumerate(texts) if event.type == "text_snapshot"), None)
-    if begin is not None:  # the reader was there for the first try
+    if begin is not None:  # the reader got the first attempt
         assert said(texts[begin])["text"] == ""
         texts = texts[begin + 1 :]
     assert "".join(said(event)["text"] for event in texts) in ("whole answer", "")
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "1", "1:2:3", "99:0", "-1:0", "1:-2", "\u0661:\u0662"])
-async def test_a_cursor_that_is_none_is_refused(bed: Bed, app: str, cursor: str) -> None:
-    """Also one behind the end, as of another session."""
+async def test_an_invalid_cursor_is_refused(bed: Bed, app: str, cursor: str) -> None:
+    """Also a cursor behind the end, for example of another session."""
     async with sessions_on(bed, Echo().agent(), app=app) as talks:
         await (await talks.start("1", session_id="s")).result()
         with pytest.raises(CursorError):
@@ -203,7 +203,7 @@ async def test_a_cursor_that_is_none_is_refused(bed: Bed, app: str, cursor: str)
 
 @pytest.mark.item(342, 343)
 async def test_only_events_of_the_closed_list_reach_a_reader(bed: Bed, app: str) -> None:
-    """As JSON and back they are the same: no object of a provider is among them."""
+    """They are the same after a round trip through JSON: no object of a provider is among them."""
     echo = Echo()
     async with sessions_on(bed, echo.agent(), app=app) as talks:
         stored = await filled(talks, echo)

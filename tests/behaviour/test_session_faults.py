@@ -1,4 +1,4 @@
-"""What random programs and deaths at store calls have found in sessions, each by itself."""
+"""Faults of sessions that random programs and crashes at store calls have found, each by itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Waiter:
-    """Waits for a signal that nobody sends."""
+    """Waits for a signal that never comes."""
 
     def __init__(self, bed: Bed) -> None:
         self.id = bed.name()
@@ -32,12 +32,14 @@ class Waiter:
 
 
 async def nothing(ctx: RunContext, inbox: list[Message]) -> None:
-    """Let the host have something to serve."""
+    """Do nothing. The host needs an agent to serve."""
 
 
 @pytest.mark.item(368, 377)
-async def test_a_run_that_was_cancelled_while_no_host_lived_ends_whole(bed: Bed, app: str) -> None:
-    """The next host ends it before it knows the app's agents: that is a fact of the session all the same."""
+async def test_a_run_cancelled_without_a_live_host_has_all_its_end_events(
+    bed: Bed, app: str
+) -> None:
+    """The next host ends it before the app's agents are registered: the end is a fact of the session, too."""
     async with sessions_on(bed, {"normal": Waiter(bed)}, app=app) as talks:
         run = await talks.start("1", session_id="s")
         await bed.seen(run.run_id, "msg.received")
@@ -59,8 +61,8 @@ async def test_a_run_that_was_cancelled_while_no_host_lived_ends_whole(bed: Bed,
 
 
 @pytest.mark.item(374, 382)
-async def test_a_reader_outlives_the_deletion_of_its_session(bed: Bed, app: str) -> None:
-    """It was slow, and had read a part: what comes next is the session that begins anew, whole."""
+async def test_a_reader_survives_the_deletion_of_its_session(bed: Bed, app: str) -> None:
+    """It was slow, and had read a part. It then reads the new session of that id, from its start."""
     async with sessions_on(bed, Echo().agent(), app=app) as talks:
         await (await talks.start("1", session_id="s")).result()
         seen: list[SessionEvent] = []
@@ -77,8 +79,8 @@ async def test_a_reader_outlives_the_deletion_of_its_session(bed: Bed, app: str)
 
 
 @pytest.mark.item(365)
-async def test_a_message_that_joins_from_elsewhere_is_taken_at_once(bed: Bed, app: str) -> None:
-    """The host hears of it as of other mail, and begins with it when its run has ended."""
+async def test_a_joining_message_of_another_process_is_read_at_once(bed: Bed, app: str) -> None:
+    """The host is notified as of any message, and starts its run when the current one has ended."""
     echo = Echo()
     gate = echo.hold("1")
     async with sessions_on(bed, echo.agent(), app=app) as talks, bed.client() as client:

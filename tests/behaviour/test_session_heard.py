@@ -1,4 +1,4 @@
-"""Messages of runs that end before anybody answers: they are nodes of the session."""
+"""Messages of runs that end before an answer: they are nodes of the session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Broken:
-    """Fails before it asks a model."""
+    """Fails before it calls a model."""
 
     def __init__(self, bed: Bed) -> None:
         self.id = bed.name()
@@ -32,7 +32,7 @@ class Broken:
 async def test_a_message_is_a_node_when_its_run_is_cancelled_in_its_first_answer(
     bed: Bed, app: str
 ) -> None:
-    """It is the active node, an event of the run, and part of the next window. A queued run leaves none."""
+    """It is the active node, an event of the run, and in the next window. A queued run leaves no node."""
     echo = Echo()
     echo.hold("1")
     async with sessions_on(bed, echo.agent(), app=app) as talks:
@@ -55,8 +55,10 @@ async def test_a_message_is_a_node_when_its_run_is_cancelled_in_its_first_answer
 
 
 @pytest.mark.item(355, 377)
-async def test_a_message_is_a_node_when_its_run_fails_before_it_asks(bed: Bed, app: str) -> None:
-    """With all of its blocks; the mode that works goes on behind it, or from another node."""
+async def test_a_message_is_a_node_when_its_run_fails_before_a_model_call(
+    bed: Bed, app: str
+) -> None:
+    """With all of its blocks. A working mode continues after it, or from another node."""
     echo, never = Echo(), RetryPolicy(max_retries=0)
     picture = ContentBlock.model_validate({"type": "image", "url": "x"})
     blocks = [ContentBlock(type="text", text="look"), picture]

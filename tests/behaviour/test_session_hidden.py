@@ -1,4 +1,4 @@
-"""What events of sessions do not show, as traces do not."""
+"""Values that are hidden in events of sessions, as in traces."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ CANARY = "canary"
 
 
 class Boss:
-    """Lets a child do it."""
+    """Delegates to a child."""
 
     def __init__(self, kid: AgentId) -> None:
         self.id, self._kid = AgentId(kid.type, "boss"), kid
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-        """Return what the child gave."""
+        """Return the child's result."""
         del inbox
         return (await ctx.join(await ctx.spawn(self._kid, "go"))).output
 
 
 async def kid(ctx: RunContext, inbox: list[Message]) -> Any:
-    """Know a secret."""
+    """Return a secret."""
     del inbox
     return (await ctx.tool("login", user="me", password=CANARY)).structured
 
 
 async def login(user: str, password: str) -> dict[str, Any]:
-    """Log somebody in."""
+    """Log a user in."""
     return {"user": user, "Access-Token": [password], "ok": True}
 
 
 def answer(messages: Any, options: Any = None) -> ModelReply:
-    """Call the tool, then say so."""
+    """Call the tool, then answer."""
     del options
     if messages[-1].role == "tool":
         return ModelReply(text="in")
@@ -56,13 +56,16 @@ def answer(messages: Any, options: Any = None) -> ModelReply:
 
 
 def shown(events: list[SessionEvent]) -> str:
-    """Return all that readers get."""
+    """Return all events that readers get."""
     return "\n".join(event.model_dump_json() for event in events)
 
 
 @pytest.mark.item(343, 483)
 async def test_values_under_certain_names_are_in_no_event(bed: Bed) -> None:
-    """Of a run, of the session and of a child; arguments, results and outputs. Nodes and logs have them."""
+    """Events of a run, of the session and of a child; arguments, results and outputs.
+
+    Nodes and logs have them.
+    """
     tool = Tool("login", "Logs in.", login)
     worker = await bed.serve(kid, tools=[tool])
     main = ReActAgent("main", model=FunctionModel(answer), tools=[tool])

@@ -24,10 +24,9 @@ WHOLE = f"echo: {WORDS}"
 
 
 class Paced:
-    """Lets a model say one piece at a time.
+    """Lets a model emit one piece at a time.
 
-    Attributes:
-        pieces: How many it has said, or is about to say.
+    Attributes: pieces: How many pieces it has emitted, or is about to emit.
     """
 
     def __init__(self) -> None:
@@ -42,11 +41,11 @@ class Paced:
             await self._steps.acquire()
 
     def step(self) -> None:
-        """Let it say one more."""
+        """Let the model emit one more piece."""
         self._steps.release()
 
     async def to_the_end(self, bed: Bed, seen: list[SessionEvent], whole: str = WHOLE) -> None:
-        """Let it say the rest, one piece after a reader has the one before; then it has said all."""
+        """Let the model emit the rest, each piece after a reader has the one before; then end the answer."""
         while shown_of(seen) != whole:
             so_far = shown_of(seen)
             self._steps.release()
@@ -59,7 +58,7 @@ class Paced:
 async def elsewhere(
     bed: Bed, bus: LiveBus, app: str, **options: Any
 ) -> AsyncIterator[AgentRuntime]:
-    """The sessions as a second process sees them, which executes nothing."""
+    """Yield the sessions of a second process, which executes nothing."""
     async with bed.client() as client:
         client._host.attach(bus=bus.peer)
         async with AgentRuntime(runtime=client, app=app, **options) as talks:
@@ -76,14 +75,14 @@ async def read(talks: AgentRuntime, seen: list[SessionEvent]) -> None:
 
 
 def texts_of(seen: list[SessionEvent]) -> list[tuple[str, str]]:
-    """The events that a reader shows text of."""
+    """Return the events whose text a reader shows."""
     return [
         (one.type, said(one)["text"]) for one in seen if one.type in ("text_snapshot", "text_delta")
     ]
 
 
 def shown_of(seen: list[SessionEvent]) -> str:
-    """The text that a reader shows: a snapshot takes the place of what was there."""
+    """Return the text that a reader shows: a snapshot replaces the text before it."""
     text = ""
     for type_, said_now in texts_of(seen):
         text = said_now if type_ == "text_snapshot" else text + said_now
@@ -91,8 +90,8 @@ def shown_of(seen: list[SessionEvent]) -> str:
 
 
 @pytest.mark.item(354)
-async def test_who_follows_a_child_on_another_host_gets_its_text_so_far(bed: Bed, app: str) -> None:
-    """Once, then the rest, as of a run of the session itself."""
+async def test_a_reader_of_a_child_on_another_host_gets_its_text_so_far(bed: Bed, app: str) -> None:
+    """Once, then the rest, as for a run of the session itself."""
     paced, bus, seen = Paced(), LiveBus(), list[SessionEvent]()
     parent = await parent_on(bed, Echo("child", between=paced.between), WORDS)
     hosted = sessions_on(bed, {"normal": parent}, app=app)
@@ -123,10 +122,10 @@ async def test_who_follows_a_child_on_another_host_gets_its_text_so_far(bed: Bed
 
 
 @pytest.mark.parametrize("behind", [0, 1, 3])
-async def test_who_joins_on_another_host_gets_the_text_so_far_once(
+async def test_a_late_reader_on_another_host_gets_the_text_so_far_once(
     bed: Bed, app: str, behind: int
 ) -> None:
-    """Then the rest; pieces that come before the snapshot wait for it, and none is shown twice."""
+    """Then the rest. Pieces that come before the snapshot wait for it, and none is shown twice."""
     paced, bus, seen = Paced(), LiveBus(held=[]), list[SessionEvent]()
     bus.peer.held = held = list[LiveReader]()
     echo = Echo(between=paced.between)
@@ -156,10 +155,10 @@ async def test_who_joins_on_another_host_gets_the_text_so_far_once(
         assert not len(bed.runtime._live.open_answers)
 
 
-async def test_an_answer_that_another_host_tries_again_begins_with_nothing(
+async def test_an_answer_repeated_by_another_host_starts_with_an_empty_snapshot(
     bed: Bed, app: str
 ) -> None:
-    """The reader saw the first try, and what it shows then is the second one."""
+    """The reader got the first attempt, and afterwards shows the second one."""
     paced, bus, seen = Paced(), LiveBus(), list[SessionEvent]()
     echo, tries = Echo(between=paced.between), 0
 

@@ -1,4 +1,4 @@
-"""Bad input at sessions: ids and cursors that are others', of something that is gone, or none at all."""
+"""Invalid input to sessions: ids and cursors of others, of deleted objects, or malformed ones."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from tests.behaviour.bed import Bed
 
 ODD = ("a\0b", "x" * 300, "x\ud800", "", "~", "%00", "a/b")
-"""Ids that nothing has."""
+"""Ids that no object has."""
 
 
 @pytest.fixture
 async def talks(bed: Bed) -> AsyncIterator[AgentRuntime]:
-    """Sessions of which one, ``s``, has two runs."""
+    """Yield sessions, one of which, ``s``, has two runs."""
     async with sessions_on(bed, Echo().agent(), app=bed.name().type) as talks:
         for text in ("1", "2"):
             await (await talks.start(text, session_id="s")).result()
@@ -39,7 +39,7 @@ async def talks(bed: Bed) -> AsyncIterator[AgentRuntime]:
 
 
 async def refused(call: Callable[[], Any], *errors: type[Exception]) -> None:
-    """The call, or its first step, raises one of these, or another error that says that the caller is wrong."""
+    """Assert that the call, or its first step, raises one of these errors, or another error of the caller."""
 
     async def answer() -> Any:
         made = call()
@@ -51,8 +51,8 @@ async def refused(call: Callable[[], Any], *errors: type[Exception]) -> None:
 
 
 @pytest.mark.item(381, 385)
-async def test_another_tenant_has_other_sessions(bed: Bed, talks: AgentRuntime) -> None:
-    """It neither sees nor changes anything, and no run is one of its own."""
+async def test_sessions_of_another_tenant_are_separate(bed: Bed, talks: AgentRuntime) -> None:
+    """It neither reads nor changes any of these sessions, and none of their runs is its own."""
     run = await talks.start("3", session_id="s")
     await run.result()
     node = (await talks.path("s"))[0].id
@@ -76,7 +76,7 @@ async def test_another_tenant_has_other_sessions(bed: Bed, talks: AgentRuntime) 
 
 @pytest.mark.item(375)
 async def test_a_cursor_that_cannot_be_of_this_session_is_refused(talks: AgentRuntime) -> None:
-    """Of a longer one, or within a run that is shorter, or where no run is active."""
+    """Of a longer session, or within a shorter run, or without an active run."""
     stored = await past_of(talks, "s")
     await (await talks.start("x", session_id="t")).result()
     beyond = [event.event_id for event in stored if event.run_id == stored[-1].run_id]
@@ -97,7 +97,7 @@ async def test_a_cursor_that_cannot_be_of_this_session_is_refused(talks: AgentRu
 
 @pytest.mark.item(375, 382)
 async def test_a_cursor_of_before_a_deletion_is_refused(talks: AgentRuntime) -> None:
-    """Also when the session began anew: its own cursors are good there, and its runs are read whole."""
+    """Also if the session was created again: its own cursors are accepted, and its runs are read completely."""
     old = await past_of(talks, "s")
     await talks.delete_session("s")
     for cursor in (event.event_id for event in old):
@@ -116,8 +116,8 @@ async def test_a_cursor_of_before_a_deletion_is_refused(talks: AgentRuntime) -> 
 
 
 @pytest.mark.item(382, 385)
-async def test_what_was_deleted_is_unknown(talks: AgentRuntime) -> None:
-    """Its nodes, its runs, and itself; who holds a run of it reads nothing, and does not wait."""
+async def test_deleted_sessions_runs_and_nodes_are_unknown(talks: AgentRuntime) -> None:
+    """Its nodes, its runs, and the session. A reader of a run of it gets nothing, and does not wait."""
     run = await talks.start("3", session_id="s")
     await run.result()
     node = (await talks.path("s"))[0].id
@@ -130,8 +130,8 @@ async def test_what_was_deleted_is_unknown(talks: AgentRuntime) -> None:
 
 
 @pytest.mark.item(382)
-async def test_a_message_that_was_deleted_is_not_said_again(talks: AgentRuntime) -> None:
-    """Its id is still known: who sends it once more is told of the run that is gone, and makes no session."""
+async def test_a_deleted_message_is_not_sent_again(talks: AgentRuntime) -> None:
+    """Its id is still known: a repeated send raises that the run is deleted, and creates no session."""
     said = UserMessage(content=(ContentBlock(type="text", text="once"),), id="m")
     run = await talks.start(said, session_id="u")
     await run.result()
@@ -147,7 +147,7 @@ async def test_a_message_that_was_deleted_is_not_said_again(talks: AgentRuntime)
 async def test_odd_ids_of_runs_nodes_and_messages_are_refused(
     talks: AgentRuntime, odd: str
 ) -> None:
-    """At the call, by an error of the caller's; nothing is written."""
+    """At the call, by an error of the caller; nothing is written."""
     stored = await past_of(talks, "s")
     await refused(lambda: talks.run(odd), UnknownRunError)
     await refused(lambda: talks.replay_run(odd), UnknownRunError)
@@ -160,8 +160,8 @@ async def test_odd_ids_of_runs_nodes_and_messages_are_refused(
 
 
 @pytest.mark.parametrize("odd", ["a\0b", "x" * 300, "x\ud800"])
-async def test_no_session_can_have_such_an_id(talks: AgentRuntime, odd: str) -> None:
-    """Every call that names a session says so."""
+async def test_invalid_session_ids_are_refused(talks: AgentRuntime, odd: str) -> None:
+    """Each call with the id of a session raises the error."""
     await refused(lambda: talks.session(odd))
     await refused(lambda: talks.path(odd))
     await refused(lambda: talks.switch_context(odd, "n"))

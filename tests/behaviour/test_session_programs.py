@@ -1,6 +1,6 @@
-"""Random programs of clients and readers of sessions on real servers, many at a time; their host dies.
+"""Random programs of clients and readers of sessions on real servers, with crashes of their host.
 
-In memory: `tests/properties/test_session_programs.py`.
+Many run at a time. In memory: `tests/properties/test_session_programs.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 COUNT: Final = int(os.environ.get("CALLBOARD_DIALOGUES", "2500" if IS_SLOW else "16"))
 AT_ONCE: Final = 16
 CRASHES: Final = 2
-"""So often the host of a crowd dies at most: each program waits for all others."""
+"""Maximum number of crashes of a group's host: each program waits for all others."""
 SAMPLE: Final = [*DYING] if IS_SLOW else ["start", "cancel", "delete"]
 HOT_S: Final = 1e6
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if IS_SLOW else 120)]
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if IS_SLOW else 120)]
 
 @pytest.fixture(autouse=True)
 async def on_a_server(bed: Bed) -> None:
-    """In memory all of it is played elsewhere. A run stays in memory for good, or not at all."""
+    """Memory tests run elsewhere. Runs stay in memory for good, or not at all."""
     if bed.backend == "memory":
         pytest.skip("in virtual time, with other programs")
     if not bed.drops:
@@ -43,14 +43,14 @@ async def on_a_server(bed: Bed) -> None:
 
 
 def calm(program: Dialogues) -> Dialogues:
-    """Return a program without a crash too many, and without cuts: these need a small limit."""
+    """Return a program without excess crashes, and without cuts, which need a small limit."""
     crashes = [n for n, act in enumerate(program.acts) if act.what == "crash"]
     acts = [act for n, act in enumerate(program.acts) if n not in crashes[CRASHES:]]
     return replace(program, acts=tuple(acts), is_plain=False)
 
 
 async def play_all(bed: Bed, first: int) -> None:
-    """Play programs from this one on, a crowd at a time."""
+    """Run programs from this seed on, a group at a time."""
     first += 5_000 * bed.drops
     for begin in range(first, first + COUNT, AT_ONCE):
         seeds = range(begin, min(begin + AT_ONCE, first + COUNT))
@@ -66,22 +66,22 @@ async def play_all(bed: Bed, first: int) -> None:
 
 
 @pytest.mark.item(352, 365, 366, 368, 374, 375, 376, 377, 379, 381, 385)
-async def test_sessions_do_what_the_model_says(bed: Bed) -> None:
-    """Outcomes, statuses, order, nodes, heads, windows, and what each reader saw."""
+async def test_sessions_behave_as_the_model_predicts(bed: Bed) -> None:
+    """Outcomes, statuses, order, nodes, heads, windows, and the events of each reader."""
     await play_all(bed, 10_000)
 
 
 @pytest.mark.nats
 @pytest.mark.item(352, 365, 366, 368, 374, 375, 376, 377, 379, 381, 385)
-async def test_sessions_with_a_broker_do_what_the_model_says(bed: Bed) -> None:
-    """The same, where what agents send goes by NATS."""
+async def test_sessions_with_a_broker_behave_as_the_model_predicts(bed: Bed) -> None:
+    """The same, with messages of agents over NATS."""
     await play_all(bed, 20_000)
 
 
 @pytest.mark.item(352, 366, 375, 385)
 @pytest.mark.parametrize("name", SAMPLE)
-async def test_a_death_at_a_store_call(bed: Bed, name: str) -> None:
-    """A sample of what is done at every call in memory."""
+async def test_sessions_survive_a_crash_at_a_store_call(bed: Bed, name: str) -> None:
+    """A sample of the crashes that the memory tests cause at each call."""
     if bed.drops != (bed.backend == "postgres") and not IS_SLOW:
         pytest.skip("the other mode is played on the other server")
     before, dying = DYING[name]

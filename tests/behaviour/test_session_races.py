@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.item(365, 368, 381, 385)
 @pytest.mark.timeout(120)
-async def test_what_comes_of_it_is_what_some_order_says(bed: Bed) -> None:
+async def test_concurrent_calls_have_the_outcome_of_some_order(bed: Bed) -> None:
     """Outcomes, facts, nodes and events; on real servers in real time."""
     stage = Stage(bed, bed.name().type)
     await stage.open()

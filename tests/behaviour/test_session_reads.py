@@ -1,4 +1,4 @@
-"""When a run reads its sessions."""
+"""The reads that a run makes of its sessions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def asked(model: ScriptedModel) -> list[list[str]]:
 async def test_a_run_reads_a_session_once_between_two_waits(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What others add is seen behind the next wait. Cuts are made of turns of the run itself, too."""
+    """Turns added by others are read after the next wait. Cuts include turns of the run itself."""
     model, reads = ScriptedModel(otherwise="yes"), []
     context = ContextConfig(StoreHistory(), SlidingWindowCompaction(10))
     of = WindowSource.of

@@ -47,7 +47,7 @@ NO_RETRY = RetryPolicy(max_retries=0)
 
 @pytest.mark.item(348, 349, 351, 361, 362, 364, 378)
 async def test_a_text_starts_a_run_and_its_events_end_with_the_run(bed: Bed, app: str) -> None:
-    """The handle is there before the run has ended, and names run, session and status."""
+    """The handle is returned before the run has ended, with run, session and status."""
     echo = Echo()
     gate = echo.hold("hello")
     async with sessions_on(bed, echo.agent(), app=app) as talks:
@@ -65,7 +65,7 @@ async def test_a_text_starts_a_run_and_its_events_end_with_the_run(bed: Bed, app
 
 @pytest.mark.item(350, 361, 363)
 async def test_each_run_has_the_agent_of_its_mode(bed: Bed, app: str) -> None:
-    """Both modes of one session share its conversation, and each run is one row at the top."""
+    """Both modes of one session share its conversation, and each run is one top-level row."""
     main, boss = Echo("main"), Echo("boss")
     modes = {"normal": main.agent(), "orchestrator": boss.agent()}
     async with sessions_on(bed, modes, app=app) as talks:
@@ -87,10 +87,10 @@ async def test_each_run_has_the_agent_of_its_mode(bed: Bed, app: str) -> None:
 
 
 @pytest.mark.item(365, 366, 368, 370)
-async def test_queued_runs_begin_in_order_and_a_cancelled_one_never_does(
+async def test_queued_runs_start_in_order_and_a_cancelled_one_never_starts(
     bed: Bed, app: str
 ) -> None:
-    """The model is never asked for the cancelled one, which writes its end and leaves the queue."""
+    """The model is never called for the cancelled one, whose end is recorded; it is removed from the queue."""
     echo = Echo()
     gate = echo.hold("1")
     async with sessions_on(bed, echo.agent(), app=app) as talks:
@@ -117,7 +117,7 @@ async def test_queued_runs_begin_in_order_and_a_cancelled_one_never_does(
 
 @pytest.mark.item(356, 366, 372)
 async def test_queue_order_and_conversation_survive_the_process(bed: Bed, app: str) -> None:
-    """Nobody reads the events: all runs complete, and all of their events are stored."""
+    """Without a reader all runs complete, and all of their events are stored."""
     echo = Echo()
     echo.hold("1")
     async with sessions_on(bed, echo.agent(), app=app) as talks:
@@ -139,7 +139,7 @@ async def test_queue_order_and_conversation_survive_the_process(bed: Bed, app: s
 
 @pytest.mark.item(367)
 async def test_sessions_execute_at_the_same_time(bed: Bed, app: str) -> None:
-    """Each waits for the other to have begun."""
+    """Each waits for the start of the other."""
     began = {"a": asyncio.Event(), "b": asyncio.Event()}
 
     async def reply(messages: Any, options: Any = None) -> ModelReply:
@@ -155,7 +155,7 @@ async def test_sessions_execute_at_the_same_time(bed: Bed, app: str) -> None:
 
 @pytest.mark.item(352, 377, 379)
 async def test_a_cancelled_answer_is_no_node(bed: Bed, app: str) -> None:
-    """The active node is what the user said last; the next run goes on from there."""
+    """The active node is the user's last message; the next run continues from there."""
     echo = Echo()
     echo.hold("stop me")
     async with sessions_on(bed, echo.agent(), app=app) as talks:
@@ -174,7 +174,7 @@ async def test_a_cancelled_answer_is_no_node(bed: Bed, app: str) -> None:
 
 @pytest.mark.item(376, 377)
 async def test_a_failed_run_leaves_the_users_turn_as_the_active_node(bed: Bed, app: str) -> None:
-    """After a success it is the answer."""
+    """After a success the active node is the answer."""
     async with sessions_on(bed, failing(), app=app, retry=NO_RETRY) as talks:
         await (await talks.start("good", session_id="s")).result()
         assert [n.message.text for n in await talks.path("s")][-1] == "ok"
@@ -187,7 +187,7 @@ async def test_a_failed_run_leaves_the_users_turn_as_the_active_node(bed: Bed, a
 
 
 @pytest.mark.item(381)
-async def test_a_switch_makes_the_next_run_go_on_from_there(bed: Bed, app: str) -> None:
+async def test_the_next_run_continues_from_the_switched_node(bed: Bed, app: str) -> None:
     """Both branches stay; a window has its own path only."""
     echo = Echo()
     async with sessions_on(bed, echo.agent(), app=app) as talks:
@@ -210,7 +210,7 @@ async def test_a_switch_makes_the_next_run_go_on_from_there(bed: Bed, app: str) 
 
 
 @pytest.mark.item(381, 385)
-async def test_what_changes_a_session_waits_for_its_runs(bed: Bed, app: str) -> None:
+async def test_a_session_with_open_runs_is_neither_switched_nor_deleted(bed: Bed, app: str) -> None:
     """Switch and deletion are refused while a run is active or queued, and change nothing."""
     echo = Echo()
     async with sessions_on(bed, echo.agent(), app=app) as talks:
@@ -228,8 +228,8 @@ async def test_what_changes_a_session_waits_for_its_runs(bed: Bed, app: str) -> 
 
 
 @pytest.mark.item(381)
-async def test_an_edited_message_begins_a_branch(bed: Bed, app: str) -> None:
-    """`parent_node` is where its run goes on from, also when the run waits in the queue first."""
+async def test_an_edited_message_starts_a_branch(bed: Bed, app: str) -> None:
+    """Its run continues from `parent_node`, also if it waits in the queue first."""
     echo = Echo()
     async with sessions_on(bed, echo.agent(), app=app) as talks:
         await (await talks.start("1", session_id="s")).result()
@@ -246,8 +246,8 @@ async def test_an_edited_message_begins_a_branch(bed: Bed, app: str) -> None:
 
 
 @pytest.mark.item(382)
-async def test_a_deleted_session_is_gone_and_may_begin_anew(bed: Bed, app: str) -> None:
-    """Nodes, events and runs go; its id is free again, and old cursors are not taken for new ones."""
+async def test_a_deleted_session_can_be_created_again(bed: Bed, app: str) -> None:
+    """Nodes, events and runs are deleted. The id can be used again, and old cursors are refused."""
     echo = Echo()
     async with sessions_on(bed, echo.agent(), app=app) as talks:
         run = await talks.start("1", session_id="s")
@@ -271,7 +271,7 @@ async def test_a_deleted_session_is_gone_and_may_begin_anew(bed: Bed, app: str) 
 
 @pytest.mark.item(369)
 async def test_a_person_is_asked_when_the_tool_is_about_to_execute(bed: Bed, app: str) -> None:
-    """Never while the run is queued: the callback is called once per call that comes to it."""
+    """Never while the run is queued: the callback is called once for each call that is about to execute."""
     calls: list[str] = []
     asked: list[str] = []
 
@@ -340,8 +340,8 @@ async def test_a_child_can_be_inspected_and_followed(bed: Bed, app: str) -> None
 
 
 @pytest.mark.item(355)
-async def test_blocks_reach_the_model_as_they_came(bed: Bed, app: str) -> None:
-    """Also blocks of a type that nobody here knows."""
+async def test_blocks_reach_the_model_unchanged(bed: Bed, app: str) -> None:
+    """Also blocks of an unknown type."""
     seen: list[Any] = []
 
     def reply(messages: Any, options: Any = None) -> ModelReply:
@@ -362,8 +362,8 @@ async def test_blocks_reach_the_model_as_they_came(bed: Bed, app: str) -> None:
         ]
 
 
-async def test_an_agent_whose_turns_would_not_stay_is_refused(bed: Bed) -> None:
-    """What a session shows is what its store keeps."""
+async def test_an_agent_that_keeps_no_turns_is_refused(bed: Bed) -> None:
+    """A session shows the turns that its store keeps."""
     agent = Echo().agent()
     agent.context = ContextConfig(InMemoryHistoryProvider())
     with pytest.raises(RegistrationError, match="mode 'normal' keeps its conversation in"):
@@ -373,7 +373,7 @@ async def test_an_agent_whose_turns_would_not_stay_is_refused(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("key", ["a/b", "s/1 ä", "~x", "%41", "a" * 256, "💬"])
-async def test_odd_session_ids_are_kept_apart(bed: Bed, app: str, key: str) -> None:
+async def test_unusual_session_ids_are_distinct(bed: Bed, app: str, key: str) -> None:
     """Each is one session."""
     async with sessions_on(bed, Echo().agent(), app=app) as talks:
         run = await talks.start("1", session_id=key)
@@ -383,9 +383,7 @@ async def test_odd_session_ids_are_kept_apart(bed: Bed, app: str, key: str) -> N
 
 
 @pytest.mark.parametrize("key", ["a\0b", "a" * 257, "x\ud800"])
-async def test_session_ids_that_cannot_be_are_refused_at_the_call(
-    bed: Bed, app: str, key: str
-) -> None:
+async def test_malformed_session_ids_are_refused_at_the_call(bed: Bed, app: str, key: str) -> None:
     """Nothing is written."""
     async with sessions_on(bed, Echo().agent(), app=app) as talks:
         with pytest.raises(ContractError):
@@ -393,8 +391,8 @@ async def test_session_ids_that_cannot_be_are_refused_at_the_call(
         assert await talks.sessions() == []
 
 
-async def test_a_run_that_was_cancelled_in_vain_says_so(bed: Bed, app: str) -> None:
-    """The result tells that it has not ended, and the reader of its events, too."""
+async def test_the_result_of_an_unheeded_cancel_has_the_run_as_open(bed: Bed, app: str) -> None:
+    """The result and the run's events have a field that it has not ended."""
     stuck, release = asyncio.Event(), asyncio.Event()
 
     class Stubborn:

@@ -1,4 +1,4 @@
-"""A run that sleeps is rows: its host keeps no object for it, and a take-over does not read it."""
+"""A suspended run is rows only: its host keeps no object for it, and a take-over does not read it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SLEEPERS = 40
 
 
 async def asleep(bed: Bed) -> tuple[str, list[RunId]]:
-    """Serve a type of which many runs sleep: they wait for signals, hours, mail."""
+    """Serve a type with many suspended runs, which wait for signals, hours, messages."""
     type_ = bed.name().type
     await serve(bed, type_)
     kinds = ("signal", "hours", "mail", "signal")
@@ -45,7 +45,7 @@ async def asleep(bed: Bed) -> tuple[str, list[RunId]]:
 
 
 async def serve(bed: Bed, type_: str) -> None:
-    """Serve agents that wait as their message says, and return what came."""
+    """Serve agents that wait as their message requests, and return the result of the wait."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
         match inbox[0].payload:
@@ -64,14 +64,14 @@ async def serve(bed: Bed, type_: str) -> None:
 
 
 def mailboxes(type_: str) -> int:
-    """How many mailboxes of its agents are in memory."""
+    """Return how many mailboxes of its agents are in memory."""
     gc.collect()
     return sum(type(o) is Mailbox and o.agent_id.type == type_ for o in gc.get_objects())
 
 
 @pytest.mark.item(107)
-async def test_a_sleeping_run_has_no_object_in_its_host(bed: Bed) -> None:
-    """Of forty nothing is left but rows; each is woken by what it waits for, and only then there."""
+async def test_a_suspended_run_has_no_object_in_its_host(bed: Bed) -> None:
+    """Forty runs are rows only. Each is woken by its event, and loaded only then."""
     type_, runs = await asleep(bed)
 
     await bed.until(lambda: not mailboxes(type_))  # a late hint makes one for a moment
@@ -88,8 +88,8 @@ async def test_a_sleeping_run_has_no_object_in_its_host(bed: Bed) -> None:
 
 
 @pytest.mark.item(107)
-async def test_a_run_that_leaves_memory_is_free_without_the_collector(bed: Bed) -> None:
-    """Its next look may be far, and what a burst leaves until then is not given back any more."""
+async def test_an_evicted_run_is_freed_without_the_collector(bed: Bed) -> None:
+    """The next collection may be late, and memory of a burst is not returned to the system afterwards."""
     gc.collect()
     gc.disable()
     try:
@@ -100,10 +100,10 @@ async def test_a_run_that_leaves_memory_is_free_without_the_collector(bed: Bed) 
 
 
 @pytest.mark.item(107)
-async def test_what_the_code_held_is_free_before_the_rest_is_written(
+async def test_frames_of_an_evicted_run_are_freed_before_its_commit(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a burst many wait to be written: the frames of their code are as large as all else of them."""
+    """In a burst many commits are queued: the frames of the code are as large as the rest of the run."""
     held: list[weakref.ref[Any]] = []
     left: list[Any] = []
     write = Ending.write
@@ -126,8 +126,8 @@ async def test_what_the_code_held_is_free_before_the_rest_is_written(
 
 
 @pytest.mark.item(107)
-async def test_a_run_that_ends_is_free_without_the_collector(bed: Bed) -> None:
-    """All of it: of many short runs what the collector has to find is half of the time."""
+async def test_an_ended_run_is_freed_without_the_collector(bed: Bed) -> None:
+    """All of its objects: with many short runs the collector takes half of the time."""
     agents = [await bed.serve(_wait_and_end) for _ in range(20)]
     await bed.result(await bed.submit(agents[0], "first"))
     gc.collect()
@@ -153,19 +153,19 @@ async def _nothing() -> None:
 
 
 def parts() -> int:
-    """How many parts of executions are in memory."""
+    """Return how many parts of executions are in memory."""
     kinds = {Execution, RunState, RunLog, BranchScheduler, Waits}
     return sum(type(o) in kinds for o in gc.get_objects())
 
 
 def executions(type_: str) -> int:
-    """How many executions of its agents are in memory."""
+    """Return how many executions of its agents are in memory."""
     return sum(type(o) is Execution and o.lease.agent_id.type == type_ for o in gc.get_objects())
 
 
 @pytest.mark.item(107)
-async def test_a_take_over_reads_no_run_that_sleeps(bed: Bed) -> None:
-    """Of forty it reads the three for which something came while nobody lived, and these go on."""
+async def test_a_take_over_reads_no_suspended_run(bed: Bed) -> None:
+    """Of forty it reads the three with an event while no host was alive, and these continue."""
     type_, runs = await asleep(bed)
     soon = await bed.submit(AgentId(type_, "soon"), "soon")
     await bed.seen(soon, K.RUN_SUSPENDED)
@@ -181,14 +181,14 @@ async def test_a_take_over_reads_no_run_that_sleeps(bed: Bed) -> None:
     assert await bed.result(runs[0]) == "went"
     assert await bed.result(runs[2]) == "hello"
     await bed.result(soon)
-    await bed.until(lambda: not mailboxes(type_))  # each looks once more for mail of its agent
+    await bed.until(lambda: not mailboxes(type_))  # each polls once more for messages of its agent
     for method in ("load", "signals", "find_run_for_agent"):
         assert faults.calls.count(method) <= 12, method
 
 
 @pytest.mark.item(107)
-async def test_a_hint_of_a_run_that_does_not_hold_its_agent_wakes_nobody(bed: Bed) -> None:
-    """It is about one that has ended; the one that sleeps keeps its agent, and mail waits for it."""
+async def test_a_hint_of_an_ended_run_wakes_no_other_run(bed: Bed) -> None:
+    """The hint names an ended run. The suspended one keeps its agent, and messages wait for it."""
     type_ = bed.name().type
     await serve(bed, type_)
     agent = AgentId(type_, "1")

@@ -1,4 +1,4 @@
-"""Children: spawned, joined, asked to stop, counted against the tree's budget, left behind."""
+"""Children: spawned, joined, cancelled, counted against the tree's budget, left open."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 async def double(ctx: RunContext, inbox: list[Message]) -> Any:
-    """A child that needs one step."""
+    """A child that executes one step."""
     return await ctx.step("double", lambda x: x * 2, inbox[0].payload)
 
 
 async def wait_for_go(ctx: RunContext, inbox: list[Message]) -> Any:
-    """A child that waits until somebody says go."""
+    """A child that waits for the signal `go`."""
     del inbox
     return await ctx.sleep_until_signal("go")
 
@@ -64,7 +64,7 @@ async def test_a_child_is_spawned_and_joined(bed: Bed) -> None:
 
 @pytest.mark.item(82, 126, 128, 234)
 async def test_replay_finds_the_same_child(bed: Bed) -> None:
-    """However often the parent dies, there is one child, and its agent has the key drawn once."""
+    """However often the parent crashes there is one child, whose agent has the key drawn once."""
     child = await bed.serve(wait_for_go)
 
     async def body(ctx: RunContext) -> object:
@@ -82,7 +82,7 @@ async def test_replay_finds_the_same_child(bed: Bed) -> None:
 @pytest.mark.item(83, 105, 129, 168, 230)
 @pytest.mark.parametrize("when", ["ended", "waiting"])
 async def test_join_takes_a_child_that_ended_before_or_later(bed: Bed, when: str) -> None:
-    """The parent is woken when it waits, and waits for nothing when the child has ended."""
+    """A waiting parent is woken; a join of an ended child does not wait."""
     child = await bed.serve(wait_for_go)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -109,7 +109,7 @@ async def test_join_takes_a_child_that_ended_before_or_later(bed: Bed, when: str
 
 @pytest.mark.item(83, 129, 232)
 async def test_a_parent_that_dies_after_its_child_ended_gets_its_result(bed: Bed) -> None:
-    """The answer is a row: it waits for whoever owns the parent next."""
+    """The result is a row that the parent's next host reads."""
     child = await bed.serve(wait_for_go)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -150,8 +150,8 @@ async def test_gather_and_select_take_handles(bed: Bed) -> None:
 
 
 @pytest.mark.item(83, 84, 233, 255)
-async def test_how_a_child_failed_is_a_result(bed: Bed) -> None:
-    """Join raises nothing: status and error say what happened, also for one that was cancelled."""
+async def test_the_failure_of_a_child_is_a_result(bed: Bed) -> None:
+    """Join raises nothing: it returns status and error, also of a cancelled child."""
 
     async def fail(ctx: RunContext, inbox: list[Message]) -> object:
         del ctx, inbox
@@ -177,8 +177,8 @@ async def test_how_a_child_failed_is_a_result(bed: Bed) -> None:
 
 @pytest.mark.item(126, 128, 229)
 @pytest.mark.parametrize("moment", ["before", "after"])
-async def test_a_death_around_the_commit_of_a_spawn(bed: Bed, moment: str) -> None:
-    """Before it there is no child yet, after it there is one; the replay ends with one."""
+async def test_a_crash_around_the_commit_of_a_spawn_leaves_one_child(bed: Bed, moment: str) -> None:
+    """Before the commit there is no child, after it there is one; the replay ends with one."""
     child = await bed.serve(double)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -203,7 +203,7 @@ async def test_a_death_around_the_commit_of_a_spawn(bed: Bed, moment: str) -> No
 @pytest.mark.item(236, 237, 238)
 @pytest.mark.parametrize("caught", [True, False])
 async def test_a_spawn_over_budget_is_denied(bed: Bed, caught: bool) -> None:
-    """The first that fit are there; the others raise, the same on replay; uncaught it ends the run."""
+    """Spawns within the budget succeed; the others raise, the same on replay; uncaught it ends the run."""
     child = await bed.serve(double)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -233,8 +233,8 @@ async def test_a_spawn_over_budget_is_denied(bed: Bed, caught: bool) -> None:
 
 
 @pytest.mark.item(236, 237)
-async def test_spawns_of_one_commit_over_budget(bed: Bed) -> None:
-    """Spawned without waiting in between, the first two have places and the third raises."""
+async def test_spawns_of_one_commit_are_counted_together(bed: Bed) -> None:
+    """Spawned in one commit, the first two are within the budget and the third raises."""
     child = await bed.serve(double)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -254,7 +254,7 @@ async def test_spawns_of_one_commit_over_budget(bed: Bed) -> None:
 
 @pytest.mark.item(237)
 async def test_a_denied_spawn_disturbs_no_effect_of_another_branch(bed: Bed) -> None:
-    """An at-most-once effect that executes meanwhile is executed once and not in doubt."""
+    """A concurrent at-most-once effect is executed once and not in doubt."""
     child = await bed.serve(double)
 
     async def charge(ctx: RunContext) -> object:
@@ -280,8 +280,8 @@ async def test_a_denied_spawn_disturbs_no_effect_of_another_branch(bed: Bed) -> 
 
 
 @pytest.mark.item(238)
-async def test_a_child_cannot_bring_a_budget_of_its_own(bed: Bed) -> None:
-    """Its supervision says otherwise, but the tree's root decides."""
+async def test_a_child_has_no_budget_of_its_own(bed: Bed) -> None:
+    """Its supervision has another budget, but the tree's root decides."""
     leaf = await bed.serve(double)
 
     async def middle(ctx: RunContext, inbox: list[Message]) -> object:
@@ -304,7 +304,7 @@ async def test_a_child_cannot_bring_a_budget_of_its_own(bed: Bed) -> None:
 
 
 @pytest.mark.item(253)
-async def test_a_child_sees_its_terms_after_a_restart(bed: Bed) -> None:
+async def test_a_childs_supervision_survives_a_restart(bed: Bed) -> None:
     """Parent, root, depth, priority, retention and session are stored with it."""
     seen: list[Supervision] = []
 
@@ -339,8 +339,8 @@ async def test_a_child_sees_its_terms_after_a_restart(bed: Bed) -> None:
 
 
 @pytest.mark.item(82)
-async def test_bad_spawns_and_joins(bed: Bed) -> None:
-    """The own agent, another tenant, an unknown run: each says what is wrong, the same on replay."""
+async def test_invalid_spawns_and_joins_are_refused(bed: Bed) -> None:
+    """The own agent, another tenant, an unknown run: each error names the problem, the same on replay."""
 
     async def body(ctx: RunContext) -> list[str]:
         problems: list[str] = []
@@ -365,8 +365,8 @@ async def test_bad_spawns_and_joins(bed: Bed) -> None:
 
 
 @pytest.mark.item(97)
-async def test_status_of_a_child(bed: Bed) -> None:
-    """One look: status, where the log ends, the last milestone; recorded."""
+async def test_the_status_of_a_child_is_recorded(bed: Bed) -> None:
+    """One read returns status, end of the log and last milestone; it is recorded."""
     child = await bed.serve(wait_for_go)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -392,7 +392,7 @@ async def test_status_of_a_child(bed: Bed) -> None:
 
 @pytest.mark.item(84, 130, 239)
 async def test_cancel_reaches_three_levels(bed: Bed) -> None:
-    """Suspended, hot and newborn runs below all end, each with the reason in its log."""
+    """Suspended, hot and new runs below all end, each with the reason in its log."""
     leaf = await bed.serve(wait_for_go)
 
     async def middle(ctx: RunContext, inbox: list[Message]) -> object:
@@ -422,8 +422,10 @@ async def test_cancel_reaches_three_levels(bed: Bed) -> None:
 @pytest.mark.parametrize(
     "policy", [HistoryRetention.RUN, HistoryRetention.PERMANENT], ids=["run", "permanent"]
 )
-async def test_children_left_open_at_the_end(bed: Bed, policy: HistoryRetention) -> None:
-    """RUN cancels them, PERMANENT lets them go on; the log says what was decided for whom."""
+async def test_open_children_are_cancelled_or_continue_by_retention(
+    bed: Bed, policy: HistoryRetention
+) -> None:
+    """RUN cancels them, PERMANENT lets them continue; the log has the decision for each child."""
     child = await bed.serve(wait_for_go)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -460,7 +462,7 @@ async def test_depth_is_not_limited(bed: Bed) -> None:
 
 @pytest.mark.item(236, 237)
 async def test_max_concurrent_releases_slots(bed: Bed) -> None:
-    """An end makes room for the next child."""
+    """The end of a child releases its slot for the next one."""
     child = await bed.serve(double)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:

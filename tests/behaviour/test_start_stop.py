@@ -1,4 +1,4 @@
-"""Starting and stopping a host when something it needs fails."""
+"""Start and shutdown of a host if something that it needs fails."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 async def repeats(ctx: RunContext, inbox: list[Message]) -> object:
-    """An agent that says what it was told."""
+    """Return an agent that repeats its message."""
     del ctx
     return inbox[0].payload
 
 
 async def test_a_host_that_could_not_start_is_started_again(bed: Bed) -> None:
-    """It is no host that counts as started and does nothing."""
+    """It is not a started host that does nothing."""
     agent_id = await bed.serve(repeats)
     await bed.runtime.stop()
     owner = HostIncarnation(f"{agent_id.type}-again")
@@ -47,7 +47,7 @@ async def test_a_host_that_could_not_start_is_started_again(bed: Bed) -> None:
 
 
 class Slow:
-    """A store that executes one method after a moment, also when nobody waits for its answer any more."""
+    """A store that executes one method late, even if no caller waits for its answer any more."""
 
     def __init__(self, store: object, method: str) -> None:
         self._store, self._method = store, method
@@ -70,15 +70,15 @@ class Slow:
 
     @asynccontextmanager
     async def under_way(self, bed: Bed) -> AsyncIterator[None]:
-        """After the block a call is under way that the block caused; later ones are not slow."""
+        """After the block a call that the block caused is in flight; later ones are not slow."""
         self.is_slow, seen = True, len(self.at_work)
         yield
         await bed.until(lambda: len(self.at_work) > seen)
         self.is_slow = False
 
 
-async def test_a_claim_that_is_under_way_leaves_a_stopped_host_no_shards(bed: Bed) -> None:
-    """Nobody would serve their agents until its lease is over."""
+async def test_a_claim_in_flight_leaves_a_stopped_host_no_shards(bed: Bed) -> None:
+    """Else no host would serve their agents until its lease has expired."""
     agent_id = await bed.serve(repeats)
     await bed.runtime.stop()
     owner = HostIncarnation(f"{agent_id.type}-slow")
@@ -97,7 +97,7 @@ async def test_a_claim_that_is_under_way_leaves_a_stopped_host_no_shards(bed: Be
 
 
 async def test_a_host_that_stops_holds_no_slots_of_a_limit(bed: Bed) -> None:
-    """An exchange that is under way is not executed behind its farewell."""
+    """An exchange in flight is not executed after its shutdown."""
     if bed.backend == "nats":
         pytest.skip("limits are rows of the store")
 
@@ -119,8 +119,8 @@ async def test_a_host_that_stops_holds_no_slots_of_a_limit(bed: Bed) -> None:
     assert (use.held, use.wanting) == (0, 0)
 
 
-async def test_no_share_is_kept_for_a_host_that_has_stopped(bed: Bed) -> None:
-    """Also when it had none yet: other hosts do not wait for its lease."""
+async def test_no_share_is_reserved_for_a_stopped_host(bed: Bed) -> None:
+    """Also if it had no share yet: other hosts do not wait for its lease."""
     if bed.backend == "memory":
         pytest.skip("who owns all agents is the only host")
     await bed.serve(repeats)
@@ -134,10 +134,10 @@ async def test_no_share_is_kept_for_a_host_that_has_stopped(bed: Bed) -> None:
 
 
 class Jammed:
-    """A door that cannot be closed."""
+    """A gateway whose close fails."""
 
     async def run(self) -> None:
-        """Serve nobody."""
+        """Serve no request."""
         await asyncio.Event().wait()
 
     async def leave(self) -> None:
@@ -147,8 +147,8 @@ class Jammed:
     shut = leave
 
 
-async def test_a_gateway_that_fails_keeps_no_host_from_stopping(bed: Bed) -> None:
-    """Its shards are free at once, and what it executed goes on elsewhere."""
+async def test_a_failing_gateway_does_not_block_the_shutdown(bed: Bed) -> None:
+    """Its shards are released at once, and its runs continue on other hosts."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         return await ctx.sleep_until_signal("go")

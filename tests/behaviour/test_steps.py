@@ -24,7 +24,7 @@ K = EntryKind
 
 @pytest.mark.item(70, 186, 187, 188)
 async def test_a_step_executes_once_and_is_replayed(bed: Bed) -> None:
-    """Intent, then result, and after a crash its value comes from the log."""
+    """Intent, then result; after a crash its value comes from the log."""
 
     async def body(ctx: RunContext) -> object:
         return await ctx.step("add", bed.world.do, "add", 42)
@@ -35,7 +35,7 @@ async def test_a_step_executes_once_and_is_replayed(bed: Bed) -> None:
 
 @pytest.mark.item(72, 188, 485)
 async def test_a_result_is_durable_before_the_call_returns(bed: Bed) -> None:
-    """Whoever reads the log when the step has returned finds intent and result in it."""
+    """A reader of the log finds intent and result in it once the step has returned."""
     found: list[list[str]] = []
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -98,7 +98,7 @@ class OddError(Exception):
 
 @pytest.mark.item(71, 74)
 async def test_an_error_that_cannot_be_rebuilt_is_named(bed: Bed) -> None:
-    """Live and on replay the author gets an EffectError with its type and text."""
+    """Live and on replay the author's code gets an EffectError with its type and text."""
 
     def odd() -> None:
         raise OddError(code=7)
@@ -137,7 +137,7 @@ async def test_retry_inside_a_step_records_the_last_outcome_only(bed: Bed) -> No
 
 @pytest.mark.item(71)
 async def test_a_step_beyond_its_timeout_fails(bed: Bed) -> None:
-    """The author gets DeadlineExceededError; a TimeoutError of the function itself stays one."""
+    """The author's code gets DeadlineExceededError; a TimeoutError of the function itself stays one."""
 
     async def body(ctx: RunContext) -> object:
         caught = []
@@ -157,7 +157,7 @@ async def test_a_step_beyond_its_timeout_fails(bed: Bed) -> None:
 
 @pytest.mark.item(69, 189, 192)
 async def test_the_idempotency_key_is_the_same_after_a_crash(bed: Bed) -> None:
-    """A step cut off by a crash executes again under its key, which is the effect's id."""
+    """An interrupted step executes again under its key, which is the effect's id."""
     keys: list[str] = []
 
     async def call(order: int) -> str:
@@ -184,7 +184,7 @@ async def test_the_idempotency_key_is_the_same_after_a_crash(bed: Bed) -> None:
 
 @pytest.mark.item(68, 69, 193)
 async def test_the_same_program_has_the_same_positions(bed: Bed) -> None:
-    """Two runs of it differ in nothing but their ids."""
+    """Two runs of it differ only in their ids."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox
@@ -219,7 +219,7 @@ async def test_arguments_have_to_be_json_data(bed: Bed) -> None:
 
 @pytest.mark.item(189)
 async def test_an_at_most_once_step_with_retry_is_refused(bed: Bed) -> None:
-    """The two wishes contradict each other; the run fails with words that say so."""
+    """The two options contradict each other; the run fails with an error that names both."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox

@@ -1,4 +1,4 @@
-"""Submitting: one message, one run, whatever else happens at the same time."""
+"""Submitting: one message, one run, also with concurrent calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.item(1, 3, 4, 20, 56, 57, 182, 185, 255)
 async def test_a_submitted_message_is_handled_by_one_run(bed: Bed) -> None:
-    """The run completes with what the agent returned, and its log says so once, at the end."""
+    """The run completes with the agent's return value, and its log has one end entry, the last one."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         return {"got": inbox[0].payload, "n": len(inbox), "run": ctx.run_id}
@@ -44,7 +44,7 @@ async def test_defaults_of_submit(bed: Bed) -> None:
 
 @pytest.mark.item(21, 156, 150)
 async def test_message_and_run_survive_a_crash_before_the_first_step(bed: Bed) -> None:
-    """What submit returned for is executed by the next host."""
+    """A submit that returned is executed by the next host."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del ctx
@@ -79,8 +79,8 @@ async def test_submit_returns_before_the_body_starts(bed: Bed) -> None:
 
 
 @pytest.mark.item(23, 33)
-async def test_many_concurrent_submits_are_as_many_runs(bed: Bed) -> None:
-    """Each message is executed once by a run of its own, under concurrency."""
+async def test_concurrent_submits_start_one_run_each(bed: Bed) -> None:
+    """Concurrently, each message is executed once by a run of its own."""
     n = 300 if bed.backend == "memory" else 60
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -98,7 +98,7 @@ async def test_many_concurrent_submits_are_as_many_runs(bed: Bed) -> None:
 
 
 @pytest.mark.item(24, 199)
-async def test_the_same_message_id_again_is_the_first_run(bed: Bed) -> None:
+async def test_a_repeated_message_id_returns_the_first_run(bed: Bed) -> None:
     """Before, during and after the run, also after another host took over."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -120,7 +120,7 @@ async def test_the_same_message_id_again_is_the_first_run(bed: Bed) -> None:
 
 @pytest.mark.item(24)
 async def test_submit_and_send_of_one_id_are_two_messages_of_two_senders(bed: Bed) -> None:
-    """A message is known by agent, sender and id together; none is executed twice."""
+    """A message is identified by agent, sender and id together; none is executed twice."""
     seen: list[object] = []
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -138,8 +138,8 @@ async def test_submit_and_send_of_one_id_are_two_messages_of_two_senders(bed: Be
 
 
 @pytest.mark.item(20)
-async def test_a_busy_agent_with_on_conflict(bed: Bed) -> None:
-    """Reject raises and names the run, join gives the open run, queue waits behind it."""
+async def test_on_conflict_rejects_joins_or_queues_at_a_busy_agent(bed: Bed) -> None:
+    """Reject raises and names the run, join returns the open run, queue waits behind it."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         if inbox[0].payload != "joins":
@@ -164,7 +164,7 @@ async def test_a_busy_agent_with_on_conflict(bed: Bed) -> None:
 
 @pytest.mark.item(20)
 async def test_a_message_that_joined_a_busy_run_is_not_lost(bed: Bed) -> None:
-    """What the run does not receive goes to the agent's next run."""
+    """If the run does not receive it, the agent's next run gets it."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         await ctx.step(f"see {inbox[0].payload}", bed.world.do, str(inbox[0].payload))
@@ -185,7 +185,7 @@ async def test_a_message_that_joined_a_busy_run_is_not_lost(bed: Bed) -> None:
 
 @pytest.mark.item(20, 183)
 async def test_a_message_that_joins_a_queued_run_is_not_lost(bed: Bed) -> None:
-    """It is given to that run, or, where it came too late, to the next; once."""
+    """That run gets it, or the next one if it came too late; once."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         for message in inbox:
@@ -223,8 +223,8 @@ async def test_interrupt_cancels_the_busy_run_first(bed: Bed) -> None:
 
 
 @pytest.mark.item(121, 124)
-async def test_priority_orders_agents(bed: Bed) -> None:
-    """With one place free, 1 goes before 5 before 9, and equal ones in order of arrival."""
+async def test_agents_start_by_priority(bed: Bed) -> None:
+    """With one free slot, 1 goes before 5 before 9, and equal priorities in order of arrival."""
     await bed.crash()
     await bed.start(capacity=1)
 
@@ -255,8 +255,8 @@ async def test_a_foreign_tenant_is_refused(bed: Bed) -> None:
 
 
 @pytest.mark.item(255)
-async def test_an_unknown_run_is_an_error_that_says_so(bed: Bed) -> None:
-    """Asking for the result of a run that does not exist does not wait for ever."""
+async def test_the_result_of_an_unknown_run_is_an_error(bed: Bed) -> None:
+    """A request for the result of an unknown run does not wait for ever."""
     with pytest.raises(UnknownRunError, match="callboard runs list"):
         await bed.result(RunId("0" * 32))
     with pytest.raises(UnknownRunError):

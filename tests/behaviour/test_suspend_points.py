@@ -1,4 +1,4 @@
-"""What a run waits for: how that looks from outside, what wakes it, and what it costs meanwhile."""
+"""Waits of a run: how they look from outside, how they are woken, and what they cost meanwhile."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOURS = 3 * 3600.0
 
 
 async def wait_for_go(ctx: RunContext, inbox: list[Message]) -> Any:
-    """Wait until somebody says go, then answer whoever asked."""
+    """Wait for the signal `go`, then reply to the asker."""
     value = await ctx.sleep_until_signal("go")
     await ctx.reply(inbox[0], value)
     return value
@@ -56,7 +56,7 @@ async def wait_in(bed: Bed, ctx: RunContext, verb: str, other: AgentId) -> Any:
 
 
 async def wake(bed: Bed, run_id: RunId, verb: str, other: AgentId) -> None:
-    """Let what the run waits for happen."""
+    """Cause the event that the run waits for."""
     if verb in ("join", "ask"):
         [below] = await bed.runtime.store.lists.runs(agent=other)
         await bed.seen(below.run_id, K.RUN_STARTED)
@@ -74,7 +74,10 @@ VERBS = ["join", "ask", "sleep_until_signal", "sleep_until", "receive"]
 @pytest.mark.parametrize("dies", [False, True], ids=["lives", "dies"])
 @pytest.mark.parametrize("verb", VERBS)
 async def test_every_wait_is_a_suspend_point(bed: Bed, verb: str, dies: bool) -> None:
-    """Hot it is a wait in memory, else rows; the same line of code goes on, also in another process."""
+    """In memory it is a waiting task, else rows.
+
+    The same line of code continues, also in another process.
+    """
     other = await bed.serve(wait_for_go)
     tries: list[int] = []
 
@@ -134,7 +137,7 @@ async def test_each_of_four_wakes_one_wait(bed: Bed) -> None:
     for index, what in enumerate(("message", "timer", "signal", "child")):
         run_id = await bed.submit(agent, what)
         [child] = await children_of(bed, run_id)
-        if what != "timer":  # it may have rung by now
+        if what != "timer":  # it may have fired by now
             await bed.seen(child, K.RUN_STARTED)
         if bed.drops and what != "timer":
             await bed.seen(run_id, K.RUN_SUSPENDED)
@@ -149,13 +152,13 @@ async def test_each_of_four_wakes_one_wait(bed: Bed) -> None:
 
 
 async def children_of(bed: Bed, run_id: RunId) -> list[RunId]:
-    """The run's children, once there are any."""
+    """Return the run's children, once there are any."""
     await bed.seen(run_id, K.CHILD_SPAWNED)
     return [handle.run_id for handle in await bed.runtime.children(run_id)]
 
 
 class Counted:
-    """Counts what the hosts of a bed ask their store for from now on."""
+    """A counter of all store calls of a bed's hosts from now on."""
 
     def __init__(self, bed: Bed) -> None:
         self.faults = Faults()
@@ -163,7 +166,7 @@ class Counted:
         bed.open_store = self.open_store
 
     def open_store(self, owner: HostIncarnation) -> AbstractAsyncContextManager[RunStore]:
-        """A store whose calls are counted."""
+        """Open a store whose calls are counted."""
 
         @asynccontextmanager
         async def opened() -> AsyncIterator[RunStore]:
@@ -175,8 +178,8 @@ class Counted:
 
 @pytest.mark.item(109, 167)
 @pytest.mark.parametrize("verb", VERBS)
-async def test_three_hours_of_waiting_ask_nothing_of_the_store(bed: Bed, verb: str) -> None:
-    """A host with a suspended run makes the calls of a host without one, and no write at all."""
+async def test_three_hours_of_waiting_make_no_store_call(bed: Bed, verb: str) -> None:
+    """A host with a suspended run makes the calls of a host without one, and no write."""
     if bed.backend != "memory" or not bed.drops:
         pytest.skip("virtual hours; the idle benchmark counts PostgreSQL's statements")
     counted = Counted(bed)
@@ -207,7 +210,7 @@ async def test_three_hours_of_waiting_ask_nothing_of_the_store(bed: Bed, verb: s
 
 
 async def calls_of_hours(counted: Counted) -> dict[str, int]:
-    """How often the hosts call what in three hours, about: scans shift by one."""
+    """Return the calls of the hosts in three hours, rounded: scans shift by one."""
     before = len(counted.faults.calls)
     await asyncio.sleep(HOURS - 100)
     calls = counted.faults.calls[before:]
@@ -220,10 +223,10 @@ async def test_suspended_runs_are_rows(bed: Bed) -> None:
     """No task, no execution, and less than 5,000 bytes of the host's memory each."""
     if bed.backend != "postgres" or not bed.drops:
         pytest.skip("in the memory assembly the rows themselves are in memory")
-    total = 500  # what each adds; the `suspended` benchmark has 10,000 of them
+    total = 500  # bytes that each run adds; the `suspended` benchmark has 10,000 of them
     type_ = bed.name().type
     await bed.runtime.register_type(type_, lambda agent_id: Acting(agent_id, wait_for_go))
-    await suspended(bed, type_, range(200))  # what the first ones bring with them does not count
+    await suspended(bed, type_, range(200))  # one-time costs of the first runs do not count
     tasks = len(asyncio.all_tasks())
     gc.collect()
     tracemalloc.start()
@@ -242,7 +245,7 @@ async def test_suspended_runs_are_rows(bed: Bed) -> None:
 
 
 async def suspended(bed: Bed, type_: str, keys: range) -> list[RunId]:
-    """Runs of new agents, all suspended."""
+    """Return suspended runs of new agents."""
     runs: list[RunId] = []
     for start in range(keys.start, keys.stop, 100):
         async with asyncio.TaskGroup() as group:

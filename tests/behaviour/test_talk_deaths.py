@@ -1,4 +1,4 @@
-"""An asker and its target on a host that dies at every commit in turn: one question, one answer."""
+"""An asker and its target on a host that crashes at each commit in turn: one ask, one answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Act: TypeAlias = "Callable[[RunContext, list[Message]], Awaitable[Any]]"
 
 @asynccontextmanager
 async def dying_at(bed: Bed, faults: Faults, died: asyncio.Event) -> AsyncIterator[None]:
-    """Within the block this bed's hosts have stores that die where `faults` says."""
+    """Within the block this bed's hosts have stores that crash at `faults`."""
     before = bed.open_store
     bed.go_wrong(faults, died.set)
     try:
@@ -36,11 +36,11 @@ async def dying_at(bed: Bed, faults: Faults, died: asyncio.Event) -> AsyncIterat
 
 
 async def ended_or_dead(bed: Bed, agents: Sequence[AgentId], died: asyncio.Event) -> bool:
-    """Return whether the host died until each of these agents had a run that has ended."""
+    """Return True once each of these agents has an ended run, or False if the host crashed before."""
     async with asyncio.timeout(20):
         while not died.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(2):  # a call that a death meets never returns
+                async with asyncio.timeout(2):  # a call at which the host crashes never returns
                     runs = [await bed.runtime.store.lists.runs(agent=agent) for agent in agents]
                 if all(found and found[0].status.is_terminal for found in runs):
                     return died.is_set()  # perhaps at the last commit of all
@@ -49,7 +49,7 @@ async def ended_or_dead(bed: Bed, agents: Sequence[AgentId], died: asyncio.Event
 
 
 def asking(bed: Bed, target: AgentId) -> Act:
-    """The asker's code."""
+    """Ask the target."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
@@ -64,10 +64,8 @@ def asking(bed: Bed, target: AgentId) -> Act:
 @pytest.mark.item(32, 85, 87, 88, 89, 92, 244, 248)
 @pytest.mark.parametrize("manner", [Manner.DIE_BEFORE, Manner.DIE_AFTER], ids=["before", "after"])
 @pytest.mark.timeout(120)
-async def test_a_conversation_ends_well_after_a_death_at_any_commit(
-    bed: Bed, manner: Manner
-) -> None:
-    """The outcome is the reply, the question was sent once, the target's effect happened once."""
+async def test_an_ask_is_answered_after_a_crash_at_any_commit(bed: Bed, manner: Manner) -> None:
+    """The outcome is the reply, the ask was sent once, the target's effect happened once."""
     if bed.backend == "nats" or (bed.backend == "postgres" and not IS_SLOW):
         pytest.skip("two host processes die at every commit in tests/system")
 

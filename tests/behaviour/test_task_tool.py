@@ -30,31 +30,31 @@ S = TaskStatus
 
 
 def calls(*arguments: dict[str, Any]) -> ModelReply:
-    """An answer that calls the tool, once for each of these."""
+    """Return an answer that calls the tool, once for each of these arguments."""
     found = [ToolCall(id=str(n), name="tasks", arguments=one) for n, one in enumerate(arguments)]
     return ModelReply(calls=found)
 
 
 def plan(*titles: str) -> dict[str, Any]:
-    """The arguments that make a plan."""
+    """Return the arguments that make a plan."""
     tasks = [{"title": title} for title in titles]
     return {"action": "create_list", "title": "plan", "tasks": tasks}
 
 
 def move(task_id: str, status: str, note: str = "") -> dict[str, Any]:
-    """The arguments that move a task."""
+    """Return the arguments that move a task."""
     return {"action": "update_status", "task_id": task_id, "status": status, "note": note}
 
 
 def shown(board: TaskList | None) -> list[tuple[str, str, str, str]]:
-    """A board's tasks, in short."""
+    """Return a board's tasks in a short form."""
     assert board is not None
     return [(task.id, task.title, task.status.value, task.note) for task in board.tasks]
 
 
 @pytest.fixture(autouse=True)
 async def boards() -> AsyncIterator[InMemoryTaskBoards]:
-    """The boards of this test, in the place of the process's own."""
+    """Replace the process's boards by those of this test."""
     held = InMemoryTaskBoards()
     with GlobalTaskStore.using(held):
         yield held
@@ -70,14 +70,14 @@ async def react(bed: Bed, *script: Any, **tool: Any) -> tuple[AgentId, ScriptedM
 
 
 def results(model: ScriptedModel) -> list[str]:
-    """What the model was told by the tool, in its last request."""
+    """Return the tool results in the model's last request."""
     messages = model.asked[-1].messages
     return [str(one.content[0].text) for one in messages if one.role == "tool"]
 
 
 @pytest.mark.item(331, 334, 339)
-async def test_conversations_at_once_plan_on_their_own_boards(bed: Bed) -> None:
-    """Of two agents in two conversations; a run that ends well has nothing in progress on its own board."""
+async def test_concurrent_conversations_plan_on_separate_boards(bed: Bed) -> None:
+    """Two agents, two conversations. A completed run has no task in progress on its own board."""
     agents = []
     for name in "ab":
         one = (
@@ -109,8 +109,8 @@ async def test_conversations_at_once_plan_on_their_own_boards(bed: Bed) -> None:
 
 
 @pytest.mark.item(334)
-async def test_a_model_reads_what_the_board_says(bed: Bed) -> None:
-    """Views of the board, and of each refusal its reason; tasks added at once have different numbers."""
+async def test_a_model_reads_views_and_refusals_of_the_board(bed: Bed) -> None:
+    """Views of the board, and the reason of each refusal; concurrently added tasks have different numbers."""
     more = {"action": "add_tasks", "tasks": [{"title": "more", "description": "d"}]}
     agent, model = await react(
         bed,
@@ -149,7 +149,7 @@ async def test_a_model_reads_what_the_board_says(bed: Bed) -> None:
 
 
 class HeldStore(InMemoryTaskStore):
-    """Boards whose first retry is held when it was made, before its caller hears of it."""
+    """Boards that block the first retry after its execution, before the caller gets the result."""
 
     def __init__(self, boards: InMemoryTaskBoards) -> None:
         super().__init__(boards=boards)
@@ -168,7 +168,7 @@ class HeldStore(InMemoryTaskStore):
 async def test_a_call_that_a_crash_repeats_counts_once(
     bed: Bed, boards: InMemoryTaskBoards
 ) -> None:
-    """The host dies when the board has changed and the log does not know; a replay writes nothing more."""
+    """The host crashes after the change of the board and before the log entry; a replay writes nothing more."""
     store = HeldStore(boards)
     agent, model = await react(
         bed,
@@ -192,7 +192,7 @@ async def test_a_call_that_a_crash_repeats_counts_once(
 
 
 @pytest.mark.item(332)
-async def test_the_global_store_serves_the_tenant_that_asks(bed: Bed) -> None:
+async def test_the_global_store_uses_the_callers_tenant(bed: Bed) -> None:
     """Outside of agents it is the default tenant's; a store of one tenant refuses the others."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:

@@ -1,4 +1,4 @@
-"""Risky tools: a person agrees to one call with exactly its arguments, or it is not made."""
+"""Risky tools: a person approves one call with exactly its arguments, or it is not made."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def paying(bed: Bed, risk: Risk = Risk.HIGH) -> Tool:
-    """A tool that counts what it pays."""
+    """A tool that counts its payments."""
 
     async def pay(amount: int) -> str:
         await bed.world.do("pay", amount)
@@ -30,14 +30,14 @@ def paying(bed: Bed, risk: Risk = Risk.HIGH) -> Tool:
 
 
 async def pays(ctx: RunContext, inbox: list[Message]) -> object:
-    """An agent that pays its first message's amount."""
+    """Return an agent that pays its first message's amount."""
     result = await ctx.tool("pay", amount=inbox[0].payload)
     return [result.status, result.text]
 
 
 @pytest.mark.parametrize("risk", [Risk.HIGH, Risk.CRITICAL])
 async def test_a_risky_call_waits_for_a_person(bed: Bed, risk: Risk) -> None:
-    """They see tool, risk and arguments; before they agree nothing is called or begun."""
+    """The request has tool, risk and arguments; before the approval nothing is called or started."""
     run_id = await bed.submit(await bed.serve(pays, tools=[paying(bed, risk)]), 9000)
     (request,) = await opened(bed.runtime, run_id)
 
@@ -51,7 +51,7 @@ async def test_a_risky_call_waits_for_a_person(bed: Bed, risk: Risk) -> None:
 
 
 async def test_a_denied_call_is_a_result(bed: Bed) -> None:
-    """The model reads who said no and why; the tool was never called."""
+    """The model reads the person and the reason; the tool was never called."""
     run_id = await bed.submit(await bed.serve(pays, tools=[paying(bed)]), 9000)
     (request,) = await opened(bed.runtime, run_id)
     await bed.runtime.approvals.decide(request.id, approve=False, by="Alex", comment="too much")
@@ -61,8 +61,8 @@ async def test_a_denied_call_is_a_result(bed: Bed) -> None:
     assert bed.world.count["pay"] == 0
 
 
-async def test_a_call_that_nobody_decides_about_is_denied(bed: Bed) -> None:
-    """When the policy has a time limit."""
+async def test_a_call_without_a_decision_is_denied(bed: Bed) -> None:
+    """If the policy has a time limit."""
     policy = ApprovalPolicy(timeout_s=0.1)
     agent = await bed.serve(pays, tools=[paying(bed)], approval_policy=policy)
 
@@ -94,8 +94,8 @@ async def test_a_decision_is_for_one_call_with_its_arguments(bed: Bed) -> None:
     assert bed.world.count["pay"] == 2
 
 
-async def test_a_crash_between_agreement_and_call(bed: Bed) -> None:
-    """The decision is recorded: nobody is asked again, and the tool is called once."""
+async def test_a_crash_between_approval_and_call_makes_no_new_request(bed: Bed) -> None:
+    """The decision is recorded: no new request is made, and the tool is called once."""
     run_id = await bed.submit(await bed.serve(pays, tools=[paying(bed)]), 7)
     (request,) = await opened(bed.runtime, run_id)
     await bed.crash()
@@ -108,7 +108,7 @@ async def test_a_crash_between_agreement_and_call(bed: Bed) -> None:
     assert len(await bed.log(run_id, K.ASK_SENT)) == 1
 
 
-async def test_what_was_decided_and_done_is_the_same_on_replay(bed: Bed) -> None:
+async def test_decision_and_result_are_the_same_on_replay(bed: Bed) -> None:
     """The recorded decision leads to the recorded result."""
 
     async def body(ctx: RunContext) -> InvocationResult:
@@ -128,8 +128,8 @@ async def test_what_was_decided_and_done_is_the_same_on_replay(bed: Bed) -> None
     assert bed.world.count["pay"] == 1
 
 
-async def test_the_agents_policy_says_otherwise(bed: Bed) -> None:
-    """A tool may be exempt by name; a harmless one may be asked for."""
+async def test_the_agents_policy_overrides_the_tools_risk(bed: Bed) -> None:
+    """A tool may be exempt by name; a harmless one may need an approval."""
     trusting = ApprovalPolicy(never=frozenset({"pay"}))
     agent = await bed.serve(pays, tools=[paying(bed)], approval_policy=trusting)
     assert (await bed.result(await bed.submit(agent, 1)))[0] == "ok"

@@ -1,4 +1,4 @@
-"""Tools: every way a call can go wrong is a result, and a call that is not safe happens once."""
+"""Tools: each error of a call is a result, and an unsafe call happens once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _tools(bed: Bed) -> list[Tool]:
 
 
 @pytest.mark.item(44, 71, 74, 79, 187)
-async def test_what_becomes_of_calls(bed: Bed) -> None:
+async def test_each_outcome_of_a_call_is_a_result(bed: Bed) -> None:
     """Value, failure, unknown name, wrong arguments, time-out: results, the same on replay."""
 
     async def body(ctx: RunContext) -> list[InvocationResult]:
@@ -100,7 +100,7 @@ async def test_the_log_of_a_call(bed: Bed) -> None:
 
 
 @pytest.mark.item(191)
-async def test_a_tool_says_whether_it_may_be_repeated(bed: Bed) -> None:
+async def test_a_tools_schema_states_whether_it_is_idempotent(bed: Bed) -> None:
     """As a flag and in the description that the model reads."""
     specs = {tool.name: tool.spec().description for tool in _tools(bed)}
     assert specs["pay"] == "Pay an amount. Not safe to repeat."
@@ -109,7 +109,9 @@ async def test_a_tool_says_whether_it_may_be_repeated(bed: Bed) -> None:
 
 @pytest.mark.item(80, 186, 189)
 @pytest.mark.parametrize("idempotent", [True, False])
-async def test_a_crash_in_the_middle_of_a_call(bed: Bed, idempotent: bool) -> None:
+async def test_only_idempotent_tools_are_called_again_after_a_crash(
+    bed: Bed, idempotent: bool
+) -> None:
     """An idempotent tool is called again, any other one never; its call is in doubt."""
 
     async def charge() -> str:
@@ -137,7 +139,7 @@ async def test_a_crash_in_the_middle_of_a_call(bed: Bed, idempotent: bool) -> No
 
 
 @pytest.mark.item(80, 186)
-async def test_a_crash_behind_a_call(bed: Bed) -> None:
+async def test_the_result_before_a_crash_is_replayed(bed: Bed) -> None:
     """Its recorded result is used; the side effect happened once."""
 
     async def body(ctx: RunContext) -> object:
@@ -162,7 +164,7 @@ async def test_errors_about_the_run_pass_through_a_tool(bed: Bed) -> None:
 
 @pytest.mark.item(79)
 async def test_a_tool_whose_value_is_not_json_ends_the_run(bed: Bed) -> None:
-    """That is the author's mistake, not something a model could mend."""
+    """The author has to correct it; a model could not."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox

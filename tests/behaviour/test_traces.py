@@ -1,4 +1,4 @@
-"""What a trace backend is told of runs: one conversation, one trace, whatever happens in between."""
+"""Traces of runs: one trace for each conversation, also over crashes and suspensions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ in_memory = pytest.mark.asyncio(loop_factories=["memory"])
 
 
 class Backend:
-    """Keeps the spans of all hosts that were given its `tracing`."""
+    """A trace backend that keeps the spans of all hosts with its `tracing`."""
 
     def __init__(self, **settings: Any) -> None:
         self._exporter = InMemorySpanExporter()
@@ -48,11 +48,11 @@ class Backend:
 
     @property
     def spans(self) -> list[ReadableSpan]:
-        """All that were told, in the order of their ends."""
+        """Return all spans, in the order of their ends."""
         return list(self._exporter.get_finished_spans())
 
     def named(self, name: str, run: RunId | None = None) -> list[ReadableSpan]:
-        """Those of this name, or whose name begins with it and a blank; of one run."""
+        """Return the spans of one run whose name is this one, or starts with it and a blank."""
         return [
             span
             for span in self.spans
@@ -61,13 +61,13 @@ class Backend:
         ]
 
     def one(self, name: str, run: RunId | None = None) -> ReadableSpan:
-        """The only one."""
+        """Return the only span of this name."""
         found = self.named(name, run)
         assert len(found) == 1, f"{name}: {[span.name for span in self.spans]}"
         return found[0]
 
     async def told(self, bed: Bed, run: RunId) -> ReadableSpan:
-        """The run's root span, once it was told: a moment after its end was written."""
+        """Return the run's root span once it was exported, shortly after its end was committed."""
         await bed.until(lambda: self.named("invoke_agent", run))
         return self.one("invoke_agent", run)
 
@@ -94,7 +94,7 @@ def _ns_of_turns(backend: Backend, run: RunId) -> list[tuple[str, str]]:
 
 
 async def _restarted(bed: Bed, **settings: Any) -> Backend:
-    """A backend, and a host that tells it."""
+    """Return a backend, and a host that exports to it."""
     backend = Backend(**settings)
     await bed.stop()
     await bed.start(tracing=backend.tracing)
@@ -102,7 +102,7 @@ async def _restarted(bed: Bed, **settings: Any) -> Backend:
 
 
 async def _conversation(bed: Bed) -> RunId:
-    """A run that does everything a trace shows, with secrets in everything that is content."""
+    """A run that does everything a trace shows, with secrets in all content."""
 
     async def lookup(order: str) -> str:
         return f"{CANARY} {order}"
@@ -136,7 +136,7 @@ async def _conversation(bed: Bed) -> RunId:
 
 @pytest.mark.item(483)
 async def test_a_conversation_is_one_trace(bed: Bed) -> None:
-    """Parent, child, question, tool and model share a trace id, and nothing shows what was said."""
+    """Parent, child, ask, tool and model share a trace id, and no span has content."""
     backend = await _restarted(bed)
     run_id = await _conversation(bed)
     root = await backend.told(bed, run_id)
@@ -166,8 +166,8 @@ async def test_a_conversation_is_one_trace(bed: Bed) -> None:
 
 
 @pytest.mark.item(483)
-async def test_a_killed_host_s_run_goes_on_in_the_same_trace(bed: Bed) -> None:
-    """The lost turn is told by the next host, linked to; what is replayed has no second span."""
+async def test_a_run_of_a_crashed_host_continues_in_the_same_trace(bed: Bed) -> None:
+    """The next host exports the lost execution's span with a link; replayed effects have no second span."""
     backend = await _restarted(bed)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
@@ -198,8 +198,11 @@ async def test_a_killed_host_s_run_goes_on_in_the_same_trace(bed: Bed) -> None:
 
 
 @pytest.mark.item(483)
-async def test_a_run_that_sleeps_has_short_spans_with_links(bed: Bed) -> None:
-    """A turn ends when its run leaves memory; the next one links to it and tells why it began."""
+async def test_a_suspended_run_has_short_spans_with_links(bed: Bed) -> None:
+    """A span of execution ends when its run is evicted.
+
+    The next one links to it and has the reason of its start.
+    """
     backend = await _restarted(bed)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
@@ -226,7 +229,7 @@ async def test_a_run_that_sleeps_has_short_spans_with_links(bed: Bed) -> None:
 
 @pytest.mark.item(483)
 async def test_a_foreign_caller_is_the_parent(bed: Bed) -> None:
-    """Of runs that a submit, a plain message or a post begins; also its current span is."""
+    """For runs that a submit, a plain message or a post starts; also its current span is."""
     backend = await _restarted(bed)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -257,7 +260,7 @@ async def test_a_foreign_caller_is_the_parent(bed: Bed) -> None:
 
 @pytest.mark.item(483)
 @in_memory
-async def test_a_message_to_a_run_that_goes_on_links_to_its_sender(bed: Bed) -> None:
+async def test_a_message_to_an_open_run_links_to_its_sender(bed: Bed) -> None:
     """The receiving run has its own trace; the receive's span links to the sender's root span."""
     backend = await _restarted(bed)
 
@@ -290,8 +293,8 @@ async def test_a_message_to_a_run_that_goes_on_links_to_its_sender(bed: Bed) -> 
 
 @pytest.mark.item(483)
 @in_memory
-async def test_content_is_shown_only_where_it_is_wanted(bed: Bed) -> None:
-    """Then without what stands under certain names, however deep, and cut."""
+async def test_content_is_exported_only_if_enabled(bed: Bed) -> None:
+    """Then values under certain names are left out at any depth, and long texts are cut."""
     backend = await _restarted(bed, show=Redaction(HiddenNames("password,api_key")))
     hidden = {"a": [{"Password": CANARY, "x-api-key": [CANARY]}], "text": "shown " * 1000}
 
@@ -321,8 +324,8 @@ async def test_content_is_shown_only_where_it_is_wanted(bed: Bed) -> None:
 
 @pytest.mark.item(483)
 @in_memory
-async def test_content_that_nobody_can_read_fails_no_effect(bed: Bed) -> None:
-    """Arguments may be nested deeper than the reader of traces goes; the step executes."""
+async def test_content_that_cannot_be_exported_fails_no_effect(bed: Bed) -> None:
+    """Arguments may be nested deeper than the exporter reads; the step executes."""
     backend = await _restarted(bed, show=Redaction(HiddenNames("")))
     deep: list[Any] = []
     for _ in range(300):
@@ -339,8 +342,8 @@ async def test_content_that_nobody_can_read_fails_no_effect(bed: Bed) -> None:
 
 @pytest.mark.item(483)
 @in_memory
-async def test_a_trace_that_is_not_recorded_leaves_nothing(bed: Bed) -> None:
-    """No span is told; what its runs send says so, and log lines still name the turn."""
+async def test_an_unsampled_trace_exports_no_span(bed: Bed) -> None:
+    """No span is exported. Messages of its runs carry the flag, and log lines still have the ids."""
     backend = await _restarted(bed, ratio=0.0)
     got: list[str] = []
 
@@ -365,7 +368,7 @@ async def test_a_trace_that_is_not_recorded_leaves_nothing(bed: Bed) -> None:
 @pytest.mark.item(483)
 @in_memory
 async def test_errors_have_a_type_and_no_message(bed: Bed) -> None:
-    """A failed attempt, a failed run and a cancelled one are told; what errors say is content."""
+    """Spans of a failed attempt, a failed run and a cancelled one; the text of an error is content."""
     backend = await _restarted(bed)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -392,8 +395,8 @@ async def test_errors_have_a_type_and_no_message(bed: Bed) -> None:
 
 @pytest.mark.item(483)
 @in_memory
-async def test_a_host_without_traces_hands_a_caller_s_context_on(bed: Bed) -> None:
-    """What its runs send and spawn names the caller, for hosts that do trace; else nothing is added."""
+async def test_a_host_without_traces_passes_on_a_callers_context(bed: Bed) -> None:
+    """Sends and spawns of its runs carry the caller's context, for hosts that trace; nothing else is added."""
     got: list[dict[str, str]] = []
 
     async def take(ctx: RunContext, inbox: list[Message]) -> None:
@@ -417,8 +420,8 @@ async def test_a_host_without_traces_hands_a_caller_s_context_on(bed: Bed) -> No
 
 @pytest.mark.item(483)
 @in_memory
-async def test_what_an_agent_logs_names_its_run_and_span(bed: Bed) -> None:
-    """With the trace's id, whether or not spans are made; inside a step it is the step's span."""
+async def test_log_lines_of_an_agent_have_its_run_and_span(bed: Bed) -> None:
+    """And the trace id, with and without spans; inside a step it is the step's span."""
     lines: list[dict[str, Any]] = []
     said = logging.makeLogRecord({"msg": "said"})
 
@@ -447,8 +450,8 @@ async def test_what_an_agent_logs_names_its_run_and_span(bed: Bed) -> None:
 
 @pytest.mark.item(483)
 @in_memory
-async def test_a_run_that_another_one_wakes_is_not_taken_for_it(bed: Bed) -> None:
-    """What the host does for it, such as making the agent, is logged in nobody's name."""
+async def test_log_lines_of_a_woken_run_do_not_have_the_other_runs_ids(bed: Bed) -> None:
+    """Log lines of the host's own work for it, such as making the agent, have no run."""
     seen: list[object] = []
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -473,8 +476,8 @@ async def test_a_run_that_another_one_wakes_is_not_taken_for_it(bed: Bed) -> Non
 
 
 @in_memory
-async def test_meters_count_what_a_host_does(bed: Bed) -> None:
-    """Turns, effects by verb and status, tokens, ends and waits, whether or not somebody looks."""
+async def test_metrics_count_the_work_of_a_host(bed: Bed) -> None:
+    """Commits, effects by method and status, tokens, ends and waits, with and without a reader."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox

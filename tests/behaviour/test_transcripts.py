@@ -1,4 +1,4 @@
-"""How long what a run has said is kept: the retention of its agent's context."""
+"""How long the turns of a run are kept: the retention of its agent's context."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass
 class Memory:
-    """An agent's context: where its turns are, and how long a run's are kept."""
+    """An agent's context: the store of its turns, and how long a run's are kept."""
 
     retention: HistoryRetention
     history: HistoryProvider = field(default_factory=InMemoryHistoryProvider)
 
 
 def say(text: str) -> ChatMessage:
-    """One turn."""
+    """Return one turn."""
     return ChatMessage(role="user", content=[ContentBlock(type="text", text=text)])
 
 
 def speaking(memory: Memory, session: str | None) -> object:
-    """What an agent does that keeps what it hears."""
+    """Return an agent function that keeps its messages as turns."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> int:
         said = str(inbox[0].payload)
@@ -54,10 +54,10 @@ def speaking(memory: Memory, session: str | None) -> object:
 
 @pytest.mark.item(55)
 @pytest.mark.parametrize("retention", list(HistoryRetention))
-async def test_a_runs_turns_are_kept_as_its_context_says(
+async def test_a_runs_turns_have_the_retention_of_its_context(
     bed: Bed, retention: HistoryRetention
 ) -> None:
-    """With RUN they are gone when it has completed; other turns of the session remain."""
+    """With RUN they are deleted when it has completed; other turns of the session remain."""
     memory = Memory(retention)
     agent = await bed.serve(speaking(memory, "s"), context=memory)  # type: ignore[arg-type]
     await memory.history.append(agent, say("before"), session_id="s", run_id="other")
@@ -73,8 +73,8 @@ async def test_a_runs_turns_are_kept_as_its_context_says(
 
 
 @pytest.mark.item(55, 268)
-async def test_a_run_without_a_session_is_one_of_its_own(bed: Bed) -> None:
-    """Its turns go with it, also when it fails."""
+async def test_a_run_without_a_session_has_its_own_conversation(bed: Bed) -> None:
+    """Its turns are deleted with it, also if it fails."""
     memory = Memory(HistoryRetention.RUN)
     agent = await bed.serve(speaking(memory, None), context=memory)  # type: ignore[arg-type]
     run_id = await bed.submit(agent, "fail", retry_policy=RetryPolicy(max_retries=0))

@@ -1,4 +1,4 @@
-"""Trees of runs: stopped while they grow, left behind by a parent, and closed to other tenants."""
+"""Trees of runs: cancelled while they grow, with children of ended parents, and closed to other tenants."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 async def wait_for_go(ctx: RunContext, inbox: list[Message]) -> Any:
-    """A child that waits until somebody says go."""
+    """A child that waits for the signal `go`."""
     del inbox
     return await ctx.sleep_until_signal("go")
 
 
 async def tree_of(bed: Bed, root: RunId) -> list[RunId]:
-    """The run and all runs below it, parents first."""
+    """Return the run and all runs below it, parents first."""
     found = [root]
     for run_id in found:
         found += [handle.run_id for handle in await bed.runtime.children(run_id)]
@@ -35,8 +35,8 @@ async def tree_of(bed: Bed, root: RunId) -> list[RunId]:
 
 
 @pytest.mark.item(84, 239)
-async def test_cancelled_between_a_spawn_and_its_flush(bed: Bed) -> None:
-    """The child that nobody has seen yet is never executed, and the log agrees with the rows."""
+async def test_a_child_cancelled_between_spawn_and_flush_never_executes(bed: Bed) -> None:
+    """The unwritten child is never executed, and the log agrees with the rows."""
     begun: list[str] = []
 
     async def never(ctx: RunContext, inbox: list[Message]) -> None:
@@ -63,8 +63,8 @@ async def test_cancelled_between_a_spawn_and_its_flush(bed: Bed) -> None:
 
 
 @pytest.mark.item(84, 239)
-async def test_cancelled_between_the_flush_and_the_childs_start(bed: Bed) -> None:
-    """A child that is queued behind another run, and one that nobody serves, end without their code."""
+async def test_a_child_cancelled_between_flush_and_start_never_executes(bed: Bed) -> None:
+    """A child queued behind another run, and one of an unserved type, end without their code."""
     begun: list[str] = []
 
     async def busy(ctx: RunContext, inbox: list[Message]) -> Any:
@@ -100,8 +100,8 @@ async def test_cancelled_between_the_flush_and_the_childs_start(bed: Bed) -> Non
 
 @pytest.mark.item(84, 130, 239)
 @pytest.mark.parametrize("after", range(1, 9))
-async def test_cancelled_while_the_tree_grows(bed: Bed, after: int) -> None:
-    """Wherever the cancel meets it, every run of the tree ends once, and none is left open."""
+async def test_a_growing_tree_is_cancelled_completely(bed: Bed, after: int) -> None:
+    """At each moment of the cancel, every run of the tree ends once, and none is left open."""
     type_ = bed.name().type
 
     async def grow(ctx: RunContext, inbox: list[Message]) -> object:
@@ -123,7 +123,9 @@ async def test_cancelled_while_the_tree_grows(bed: Bed, after: int) -> None:
     await bed.runtime.cancel(run_id, reason="enough")
     assert (await bed.ended(run_id)).status is RunStatus.CANCELLED
     known: list[RunId] = []
-    while (tree := await tree_of(bed, run_id)) != known:  # the last turn of a run may have spawned
+    while (
+        tree := await tree_of(bed, run_id)
+    ) != known:  # the last commit of a run may have spawned
         known = tree
         for one in tree:
             row = await bed.ended(one)
@@ -134,10 +136,10 @@ async def test_cancelled_while_the_tree_grows(bed: Bed, after: int) -> None:
 
 @pytest.mark.item(239, 253)
 @pytest.mark.parametrize("policy", list(HistoryRetention), ids=lambda policy: policy.value)
-async def test_what_becomes_of_a_child_of_an_ended_child(
+async def test_retention_decides_about_a_child_of_an_ended_child(
     bed: Bed, policy: HistoryRetention
 ) -> None:
-    """NONE and RUN end it with its parent; PERMANENT hands it to the root, whose end is its own."""
+    """NONE and RUN end it with its parent; PERMANENT hands it to the root, whose end cancels it."""
     leaf = await bed.serve(wait_for_go)
 
     async def in_between(ctx: RunContext, inbox: list[Message]) -> object:
@@ -173,7 +175,7 @@ async def test_what_becomes_of_a_child_of_an_ended_child(
 
 @pytest.mark.item(84, 239)
 async def test_a_child_that_was_handed_to_the_root_is_cancelled_with_it(bed: Bed) -> None:
-    """The cascade finds it there."""
+    """The cascade includes it."""
     leaf = await bed.serve(wait_for_go)
 
     async def in_between(ctx: RunContext, inbox: list[Message]) -> object:
@@ -201,8 +203,8 @@ async def test_a_child_that_was_handed_to_the_root_is_cancelled_with_it(bed: Bed
 
 
 @pytest.mark.item(236)
-async def test_a_chain_of_a_hundred(bed: Bed) -> None:
-    """Depth is no limit: a hundred generations within the budget, each joined by the one above."""
+async def test_a_chain_of_a_hundred_runs_is_joined(bed: Bed) -> None:
+    """A hundred generations within the budget, each joined by the one above."""
     type_ = bed.name().type
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -220,7 +222,7 @@ async def test_a_chain_of_a_hundred(bed: Bed) -> None:
 
 @pytest.mark.item(254)
 async def test_a_run_of_another_tenant_is_an_unknown_run(bed: Bed) -> None:
-    """Open or ended, joined, asked, cancelled or looked at: it is as if it did not exist."""
+    """Open or ended, joined, asked, cancelled or inspected: the answer is that of an unknown run."""
     strangers = [AgentId(bed.name().type, "1", "elsewhere") for _ in range(2)]
 
     async def end(ctx: RunContext, inbox: list[Message]) -> object:

@@ -1,4 +1,4 @@
-"""Totals of usage are the sums of the logs, whatever happens to runs and hosts."""
+"""Totals of usage are the sums of the logs, also over failures, retries and crashes."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ Sums: TypeAlias = "dict[tuple[AgentId, str, date], tuple[int, int, int, int, int
 
 @dataclass
 class Office:
-    """Agents of three levels that do what a message says, and models whose answers depend on the question."""
+    """Agents of three levels that execute a message's plan, and models whose answers depend on the question."""
 
     bed: Bed
     levels: list[AgentId] = field(default_factory=list)
     stumbled: Counter[str] = field(default_factory=Counter)
 
     async def open(self) -> None:
-        """Serve an agent for each level; the lower two have the same model."""
+        """Serve an agent for each level; the lower two share a model."""
         for name in ("large", "small", "small"):
             model = FunctionModel(self.answer, model=name)
             self.levels.append(await self.bed.serve(self.act, model=model))
 
     def answer(self, messages: Sequence[ChatMessage], _: GenerationOptions) -> ModelReply:
-        """An error for some questions; else usage that is drawn by the question, half without a cost."""
+        """Raise for some questions; else return usage drawn by the question, half without a cost."""
         question = messages[-1].text
         chance = random.Random(question)
         error = ModelError("invalid", problem="drawn") if chance.random() < 0.2 else None
@@ -63,13 +63,13 @@ class Office:
         return ModelReply(text="so", usage=usage, error=error, before=before)
 
     async def act(self, ctx: RunContext, inbox: list[Message]) -> None:
-        """Do what the message says, in order: ask, talk, stumble, spawn."""
+        """Execute the message's plan in order: call a model, chat, fail, spawn."""
         plan: Any = inbox[0].payload
         for verb, what in plan:
             await self.do(ctx, verb, what)
 
     async def do(self, ctx: RunContext, verb: str, what: Any) -> None:
-        """One thing of a plan."""
+        """Execute one item of a plan."""
         try:
             if verb == "ask":
                 await ctx.llm(what)
@@ -91,7 +91,7 @@ class Office:
 
 
 def drawn(chance: random.Random, levels: int) -> list[tuple[str, Any]]:
-    """What a run does."""
+    """Draw a plan of a run."""
     plan: list[tuple[str, Any]] = []
     for _ in range(chance.randrange(1, 5)):
         word = f"{chance.random()}"
@@ -102,7 +102,7 @@ def drawn(chance: random.Random, levels: int) -> list[tuple[str, Any]]:
 
 
 async def sums_of_logs(bed: Bed, runs: Sequence[RunId]) -> Sums:
-    """What the logs of these runs, and of all below, say that models' answers used."""
+    """Return the usage of models' answers in the logs of these runs, and of all below."""
     found: defaultdict[Any, tuple[Any, ...]] = defaultdict(lambda: (0,) * 5 + (Decimal(0), 0))
     waiting = list(runs)
     while waiting:
@@ -121,7 +121,7 @@ async def sums_of_logs(bed: Bed, runs: Sequence[RunId]) -> Sums:
 
 
 def as_sums(totals: Sequence[UsageTotal]) -> Sums:
-    """The same of totals."""
+    """Return the same from totals."""
     return {
         (one.agent_id, one.model, one.day): (  # type: ignore[misc]
             one.calls,
@@ -137,7 +137,7 @@ def as_sums(totals: Sequence[UsageTotal]) -> Sums:
 
 
 async def check(bed: Bed, seeds: range) -> None:
-    """Play a drawn run for each seed and one that a host dies in; compare totals and logs."""
+    """Play a drawn run for each seed and one with a crash; compare totals and logs."""
     office = Office(bed)
     await office.open()
     plan = [("ask", "one"), ("talk", "hang"), ("stumble", "last")]
@@ -163,7 +163,7 @@ async def check(bed: Bed, seeds: range) -> None:
 
 
 async def test_totals_are_the_sums_of_logs(bed: Bed) -> None:
-    """Of runs that fail, are tried again, have children, run out of budget, and lose their host."""
+    """Of runs that fail, are retried, have children, exceed their budget, and lose their host."""
     await check(bed, range(40))
 
 

@@ -1,4 +1,4 @@
-"""Values: what a primitive returns live, and what it returns on replay, is the same to the last bit."""
+"""Values: the live return value of a primitive equals the replayed one exactly."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ VALUES: list[Any] = [
 
 
 def _exact(value: object) -> str:
-    """Types, signs and the order of keys included."""
+    """Return the value with types, signs and the order of keys."""
     return repr(value)
 
 
 @pytest.mark.item(74, 255)
-async def test_every_json_value_comes_back_as_it_was(bed: Bed) -> None:
+async def test_every_json_value_is_returned_unchanged(bed: Bed) -> None:
     """From steps, state, signals, messages and as output."""
 
     async def body(ctx: RunContext) -> list[str]:
@@ -66,7 +66,7 @@ async def test_every_json_value_comes_back_as_it_was(bed: Bed) -> None:
 
 @pytest.mark.item(74, 255)
 async def test_payloads_and_output_keep_their_values(bed: Bed) -> None:
-    """What is submitted, signalled and returned arrives unchanged."""
+    """Submitted payloads, signals and outputs arrive unchanged."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         return [inbox[0].payload, await ctx.sleep_until_signal("go")]
@@ -81,7 +81,7 @@ async def test_payloads_and_output_keep_their_values(bed: Bed) -> None:
 
 
 @pytest.mark.item(74)
-async def test_what_json_has_no_word_for_comes_back_as_json_live_too(bed: Bed) -> None:
+async def test_other_values_are_returned_as_json_also_live(bed: Bed) -> None:
     """A tuple is a list both times."""
 
     async def body(ctx: RunContext) -> str:
@@ -113,8 +113,8 @@ async def test_now_random_and_uuid_are_the_same_on_replay(bed: Bed) -> None:
 
 
 @pytest.mark.item(42, 74)
-async def test_state_outlives_the_run_and_ctx_does_not(bed: Bed) -> None:
-    """Two runs get two ctx objects and share nothing but the durable state."""
+async def test_state_survives_the_run_and_ctx_does_not(bed: Bed) -> None:
+    """Two runs get two ctx objects and share only the durable state."""
     contexts: list[RunContext] = []
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -137,7 +137,7 @@ async def test_state_outlives_the_run_and_ctx_does_not(bed: Bed) -> None:
 
 @pytest.mark.item(74)
 async def test_state_is_read_the_same_on_replay(bed: Bed) -> None:
-    """A get before a set gives the old value on replay too, a default is given anew."""
+    """A get before a set returns the old value on replay, too; a default is returned again."""
 
     async def body(ctx: RunContext) -> list[object]:
         before = await ctx.state.get("key", "nothing")
@@ -150,7 +150,7 @@ async def test_state_is_read_the_same_on_replay(bed: Bed) -> None:
 
 @pytest.mark.item(74)
 async def test_patched_is_true_for_new_runs_and_false_for_old_ones(bed: Bed) -> None:
-    """Changed code behind it runs only where the old code has not run."""
+    """The changed code executes only in runs whose old code has not executed."""
     new_code = [False]
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -206,7 +206,7 @@ async def test_continue_as_new_starts_again_with_its_input(bed: Bed) -> None:
 
 @pytest.mark.item(74)
 async def test_an_output_that_is_not_json_fails_the_run(bed: Bed) -> None:
-    """The error names type and remedy, and it is final."""
+    """The error names type and remedy, and the run is not retried."""
     odd = [object(), {1: "a"}, float("nan"), float("inf"), b"bytes", {1, 2}, "\ud800", "\x00"]
     values = iter(odd)
 
@@ -221,8 +221,8 @@ async def test_an_output_that_is_not_json_fails_the_run(bed: Bed) -> None:
             await bed.result(run_id)
 
 
-async def test_who_waits_for_a_failed_run_is_shown_no_output(bed: Bed) -> None:
-    """Neither where it executed nor elsewhere: what was returned is nowhere."""
+async def test_a_waiter_of_a_failed_run_gets_no_output(bed: Bed) -> None:
+    """Neither on its host nor on another one: the returned value is not stored."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del ctx, inbox
@@ -235,8 +235,8 @@ async def test_who_waits_for_a_failed_run_is_shown_no_output(bed: Bed) -> None:
     assert (await bed.row(run_id)).result is None
 
 
-async def test_each_key_of_a_large_state_is_as_it_was_set(bed: Bed) -> None:
-    """By the run that set it and by a later one, in which keys that are not there are none."""
+async def test_each_key_of_a_large_state_is_unchanged(bed: Bed) -> None:
+    """By the run that set it and by a later one; unset keys have no value."""
     keys = [f"k{n}" for n in range(5)]
 
     async def act(ctx: RunContext, inbox: list[Message]) -> list[object]:
@@ -255,7 +255,7 @@ async def test_each_key_of_a_large_state_is_as_it_was_set(bed: Bed) -> None:
 
 @pytest.mark.item(74)
 async def test_a_step_value_that_is_not_json_is_an_error_at_the_step(bed: Bed) -> None:
-    """The author may catch it, live and on replay."""
+    """The author's code may catch it, live and on replay."""
 
     async def body(ctx: RunContext) -> str:
         try:

@@ -1,4 +1,4 @@
-"""Versions: a run goes on with the code that began it; changed code asks `patched`."""
+"""Versions: a run continues with the code that started it; changed code calls `patched`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def desk(bed: Bed, agent_id: AgentId, version: str | None) -> Acting:
-    """An agent that says which version of it executes, before and after a wait."""
+    """Return an agent that outputs its executing version, before and after a wait."""
 
     async def mark() -> str | None:
         bed.world.count["mark"] += 1
@@ -43,7 +43,7 @@ async def serve(bed: Bed, *agents: Acting) -> AgentId:
 
 
 async def parked(bed: Bed, run_id: RunId) -> RunRow:
-    """The row of a run once it is parked."""
+    """Return the row of a run once it is parked."""
     await bed.seen(run_id, K.RUN_PARKED)
     row = await bed.row(run_id)
     assert row == await bed.runtime.store.operators.refold(run_id)
@@ -51,7 +51,7 @@ async def parked(bed: Bed, run_id: RunId) -> RunRow:
 
 
 @pytest.mark.item(489)
-async def test_a_run_goes_on_with_the_version_that_began_it(bed: Bed) -> None:
+async def test_a_run_continues_with_the_version_that_started_it(bed: Bed) -> None:
     """Two versions are served at once; new runs get the one that was registered last."""
     agent_id = bed.name()
     old_code, new_code = desk(bed, agent_id, "1"), desk(bed, agent_id, "2")
@@ -74,8 +74,8 @@ async def test_a_run_goes_on_with_the_version_that_began_it(bed: Bed) -> None:
 
 @pytest.mark.item(489)
 @pytest.mark.parametrize("other", ["2", None], ids=["another", "none"])
-async def test_a_run_is_parked_where_its_version_is_missing(bed: Bed, other: str | None) -> None:
-    """No code of another version touches it; a host that has its own goes on when told to."""
+async def test_a_run_is_parked_on_a_host_without_its_version(bed: Bed, other: str | None) -> None:
+    """No code of another version executes it; a host with its version continues it after a retry."""
     agent_id = bed.name()
     old_code, new_code = desk(bed, agent_id, "1"), desk(bed, agent_id, other)
     await serve(bed, old_code)
@@ -104,7 +104,7 @@ async def test_a_run_is_parked_where_its_version_is_missing(bed: Bed, other: str
 
 @pytest.mark.item(489)
 async def test_a_retry_has_the_version_of_the_run(bed: Bed) -> None:
-    """Also when the newer version came between two attempts."""
+    """Also if the newer version was registered between two attempts."""
     agent_id, said = bed.name(), []
 
     def version(name: str) -> Acting:
@@ -126,8 +126,8 @@ async def test_a_retry_has_the_version_of_the_run(bed: Bed) -> None:
 
 
 @pytest.mark.item(489)
-async def test_a_failed_attempt_is_parked_where_its_version_is_missing(bed: Bed) -> None:
-    """Before its next attempt begins; no attempt is counted."""
+async def test_a_failed_attempt_is_parked_on_a_host_without_its_version(bed: Bed) -> None:
+    """Before its next attempt starts; no attempt is counted."""
     agent_id = bed.name()
 
     async def fail(ctx: RunContext, inbox: list[Message]) -> None:
@@ -148,8 +148,8 @@ async def test_a_failed_attempt_is_parked_where_its_version_is_missing(bed: Bed)
 
 
 @pytest.mark.item(489)
-async def test_continue_as_new_is_where_a_run_gets_the_new_version(bed: Bed) -> None:
-    """Its new generation begins with what was registered last, and is pinned to that."""
+async def test_continue_as_new_gives_a_run_the_new_version(bed: Bed) -> None:
+    """Its new generation starts with the version registered last, and is pinned to it."""
     agent_id = bed.name()
 
     def counter(name: str) -> Acting:
@@ -183,8 +183,8 @@ async def test_continue_as_new_is_where_a_run_gets_the_new_version(bed: Bed) -> 
 
 
 @pytest.mark.item(489)
-async def test_without_versions_any_code_goes_on(bed: Bed) -> None:
-    """Replay compares what it asks for; a version that comes later is that of new runs."""
+async def test_without_versions_any_code_may_continue_a_run(bed: Bed) -> None:
+    """Replay compares its calls with the log; a version that is added later is for new runs."""
     agent_id = bed.name()
     await serve(bed, desk(bed, agent_id, None))
     run_id = await bed.submit(agent_id)
@@ -200,7 +200,7 @@ async def test_without_versions_any_code_goes_on(bed: Bed) -> None:
 
 @pytest.mark.item(489)
 async def test_types_have_versions_too(bed: Bed) -> None:
-    """Those of the agents that their factories make."""
+    """Versions of the agents that their factories make."""
     prefix = bed.name()
     agent_id = type(prefix)(prefix.type, "7")
     await bed.runtime.register_type(prefix.type, lambda one: desk(bed, one, "1"))
@@ -217,7 +217,7 @@ async def test_types_have_versions_too(bed: Bed) -> None:
 
 @pytest.mark.item(74)
 async def test_patched_stays_true_over_attempts(bed: Bed) -> None:
-    """Also when the attempt that asked first failed with what it recorded before."""
+    """Also if the attempt that called it first failed with the value recorded before."""
     paths: list[bool] = []
 
     async def flaky() -> str:
@@ -239,7 +239,7 @@ async def test_patched_stays_true_over_attempts(bed: Bed) -> None:
 
 @pytest.mark.item(74)
 async def test_patched_stays_false_over_attempts_of_an_old_run(bed: Bed) -> None:
-    """Old code ran there in an attempt that counts: the next attempts take its path."""
+    """Old code executed in an earlier attempt that counts: the next attempts take its path."""
     new_code, paths = [False], []
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -265,8 +265,8 @@ async def test_patched_stays_false_over_attempts_of_an_old_run(bed: Bed) -> None
 
 
 @pytest.mark.item(74)
-async def test_patched_is_asked_anew_in_each_generation(bed: Bed) -> None:
-    """After `continue_as_new` nothing of the old code stands before it."""
+async def test_patched_is_evaluated_in_each_generation(bed: Bed) -> None:
+    """After `continue_as_new` no entry of the old code precedes it."""
     new_code = [False]
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -293,8 +293,8 @@ async def test_patched_is_asked_anew_in_each_generation(bed: Bed) -> None:
 
 
 @pytest.mark.item(74)
-async def test_who_asks_no_more_takes_the_new_path(bed: Bed) -> None:
-    """The call may go once no run of the old code is left; runs that asked go on."""
+async def test_code_without_the_patched_call_takes_the_new_path(bed: Bed) -> None:
+    """The call may be removed once no run of the old code is left; runs that called it continue."""
     asks = [True]
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:

@@ -1,4 +1,4 @@
-"""VisualFlow on agents: what is drawn is executed, over deaths of hosts."""
+"""VisualFlow on agents: the drawn graph is executed, over crashes of hosts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.item(464, 465)
-async def test_loops_branches_and_routes_outlive_hosts(bed: Bed) -> None:
-    """A loop goes on with its next item, a branch with its wait, and a question with the value of its route."""
+async def test_loops_branches_and_routes_survive_crashes(bed: Bed) -> None:
+    """A loop continues with its next item, a branch with its wait, a question with the value of its route."""
     routes = [
         {"key": "first", "sourceNodeId": "l", "sourceHandle": "loop"},
         {"key": "again", "sourceNodeId": "i", "sourceHandle": "false"},

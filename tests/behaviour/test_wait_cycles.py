@@ -1,4 +1,4 @@
-"""Agents that wait for each other: exactly one of the waits fails, whoever closed the cycle when."""
+"""Wait cycles of agents: exactly one of the waits fails, whichever run closed the cycle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Pair:
-    """Two agents whose first runs ask each other as soon as the gate is open; questions get replies."""
+    """Two agents whose first runs ask each other as soon as the gate is open, and reply to asks."""
 
     def __init__(self, bed: Bed) -> None:
         self._bed = bed
@@ -33,7 +33,7 @@ class Pair:
         self.cycles: list[list[str]] = []
 
     def agent(self, index: int) -> Acting:
-        """One of the two."""
+        """Return one of the two agents."""
         bed, other = self._bed, self.agents[1 - index]
 
         async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -65,7 +65,10 @@ class Pair:
 
 
 async def taken_back(bed: Bed, agents: list[AgentId], outputs: list[Any]) -> None:
-    """Return when a message behind the refused question is handled: the question was not, the other was."""
+    """Return when a message sent after the refused ask is handled.
+
+    The refused ask was withdrawn, the other one was not.
+    """
     refused, answered = (agents[outputs.index(said)] for said in ("cycle", "answered"))
     await bed.until(lambda: bed.world.count[f"after agent:{refused}"])
     got = {text: n for text, n in bed.world.count.items() if text.startswith(("q ", "after "))}
@@ -74,15 +77,15 @@ async def taken_back(bed: Bed, agents: list[AgentId], outputs: list[Any]) -> Non
 
 
 async def refused_waits(bed: Bed, run_id: RunId) -> int:
-    """How many waits of a run were refused for good."""
+    """Return how many waits of a run were refused for good."""
     entries = await bed.log(run_id, K.EFFECT_RESULT)
     return sum(entry.payload["effect"] == "ask" for entry in entries)
 
 
 @pytest.mark.item(85)
 @pytest.mark.parametrize("hosts", [1, 2])
-async def test_two_that_ask_each_other_at_once(bed: Bed, hosts: int) -> None:
-    """One of them is told of the cycle, the other one gets its answer; on one host and on two."""
+async def test_one_of_two_concurrent_asks_of_each_other_fails(bed: Bed, hosts: int) -> None:
+    """One of them gets the cycle's error, the other one its answer; on one host and on two."""
     if hosts == 2 and bed.backend == "memory":
         pytest.skip("the hosts of one memory share a shard")
     pair = Pair(bed)
@@ -99,15 +102,15 @@ async def test_two_that_ask_each_other_at_once(bed: Bed, hosts: int) -> None:
 
 
 def lock_of(schema: str) -> int:
-    """The number of a lock that no test of another schema uses: all of a server see all locks."""
+    """Return the number of a lock that no test of another schema uses: a server's databases share locks."""
     return zlib.crc32(schema.encode()) & 0x7FFFFFFF
 
 
 @asynccontextmanager
 async def held_commits(url: str, schema: str) -> AsyncIterator[asyncio.Event]:
-    """Let every turn that writes a wait stop at its commit until the event is set.
+    """Block each commit that writes a wait until the event is set.
 
-    Each has looked for cycles by then, and none sees what the others have written.
+    Each run has checked for cycles by then, and none reads the other's uncommitted wait.
     """
     release, key = asyncio.Event(), lock_of(schema)
     guard = await asyncpg.connect(url)
@@ -134,7 +137,7 @@ async def held_commits(url: str, schema: str) -> AsyncIterator[asyncio.Event]:
 
 
 async def stopped_commits(url: str, schema: str, count: int) -> None:
-    """Return when so many turns stand at their commit."""
+    """Return when this many commits are blocked."""
     watcher = await asyncpg.connect(url)
     waiting = (
         "select count(*) from pg_locks"
@@ -149,8 +152,10 @@ async def stopped_commits(url: str, schema: str, count: int) -> None:
 
 
 @pytest.mark.item(85)
-async def test_a_cycle_that_no_commit_sees(bed: Bed, request: pytest.FixtureRequest) -> None:
-    """Both commits are under way before either counts: the scan finds the cycle, one wait fails."""
+async def test_the_scan_finds_a_cycle_of_concurrent_commits(
+    bed: Bed, request: pytest.FixtureRequest
+) -> None:
+    """Both commits are in flight before either counts: the scan finds the cycle, one wait fails."""
     if bed.backend == "memory":
         pytest.skip("commits of one process follow each other")
     url = request.getfixturevalue("postgres_server").url
@@ -172,8 +177,8 @@ async def test_a_cycle_that_no_commit_sees(bed: Bed, request: pytest.FixtureRequ
 
 
 @pytest.mark.parametrize("anew", [False, True])
-async def test_a_refused_question_is_asked_again(bed: Bed, *, anew: bool) -> None:
-    """With the same idempotency key, also behind `continue_as_new`: it is another one, and is answered."""
+async def test_a_refused_ask_can_be_repeated(bed: Bed, *, anew: bool) -> None:
+    """With the same idempotency key, also after `continue_as_new`: it is a new ask, and is answered."""
     first, second = bed.name(), bed.name()
     got: list[Any] = []
 
@@ -206,8 +211,8 @@ async def test_a_refused_question_is_asked_again(bed: Bed, *, anew: bool) -> Non
 
 
 @pytest.mark.item(83, 129)
-async def test_a_cycle_through_a_queued_child(bed: Bed) -> None:
-    """A child queued behind its grandparent cannot begin: whoever joins it is told, and goes on."""
+async def test_a_cycle_through_a_queued_child_is_refused(bed: Bed) -> None:
+    """A child queued behind its grandparent cannot start: a join of it raises, and the run continues."""
     top, middle = bed.name(), bed.name()
 
     async def at_the_top(ctx: RunContext, inbox: list[Message]) -> object:
@@ -237,8 +242,8 @@ async def test_a_cycle_through_a_queued_child(bed: Bed) -> None:
 
 
 @pytest.mark.item(83)
-async def test_a_join_of_a_run_behind_ones_own_agent(bed: Bed) -> None:
-    """It can begin only after this run's end: refused at once, naming the agent."""
+async def test_a_join_of_a_run_queued_at_ones_own_agent_is_refused(bed: Bed) -> None:
+    """It can start only after this run's end: the join is refused at once, naming the agent."""
     agent: list[AgentId] = []
     queued: list[RunId] = []
 

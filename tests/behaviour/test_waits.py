@@ -1,4 +1,4 @@
-"""Waiting: sleeps and signals, hot or out of memory."""
+"""Waits: sleeps and signals, in memory or evicted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ K = EntryKind
 @pytest.mark.item(98, 132, 159, 168, 226)
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_signal_before_or_after_the_wait(bed: Bed, when: str) -> None:
-    """Its payload is what the wait returns."""
+    """The wait returns its payload."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
@@ -44,7 +44,7 @@ async def test_a_signal_before_or_after_the_wait(bed: Bed, when: str) -> None:
 
 @pytest.mark.item(98, 131, 132, 183)
 async def test_signals_are_buffered_ordered_and_consumed_once(bed: Bed) -> None:
-    """Names do not mix, two of one name come in order, a known id is refused; the same on replay."""
+    """Names are separate, two signals of one name come in order, a known id is refused; the same on replay."""
 
     async def body(ctx: RunContext) -> list[object]:
         begun.append(ctx.run_id)
@@ -66,8 +66,8 @@ async def test_signals_are_buffered_ordered_and_consumed_once(bed: Bed) -> None:
 
 
 @pytest.mark.item(98, 131)
-async def test_signals_of_two_runs_do_not_mix(bed: Bed) -> None:
-    """Each run gets its own, whatever the order in which they come."""
+async def test_signals_of_two_runs_are_separate(bed: Bed) -> None:
+    """Each run gets its own signals, in any order of arrival."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
@@ -84,7 +84,7 @@ async def test_signals_of_two_runs_do_not_mix(bed: Bed) -> None:
 
 @pytest.mark.item(98)
 async def test_signals_from_another_process(bed: Bed) -> None:
-    """A client's signal wakes a run that this host holds."""
+    """A client's signal wakes a run of this host."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
@@ -101,7 +101,7 @@ async def test_signals_from_another_process(bed: Bed) -> None:
 
 @pytest.mark.item(98)
 async def test_reserved_signal_names_are_refused(bed: Bed) -> None:
-    """An agent cannot wait for what belongs to the operator."""
+    """An agent cannot wait for a signal that is reserved for operators."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
@@ -113,7 +113,7 @@ async def test_reserved_signal_names_are_refused(bed: Bed) -> None:
 
 @pytest.mark.item(99, 133, 159, 168, 220, 227)
 async def test_a_sleep_is_never_early_and_replays_at_once(bed: Bed) -> None:
-    """Measured by the recorded clock; on replay nobody waits again."""
+    """Measured by the recorded clock; a replay does not wait."""
 
     async def body(ctx: RunContext) -> float:
         before = await ctx.now()
@@ -127,7 +127,7 @@ async def test_a_sleep_is_never_early_and_replays_at_once(bed: Bed) -> None:
 
 @pytest.mark.item(99, 227)
 async def test_sleep_until(bed: Bed) -> None:
-    """A past instant returns at once, a naive one is refused, a coming one is waited for."""
+    """A past instant returns at once, a naive one is refused, a future one is awaited."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         now = await ctx.now()
@@ -149,7 +149,7 @@ async def test_sleep_until(bed: Bed) -> None:
 
 @pytest.mark.item(99, 108, 158)
 async def test_a_sleep_ends_on_another_host(bed: Bed) -> None:
-    """The timer is kept with the run: the host that takes over fires it, when it was meant to."""
+    """The timer is stored with the run: the host that takes over fires it at its instant."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> float:
         del inbox
@@ -166,7 +166,7 @@ async def test_a_sleep_ends_on_another_host(bed: Bed) -> None:
 
 @pytest.mark.item(105, 110, 154, 158, 169)
 async def test_a_suspended_run_keeps_its_identity(bed: Bed) -> None:
-    """Same id, one log with contiguous seqs; the row says what the run waits for."""
+    """Same id, one log with contiguous seqs; the row has the wait."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
         del inbox
@@ -201,8 +201,8 @@ async def test_a_suspended_run_keeps_its_identity(bed: Bed) -> None:
 
 
 @pytest.mark.item(105, 106, 107)
-async def test_a_waiting_run_leaves_memory(bed: Bed) -> None:
-    """At once, or after `suspend_after` seconds; then no task and no execution is left of it."""
+async def test_a_waiting_run_is_evicted(bed: Bed) -> None:
+    """At once, or after `suspend_after` seconds; then it has no task and no execution."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
@@ -221,7 +221,7 @@ async def test_a_waiting_run_leaves_memory(bed: Bed) -> None:
 
 
 @pytest.mark.item(109, 167)
-async def test_a_long_sleep_costs_nothing(bed: Bed) -> None:
+async def test_a_long_sleep_is_replayed_once_and_writes_nothing(bed: Bed) -> None:
     """Three hours in virtual time: replayed once, just before the end, and nothing is written."""
     if bed.backend != "memory":
         pytest.skip("three hours of real time; the idle benchmark measures this on PostgreSQL")
@@ -246,8 +246,8 @@ async def test_a_long_sleep_costs_nothing(bed: Bed) -> None:
     assert len(await bed.log(run_id, K.RUN_SUSPENDED)) == 1
 
 
-async def test_what_is_done_just_before_a_timer_is_written_at_once(bed: Bed) -> None:
-    """A run that was loaded for its time is like any other one when something comes before."""
+async def test_an_effect_just_before_a_timer_is_written_at_once(bed: Bed) -> None:
+    """A run that was loaded for its timer reacts to earlier events like any other one."""
     if bed.backend != "memory":
         pytest.skip("a matter of milliseconds")
 
@@ -269,7 +269,7 @@ async def test_what_is_done_just_before_a_timer_is_written_at_once(bed: Bed) -> 
 
 
 async def test_a_run_that_was_handed_over_is_loaded_once_for_its_timer(bed: Bed) -> None:
-    """Its row says that it goes on at once; it does, and waits for its own time."""
+    """Its row is due at once; it is loaded, and waits for its own instant."""
     if bed.backend != "memory":
         pytest.skip("virtual time counts the plays exactly")
     plays: list[float] = []
@@ -290,7 +290,7 @@ async def test_a_run_that_was_handed_over_is_loaded_once_for_its_timer(bed: Bed)
 
 @pytest.mark.item(216, 217)
 async def test_five_wake_sources_at_once_are_one_dispatch(bed: Bed) -> None:
-    """Signals, mail and a timer in one moment wake the run once, and nothing is lost."""
+    """Signals, messages and a timer in one moment wake the run once, and none is lost."""
     plays = []
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:

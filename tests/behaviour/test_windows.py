@@ -1,4 +1,4 @@
-"""`Runtime.window`: the window that the next call would be sent, without a call."""
+"""`Runtime.window`: the window of the next model call, without making the call."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BY_TENS = TokenCounter(lambda _: 6)
 
 
 async def double(n: int) -> int:
-    """Give twice as much."""
+    """Return twice the number."""
     return 2 * n
 
 
@@ -44,8 +44,8 @@ async def said(ctx: RunContext, inbox: list[Message]) -> str:
     return (await ctx.generate(str(inbox[0].payload))).text
 
 
-async def test_the_report_is_what_the_next_call_is_sent(bed: Bed) -> None:
-    """Turn by turn, before the new one; with the sizes of all parts, and no call for the report."""
+async def test_the_report_has_the_window_of_the_next_call(bed: Bed) -> None:
+    """Turn by turn, before the new message; with the sizes of all parts, and without a model call."""
     call = ToolCall(id="1", name="double", arguments={"n": 2})
     model = ScriptedModel(ModelReply(calls=[call]), *"abcdef")
     pipeline = CompactionPipeline([SlidingWindowCompaction(4, slack=2)], counter=BY_TENS)
@@ -79,7 +79,7 @@ async def test_the_report_is_what_the_next_call_is_sent(bed: Bed) -> None:
     assert report.tokens == 12 + step.tokens_after
 
 
-async def test_a_strategy_that_would_ask_a_model_says_which(bed: Bed) -> None:
+async def test_the_report_names_a_strategy_that_would_call_a_model(bed: Bed) -> None:
     """Nothing is bought and nothing written; a summary that a call has bought is a part."""
     model, writer = ScriptedModel(otherwise="yes"), ScriptedModel(otherwise="so far")
     strategies: list[CompactionStrategy] = [
@@ -110,8 +110,8 @@ async def test_a_strategy_that_would_ask_a_model_says_which(bed: Bed) -> None:
     assert (after.turns, after.read, writer.calls) == (10, 4, 1)
 
 
-async def test_a_window_of_turns_that_others_keep_or_nobody(bed: Bed) -> None:
-    """A provider outside is read; with retention NONE there is nothing before a run."""
+async def test_a_window_of_an_external_provider_or_of_no_turns(bed: Bed) -> None:
+    """A provider of the author is read; with retention NONE there is no turn before a run."""
     history = InMemoryHistoryProvider()
     outside = await bed.serve(said, model=ScriptedModel("a"), context=ContextConfig(history))
     await bed.result(await bed.submit(outside, "q", session_id="s"))

@@ -1,4 +1,4 @@
-"""A client of the API without a socket: requests as ASGI has them, answers as they are sent."""
+"""A client of the API without a socket: ASGI requests and answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOST: Final = (b"host", b"127.0.0.1:8123")
 
 @dataclass(slots=True)
 class Answer:
-    """An answer: its status, headers, the cookies that it sets, and body."""
+    """An answer: its status, headers, cookies, and body."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Answer:
         return json.loads(self.body)
 
     def take(self, message: Message) -> None:
-        """Add a part of it."""
+        """Add a part of the answer."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             pairs = [(name.decode(), value.decode()) for name, value in message["headers"]]
@@ -49,13 +49,11 @@ class Answer:
 
 
 class Stream:
-    """A stream of events, as a client takes it.
+    """A stream of events as a client receives it.
 
-    Attributes:
-        answer: Its status and headers; the body of one that is no stream.
-        gone: Set when the client has gone.
-        free: Set while the client takes what comes.
-        chunks: As they came, comments and `retry` included.
+    Attributes: answer: Its status and headers; the body if it is no stream. gone: Set when the
+    client has disconnected. free: Set while the client reads. chunks: As they came, comments and
+    `retry` included.
     """
 
     def __init__(self, *, is_slow: bool = False) -> None:
@@ -68,7 +66,7 @@ class Stream:
             self.free.set()
 
     async def send(self, message: Message) -> None:
-        """Take a message of the server; a slow client does not, but for the head."""
+        """Receive a message of the server; a slow client receives only the head."""
         if message["type"] == "http.response.body":
             await self.free.wait()
             self._take(message.get("body", b""))
@@ -104,7 +102,7 @@ class Stream:
         return self._events.pop(0)
 
     async def until_end(self) -> list[dict[str, Any]]:
-        """Return all events that are left; they need no names."""
+        """Return all remaining events; they need no names."""
         found: list[dict[str, Any]] = []
         while (event := await self.next()) is not None:
             found.append(event)
@@ -227,7 +225,7 @@ class WebClient:
 
 
 def scope_of(method: str, path: str, headers: dict[str, str]) -> dict[str, Any]:
-    """Return what a server makes of a request's head; the path is as it stands there."""
+    """Return the ASGI scope of a request; the path is not decoded."""
     target, _, query = path.partition("?")
     given = [
         (name.replace("_", "-").lower().encode(), text.encode()) for name, text in headers.items()
@@ -258,7 +256,7 @@ def _bytes_of(body: object) -> bytes:
 async def web_on(
     bed: Bed, agents: Any, *, app_name: str, **options: Any
 ) -> AsyncIterator[WebClient]:
-    """Yield a client of the API of the host that lives, whose own app has these agents."""
+    """Yield a client of the current host's API, whose own app has these agents."""
     async with sessions_on(bed, agents, app=app_name, **options) as talks:
         modes = tuple(agents) if isinstance(agents, dict) else ("normal",)
         yield WebClient(app(talks, modes=modes, is_loopback=True), talks)

@@ -164,16 +164,16 @@ _BEHAVIOUR: Final = "tests/behaviour"
 PLANTED: Final = [
     Planted(
         plant=open_runs_are_swept,
-        found_by=f"{_BEHAVIOUR}/test_retention.py::test_an_open_run_keeps_what_it_has[memory-drops]",
+        found_by=f"{_BEHAVIOUR}/test_retention.py::test_an_open_run_keeps_its_rows[memory-drops]",
     ),
     Planted(
         plant=forks_begin_inside_an_effect,
-        found_by=f"{_BEHAVIOUR}/test_fork.py::test_what_would_happen_twice_is_refused[memory-hot]",
+        found_by=f"{_BEHAVIOUR}/test_fork.py::test_a_fork_that_would_repeat_an_effect_is_refused[memory-hot]",
     ),
     Planted(
         plant=secrets_stay_in_results,
         found_by=f"{_BEHAVIOUR}/test_secrets.py::"
-        "test_an_error_comes_back_without_the_value[memory-hot]",
+        "test_an_error_is_raised_without_the_value[memory-hot]",
     ),
     Planted(
         plant=lost_requests_count_as_undone,
@@ -218,7 +218,7 @@ PLANTED: Final = [
     Planted(
         plant=the_gateway_believes_its_cache,
         found_by=f"{_BEHAVIOUR}/test_front.py::"
-        "test_that_nobody_serves_it_any_more_is_noticed[memory-hot]",
+        "test_a_type_without_a_host_is_refused_after_the_cache_expires[memory-hot]",
     ),
     Planted(
         plant=turns_get_new_ids,
@@ -227,7 +227,7 @@ PLANTED: Final = [
     Planted(
         plant=paid_calls_are_forgotten,
         found_by=f"{_BEHAVIOUR}/test_conversation_deaths.py::"
-        "test_a_conversation_outlasts_a_death_at_each_write[memory-hot-die before-permanent]",
+        "test_a_conversation_survives_a_crash_at_each_write[memory-hot-die before-permanent]",
     ),
     Planted(
         plant=turns_outlive_failed_runs,
@@ -237,7 +237,7 @@ PLANTED: Final = [
     Planted(
         plant=windows_go_back_to_the_beginning,
         found_by=f"{_BEHAVIOUR}/test_conversations.py::"
-        "test_a_window_begins_where_the_last_one_did[memory-hot]",
+        "test_a_window_starts_where_the_last_one_started[memory-hot]",
     ),
 ]
 """The table of the faults."""

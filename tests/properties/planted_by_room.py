@@ -334,7 +334,7 @@ PLANTED: Final = [
     Planted(
         plant=one_lazy_follower_makes_all_read,
         found_by=f"{_BEHAVIOUR}/test_lazy_follow.py::"
-        "test_a_lazy_follower_costs_nobody_else_a_read[memory-drops]",
+        "test_a_lazy_follower_causes_no_reads_for_others[memory-drops]",
     ),
     Planted(
         plant=posts_overtake_in_a_shard,
@@ -344,7 +344,7 @@ PLANTED: Final = [
     Planted(
         plant=signals_of_new_shards_are_not_looked_for,
         found_by=f"{_BEHAVIOUR}/test_recovery.py::"
-        "test_what_comes_while_no_host_is_up_wakes_the_run[memory-drops-signal]",
+        "test_a_signal_or_message_without_a_live_host_wakes_the_run_later[memory-drops-signal]",
     ),
     Planted(
         plant=timers_of_new_shards_are_not_read,
@@ -353,7 +353,7 @@ PLANTED: Final = [
     Planted(
         plant=missed_ticks_come_one_by_one,
         found_by=f"{_BEHAVIOUR}/test_schedules.py::"
-        "test_ticks_missed_in_an_outage_come_as_one_message[memory-drops]",
+        "test_ticks_missed_in_an_outage_send_one_message[memory-drops]",
     ),
     Planted(
         plant=zones_are_not_reviewed,
@@ -363,7 +363,7 @@ PLANTED: Final = [
     Planted(
         plant=places_are_kept,
         found_by=f"{_BEHAVIOUR}/test_limits.py::"
-        "test_a_run_that_leaves_memory_releases_its_slot[memory-drops]",
+        "test_an_evicted_run_releases_its_slot[memory-drops]",
     ),
     Planted(
         plant=late_comers_pass_the_queue,
@@ -377,7 +377,7 @@ PLANTED: Final = [
     ),
     Planted(
         plant=waits_are_shown_to_nobody,
-        found_by=f"{_BEHAVIOUR}/test_ask.py::test_a_cycle_no_header_shows[memory-drops]",
+        found_by=f"{_BEHAVIOUR}/test_ask.py::test_a_cycle_of_independent_runs_fails[memory-drops]",
     ),
     Planted(
         plant=no_timer_is_set,
@@ -386,7 +386,7 @@ PLANTED: Final = [
     ),
     Planted(
         plant=messages_leave_twice,
-        found_by=f"{_BEHAVIOUR}/test_mail.py::test_send_leaves_once_and_in_order[memory-hot]",
+        found_by=f"{_BEHAVIOUR}/test_mail.py::test_sends_of_a_run_arrive_once_and_in_order[memory-hot]",
     ),
     Planted(
         plant=what_is_there_wakes_nobody,

@@ -40,7 +40,7 @@ async def test_a_host_that_was_frozen_while_it_embedded_keeps_no_memory(
     """The other host's memory stands. The thawed one adds nothing, even where that was forgotten.
 
     It may lose its run before it sends the write. A write that is sent is refused by the fence: see
-    `test_a_host_frozen_past_its_lease_keeps_no_memory`.
+    `test_a_host_frozen_past_its_lease_stores_no_memory`.
     """
     ledger, gate, memory = tmp_path / "ledger", tmp_path / "gate", client.memory()
     frozen = await fleet.serving(HERE)

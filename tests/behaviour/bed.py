@@ -262,7 +262,7 @@ class Bed:
     async def live_and_replayed(
         self, body: Callable[[RunContext], Awaitable[Any]], **attributes: Any
     ) -> Sequence[Any]:
-        """Return what `body` returned, first live, then on each replay; one replay at least is after a crash."""
+        """Return what `body` returned, first live, then on each replay; at least one is after a crash."""
         values: list[Any] = []
 
         async def act(ctx: RunContext, inbox: list[Message]) -> None:

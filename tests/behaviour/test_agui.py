@@ -87,7 +87,7 @@ async def test_the_history_is_the_sessions_and_not_what_the_client_sends(
 async def test_an_approval_is_an_interrupt_which_the_next_input_answers(bed: Bed, app: str) -> None:
     """The call's event comes before the interrupt, its result after it.
 
-    The same answer again changes nothing.
+    A repeated answer changes nothing.
     """
     desk = Counter()
     async with (
@@ -149,10 +149,7 @@ async def test_a_denied_interrupt_is_a_result_that_the_model_reads(
 
 
 async def test_answers_that_do_not_fit_are_errors_of_the_stream(bed: Bed, app: str) -> None:
-    """The stream ends with the protocol's error event.
-
-    Nothing is decided, and the right answer counts afterwards.
-    """
+    """The stream ends with an error event. Nothing is decided, and the right answer counts afterwards."""
     desk = Counter()
     async with web_on(bed, desk.agent(), app_name=app) as web:
         thread = Thread(web, f"/agui/{app}")
@@ -371,7 +368,7 @@ async def test_a_history_without_its_last_messages_makes_a_branch(bed: Bed, app:
 
 
 async def test_an_input_without_a_message_shows_the_conversation(bed: Bed, app: str) -> None:
-    """It shows the executing run, too, from its start. An unknown thread is empty and is not created."""
+    """It shows the executing run, too, from its start. An unknown thread is empty and not created."""
     echo = Echo()
     gate = echo.hold("slow")
     async with web_on(bed, echo.agent(), app_name=app) as web:
@@ -468,10 +465,7 @@ async def test_a_reconnected_stream_continues_after_the_last_event(bed: Bed, app
 
 
 async def test_a_thread_is_visible_to_its_principal_only(bed: Bed) -> None:
-    """For another principal it is 404 for messages and answers, and empty for reads.
-
-    Another tenant has its own.
-    """
+    """For another principal it is 404 or empty. Another tenant has its own."""
     desk = Counter()
     async with guarded_on(bed, desk.agent()) as guarded:
         ada = await guarded.client("ada", "sessions:own")

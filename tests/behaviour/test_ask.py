@@ -114,7 +114,7 @@ async def test_an_ask_has_one_of_four_outcomes(bed: Bed, end: str, by_handle: bo
 
 @pytest.mark.item(88, 92)
 async def test_a_reply_before_the_asker_waits_is_kept(bed: Bed) -> None:
-    """The reply is a row: neither a crash between the reply and the wait nor a second crash changes anything."""
+    """The reply is a row: neither a crash between reply and wait nor a second one changes anything."""
 
     async def answer(ctx: RunContext, inbox: list[Message]) -> str:
         await echo(ctx, inbox)

@@ -85,10 +85,7 @@ async def test_the_history_is_the_sessions_and_not_what_the_client_sends(
 
 
 async def test_an_approval_is_an_interrupt_which_the_next_input_answers(bed: Bed, app: str) -> None:
-    """The call's event comes before the interrupt, its result after it.
-
-    A repeated answer changes nothing.
-    """
+    """Its event comes before the interrupt, its result after it. A repeated answer changes nothing."""
     desk = Counter()
     async with (
         web_on(bed, desk.agent(), app_name=app) as web,
@@ -213,7 +210,7 @@ async def test_an_expired_interrupt_can_only_be_cancelled(bed: Bed, app: str) ->
 async def test_a_client_tools_result_is_awaited_over_crashes_of_hosts(bed: Bed, app: str) -> None:
     """The tool is offered to the model.
 
-    Its result is posted to a process that executes nothing, and counts once.
+    Its result is posted to a process without agents, and counts once.
     """
     desk = Counter()
     async with web_on(bed, desk.agent(), app_name=app) as web:

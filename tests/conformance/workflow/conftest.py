@@ -1,4 +1,4 @@
-"""The fixtures `stores`, of each kind, and `disk_stores`, of those that outlive a process."""
+"""The fixtures `stores`, of each kind, and `disk_stores`, of the kinds that survive a process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(params=KINDS)
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
-    """All stores of one kind."""
+    """Yield all stores of one kind."""
     made = Stores(request.param, tmp_path)
     yield made
     made.close()
@@ -24,7 +24,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
 
 @pytest.fixture(params=[one for one in KINDS if one != "memory"])
 def disk_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
-    """All stores of one kind that outlives its process."""
+    """Yield all stores of one kind that survives its process."""
     made = Stores(request.param, tmp_path)
     yield made
     made.close()
@@ -32,7 +32,7 @@ def disk_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stor
 
 @pytest.fixture(autouse=True)
 def closed_integrations() -> Iterator[None]:
-    """The event loops of integrations end with the test."""
+    """End the event loops of integrations with the test."""
     yield
     while made:
         made.pop().close()

@@ -20,13 +20,13 @@ made: list[Integration] = []
 
 
 def noted(one: Integration) -> Integration:
-    """Return an integration that is closed behind the test."""
+    """Return an integration that is closed after the test."""
     made.append(one)
     return one
 
 
 class Till:
-    """Tools that count what is paid."""
+    """Tools that count payments."""
 
     def __init__(self) -> None:
         self.paid: list[int] = []
@@ -37,7 +37,7 @@ class Till:
         return f"paid {order}"
 
     async def look(self) -> dict[str, int]:
-        """Look."""
+        """Return a text."""
         return {"paid": len(self.paid)}
 
     def tools(self) -> list[Tool]:

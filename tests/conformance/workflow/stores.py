@@ -36,7 +36,7 @@ KINDS = ("memory", "files", "sqlite")
 
 
 class GraphClock:
-    """A clock that goes when it is told to."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.instant = datetime(2030, 1, 1, tzinfo=UTC)
@@ -55,12 +55,12 @@ class GraphClock:
         self.instant += timedelta(seconds=seconds)
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass, and count it."""
+        """Advance the clock, and count the sleep."""
         self.slept.append(seconds)
         self.advance(seconds)
 
     def iso(self, seconds: float = 0) -> str:
-        """Return the instant that is so many seconds from now."""
+        """Return the instant this many seconds from now."""
         return (self.instant + timedelta(seconds=seconds)).isoformat()
 
 
@@ -76,7 +76,7 @@ class RunningClock(GraphClock):
 
 @dataclass
 class Stores:
-    """All stores of one kind over one folder; `reopen` is what another process sees."""
+    """All stores of one kind over one folder; `reopen` returns them as another process opens them."""
 
     kind: str
     folder: Path
@@ -116,12 +116,12 @@ class Stores:
         return Stores(self.kind, self.folder, fault, self.clock)
 
     def close(self) -> None:
-        """Let files go."""
+        """Close the files."""
         if self.database is not None:
             self.database.close()
 
     def runtime(self, *specs: WorkflowSpec, **more: Any) -> WorkflowRuntime:
-        """Return a runtime that knows these graphs."""
+        """Return a runtime with these graphs."""
         registry = WorkflowRegistry()
         for spec in specs:
             registry.register(spec)
@@ -137,7 +137,7 @@ class Stores:
 
 
 def at_once(calls: Iterable[Callable[[], object]]) -> None:
-    """Make calls from a thread each; return when all have ended."""
+    """Make each call in a thread of its own; return when all have ended."""
     threads = [threading.Thread(target=one) for one in calls]
     for one in threads:
         one.start()
@@ -148,14 +148,14 @@ def at_once(calls: Iterable[Callable[[], object]]) -> None:
 def effect_then(
     kind: EffectType, payload: dict[str, Any], *, key: str = "out", after: str | None = "end"
 ) -> Callable[[RunState, Any], StepPlan]:
-    """Return a node that asks for an effect, then goes on to `after`."""
+    """Return a node that requests an effect, then continues at `after`."""
     return lambda run, _ctx: StepPlan(
         run.current_node, Effect(kind, dict(payload), key), next_node=after
     )
 
 
 def end_node(run: RunState, _ctx: Any) -> StepPlan:
-    """Return the end, with the public vars as output."""
+    """Return the end node, with the public vars as output."""
     public = {name: one for name, one in run.vars.items() if not name.startswith("_")}
     return StepPlan(run.current_node, complete_output=public)
 

@@ -1,4 +1,4 @@
-"""What artifact stores promise beyond bytes: descriptions, their changes, counts, and what a folder holds."""
+"""Contract of artifact stores beyond bytes: descriptions, their changes, counts, and the files of a folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class CrashError(Exception):
-    """The process ends here."""
+    """Stands for the end of the process."""
 
 
 def sound(rate: int = 8000) -> bytes:
@@ -44,8 +44,8 @@ def sound(rate: int = 8000) -> bytes:
 
 
 @pytest.mark.item(448)
-def test_a_description_says_what_an_artifact_is(stores: Stores) -> None:
-    """By what its writer says, else its tags, else its type; another process reads the same."""
+def test_a_description_has_the_kind_of_an_artifact(stores: Stores) -> None:
+    """It comes from the writer, else from the tags, else from the type; another process reads the same."""
     kept = stores.artifacts.store(
         sound(),
         content_type="audio/wav",
@@ -80,7 +80,7 @@ def test_a_description_says_what_an_artifact_is(stores: Stores) -> None:
 
 @pytest.mark.item(448)
 def test_a_description_is_changed_later(stores: Stores) -> None:
-    """What a change leaves empty stays; the bytes stay; lists find what is new."""
+    """Fields that a change leaves empty stay, and so do the bytes; lists find the new values."""
     kept = stores.artifacts.store(
         sound(), content_type="audio/wav", tags={"modality": "music"}, metadata={"a": 1, "b": 2}
     )
@@ -122,8 +122,8 @@ def test_a_description_is_changed_later(stores: Stores) -> None:
 
 
 @pytest.mark.item(448)
-def test_looks_at_an_artifact_are_counted(stores: Stores) -> None:
-    """Each once, from threads and processes; a load is none of them."""
+def test_reads_of_an_artifact_are_counted(stores: Stores) -> None:
+    """Each read counts once, from threads and processes; a load is no read."""
     name = stores.artifacts.store(b"x").artifact_id
     stores.artifacts.load(name)
     other = stores.reopen().artifacts
@@ -144,8 +144,8 @@ def test_looks_at_an_artifact_are_counted(stores: Stores) -> None:
 
 
 @pytest.mark.item(448)
-def test_looks_of_threads_in_memory_are_counted() -> None:
-    """Threads that take turns as often as they can lose none."""
+def test_reads_of_threads_in_memory_are_counted() -> None:
+    """Threads that switch as often as possible lose no count."""
     store = InMemoryArtifactStore()
     name = store.store(b"x").artifact_id
 
@@ -167,7 +167,7 @@ def test_looks_of_threads_in_memory_are_counted() -> None:
 
 @pytest.mark.item(448)
 def test_artifacts_are_found_and_counted_by_description(stores: Stores) -> None:
-    """All filters together; pages in both orders; facets with the frequent ones first."""
+    """All filters can be combined; pages in both orders; facets with the frequent values first."""
     store = stores.artifacts
     for n in range(4):
         kind = "voice" if n % 2 else "image"
@@ -202,7 +202,7 @@ def test_artifacts_are_found_and_counted_by_description(stores: Stores) -> None:
 
 
 @pytest.mark.item(448)
-def test_a_change_that_dies_is_whole_or_none(disk_stores: Stores) -> None:
+def test_a_crash_leaves_a_change_complete_or_undone(disk_stores: Stores) -> None:
     """At each of its points."""
     name = disk_stores.artifacts.store(b"x", metadata={"n": 0}).artifact_id
     points: list[str] = []
@@ -231,7 +231,7 @@ def test_a_change_that_dies_is_whole_or_none(disk_stores: Stores) -> None:
 
 @pytest.mark.item(448)
 def test_bytes_without_a_description_are_no_artifact(tmp_path: Path) -> None:
-    """A process died between the two files: what it left is collected, and the next one stores."""
+    """A process died between the two files: its file is collected, and the next writer stores the bytes."""
     store = files.FileArtifactStore(tmp_path)
     for point in ("file written", "file synced", "file renamed"):
 
@@ -251,8 +251,8 @@ def test_bytes_without_a_description_are_no_artifact(tmp_path: Path) -> None:
 
 
 @pytest.mark.item(448)
-def test_the_first_of_two_writers_of_an_id_stays(tmp_path: Path) -> None:
-    """The other one comes between its look and its write, and is told what is kept."""
+def test_the_first_of_two_writers_of_an_id_wins(tmp_path: Path) -> None:
+    """The second writer comes between the first one's check and write, and gets the stored artifact."""
     other = files.FileArtifactStore(tmp_path)
 
     def come_between(where: str) -> None:
@@ -267,7 +267,7 @@ def test_the_first_of_two_writers_of_an_id_stays(tmp_path: Path) -> None:
 
 @pytest.mark.item(448)
 def test_equal_bytes_of_a_folder_are_one_file(tmp_path: Path) -> None:
-    """It goes with the last run that names it."""
+    """It is deleted with the last run that references it."""
     stores = Stores("files", tmp_path)
     store: Any = stores.artifacts
     assert isinstance(stores.artifacts, CollectableArtifactStore)
@@ -290,7 +290,7 @@ def test_equal_bytes_of_a_folder_are_one_file(tmp_path: Path) -> None:
 
 @pytest.mark.item(448)
 def test_a_folder_of_an_older_release_is_taken_over(tmp_path: Path) -> None:
-    """Descriptions without a descriptor get one; a take-over that died is done again."""
+    """Descriptions without a descriptor get one; an interrupted take-over is repeated."""
     folder = tmp_path / "artifacts"
     folder.mkdir()
     row = {"artifact_id": "old", "content_type": "text/plain", "size_bytes": 3, "run_id": "r1"}
@@ -315,8 +315,8 @@ def test_a_folder_of_an_older_release_is_taken_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.item(448)
-def test_a_description_names_no_bytes_outside_of_its_folder(tmp_path: Path) -> None:
-    """Whoever wrote it."""
+def test_a_description_cannot_reference_files_outside_its_folder(tmp_path: Path) -> None:
+    """Whoever wrote the description."""
     store = files.FileArtifactStore(tmp_path)
     (tmp_path / "secret.bin").write_bytes(b"secret")
     row = store.store(b"x", artifact_id="evil").to_dict() | {"blob_id": "../../secret"}
@@ -331,7 +331,7 @@ def test_a_description_names_no_bytes_outside_of_its_folder(tmp_path: Path) -> N
 
 
 def test_a_payload_for_a_store_hides_credentials(stores: Stores) -> None:
-    """By their names, at any depth; long texts are cut; the texts of users are named."""
+    """By their names, at any depth. Long texts are cut; the fields with texts of users are listed."""
     descriptor, metadata = build_artifact_descriptor_payload(
         semantic_kind="image",
         render_kind="",

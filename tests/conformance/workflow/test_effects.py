@@ -1,4 +1,4 @@
-"""Effects on every store: their order, their attempts, their names, and what a crash leaves of them."""
+"""Effects on every store: their order, attempts, keys, and their state after a crash."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 
 class Deaths(BaseException):
-    """The death of a driver: nothing of ours may catch it."""
+    """Stands for the crash of a driver: no code of the runtime may catch it."""
 
 
 class Dying:
-    """A hook that dies at the n-th time a point is reached."""
+    """A hook that crashes the n-th time a point is reached."""
 
     def __init__(self, point: str, nth: int = 1) -> None:
         self.point, self.left = point, nth
 
     def __call__(self, point: str) -> None:
-        """Die, if it is time."""
+        """Crash, if this is the chosen time."""
         if point == self.point:
             self.left -= 1
             if self.left == 0:
@@ -50,14 +50,14 @@ class Dying:
 
 
 class Counting:
-    """A handler that fails so many times, and counts."""
+    """A handler that fails this many times, and counts its calls."""
 
     def __init__(self, fails: int = 0) -> None:
         self.fails, self.calls = fails, 0
         self.keys: list[str] = []
 
     def __call__(self, _run: RunState, effect: Effect) -> EffectOutcome:
-        """Fail or not."""
+        """Fail, or return."""
         self.calls += 1
         told = (effect.payload.get("params") or {}).get("trace_metadata") or {}
         self.keys.append(told.get("effect_idempotency_key", ""))
@@ -67,8 +67,8 @@ class Counting:
 
 
 @pytest.mark.item(437, 438)
-def test_policies_say_how_often_and_when() -> None:
-    """A model three times, tools twice, all else once; pauses double up to a limit."""
+def test_policies_set_number_and_pauses_of_attempts() -> None:
+    """A model three times, tools twice, other effects once; pauses double up to a limit."""
     retry, none = RetryPolicy(), NoRetryPolicy()
     kinds = (EffectType.LLM_CALL, EffectType.TOOL_CALLS, EffectType.EMIT_EVENT)
     assert [retry.max_attempts(Effect(one)) for one in kinds] == [3, 2, 1]
@@ -84,7 +84,7 @@ def test_policies_say_how_often_and_when() -> None:
 
 @pytest.mark.item(437, 440)
 def test_a_failed_attempt_is_followed_by_another(stores: Stores) -> None:
-    """Behind its pause; each has its number, all have one key."""
+    """After its pause. Each attempt has its number, and all have one key."""
     handler = Counting(fails=2)
     spec = one_effect(EffectType.LLM_CALL, {"prompt": "x"})
     runtime = stores.runtime(
@@ -112,7 +112,7 @@ def test_a_failed_attempt_is_followed_by_another(stores: Stores) -> None:
 
 @pytest.mark.item(437, 438)
 def test_the_last_failed_attempt_fails_the_run(stores: Stores) -> None:
-    """It says how many there were; what is not worth another try has none."""
+    """The error has the number of attempts; an error that is not retryable has none."""
     spec = one_effect(EffectType.LLM_CALL, {"prompt": "x"})
     for policy, calls, told in (
         (RetryPolicy(llm_max_attempts=3), 3, "after 3 attempts: no luck 3"),
@@ -137,7 +137,7 @@ def test_the_last_failed_attempt_fails_the_run(stores: Stores) -> None:
 
 @pytest.mark.item(439)
 def test_a_key_names_one_effect_of_one_step() -> None:
-    """The same for the same; another one for another run, node, payload or step."""
+    """The same input has the same key; another run, node, payload or step has another one."""
     effect = Effect(EffectType.LLM_CALL, {"prompt": "x", "n": 1})
     key = compute_idempotency_key(run_id="r", node_id="n", effect=effect, seq=3)
     again = Effect(EffectType.LLM_CALL, {"n": 1, "prompt": "x"})
@@ -158,8 +158,8 @@ def test_a_key_names_one_effect_of_one_step() -> None:
 
 
 @pytest.mark.item(439)
-def test_the_same_effect_asked_for_again_happens_again(stores: Stores) -> None:
-    """A loop asks twice with the same payload: two keys, two results."""
+def test_a_repeated_request_executes_the_effect_again(stores: Stores) -> None:
+    """A loop requests the same payload twice: two keys, two results."""
 
     def loop(run: RunState, _ctx: Any) -> StepPlan:
         n = run.vars["n"] = run.vars.get("n", 0) + 1
@@ -178,13 +178,13 @@ def test_the_same_effect_asked_for_again_happens_again(stores: Stores) -> None:
 
 
 class Watched:
-    """A store that writes down what is asked of it, among what happens elsewhere."""
+    """A store that records its calls, among other events."""
 
     def __init__(self, inner: Any, seen: list[str]) -> None:
         self._inner, self._seen = inner, seen
 
     def save(self, run: RunState) -> None:
-        """Keep a run."""
+        """Store a run."""
         self._seen.append(f"save {run.status.value}")
         self._inner.save(run)
 
@@ -193,7 +193,7 @@ class Watched:
         return self._inner.load(run_id)
 
     def append(self, record: Any) -> None:
-        """Keep a record."""
+        """Store a record."""
         self._seen.append(f"record {record.status.value}")
         self._inner.append(record)
 
@@ -214,7 +214,7 @@ class Watched:
 def test_records_come_before_the_checkpoint(
     stores: Stores, outcome: EffectOutcome, last: list[str]
 ) -> None:
-    """STARTED, the handler, how it ended, the checkpoint: in this order for each outcome."""
+    """STARTED, the handler, its outcome, the checkpoint: in this order for each outcome."""
     seen: list[str] = []
 
     def handler(_run: RunState, _effect: Effect) -> EffectOutcome:
@@ -237,8 +237,13 @@ def test_records_come_before_the_checkpoint(
 @pytest.mark.item(391, 393, 415, 441)
 @pytest.mark.parametrize("mode", EffectMode)
 @pytest.mark.parametrize("point", ["started", "executed", "ended", "saved"])
-def test_a_dead_driver_is_followed_by_another(stores: Stores, point: str, mode: EffectMode) -> None:
-    """A recorded result is used; else it is made again, or reported as in doubt; no node is asked twice."""
+def test_the_next_driver_continues_after_a_crash(
+    stores: Stores, point: str, mode: EffectMode
+) -> None:
+    """A recorded result is used; else the effect is repeated, or reported as in doubt.
+
+    No node is called twice.
+    """
     handler, asked = Counting(), []
 
     def work(run: RunState, _ctx: Any) -> StepPlan:
@@ -275,8 +280,8 @@ def test_a_dead_driver_is_followed_by_another(stores: Stores, point: str, mode: 
 
 
 @pytest.mark.item(441)
-def test_a_death_between_attempts_is_no_attempt(stores: Stores) -> None:
-    """The next driver goes on with the attempt that is due, at its instant."""
+def test_a_crash_between_attempts_counts_no_attempt(stores: Stores) -> None:
+    """The next driver continues with the attempt that is due, at its instant."""
     handler = Counting(fails=2)
     spec = one_effect(EffectType.LLM_CALL, {})
     more: dict[str, Any] = {
@@ -296,8 +301,8 @@ def test_a_death_between_attempts_is_no_attempt(stores: Stores) -> None:
 
 
 @pytest.mark.item(441)
-def test_a_checkpoint_that_went_back_is_read_on(stores: Stores) -> None:
-    """What the ledger has beyond it is applied: no handler and no node is called."""
+def test_records_after_a_rolled_back_checkpoint_are_applied(stores: Stores) -> None:
+    """Later records of the ledger are applied: no handler and no node is called."""
     handler = Counting()
     spec = one_effect(EffectType.LLM_CALL, {"prompt": "x"})
     runtime = stores.runtime(effect_handlers={EffectType.LLM_CALL: handler})
@@ -313,8 +318,8 @@ def test_a_checkpoint_that_went_back_is_read_on(stores: Stores) -> None:
 
 
 @pytest.mark.item(391, 393)
-def test_a_run_waits_without_anybody(stores: Stores) -> None:
-    """No thread and no stack: it is a row, and another process answers it."""
+def test_a_waiting_run_needs_no_thread(stores: Stores) -> None:
+    """It needs no thread and no stack: it is a row, and another process answers it."""
     spec = one_effect(EffectType.ASK_USER, {"prompt": "Well?", "wait_key": "k"})
     runtime = stores.runtime(spec)
     run_id = runtime.start(spec)
@@ -328,7 +333,7 @@ def test_a_run_waits_without_anybody(stores: Stores) -> None:
 
 @pytest.mark.item(414)
 def test_an_answer_before_its_wait_is_kept(stores: Stores) -> None:
-    """One of a key, until the run waits for it."""
+    """One answer for each key, until the run waits for it."""
     spec = WorkflowSpec(
         "graph",
         "begin",
@@ -354,7 +359,7 @@ def test_an_answer_before_its_wait_is_kept(stores: Stores) -> None:
 
 @pytest.mark.item(414)
 def test_an_answer_to_a_wait_is_given_once_over_crashes(stores: Stores) -> None:
-    """A driver that died behind it leaves a run that goes on, not one that can be answered again."""
+    """A driver crashed after it: the run continues, and cannot be answered again."""
     spec = one_effect(EffectType.ASK_USER, {"prompt": "x", "wait_key": "k"})
     dying = stores.runtime(spec, fault=Dying("resumed"))
     run_id = dying.start(spec)
@@ -368,8 +373,8 @@ def test_an_answer_to_a_wait_is_given_once_over_crashes(stores: Stores) -> None:
     assert other.tick(spec, run_id).output["out"] == "first"
 
 
-def test_a_paused_run_rests(stores: Stores) -> None:
-    """Also for who wakes it; it goes on when it is told to. Both can be said twice."""
+def test_a_paused_run_continues_only_by_a_resume(stores: Stores) -> None:
+    """A wake does not continue it, a resume does. Pause and resume can be repeated."""
     spec = one_effect(EffectType.WAIT_UNTIL, {"timeout_s": 10})
     runtime = stores.runtime(spec)
     run_id = runtime.start(spec)
@@ -384,8 +389,8 @@ def test_a_paused_run_rests(stores: Stores) -> None:
     assert runtime.tick(spec, run_id).status is RunStatus.COMPLETED
 
 
-def test_who_hears_of_a_pause_may_cancel(stores: Stores) -> None:
-    """The run is held by the pause then; the wish is granted behind it, and nothing is left open."""
+def test_a_listener_of_a_pause_may_cancel_the_run(stores: Stores) -> None:
+    """The pause still locks the run then. The cancel is applied after it, and no wait stays open."""
     spec = one_effect(EffectType.WAIT_UNTIL, {"timeout_s": 10})
     runtime = stores.runtime(spec, ledger_store=ObservableLedgerStore(stores.ledger))
     run_id = runtime.start(spec)
@@ -404,7 +409,7 @@ def test_who_hears_of_a_pause_may_cancel(stores: Stores) -> None:
 
 
 def test_a_run_that_is_paused_by_its_own_handler_keeps_the_result(stores: Stores) -> None:
-    """The effect ends first, and is not done again."""
+    """The effect ends first, and is not repeated."""
     runtimes: list[Any] = []
     calls: list[str] = []
 
@@ -425,7 +430,7 @@ def test_a_run_that_is_paused_by_its_own_handler_keeps_the_result(stores: Stores
     assert len(calls) == 1
 
 
-def test_a_run_that_is_cancelled_during_an_effect_says_what_came_of_it(stores: Stores) -> None:
+def test_a_cancel_during_an_effect_records_its_result(stores: Stores) -> None:
     """The record has the result; no node follows."""
     runtimes: list[Any] = []
 
@@ -447,7 +452,7 @@ def test_a_run_that_is_cancelled_during_an_effect_says_what_came_of_it(stores: S
 
 
 def test_messages_for_a_run_are_in_its_inbox(stores: Stores) -> None:
-    """In order, with numbers; an empty one and one for a run that ended are refused."""
+    """In order, with numbers. An empty message and one for an ended run are refused."""
     spec = one_effect(EffectType.ASK_USER, {"prompt": "x", "wait_key": "k"})
     runtime = stores.runtime(spec)
     run_id = runtime.start(spec)
@@ -463,8 +468,8 @@ def test_messages_for_a_run_are_in_its_inbox(stores: Stores) -> None:
         runtime.steer(run_id, "late")
 
 
-def test_what_must_happen_once_is_tried_once(stores: Stores) -> None:
-    """A failure of it is final, whatever the policy says."""
+def test_an_at_most_once_effect_is_never_retried(stores: Stores) -> None:
+    """Its first failure is final, whatever the policy is."""
     handler = Counting(fails=1)
 
     def work(_run: RunState, _ctx: Any) -> StepPlan:
@@ -482,8 +487,8 @@ def test_what_must_happen_once_is_tried_once(stores: Stores) -> None:
 
 
 @pytest.mark.item(441)
-def test_a_pause_between_two_drivers_forgets_no_effect(stores: Stores) -> None:
-    """What one began and did not end is in doubt for the next one, behind the pause, too."""
+def test_an_effect_stays_in_doubt_over_a_pause(stores: Stores) -> None:
+    """An effect that one driver started and did not end is in doubt for the next one, also after the pause."""
     handler = Counting()
 
     def work(_run: RunState, _ctx: Any) -> StepPlan:
@@ -505,8 +510,8 @@ def test_a_pause_between_two_drivers_forgets_no_effect(stores: Stores) -> None:
     assert "in doubt" in (state.error or "")
 
 
-def test_a_run_that_woke_waits_no_more_for_others(stores: Stores) -> None:
-    """The nodes behind a wait run when the store does not show it as waiting any more."""
+def test_a_woken_run_is_not_listed_as_waiting(stores: Stores) -> None:
+    """While the nodes after a wait execute, the store does not list the run as waiting."""
     seen: list[RunStatus] = []
 
     def after(run: RunState, ctx: Any) -> StepPlan:
@@ -525,8 +530,8 @@ def test_a_run_that_woke_waits_no_more_for_others(stores: Stores) -> None:
 
 
 @pytest.mark.item(399, 441)
-def test_what_is_said_to_a_run_leaves_its_open_effect_open(stores: Stores) -> None:
-    """A driver died in an effect that must not happen twice: a message for the run does not hide that."""
+def test_a_message_to_a_run_keeps_its_effect_in_doubt(stores: Stores) -> None:
+    """A driver crashed in an at-most-once effect: a message for the run does not hide the doubt."""
     done: list[int] = []
 
     def handle(_run: RunState, _effect: Effect) -> EffectOutcome:

@@ -1,4 +1,4 @@
-"""Evidence of what tools bring from outside, on every store."""
+"""Evidence: external content that tools fetch, kept on every store."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ HANDLERS = {EffectType.TOOL_CALLS: tool_calls(TOOLS)}
 
 
 def calling() -> WorkflowSpec:
-    """A graph of three calls."""
+    """Return a graph of three calls."""
     return one_effect(EffectType.TOOL_CALLS, {"tool_calls": CALLS})
 
 
 @pytest.mark.item(461, 462)
-def test_what_tools_bring_is_kept(stores: Stores) -> None:
-    """As artifacts with an entry each in the index; other tools have none."""
+def test_content_that_tools_fetch_is_kept_as_evidence(stores: Stores) -> None:
+    """As artifacts with one index entry each; other tools have none."""
     rt, spec = stores.runtime(effect_handlers=HANDLERS), calling()
     run_id = rt.start(spec)
 
@@ -66,8 +66,8 @@ def test_what_tools_bring_is_kept(stores: Stores) -> None:
 
 @pytest.mark.item(461)
 @pytest.mark.parametrize("point", ["started", "executed", "ended", "saved"])
-def test_evidence_is_of_the_result_that_counts(stores: Stores, point: str) -> None:
-    """Whoever dies: the index has one entry for each call, of the execution that was recorded."""
+def test_evidence_is_that_of_the_recorded_result(stores: Stores, point: str) -> None:
+    """After a crash the index has one entry for each call, of the recorded execution."""
     if stores.kind == "sqlite" and point == "ended":
         point = "saved"  # its record and the checkpoint are one write
     spec = calling()
@@ -90,11 +90,11 @@ def test_evidence_is_of_the_result_that_counts(stores: Stores, point: str) -> No
 
 @pytest.mark.item(461)
 def test_evidence_that_cannot_be_kept_is_a_warning(stores: Stores) -> None:
-    """The result is as the tool gave it, and the run goes on."""
+    """The result is unchanged, and the run continues."""
 
     class Away:
         def load(self, _artifact_id: str) -> None:
-            """Nothing is there."""
+            """Raise: the artifact is missing."""
 
         def store(self, *_args: Any, **_more: Any) -> None:
             raise PersistenceError("the bucket is away")
@@ -115,7 +115,7 @@ def test_evidence_that_cannot_be_kept_is_a_warning(stores: Stores) -> None:
 
 @pytest.mark.item(461)
 def test_without_a_store_there_is_no_evidence(stores: Stores) -> None:
-    """And no warning: results are as they were."""
+    """And no warning: results are unchanged."""
     rt, spec = stores.runtime(effect_handlers=HANDLERS, artifact_store=None), calling()
 
     state = rt.tick(spec, rt.start(spec))

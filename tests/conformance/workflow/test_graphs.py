@@ -1,4 +1,4 @@
-"""Graphs are driven alike on every store: nodes, plans, effects, waits."""
+"""Graphs behave the same on every store: nodes, plans, effects, waits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_spec_has_an_entry_and_knows_its_nodes() -> None:
 
 @pytest.mark.item(401, 402, 403, 398)
 def test_the_three_plans_drive_a_run(stores: Stores) -> None:
-    """A move has a record without an effect, an effect two, the end one with the output and one more."""
+    """A move has a record without an effect, an effect has two, the end one with the output and one more."""
 
     def begin(run: RunState, _ctx: Any) -> StepPlan:
         run.vars["moved"] = True
@@ -78,7 +78,7 @@ def test_the_three_plans_drive_a_run(stores: Stores) -> None:
         for one in stores.reopen().ledger.list(run_id)
     ]
     assert told == [
-        ("begin", "completed", None),  # the beginning of the run
+        ("begin", "completed", None),  # the start of the run
         ("begin", "completed", None),
         ("work", "started", "answer_user"),
         ("work", "completed", "answer_user"),
@@ -91,8 +91,8 @@ def test_the_three_plans_drive_a_run(stores: Stores) -> None:
 
 
 @pytest.mark.item(409, 472)
-def test_a_run_begins_with_its_limits(stores: Stores) -> None:
-    """Those of the configuration; what the caller gives stays."""
+def test_a_run_starts_with_its_limits(stores: Stores) -> None:
+    """The limits come from the configuration; the caller's values override them."""
     spec = WorkflowSpec("graph", "end", {"end": end_node})
     runtime = stores.runtime(spec, config=RuntimeConfig(max_iterations=50, max_tokens=1000))
     run_id = runtime.start(
@@ -110,7 +110,7 @@ def test_a_run_begins_with_its_limits(stores: Stores) -> None:
 
 
 def test_a_run_of_a_given_id_is_made_once(stores: Stores) -> None:
-    """The same again is the same run; another one of the id is refused."""
+    """A repeated creation returns the same run; a different run of the id is refused."""
     spec = WorkflowSpec("graph", "end", {"end": end_node})
     runtime = stores.runtime(spec)
     runtime.start(spec, run_id="mine", vars={"n": 1})
@@ -129,8 +129,8 @@ def test_a_run_of_a_given_id_is_made_once(stores: Stores) -> None:
 
 
 @pytest.mark.item(410)
-def test_a_tick_calls_so_many_nodes_at_most(stores: Stores) -> None:
-    """The next one goes on; a run that ended stays as it is."""
+def test_a_tick_calls_a_limited_number_of_nodes(stores: Stores) -> None:
+    """The next tick continues; an ended run is not changed."""
     calls: list[str] = []
 
     def node(after: str | None) -> Callable[[RunState, Any], StepPlan]:
@@ -159,7 +159,7 @@ def test_a_tick_calls_so_many_nodes_at_most(stores: Stores) -> None:
 
 
 def odd(answer: Any) -> Callable[[RunState, Any], Any]:
-    """Return a node that returns something else."""
+    """Return a value that is no plan."""
     return lambda _run, _ctx: answer
 
 
@@ -204,8 +204,8 @@ LOOSE = Effect(EffectType.ANSWER_USER, {"message": "x"})
         (odd(StepPlan("node", effect=Effect(EffectType.ANSWER_USER, {}, "a..b"))), "empty"),
     ],
 )
-def test_a_node_that_answers_badly_fails_its_run(stores: Stores, node: Any, told: str) -> None:
-    """Loudly: with what is wrong in the state and in a record. No effect of it happens."""
+def test_an_invalid_plan_of_a_node_fails_its_run(stores: Stores, node: Any, told: str) -> None:
+    """The state and a record have the error. None of its effects happens."""
     spec = WorkflowSpec("graph", "node", {"node": node})
     runtime = stores.runtime(spec)
     run_id = runtime.start(spec, vars={"s": "scalar"})
@@ -223,7 +223,7 @@ def test_a_node_that_answers_badly_fails_its_run(stores: Stores, node: Any, told
 
 @pytest.mark.item(404)
 def test_a_node_that_raises_fails_its_run(stores: Stores) -> None:
-    """Its changes of the vars are lost; the run is not RUNNING for ever."""
+    """Its changes of the vars are dropped; the run does not stay RUNNING."""
 
     def node(run: RunState, _ctx: Any) -> StepPlan:
         run.vars["half"] = True
@@ -242,7 +242,7 @@ def test_a_node_that_raises_fails_its_run(stores: Stores) -> None:
 
 
 def test_a_loop_without_an_end_fails_its_run(stores: Stores) -> None:
-    """The same node with the same vars and no effect between: one that counts goes on."""
+    """The same node with the same vars and no effect in between; a loop that counts continues."""
 
     def spin(run: RunState, _ctx: Any) -> StepPlan:
         run.vars["n"] = (run.vars["n"] + 1) % run.vars["most"]
@@ -262,7 +262,7 @@ def test_a_loop_without_an_end_fails_its_run(stores: Stores) -> None:
 
 @pytest.mark.item(399, 429, 476, 477)
 def test_a_handler_of_the_host_executes(stores: Stores) -> None:
-    """It gets the run as the node left it; its result is recorded, and at its place in the vars."""
+    """It gets the run as the node left it. Its result is recorded, and stored at its path in the vars."""
     seen: list[Any] = []
 
     def model(run: RunState, effect: Effect, next_node: str | None) -> EffectOutcome:
@@ -288,7 +288,7 @@ def test_a_handler_of_the_host_executes(stores: Stores) -> None:
 
 @pytest.mark.item(476)
 def test_a_handler_takes_the_place_of_a_built_in_one(stores: Stores) -> None:
-    """And an effect without one fails the run, saying what to do."""
+    """An effect without a handler fails the run; the error names the remedy."""
     spec = one_effect(EffectType.ANSWER_USER, {"message": "x"})
     other = one_effect(EffectType.LLM_CALL, {"prompt": "x"}, name="other")
     runtime = stores.runtime(
@@ -317,7 +317,7 @@ def test_a_handler_takes_the_place_of_a_built_in_one(stores: Stores) -> None:
     ],
 )
 def test_a_bad_outcome_fails_its_run(stores: Stores, outcome: Any, told: str) -> None:
-    """With a record that says so."""
+    """A record has the error."""
     spec = one_effect(EffectType.LLM_CALL, {})
     runtime = stores.runtime(effect_handlers={EffectType.LLM_CALL: lambda _run, _effect: outcome})
     run_id = runtime.start(spec)
@@ -336,7 +336,7 @@ def test_a_bad_outcome_fails_its_run(stores: Stores, outcome: Any, told: str) ->
 
 @pytest.mark.item(430)
 def test_a_batch_of_tools_has_a_result_for_each(stores: Stores) -> None:
-    """By id and in order; one that raises and one that is unknown are no failure of the step."""
+    """By id and in order. An error or an unknown tool does not fail the step."""
 
     def broken() -> None:
         raise OSError("no disk")
@@ -372,7 +372,7 @@ def test_a_batch_of_tools_has_a_result_for_each(stores: Stores) -> None:
 def test_a_wait_is_answered_by_its_key(
     stores: Stores, kind: EffectType, payload: dict[str, Any], reason: WaitReason
 ) -> None:
-    """A wrong key changes nothing; the answer is at its place, and the next node is the one behind."""
+    """A wrong key changes nothing. The answer is stored at its path, and the next node follows."""
 
     def job(_run: RunState, _effect: Effect) -> EffectOutcome:
         return EffectOutcome.waiting(WaitState(WaitReason.JOB, wait_key="k"))
@@ -406,7 +406,7 @@ def test_a_wait_is_answered_by_its_key(
 
 @pytest.mark.item(418)
 def test_a_question_has_all_that_a_page_needs(stores: Stores) -> None:
-    """In the state and in the record; without a prompt it fails."""
+    """In the state and in the record; without a prompt the step fails."""
     payload = {
         "prompt": "Refund?",
         "choices": ["yes", "no"],
@@ -441,7 +441,7 @@ def test_an_answer_for_a_person_does_not_wait(stores: Stores) -> None:
 @pytest.mark.item(417)
 @pytest.mark.parametrize("zone", ["+00:00", "+02:00", "-07:00", "Z"])
 def test_an_instant_is_waited_for_in_any_zone(stores: Stores, zone: str) -> None:
-    """One that is past does not wait; one that is none fails."""
+    """A past instant does not wait; an invalid one fails."""
     hours = {"+02:00": 2, "-07:00": -7}.get(zone, 0)
     text = stores.clock.iso(60 + hours * 3600).removesuffix("+00:00") + zone
     spec = asking(EffectType.WAIT_UNTIL, {"until": text})
@@ -462,7 +462,7 @@ def test_an_instant_is_waited_for_in_any_zone(stores: Stores, zone: str) -> None
 
 
 def test_a_clock_that_goes_back_only_delays(stores: Stores) -> None:
-    """And one that jumps ahead wakes once."""
+    """A clock that jumps ahead wakes the run once."""
     spec = asking(EffectType.WAIT_UNTIL, {"timeout_s": 60})
     runtime = stores.runtime(spec)
     run_id = runtime.start(spec)
@@ -475,7 +475,7 @@ def test_a_clock_that_goes_back_only_delays(stores: Stores) -> None:
 
 @pytest.mark.item(416)
 def test_a_deadline_ends_a_wait(stores: Stores) -> None:
-    """The answer says that nobody came; an event before it wins."""
+    """The answer has a flag for the timeout; an event before it is used."""
     spec = asking(EffectType.WAIT_EVENT, {"wait_key": "k", "until": stores.clock.iso(60)})
     runtime = stores.runtime(spec)
     late, early = runtime.start(spec), runtime.start(spec)
@@ -492,8 +492,8 @@ def test_a_deadline_ends_a_wait(stores: Stores) -> None:
 
 
 @pytest.mark.item(427, 428)
-def test_the_vars_can_be_looked_at(stores: Stores) -> None:
-    """By dots and indexes or by a pointer; only keys; what is not there is told."""
+def test_the_vars_can_be_read_by_path(stores: Stores) -> None:
+    """By dots and indexes or by a pointer, or only the keys; a missing path is reported."""
 
     def rows(path: str, **more: Any) -> Any:
         spec = one_effect(EffectType.VARS_QUERY, {"path": path, **more})
@@ -511,7 +511,7 @@ def test_the_vars_can_be_looked_at(stores: Stores) -> None:
 
 @pytest.mark.item(460)
 def test_traces_of_nodes_are_bounded(stores: Stores) -> None:
-    """So many of a node, the last ones; a large one is cut, with a mark; a deep one, too."""
+    """The last entries of each node are kept. A large one is cut, with a mark, and so is a deep one."""
 
     def loop(run: RunState, _ctx: Any) -> StepPlan:
         n = run.vars["n"] = run.vars.get("n", 0) + 1
@@ -542,7 +542,7 @@ def test_traces_of_nodes_are_bounded(stores: Stores) -> None:
 
 @pytest.mark.item(472)
 def test_limits_warn_and_can_be_changed(stores: Stores) -> None:
-    """Durably; names that are no limits change nothing."""
+    """Durably. Unknown names of limits change nothing."""
     spec = asking(EffectType.ASK_USER, {"prompt": "x"})
     runtime = stores.runtime(spec, config=RuntimeConfig(max_iterations=10, max_tokens=100))
     run_id = runtime.start(spec)
@@ -562,7 +562,7 @@ def test_limits_warn_and_can_be_changed(stores: Stores) -> None:
 
 @pytest.mark.item(473)
 def test_a_run_has_its_namespaces(stores: Stores) -> None:
-    """Each is an object; a name of the runtime's that is something else is refused."""
+    """Each is an object; a reserved name with another type is refused."""
     spec = WorkflowSpec("graph", "end", {"end": end_node})
     runtime = stores.runtime(spec)
     found = runtime.get_state(runtime.start(spec)).vars

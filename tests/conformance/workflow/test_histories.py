@@ -1,4 +1,4 @@
-"""Snapshots and histories on every store: looked at, restored, taken away."""
+"""Snapshots and histories on every store: read, restored, exported."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def parked(stores: Stores, **more: Any) -> tuple[WorkflowRuntime, str]:
 
 @pytest.mark.item(452)
 def test_a_restored_snapshot_is_a_new_run(stores: Stores) -> None:
-    """With the open question; the old one stays as it is, and each is answered by itself."""
+    """It has the open question. The old run is unchanged, and each is answered separately."""
     runtime, run_id = parked(stores, vars={"n": 1})
     snapshot = Snapshot.from_run(
         run=runtime.get_state(run_id), name="before", spec_hash=ASKING.hash
@@ -74,7 +74,7 @@ def test_a_restored_snapshot_is_a_new_run(stores: Stores) -> None:
 
 @pytest.mark.item(452)
 def test_a_snapshot_of_another_graph_is_refused(stores: Stores) -> None:
-    """Unless it is forced; never without the node that is next, nor of a run that ended."""
+    """Unless it is forced. Never without the next node, nor of an ended run."""
     runtime, run_id = parked(stores)
     snapshot = Snapshot.from_run(run=runtime.get_state(run_id), name="x", spec_hash=ASKING.hash)
     where: dict[str, Any] = {"run_store": stores.runs, "ledger_store": stores.ledger}
@@ -162,8 +162,11 @@ def test_a_history_has_all_of_a_run(stores: Stores) -> None:
 
 
 @pytest.mark.item(463)
-def test_a_history_for_a_replay_has_not_what_models_were_asked(stores: Stores) -> None:
-    """A mark with its size stands there; it cannot be imported. A store that is broken is named, not hidden."""
+def test_a_history_for_a_replay_omits_model_requests(stores: Stores) -> None:
+    """A mark with the size replaces the request.
+
+    The history cannot be imported. A corrupt store is named, not hidden.
+    """
     asked = {"prompt": "secret", "temperature": 1}
     spec = one_effect(EffectType.LLM_CALL, asked)
     result = {"content": "x", "metadata": {"_provider_request": "secret", "model": "m"}}
@@ -200,8 +203,8 @@ class Unreadable(LedgerOver):
 
 
 @pytest.mark.item(463)
-def test_a_history_is_gone_on_with_elsewhere(stores: Stores, tmp_path: Path) -> None:
-    """In stores of another kind; once; what is not whole or of another version is refused."""
+def test_an_imported_history_continues_in_other_stores(stores: Stores, tmp_path: Path) -> None:
+    """In stores of another kind, once. An incomplete history, or one of another version, is refused."""
     parent, _, run_id = tree(stores)
     bundle = export_run_history_bundle(
         run_id=run_id, run_store=stores.runs, ledger_store=stores.ledger, workflow=parent
@@ -228,8 +231,8 @@ def test_a_history_is_gone_on_with_elsewhere(stores: Stores, tmp_path: Path) -> 
 
 
 @pytest.mark.item(463)
-def test_a_history_can_be_played_again(stores: Stores) -> None:
-    """State by state, without a call of a node; one that leads elsewhere is refused."""
+def test_a_history_can_be_replayed(stores: Stores) -> None:
+    """State by state, without a call of a node; a history that diverges is refused."""
     calls: list[str] = []
 
     def begin(run: RunState, _ctx: Any) -> StepPlan:
@@ -267,7 +270,7 @@ def test_a_history_can_be_played_again(stores: Stores) -> None:
 
 @pytest.mark.item(452, 463)
 def test_branches_are_in_snapshots_and_histories(stores: Stores, tmp_path: Path) -> None:
-    """Each is gone on with in the new run, elsewhere, and where it was; a replay shows every step of them."""
+    """Each continues in the new run, elsewhere, and in the old run; a replay shows each of their steps."""
     ask = {key: {"prompt": "?", "wait_key": key} for key in "ab"}
     nodes: dict[str, Any] = {
         key: effect_then(EffectType.ASK_USER, payload, key=f"out.{key}")
@@ -313,7 +316,7 @@ def test_branches_are_in_snapshots_and_histories(stores: Stores, tmp_path: Path)
 
 @pytest.mark.item(397, 446, 447, 450, 451, 459)
 def test_all_wrappers_at_once_change_no_graph(stores: Stores) -> None:
-    """Observed, chained and offloaded: large values are references for nodes, the chain is whole."""
+    """Observed, chained and offloaded: nodes get references to large values, the chain is complete."""
     chain = HashChainedLedgerStore(
         OffloadingLedgerStore(stores.ledger, artifact_store=stores.artifacts, max_inline_bytes=500)
     )
@@ -346,8 +349,8 @@ def test_all_wrappers_at_once_change_no_graph(stores: Stores) -> None:
 
 
 @pytest.mark.item(474)
-def test_records_and_runs_say_for_whom(stores: Stores) -> None:
-    """The same facts are the same actor; each record has actor and session."""
+def test_records_and_runs_have_their_actor(stores: Stores) -> None:
+    """Equal facts give equal actors; each record has actor and session."""
     actor = ActorFingerprint.from_metadata(kind="agent", display_name="Ada", team="x")
     again = ActorFingerprint.from_metadata(kind="agent", display_name="Ada", team="x")
     other = ActorFingerprint.from_metadata(kind="human", display_name="Ada", team="x")

@@ -42,8 +42,8 @@ ASKED = {
 
 @pytest.mark.item(431)
 @pytest.mark.parametrize("mode", ["local", "remote", "hybrid"])
-def test_three_modes_give_one_answer(stores: Stores, mode: str) -> None:
-    """The same payload, the same shape of the result; the model is asked what the payload says."""
+def test_the_three_modes_have_the_same_result(stores: Stores, mode: str) -> None:
+    """The same payload gives the same shape of the result; the model gets the payload's request."""
     tools = Till().tools()
     with chat_server(said("4")) as server:
         remote = RemoteModel(server.url)
@@ -85,7 +85,7 @@ def test_three_modes_give_one_answer(stores: Stores, mode: str) -> None:
 
 
 @pytest.mark.item(431, 434)
-def test_tools_are_executed_where_the_mode_says(stores: Stores) -> None:
+def test_the_mode_decides_where_tools_execute(stores: Stores) -> None:
     """In this process with a local or a hybrid model; by a client with a remote one."""
     look, payload = [Till().tools()[1]], {"tool_calls": CALLS[1:]}
     with chat_server(said()) as server:
@@ -102,7 +102,7 @@ def test_tools_are_executed_where_the_mode_says(stores: Stores) -> None:
 
 @pytest.mark.item(431)
 def test_models_are_chosen_by_name(stores: Stores) -> None:
-    """By provider and model, then by one of them; a name that nobody has fails by name."""
+    """By provider and model, then by one of them; the error for an unknown name has the name."""
     models = {"a:m": ScriptedModel("both"), "m": ScriptedModel("model"), "b": ScriptedModel("b")}
     for provider, model, expected in (("a", "m", "both"), ("x", "m", "model"), ("b", "y", "b")):
         payload = {"prompt": "?", "provider": provider, "model": model}
@@ -113,7 +113,7 @@ def test_models_are_chosen_by_name(stores: Stores) -> None:
 
 
 def everything_of(stores: Stores, run_id: str, folder: Any) -> str:
-    """Return all that is kept of a run: stores, traces, an export, and every file of the folder."""
+    """Return all stored data of a run: stores, traces, an export, and every file of the folder."""
     rt = stores.runtime()
     told = [rt.get_ledger(run_id), rt.get_state(run_id).vars, rt.get_node_traces(run_id)]
     told.append(
@@ -148,7 +148,7 @@ def test_keys_are_in_headers_only(  # noqa: PLR0917 - fixtures
     caplog: pytest.LogCaptureFixture,
     answer: Any,
 ) -> None:
-    """The server gets them; no store, trace, log or export has them, also where the server repeats them."""
+    """Only the server gets them: no store, trace, log or export has them, also if the server repeats them."""
     for name in ("SERVER", "ACME"):
         monkeypatch.setenv(f"CALLBOARD_SECRET_{name}", f"{KEY}-{name}")
     spec = one_effect(T.LLM_CALL, {"prompt": "?", "provider": "acme"})
@@ -189,7 +189,7 @@ def test_a_repeated_key_is_replaced_by_its_name(
 def test_keys_come_from_the_folder_of_the_host(
     stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Anew for each request, so that they can be replaced."""
+    """They are read for each request, so that they can be replaced."""
     monkeypatch.setenv("CALLBOARD_SECRETS_DIR", str(tmp_path))
     with chat_server(said()) as server:
         one = remote_llm(RemoteModel(server.url, api_key=Secret("SERVER")))
@@ -202,7 +202,10 @@ def test_keys_come_from_the_folder_of_the_host(
 
 @pytest.mark.item(433)
 def test_a_missing_secret_is_named(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is sent. One that is no header's value is named, too; keys in a payload are refused."""
+    """Nothing is sent.
+
+    A secret that is invalid as a header is named, too; keys in a payload are refused.
+    """
     with chat_server(said()) as server:
         one = remote_llm(RemoteModel(server.url, api_key=Secret("NOWHERE")))
         state = played(stores, one, T.LLM_CALL, {"prompt": "?"})
@@ -217,8 +220,8 @@ def test_a_missing_secret_is_named(stores: Stores, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.item(431)
-def test_what_a_model_says_is_a_result(stores: Stores) -> None:
-    """Unknown tools, 200 calls, equal ids, arguments and data that are no JSON: the run goes on."""
+def test_an_invalid_model_answer_is_a_result(stores: Stores) -> None:
+    """Unknown tools, 200 calls, equal ids, arguments and data that are no JSON: the run continues."""
     many = [(f"c{n}", "look", "{}") for n in range(200)]
     long = "no json\0at all\ud800" + "x" * 50_000
     deep = '{"a":' * 120 + "1" + "}" * 120
@@ -268,7 +271,7 @@ def test_what_a_model_says_is_a_result(stores: Stores) -> None:
 def test_a_server_that_gives_no_answer_fails_the_step(
     stores: Stores, answer: Any, problem: str
 ) -> None:
-    """By name, with the address and never with a crash of the runtime."""
+    """The error has name and address; the runtime does not crash."""
     with chat_server(answer) as server:
         state = played(stores, remote_llm(RemoteModel(server.url)), T.LLM_CALL, {"prompt": "?"})
     assert state.status is RunStatus.FAILED
@@ -280,7 +283,7 @@ CACHE = ("capabilities", "set", "clear")
 
 @pytest.mark.item(432, 433)
 async def test_a_prompt_cache_is_controlled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is asked reaches the server, with the key of the provider in a header, and its answer comes back."""
+    """The request reaches the server, with the provider's key in a header, and its answer is returned."""
     monkeypatch.setenv("CALLBOARD_SECRET_ACME", KEY)
     with chat_server() as server:
         for what in CACHE:
@@ -302,7 +305,7 @@ async def test_a_prompt_cache_is_controlled(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.item(432)
 async def test_a_model_without_such_control_refuses(stores: Stores) -> None:
-    """By name; a call of it goes on all the same."""
+    """The error names the model; a call of it works."""
     with chat_server(said()) as server:
         for one in (local_llm(ScriptedModel("4")), remote_llm(RemoteModel(server.url))):
             cache = one.prompt_cache()

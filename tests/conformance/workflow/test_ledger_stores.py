@@ -1,4 +1,4 @@
-"""What every ledger promises, alone and under others."""
+"""Contract of every ledger store, alone and under wrappers."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def steps(records: Any) -> list[str]:
 
 
 @pytest.mark.item(398, 408, 443)
-def test_records_come_back_in_order_with_all_their_fields(stores: Stores) -> None:
-    """By run; and there is no verb to change one."""
+def test_records_are_returned_in_order_with_all_fields(stores: Stores) -> None:
+    """By run. No method changes a record."""
     full = StepRecord(
         run_id="r1",
         step_id="s0",
@@ -90,7 +90,7 @@ def test_records_come_back_in_order_with_all_their_fields(stores: Stores) -> Non
 
 @pytest.mark.item(443)
 def test_pages_go_on_from_a_cursor(stores: Stores) -> None:
-    """Also backwards, and when records come between."""
+    """Also backwards, and if records are appended between two pages."""
     stores.ledger.append_many([record_of(f"s{n}") for n in range(3)])
 
     page, cursor = stores.ledger.list_after(run_id="r1", after=0, limit=2)
@@ -110,7 +110,7 @@ def test_pages_go_on_from_a_cursor(stores: Stores) -> None:
 
 @pytest.mark.item(396, 398)
 def test_a_record_that_is_no_json_is_refused(stores: Stores) -> None:
-    """With its path; of a group none is kept."""
+    """With its path. Of a group no record is stored."""
     bad = record_of("s1", result={"a": [float("inf")]})
 
     with pytest.raises(NotSerializableError, match=r"record\.result\.a\[0\]"):
@@ -123,7 +123,7 @@ def test_a_record_that_is_no_json_is_refused(stores: Stores) -> None:
 
 @pytest.mark.item(398)
 def test_only_all_records_of_a_run_are_deleted(stores: Stores) -> None:
-    """Those of others stay; the run's begin anew."""
+    """Records of other runs stay; the run's numbers start again."""
     stores.ledger.append_many([record_of("s0"), record_of("s1")])
     stores.ledger.append(record_of("s0", run="r2"))
 
@@ -137,8 +137,8 @@ def test_only_all_records_of_a_run_are_deleted(stores: Stores) -> None:
 
 @pytest.mark.item(443)
 @pytest.mark.parametrize("torn", [b'{"step_id": "s9", "resu', b"\xff\xfe", b"{"])
-def test_a_torn_last_line_is_left_out_and_cut_off(tmp_path: Path, torn: bytes) -> None:
-    """A process died while it wrote it: nobody was told that it is kept."""
+def test_a_partial_last_line_is_ignored_and_truncated(tmp_path: Path, torn: bytes) -> None:
+    """A process crashed while it wrote the line, so no caller was told that it is stored."""
     ledger = JsonlLedgerStore(tmp_path)
     ledger.append(record_of("s0"))
     path = tmp_path / "ledger_r1.jsonl"
@@ -152,8 +152,8 @@ def test_a_torn_last_line_is_left_out_and_cut_off(tmp_path: Path, torn: bytes) -
 
 
 @pytest.mark.item(443)
-def test_a_whole_last_line_without_its_end_is_kept(tmp_path: Path) -> None:
-    """Only the end of the line was lost."""
+def test_a_complete_last_line_without_a_newline_is_kept(tmp_path: Path) -> None:
+    """Only the newline was lost."""
     ledger = JsonlLedgerStore(tmp_path)
     ledger.append_many([record_of("s0"), record_of("s1")])
     path = tmp_path / "ledger_r1.jsonl"
@@ -168,8 +168,8 @@ def test_a_whole_last_line_without_its_end_is_kept(tmp_path: Path) -> None:
     assert steps(page) == ["s2"]
 
 
-def test_a_broken_line_within_is_told(tmp_path: Path) -> None:
-    """It is not left out: what follows it was kept behind it."""
+def test_a_corrupt_line_in_the_middle_is_an_error(tmp_path: Path) -> None:
+    """It is not skipped: later records are valid."""
     path = tmp_path / "ledger_r1.jsonl"
     path.write_text('{"step_id": "s0"}\n{"step\n{"step_id": "s2"}\n', encoding="utf-8")
 
@@ -178,8 +178,8 @@ def test_a_broken_line_within_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.item(446, 447)
-def test_a_chain_shows_what_was_done_to_it(stores: Stores) -> None:
-    """A change, a missing record, two in another order, an end that was cut off: each with its place."""
+def test_a_chain_shows_each_manipulation(stores: Stores) -> None:
+    """A change, a missing record, a changed order, a cut end: each is reported with its place."""
     chain = HashChainedLedgerStore(stores.ledger)
     for n in range(5):
         chain.append(record_of(f"s{n}", result={"n": n}))
@@ -220,8 +220,8 @@ def test_two_handles_do_not_fork_the_chain(stores: Stores) -> None:
 
 
 @pytest.mark.item(445)
-def test_subscribers_are_told_of_each_record(stores: Stores) -> None:
-    """Of their run or of all, until they leave; one that raises breaks nothing."""
+def test_subscribers_get_each_record(stores: Stores) -> None:
+    """Of their run or of all runs, until they unsubscribe. An error of one does not affect the others."""
     ledger = ObservableLedgerStore(stores.ledger)
     mine: list[str] = []
     everyones: list[str] = []
@@ -245,8 +245,8 @@ def test_subscribers_are_told_of_each_record(stores: Stores) -> None:
 
 
 @pytest.mark.item(451)
-def test_large_parts_of_records_are_artifacts_and_come_back(stores: Stores) -> None:
-    """Text and JSON; small ones, and the references of others, stay as they are."""
+def test_large_parts_of_records_are_stored_as_artifacts(stores: Stores) -> None:
+    """Text and JSON. Small parts, and references made by others, are unchanged."""
     ledger = OffloadingLedgerStore(
         stores.ledger, artifact_store=stores.artifacts, max_inline_bytes=200
     )
@@ -270,8 +270,8 @@ def test_large_parts_of_records_are_artifacts_and_come_back(stores: Stores) -> N
     assert all(one.run_id == "r1" for one in stores.artifacts.list_all())
 
 
-def test_a_record_whose_artifact_is_gone_is_told(stores: Stores) -> None:
-    """It is not read as the reference."""
+def test_a_record_with_a_missing_artifact_is_an_error(stores: Stores) -> None:
+    """The reference is not returned in its place."""
     ledger = OffloadingLedgerStore(
         stores.ledger, artifact_store=stores.artifacts, max_inline_bytes=100
     )

@@ -1,4 +1,4 @@
-"""An event reaches all who wait for it, also very many, and also while they come."""
+"""Delivery of an event to very many runs that wait for it, and to runs that start to wait meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EMITTER = one_effect(EffectType.EMIT_EVENT, {"name": "go", "scope": "global"}, n
 
 @pytest.mark.item(420, 458)
 def test_one_event_wakes_ten_thousand_listeners(stores: Stores) -> None:
-    """Each once, by one effect; on a disk as many with `CALLBOARD_TEST_SLOW`, else fewer."""
+    """Each once, by one effect; on disk as many with `CALLBOARD_TEST_SLOW`, else fewer."""
     many = 10_000 if stores.kind == "memory" or slow.IS_SLOW else 200
     wait = WaitState(
         WaitReason.EVENT, wait_key="evt:global:global:go", resume_to_node="end", result_key="out"
@@ -45,8 +45,8 @@ def test_one_event_wakes_ten_thousand_listeners(stores: Stores) -> None:
 
 
 @pytest.mark.item(420, 458)
-def test_who_waits_while_an_event_comes_gets_it_or_the_next_one(stores: Stores) -> None:
-    """Listeners park while events are emitted: none gets two, and one more event takes all that are left."""
+def test_a_concurrent_listener_gets_the_event_or_the_next_one(stores: Stores) -> None:
+    """Runs start to wait while events are emitted: none gets two, and one more event reaches the rest."""
     delivered: list[str] = []
     runtime = stores.runtime(LISTENER, EMITTER)
     ids = [f"l{number}" for number in range(24)]

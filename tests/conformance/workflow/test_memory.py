@@ -1,4 +1,4 @@
-"""The effects of memory in one process, on every store, and what a death leaves of them."""
+"""The memory effects in one process, on every store, and their state after a crash."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ T = EffectType
 
 
 def talk(*words: str) -> dict[str, Any]:
-    """Vars with a context of these messages."""
+    """Return vars with a context of these messages."""
     said = [{"role": "user", "content": one, "metadata": {"message_id": one}} for one in words]
     return {"context": {"messages": [{"role": "system", "content": "sys"}, *said]}}
 
 
 def memory(*asked: tuple[EffectType, dict[str, Any]], name: str = "graph") -> WorkflowSpec:
-    """A graph of these effects; their results are at `out0`, `out1` and so on."""
+    """Return a graph of these effects; their results are at `out0`, `out1` and so on."""
     nodes: dict[str, Any] = {"end": end_node}
     for at, (kind, payload) in enumerate(asked):
         after = f"n{at + 1}" if at + 1 < len(asked) else "end"
@@ -43,26 +43,26 @@ def memory(*asked: tuple[EffectType, dict[str, Any]], name: str = "graph") -> Wo
 
 
 def row(state: RunState, at: int = 0) -> dict[str, Any]:
-    """The row of a result."""
+    """Return the row of a result."""
     assert state.status is RunStatus.COMPLETED, state.error
     found: dict[str, Any] = state.output[f"out{at}"]["results"][0]
     return found
 
 
 def words(state: RunState) -> list[str]:
-    """What the messages of a context say."""
+    """Return the texts of a context's messages."""
     return [one["content"] for one in state.vars["context"]["messages"]]
 
 
 class Summarizer:
-    """A summarizer that counts, and may fail at first."""
+    """A summarizer that counts its calls, and may fail at first."""
 
     def __init__(self, fails: int = 0) -> None:
         self.asked: list[dict[str, Any]] = []
         self.fails = fails
 
     def summarize_chat_history(self, messages: Any, **more: Any) -> dict[str, Any]:
-        """Say how many there are."""
+        """Return a text with the number of messages."""
         self.asked.append({"words": [one["content"] for one in messages]} | more)
         if len(self.asked) <= self.fails:
             raise ConnectionError("away")
@@ -77,7 +77,7 @@ NOTE = (
 
 @pytest.mark.item(422, 423, 424, 478)
 def test_a_note_is_kept_tagged_and_found(stores: Stores) -> None:
-    """As an artifact and a span of the run; the ledger alone tells the same state."""
+    """As an artifact and a span of the run; the ledger alone restores the same state."""
     query = {"query": "owns alice", "tags": {"who": "ann"}, "authors": ["ANN"], "return": "both"}
     spec = memory(
         NOTE, (T.MEMORY_TAG, {"span_id": 1, "tags": {"who": "ann"}}), (T.MEMORY_QUERY, query)
@@ -107,7 +107,7 @@ def test_a_note_is_kept_tagged_and_found(stores: Stores) -> None:
 
 @pytest.mark.item(423)
 def test_artifacts_are_read_for_words_that_the_index_lacks(stores: Stores) -> None:
-    """Unless the level of recall is urgent; what was lowered is told."""
+    """Unless the level of recall is urgent. The result lists the reduced options."""
     long = f"{'x' * 300} needle"
     query: dict[str, Any] = {"query": "needle", "return": "meta", "limit_spans": 10}
     spec = memory(
@@ -130,8 +130,8 @@ COMPACT = {"preserve_recent": 1, "focus": "the price"}
 
 
 @pytest.mark.item(425, 426)
-def test_old_messages_make_room_and_come_back(stores: Stores) -> None:
-    """The summary has the id of the span; what was archived is put back behind it, once."""
+def test_old_messages_are_archived_and_can_be_restored(stores: Stores) -> None:
+    """The summary has the id of the span. The archived messages are restored after it, once."""
     summarizer = Summarizer()
     back = {"span_ids": [1]}
     spec = memory(
@@ -182,7 +182,10 @@ def test_the_hosts_model_makes_a_summary(stores: Stores) -> None:
 @pytest.mark.item(425)
 @pytest.mark.parametrize("answer", [{"n": 1}, "  ", None, {"content": "\x00"}])
 def test_messages_stay_without_a_summary(stores: Stores, answer: Any) -> None:
-    """The step fails by name; the context is as it was, and the archive is there for the next attempt."""
+    """The step's error names it.
+
+    The context is unchanged, and the archive is there for the next attempt.
+    """
     spec = memory((T.MEMORY_COMPACT, COMPACT))
     handlers = {T.LLM_CALL: lambda _run, _effect: EffectOutcome.completed(answer)}
     rt = stores.runtime(effect_handlers=handlers)
@@ -197,8 +200,8 @@ def test_messages_stay_without_a_summary(stores: Stores, answer: Any) -> None:
 
 
 @pytest.mark.item(425)
-def test_another_attempt_archives_nothing_again(stores: Stores) -> None:
-    """A summarizer that was away is asked again for the same messages."""
+def test_a_second_attempt_does_not_archive_again(stores: Stores) -> None:
+    """A summarizer that was unavailable is called again for the same messages."""
     summarizer = Summarizer(fails=2)
     spec = memory((T.MEMORY_COMPACT, {**COMPACT, "retry": {"max_attempts": 3}}))
     rt = stores.runtime(chat_summarizer=summarizer, effect_policy=RetryPolicy())
@@ -212,8 +215,11 @@ def test_another_attempt_archives_nothing_again(stores: Stores) -> None:
 
 @pytest.mark.item(422, 425, 441)
 @pytest.mark.parametrize("point", ["started", "executed", "ended", "saved"])
-def test_a_death_leaves_one_note_and_every_message(stores: Stores, point: str) -> None:
-    """What the dead driver kept is kept once; the messages left with their summary or not at all."""
+def test_a_crash_leaves_one_note_and_every_message(stores: Stores, point: str) -> None:
+    """What the crashed driver stored exists once.
+
+    Messages are removed together with their summary, or not at all.
+    """
     spec = memory(
         (T.MEMORY_NOTE, {"note": "n", "scope": "global"}),
         (T.MEMORY_NOTE, {"note": "n", "keep_in_context": True}),
@@ -248,12 +254,12 @@ def test_a_death_leaves_one_note_and_every_message(stores: Stores, point: str) -
     assert len(stores.artifacts.search(run_id="global_memory")) == nth
     assert (
         len(stores.ledger.list("global_memory")) == nth + 1
-    )  # its beginning, and a record of each note
+    )  # its start, and a record of each note
 
 
 @pytest.mark.item(422, 423, 424)
 def test_a_session_and_all_runs_have_memory_of_their_own(stores: Stores) -> None:
-    """Runs that hold nothing else: what one run noted there, another one finds and tags."""
+    """They use runs that hold nothing else: another run finds and tags the notes of the first."""
     for scope in ("session", "global"):
         asked = (T.MEMORY_NOTE, {"note": f"for {scope}", "scope": scope})
         tags = (T.MEMORY_TAG, {"span_id": 1, "scope": scope, "tags": {"x": "y"}})
@@ -280,8 +286,8 @@ def test_a_session_and_all_runs_have_memory_of_their_own(stores: Stores) -> None
 
 
 @pytest.mark.item(425)
-def test_what_the_node_changed_stays(stores: Stores) -> None:
-    """The changes of its effect come on top, and are made of the context as the node left it."""
+def test_changes_of_the_node_stay(stores: Stores) -> None:
+    """The changes of the effect are added, and are based on the context as the node left it."""
 
     def work(run: RunState, _ctx: Any) -> StepPlan:
         run.vars["x"] = 1
@@ -299,8 +305,8 @@ def test_what_the_node_changed_stays(stores: Stores) -> None:
 
 
 @pytest.mark.item(422)
-def test_a_run_below_notes_for_the_run_above_it(stores: Stores) -> None:
-    """Which is being driven by the same thread: its step goes on, and has the note."""
+def test_a_child_run_can_note_for_its_parent(stores: Stores) -> None:
+    """The same thread drives the parent run: its step continues, and has the note."""
     child = memory((T.MEMORY_NOTE, {"note": "from below", "scope": "session"}), name="child")
     parent = memory(
         (T.START_SUBWORKFLOW, {"workflow_id": "child"}), (T.MEMORY_NOTE, {"note": "own"})
@@ -315,8 +321,8 @@ def test_a_run_below_notes_for_the_run_above_it(stores: Stores) -> None:
 
 
 @pytest.mark.item(422)
-def test_branches_note_beside_each_other(stores: Stores) -> None:
-    """Each span is put into the index as it is then: none is lost."""
+def test_notes_of_concurrent_branches_are_all_kept(stores: Stores) -> None:
+    """Each span is added to the current index: none is lost."""
     fork = {"a": "left", "b": "right"}
     nodes = {
         "fork": lambda _run, _ctx: StepPlan("fork", parallel=fork, next_node="end"),
@@ -334,7 +340,7 @@ def test_branches_note_beside_each_other(stores: Stores) -> None:
 
 @pytest.mark.item(425, 426, 478)
 def test_a_context_that_was_offloaded_is_followed(stores: Stores) -> None:
-    """References to large parts of a context are read before anything is archived."""
+    """References to large parts of a context are resolved before anything is archived."""
     runs = OffloadingRunStore(stores.runs, artifact_store=stores.artifacts, max_inline_bytes=200)
     long = [f"{name}{'x' * 300}" for name in "abc"]
     spec = memory((T.MEMORY_COMPACT, COMPACT), (T.MEMORY_REHYDRATE, {"span_ids": [1]}))
@@ -368,10 +374,10 @@ def test_a_context_that_was_offloaded_is_followed(stores: Stores) -> None:
         (T.MEMORY_TAG, {"span_id": 1, "tags": {}}, "payload.tags"),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_name(
+def test_invalid_payloads_are_refused_by_name(
     stores: Stores, kind: EffectType, payload: dict[str, Any], problem: str
 ) -> None:
-    """Once: no attempt would help. Nothing is kept."""
+    """Once: a retry would not help. Nothing is stored."""
     spec = one_effect(kind, payload | {"retry": {"max_attempts": 3}})
     given = None if "store" in problem else stores.artifacts
     rt = stores.runtime(artifact_store=given)
@@ -385,8 +391,8 @@ def test_what_cannot_be_read_is_refused_by_name(
 
 
 @pytest.mark.item(424, 426)
-def test_a_span_that_is_not_there_is_told(stores: Stores) -> None:
-    """In the result, as a tool tells it: the run goes on."""
+def test_a_missing_span_is_reported(stores: Stores) -> None:
+    """In the result, like a tool's error: the run continues."""
     tag = (T.MEMORY_TAG, {"span_id": "gone", "tags": {"a": "b"}, "call_id": "c1"})
     spec = memory(tag, (T.MEMORY_REHYDRATE, {"span_ids": ["gone"]}), (T.MEMORY_COMPACT, {}))
     rt = stores.runtime(chat_summarizer=Summarizer())
@@ -410,10 +416,8 @@ def test_a_span_that_is_not_there_is_told(stores: Stores) -> None:
         {"set": [[["x", "y"], 1]]},
     ],
 )
-def test_changes_of_a_handler_that_have_no_place_fail_the_step(
-    stores: Stores, changes: dict[str, Any]
-) -> None:
-    """Not the driver."""
+def test_changes_at_an_invalid_path_fail_the_step(stores: Stores, changes: dict[str, Any]) -> None:
+    """The driver does not fail."""
     handlers = {T.LLM_CALL: lambda _run, _effect: EffectOutcome.completed(1, changes=changes)}
     spec = one_effect(T.LLM_CALL, {})
     rt = stores.runtime(effect_handlers=handlers)

@@ -1,4 +1,4 @@
-"""Graphs that touch each other: sub-graphs, events, schedulers, on every store."""
+"""Graphs that affect each other: sub-graphs, events, schedulers, on every store."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def failing(_run: RunState, _ctx: Any) -> StepPlan:
 
 
 def parent_of(child: str, **more: Any) -> WorkflowSpec:
-    """Return a graph that starts this one, and ends with what came of it."""
+    """Return a graph that starts this one, and ends with its outcome."""
     return one_effect(START, {"workflow_id": child, **more}, name="parent")
 
 
 def plain_child(run: RunState, _ctx: Any) -> StepPlan:
-    """Return the end, with what was given."""
+    """Return the end node, with the input as output."""
     return StepPlan("end", complete_output={"got": run.vars.get("given")})
 
 
@@ -54,7 +54,7 @@ ASKING = one_effect(EffectType.ASK_USER, {"prompt": "Well?", "wait_key": "k"}, n
 
 
 def scheduler_of(stores: Stores, *specs: WorkflowSpec, **more: Any) -> ScheduledRuntime:
-    """Return a runtime with its scheduler, which does nothing by itself."""
+    """Return a runtime and its scheduler, which does nothing by itself."""
     return create_scheduled_runtime(
         run_store=stores.runs,
         ledger_store=stores.ledger,
@@ -69,7 +69,7 @@ def scheduler_of(stores: Stores, *specs: WorkflowSpec, **more: Any) -> Scheduled
 
 @pytest.mark.item(421)
 def test_a_child_that_ends_is_a_result(stores: Stores) -> None:
-    """Its output is at the place of the result; it knows its parent, session and actor."""
+    """Its output is stored as the result; it has its parent, session and actor."""
     parent = parent_of("child", vars={"given": 7})
     runtime = stores.runtime(parent, CHILD)
     run_id = runtime.start(parent, session_id="s", actor_id="ar_1")
@@ -83,7 +83,7 @@ def test_a_child_that_ends_is_a_result(stores: Stores) -> None:
 
 @pytest.mark.item(392, 421, 480)
 def test_a_child_that_waits_makes_its_parent_wait(stores: Stores) -> None:
-    """The wait says for what; the answer goes to the child, and its end to the parent."""
+    """The wait names the child. The answer is delivered to the child, and its end to the parent."""
     parent = parent_of("asking")
     scheduled = scheduler_of(stores, parent, ASKING)
     run_id, state = scheduled.run(parent)
@@ -106,7 +106,7 @@ def test_a_child_that_waits_makes_its_parent_wait(stores: Stores) -> None:
 @pytest.mark.item(421, 480)
 @pytest.mark.parametrize("how", ["failed", "cancelled", "deleted"])
 def test_a_child_that_does_not_succeed_fails_its_parent(stores: Stores, how: str) -> None:
-    """With its error: at once, when it is cancelled while the parent waits, and when it is gone."""
+    """With the child's error: at once, on a cancel while the parent waits, and if the child is deleted."""
     bad = WorkflowSpec("asking", "fail", {"fail": failing})
     parent = parent_of("asking")
     child = bad if how == "failed" else ASKING
@@ -128,8 +128,8 @@ def test_a_child_that_does_not_succeed_fails_its_parent(stores: Stores, how: str
 
 
 @pytest.mark.item(421)
-def test_an_asynchronous_child_is_nobodys_wait(stores: Stores) -> None:
-    """The parent goes on with its id; a scheduler goes on with the child."""
+def test_an_asynchronous_child_is_not_awaited(stores: Stores) -> None:
+    """The parent continues with the child's id; a scheduler drives the child."""
     parent = parent_of("child", **{"async": True})
     scheduled = scheduler_of(stores, parent, CHILD)
     _, state = scheduled.run(parent)
@@ -155,7 +155,7 @@ def test_an_asynchronous_child_is_nobodys_wait(stores: Stores) -> None:
 def test_a_child_that_cannot_be_started_fails_the_step(
     stores: Stores, payload: dict[str, Any], registered: bool, told: str
 ) -> None:
-    """Saying what is wrong."""
+    """The error has the reason."""
     parent = one_effect(START, payload, name="parent")
     more: dict[str, Any] = {} if registered else {"workflow_registry": None}
     runtime = stores.runtime(parent, CHILD, **more)
@@ -166,8 +166,8 @@ def test_a_child_that_cannot_be_started_fails_the_step(
     assert told in (state.error or "")
 
 
-def test_graphs_within_each_other_have_a_limit(stores: Stores) -> None:
-    """One that starts itself fails at the 33rd, and so do all above it."""
+def test_the_depth_of_sub_graphs_has_a_limit(stores: Stores) -> None:
+    """A graph that starts itself fails at depth 33, and so do all runs above it."""
     parent = parent_of("parent")
     runtime = stores.runtime(parent)
     run_id = runtime.start(parent)
@@ -180,8 +180,8 @@ def test_graphs_within_each_other_have_a_limit(stores: Stores) -> None:
 
 
 @pytest.mark.item(421)
-def test_a_cancelled_run_takes_what_it_started_with_it(stores: Stores) -> None:
-    """Those that ended stay as they are."""
+def test_a_cancelled_run_cancels_its_open_children(stores: Stores) -> None:
+    """Ended ones are not changed."""
     parent = parent_of("middle")
     middle = one_effect(START, {"workflow_id": "asking"}, name="middle")
     scheduled = scheduler_of(stores, parent, middle, ASKING)
@@ -195,7 +195,7 @@ def test_a_cancelled_run_takes_what_it_started_with_it(stores: Stores) -> None:
 
 
 def test_a_run_is_deleted_with_all_below_it(stores: Stores) -> None:
-    """Records and artifacts, too; an open one is refused."""
+    """Records and artifacts, too; an open run is refused."""
     parent = parent_of("asking")
     scheduled = scheduler_of(stores, parent, ASKING)
     run_id, state = scheduled.run(parent)
@@ -236,10 +236,10 @@ def emitting(**more: Any) -> WorkflowSpec:
         ("run", {"run_id": "same"}, {"same"}),
     ],
 )
-def test_an_event_answers_all_who_wait_in_its_scope(
+def test_an_event_answers_all_waits_in_its_scope(
     stores: Stores, scope: str, more: dict[str, Any], who: set[str]
 ) -> None:
-    """And nobody else; who is answered goes on."""
+    """And no other run. An answered run continues."""
     listener, emitter = listening(scope), emitting(scope=scope, **more)
     scheduled = scheduler_of(stores, listener, emitter)
     for run_id, session in (("same", "s1"), ("other", "s2")):
@@ -261,8 +261,8 @@ def test_an_event_answers_all_who_wait_in_its_scope(
 
 
 @pytest.mark.item(420)
-def test_an_event_that_nobody_waits_for_is_no_error(stores: Stores) -> None:
-    """It says which names somebody waits for; who comes later does not get it."""
+def test_an_event_without_a_wait_is_no_error(stores: Stores) -> None:
+    """The result lists the names that have waits; a later wait does not get the event."""
     listener = listening()
     emitter = one_effect(EffectType.EMIT_EVENT, {"name": "reddy"}, name="emitter")
     runtime = stores.runtime(listener, emitter)
@@ -279,15 +279,15 @@ def test_an_event_that_nobody_waits_for_is_no_error(stores: Stores) -> None:
 
 
 class Narrow:
-    """A store that can keep runs, and look for none."""
+    """A store that stores runs, but cannot list them."""
 
     def __init__(self, inner: Any) -> None:
         self.save, self.load = inner.save, inner.load
 
 
 @pytest.mark.item(420)
-def test_an_event_needs_a_registry_if_somebody_waits(stores: Stores) -> None:
-    """And a store that can look for them."""
+def test_an_event_for_waiting_runs_needs_a_registry(stores: Stores) -> None:
+    """And a store that can list them."""
     listener, emitter = listening(), emitting()
     bare = stores.runtime(workflow_registry=None)
     assert bare.tick(emitter, bare.start(emitter, session_id="s")).status is RunStatus.COMPLETED
@@ -338,8 +338,8 @@ def test_each_of_many_listeners_gets_the_event(stores: Stores) -> None:
 
 
 @pytest.mark.item(414)
-def test_of_two_that_answer_one_wait_one_succeeds(stores: Stores) -> None:
-    """From threads, over runtimes of their own; the node behind is called once."""
+def test_one_of_two_concurrent_answers_succeeds(stores: Stores) -> None:
+    """From threads, each with its own runtime; the node after the wait is called once."""
     calls: list[Any] = []
 
     def after(run: RunState, ctx: Any) -> StepPlan:
@@ -368,7 +368,7 @@ def test_of_two_that_answer_one_wait_one_succeeds(stores: Stores) -> None:
 
 @pytest.mark.item(454)
 def test_a_registry_knows_graphs_by_name() -> None:
-    """One of a name; an unknown one is None, or an error where it must be there."""
+    """Names are unique. An unknown name is None, or an error where a graph is required."""
     registry = WorkflowRegistry()
     registry.register(CHILD)
 
@@ -387,8 +387,8 @@ def test_a_registry_knows_graphs_by_name() -> None:
 
 
 @pytest.mark.item(455)
-def test_a_scheduler_goes_on_with_what_is_due(stores: Stores) -> None:
-    """Not with what is paused, what waits for others, or what it does not know; and it counts."""
+def test_a_scheduler_drives_due_runs(stores: Stores) -> None:
+    """It skips paused runs, waits for others, and unknown graphs; it counts its runs."""
     timer = one_effect(EffectType.WAIT_UNTIL, {"timeout_s": 10}, name="timer")
     strange = one_effect(EffectType.WAIT_UNTIL, {"timeout_s": 10}, name="strange")
     resumed: list[str] = []
@@ -422,8 +422,8 @@ def test_a_scheduler_goes_on_with_what_is_due(stores: Stores) -> None:
 
 
 @pytest.mark.item(391, 455)
-def test_a_scheduler_takes_over_from_a_dead_driver(stores: Stores) -> None:
-    """A run that nobody drives any more is gone on with."""
+def test_a_scheduler_takes_over_from_a_crashed_driver(stores: Stores) -> None:
+    """It continues a run without a driver."""
     scheduled = scheduler_of(stores, CHILD)
     run_id = scheduled.start(CHILD)
 
@@ -433,8 +433,8 @@ def test_a_scheduler_takes_over_from_a_dead_driver(stores: Stores) -> None:
 
 
 @pytest.mark.item(455)
-def test_a_scheduler_that_fails_at_a_run_goes_on_with_others(stores: Stores) -> None:
-    """It tells, counts, and tries again."""
+def test_a_scheduler_continues_after_a_failing_run(stores: Stores) -> None:
+    """It logs, counts, and retries."""
     told: list[Any] = []
     scheduled = scheduler_of(stores, CHILD)
     good, bad = scheduled.start(CHILD), scheduled.start(CHILD)
@@ -460,7 +460,10 @@ def test_a_scheduler_that_fails_at_a_run_goes_on_with_others(stores: Stores) -> 
 
 @pytest.mark.item(455)
 def test_a_scheduler_does_not_wait_for_a_run_that_is_driven(stores: Stores) -> None:
-    """By another thread, or by another store over the same files: it goes on with others."""
+    """A thread, or another store over the same files, has locked it.
+
+    The scheduler continues with others.
+    """
     begun, may_end = threading.Event(), threading.Event()
 
     def slow(_run: RunState, _effect: Effect) -> EffectOutcome:
@@ -484,7 +487,7 @@ def test_a_scheduler_does_not_wait_for_a_run_that_is_driven(stores: Stores) -> N
 
 
 def test_a_run_that_another_process_holds_is_left_alone(disk_stores: Stores) -> None:
-    """Without waiting; when it is let go, it is gone on with."""
+    """It does not wait for the lock; once the lock is released, it drives the run."""
     other = disk_stores.reopen()
     scheduled = scheduler_of(disk_stores, CHILD)
     run_id = scheduled.start(CHILD)
@@ -497,8 +500,8 @@ def test_a_run_that_another_process_holds_is_left_alone(disk_stores: Stores) -> 
 
 
 @pytest.mark.item(455)
-def test_a_scheduler_needs_a_store_that_can_look(stores: Stores) -> None:
-    """Else it says so when it is made."""
+def test_a_scheduler_needs_a_store_that_can_list_runs(stores: Stores) -> None:
+    """Otherwise its constructor raises."""
     with pytest.raises(TypeError, match="QueryableRunStore"):
         Scheduler(
             runtime=stores.runtime(run_store=Narrow(stores.runs)), registry=WorkflowRegistry()
@@ -522,7 +525,7 @@ def test_a_graph_runs_in_five_lines() -> None:
 
 
 @pytest.mark.item(457)
-def test_a_scheduler_delivers_what_comes_from_outside(stores: Stores) -> None:
+def test_a_scheduler_delivers_answers_and_events(stores: Stores) -> None:
     """An answer by its key, an event by its name; the run of an unknown graph is refused."""
     listener = listening("global")
     scheduled = scheduler_of(stores, listener, ASKING)
@@ -540,7 +543,7 @@ def test_a_scheduler_delivers_what_comes_from_outside(stores: Stores) -> None:
 
 @pytest.mark.item(455)
 def test_the_loop_of_a_scheduler_wakes_a_run() -> None:
-    """By itself, in its thread."""
+    """In its own thread."""
     timer = one_effect(EffectType.WAIT_UNTIL, {"timeout_s": 60}, name="timer")
     ended, clock = threading.Event(), GraphClock()
     scheduled = create_scheduled_runtime(auto_start=False, clock=clock)

@@ -1,4 +1,4 @@
-"""What the stores of commands, snapshots and artifacts promise."""
+"""Contracts of the stores of commands, snapshots and artifacts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def command(name: str, **more: Any) -> CommandRecord:
 
 @pytest.mark.item(453)
 def test_a_command_is_kept_once_and_in_order(stores: Stores) -> None:
-    """A reader goes on from its cursor, also in another process."""
+    """A reader continues from its cursor, also in another process."""
     assert isinstance(stores.commands, CommandStore)
     assert isinstance(stores.cursor, CommandCursorStore)
     first = stores.commands.append(command("c1", payload={"why": "ü"}))
@@ -70,8 +70,8 @@ def test_a_command_is_kept_once_and_in_order(stores: Stores) -> None:
 
 
 @pytest.mark.item(453)
-def test_commands_go_with_their_run(stores: Stores) -> None:
-    """Their ids and places stay taken: a reader goes on, and none of them is accepted again."""
+def test_commands_are_deleted_with_their_run(stores: Stores) -> None:
+    """Their ids and positions stay taken: a reader continues, and none of them is accepted again."""
     assert isinstance(stores.commands, DeletableCommandStore)
     assert stores.commands.delete("r1") == 0
     spec = one_effect(EffectType.ANSWER_USER, {"message": "x"})
@@ -98,8 +98,8 @@ def test_commands_go_with_their_run(stores: Stores) -> None:
 
 
 @pytest.mark.item(453)
-def test_of_many_that_give_one_command_one_is_accepted(stores: Stores) -> None:
-    """And the places have no gap."""
+def test_one_of_many_equal_commands_is_accepted(stores: Stores) -> None:
+    """And the positions have no gap."""
     results: list[CommandAppendResult] = []
 
     def give(n: int) -> None:
@@ -113,7 +113,7 @@ def test_of_many_that_give_one_command_one_is_accepted(stores: Stores) -> None:
 
 @pytest.mark.item(452)
 def test_snapshots_are_found_by_run_tag_and_words(stores: Stores) -> None:
-    """The newest first; a deleted one is gone."""
+    """The newest first; a deleted one is not found."""
     assert isinstance(stores.snapshots, SnapshotStore)
     run = RunState.new(workflow_id="graph", entry_node="a", run_id="r1", vars={"x": [1]})
     first = Snapshot.from_run(run=run, name="invoice:1", description="First one", tags=["prod"])
@@ -137,7 +137,7 @@ def test_snapshots_are_found_by_run_tag_and_words(stores: Stores) -> None:
 
 @pytest.mark.item(448)
 def test_artifacts_are_kept_once_described_and_found(stores: Stores) -> None:
-    """By id, run, kind and tags; the same bytes of a run are one."""
+    """By id, run, kind and tags; equal bytes of a run are stored once."""
     assert isinstance(stores.artifacts, ArtifactStore)
     store: Any = stores.artifacts
     text = store.store_text("ü", run_id="r1", tags={"kind": "note"})
@@ -172,7 +172,7 @@ def test_artifacts_are_kept_once_described_and_found(stores: Stores) -> None:
 @pytest.mark.item(448)
 @pytest.mark.parametrize("name", ["../evil", "a/b", "a.b", "", "/etc", "a\x00", "..", "x" * 201])
 def test_an_artifact_id_is_no_path(stores: Stores, name: str) -> None:
-    """Neither to store nor to read."""
+    """Neither on store nor on read."""
     with pytest.raises(GraphError, match="artifact_id"):
         stores.artifacts.store(b"evil", artifact_id=name)
     if stores.kind != "memory":
@@ -182,7 +182,7 @@ def test_an_artifact_id_is_no_path(stores: Stores, name: str) -> None:
 
 @pytest.mark.item(449)
 def test_references_name_artifacts(stores: Stores) -> None:
-    """The helpers make, know and follow them."""
+    """The helpers make, recognise and follow them."""
     kept = stores.artifacts.store_json([1], run_id="r1")
     ref = artifact_ref(kept.artifact_id)
 
@@ -200,7 +200,7 @@ def test_references_name_artifacts(stores: Stores) -> None:
 
 @pytest.mark.item(397, 450)
 def test_large_values_of_a_run_are_references(stores: Stores) -> None:
-    """Ids and what the runtime keeps stay; the artifacts belong to the run."""
+    """Ids and the runtime's own data stay; the artifacts belong to the run."""
     runs: Any = OffloadingRunStore(
         stores.runs, artifact_store=stores.artifacts, max_inline_bytes=300
     )
@@ -236,8 +236,8 @@ def test_large_values_of_a_run_are_references(stores: Stores) -> None:
         runs.save(RunState.new(workflow_id="g", entry_node="a", vars={"x": object()}))
 
 
-def test_what_may_be_offloaded_can_be_said(stores: Stores) -> None:
-    """By path; the value itself only if it may be replaced."""
+def test_offloaded_paths_can_be_configured(stores: Stores) -> None:
+    """By path; a whole value only if it may be replaced."""
     value = {"a": "x" * 400, "b": "y" * 400}
     kept = offload_large_values(
         value,
@@ -257,8 +257,8 @@ def test_what_may_be_offloaded_can_be_said(stores: Stores) -> None:
     assert json.dumps(value).count("x") == 400
 
 
-def test_a_store_under_offloading_shows_what_it_can() -> None:
-    """Drivers see its other verbs through it."""
+def test_an_offloading_wrapper_keeps_the_stores_methods() -> None:
+    """Drivers can call its other methods through the wrapper."""
     runs: Any = OffloadingRunStore(InMemoryRunStore(), artifact_store=None)
 
     assert runs.list_runs() == []

@@ -1,4 +1,4 @@
-"""Branches of a run are driven alike on every store."""
+"""Branches of a run behave the same on every store."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def asking(key: str, after: str | None = "end", **more: Any) -> Any:
 
 
 def two(one: Any, other: Any, **more: Any) -> WorkflowSpec:
-    """Return a graph of two branches, of a node each."""
+    """Return a graph of two branches with one node each."""
     begin = fork({"left": "one", "right": "other"})
     nodes = {"fork": begin, "one": one, "other": other, "end": end_node}
     return WorkflowSpec("graph", "fork", nodes, **more)
@@ -69,7 +69,7 @@ def public(state: RunState) -> dict[str, Any]:
 
 
 def records_of(stores: Stores, run_id: str, branch: str | None) -> list[tuple[str, str]]:
-    """Return node and status of the records of a branch, or of those in none."""
+    """Return node and status of the records of a branch, or of records outside of branches."""
     return [
         (one["node_id"], one["status"])
         for one in stores.ledger.list(run_id)
@@ -79,7 +79,7 @@ def records_of(stores: Stores, run_id: str, branch: str | None) -> list[tuple[st
 
 
 def test_branches_take_turns_and_their_patches_are_merged(stores: Stores) -> None:
-    """Each sees the vars of the beginning and its own changes: an effect of one, then one of the next."""
+    """Each gets the vars of the start and its own changes: an effect of one, then one of the next."""
     calls: list[str] = []
 
     def handle(run: RunState, effect: Effect) -> EffectOutcome:
@@ -153,7 +153,7 @@ def test_branches_take_turns_and_their_patches_are_merged(stores: Stores) -> Non
 def test_two_branches_must_not_change_one_name(
     stores: Stores, left: dict[str, Any], right: dict[str, Any], path: str
 ) -> None:
-    """The run fails at the join, and its error names path and both branches."""
+    """The run fails at the join; its error names path and both branches."""
     spec = two(setting(**left), setting(**right))
     runtime = stores.runtime(spec)
     run_id = runtime.start(spec)
@@ -167,7 +167,7 @@ def test_two_branches_must_not_change_one_name(
 
 
 def test_names_within_one_object_are_no_conflict(stores: Stores) -> None:
-    """What one branch removes and the other leaves alone is gone."""
+    """A value that one branch removes and the other leaves unchanged is removed."""
 
     def removing(run: RunState, _ctx: Any) -> StepPlan:
         del run.vars["old"]
@@ -183,8 +183,8 @@ def test_names_within_one_object_are_no_conflict(stores: Stores) -> None:
     assert public(runtime.tick(more, run_id)) == {"n": {"x": 1, "y": 2}}
 
 
-def test_a_reducer_says_what_branches_meet_with(stores: Stores) -> None:
-    """It gets the value before and those of the branches in their order; it is asked once."""
+def test_a_reducer_merges_values_of_branches(stores: Stores) -> None:
+    """It gets the earlier value and the branches' values in their order, and is called once."""
     asked: list[Any] = []
 
     def total(before: int, values: list[int]) -> int:
@@ -216,7 +216,7 @@ def test_a_reducer_says_what_branches_meet_with(stores: Stores) -> None:
 
 
 @pytest.mark.item(392, 393, 414)
-def test_a_branch_that_waits_does_not_hold_the_others(stores: Stores) -> None:
+def test_a_waiting_branch_does_not_delay_the_others(stores: Stores) -> None:
     """The run waits when each open branch does; each wait is found, and answered once, by its key."""
     done: list[int] = []
 
@@ -264,8 +264,8 @@ def test_a_branch_that_waits_does_not_hold_the_others(stores: Stores) -> None:
 
 
 @pytest.mark.item(416, 417, 455)
-def test_deadlines_of_branches_fall_due_each_by_itself(stores: Stores) -> None:
-    """The run is listed as due by the first of them."""
+def test_deadlines_of_branches_are_independent(stores: Stores) -> None:
+    """The run is listed as due at the first deadline."""
     spec = two(
         effect_then(EffectType.WAIT_UNTIL, {"timeout_s": 60}, key="slept"),
         asking("k", timeout_s=90),
@@ -290,8 +290,8 @@ def test_deadlines_of_branches_fall_due_each_by_itself(stores: Stores) -> None:
 
 
 @pytest.mark.item(437)
-def test_the_pause_between_attempts_does_not_hold_the_others(stores: Stores) -> None:
-    """Other branches go on meanwhile; nobody sleeps longer than until the first attempt that is due."""
+def test_a_pause_between_attempts_does_not_delay_the_others(stores: Stores) -> None:
+    """Other branches execute meanwhile; the driver sleeps until the first attempt that is due."""
     tries: list[str] = []
 
     def handle(_run: RunState, effect: Effect) -> EffectOutcome:
@@ -319,7 +319,7 @@ def test_the_pause_between_attempts_does_not_hold_the_others(stores: Stores) -> 
 
 
 def test_a_branch_that_fails_lets_the_others_end(stores: Stores) -> None:
-    """The run fails at the join, and names each branch that failed."""
+    """The run fails at the join; its error names each failed branch."""
     spec = two(raising, asking("k"))
     runtime = stores.runtime(spec)
     run_id = runtime.start(spec)
@@ -345,7 +345,7 @@ def test_a_branch_that_fails_lets_the_others_end(stores: Stores) -> None:
 
 
 def test_an_output_ends_its_branch_alone(stores: Stores) -> None:
-    """So does an effect without a node behind it; the run goes on at the join."""
+    """An effect without a next node does, too; the run continues at the join."""
     spec = two(
         lambda run, _ctx: StepPlan(run.current_node, complete_output={"n": 1}),
         asking("k", after=None),
@@ -358,7 +358,7 @@ def test_an_output_ends_its_branch_alone(stores: Stores) -> None:
 
 
 def test_branches_have_branches(stores: Stores) -> None:
-    """Each join waits for its own; they may be four deep, and a fork may have no branch at all."""
+    """Each join waits for its own branches. Depth is at most four; a fork may have no branch."""
     nodes = {
         "out": fork({"a": "in", "b": "b"}),
         "in": fork({"a": "a1", "b": "a2"}, join="met"),
@@ -389,7 +389,7 @@ def test_branches_have_branches(stores: Stores) -> None:
 
 
 def test_a_cancel_ends_all_branches_and_what_they_started(stores: Stores) -> None:
-    """A cancel during an effect of a branch keeps what came of it."""
+    """A cancel during an effect of a branch keeps the effect's result."""
     child = one_effect(EffectType.ASK_USER, {"prompt": "?"}, name="child")
     spec = two(
         effect_then(EffectType.START_SUBWORKFLOW, {"workflow_id": "child"}),
@@ -416,8 +416,8 @@ def test_a_cancel_ends_all_branches_and_what_they_started(stores: Stores) -> Non
     assert stores.runs.list_runs(wait_reason=WaitReason.SUBWORKFLOW) == []
 
 
-def test_a_pause_holds_all_branches(stores: Stores) -> None:
-    """Between two effects; then each goes on where it was."""
+def test_a_pause_stops_all_branches(stores: Stores) -> None:
+    """Between two effects; on a resume each continues where it was."""
     done: list[int] = []
 
     def handle(run: RunState, effect: Effect) -> EffectOutcome:
@@ -449,8 +449,8 @@ def test_a_pause_holds_all_branches(stores: Stores) -> None:
 
 
 @pytest.mark.item(472)
-def test_limits_and_traces_are_those_of_the_run(stores: Stores) -> None:
-    """Each branch counts on from what the others counted."""
+def test_limits_and_traces_are_shared_by_branches(stores: Stores) -> None:
+    """Each branch adds to the counts of the others."""
 
     def counting(run: RunState, _ctx: Any) -> StepPlan:
         run.vars["_limits"]["current_iteration"] += 1
@@ -475,8 +475,8 @@ def test_limits_and_traces_are_those_of_the_run(stores: Stores) -> None:
 
 
 @pytest.mark.item(420, 458)
-def test_a_branch_hears_an_event_of_another_one(stores: Stores) -> None:
-    """An event from outside reaches a branch while others are at work, and all that wait for it at once."""
+def test_a_branch_gets_an_event_of_another_one(stores: Stores) -> None:
+    """An external event reaches a branch while others execute, and all branches that wait for it at once."""
     payload = {"name": "paid", "scope": "global"}
     nodes = {
         "fork": fork({"a": "hear", "b": "hear too", "c": "tell"}),
@@ -506,7 +506,7 @@ def test_a_branch_hears_an_event_of_another_one(stores: Stores) -> None:
 
 
 def test_an_answer_before_its_wait_is_kept_for_a_branch(stores: Stores) -> None:
-    """And one to a branch that waits while others are at work is taken at once."""
+    """An answer to a branch that waits while others execute is applied at once."""
     spec = two(asking("k"), asking("l"))
     runtime = stores.runtime(spec)
     run_id = runtime.start(spec)
@@ -540,7 +540,7 @@ def test_an_answer_before_its_wait_is_kept_for_a_branch(stores: Stores) -> None:
     ],
 )
 def test_a_plan_of_branches_is_checked(stores: Stores, plan: dict[str, Any], problem: str) -> None:
-    """The run fails, and says how to write it."""
+    """The run fails; the error has the correct form."""
     nodes = {"begin": lambda run, _ctx: StepPlan(run.current_node, **plan), "end": end_node}
     spec = WorkflowSpec("graph", "begin", nodes)
     runtime = stores.runtime(spec)
@@ -553,7 +553,7 @@ def test_a_plan_of_branches_is_checked(stores: Stores, plan: dict[str, Any], pro
 
 @pytest.mark.item(450)
 def test_large_values_of_a_branch_are_artifacts(stores: Stores) -> None:
-    """While it waits, too."""
+    """Also while it waits."""
 
     def large(run: RunState, _ctx: Any) -> StepPlan:
         run.vars["text"] = "x" * 5000

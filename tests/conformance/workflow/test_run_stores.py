@@ -1,4 +1,4 @@
-"""What every store of runs promises."""
+"""Contract of every store of runs."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def waiting(name: str, reason: WaitReason, *, key: str = "k", until: str | None 
 
 
 def cyclic() -> dict[str, Any]:
-    """Return an object that holds itself."""
+    """Return a list that contains itself."""
     made: dict[str, Any] = {}
     made["self"] = made
     return made
 
 
 def nested(depth: int) -> Any:
-    """Return lists within each other."""
+    """Return nested lists."""
     made: Any = 1
     for _ in range(depth):
         made = [made]
@@ -65,7 +65,7 @@ def nested(depth: int) -> Any:
 
 @pytest.mark.item(442)
 def test_a_store_has_the_protocols(stores: Stores) -> None:
-    """Drivers ask for them by their names."""
+    """Drivers check for the protocols by name."""
     for protocol in (
         RunStore,
         QueryableRunStore,
@@ -77,7 +77,7 @@ def test_a_store_has_the_protocols(stores: Stores) -> None:
 
 
 @pytest.mark.item(405, 406, 407, 442)
-def test_a_run_comes_back_as_it_was(stores: Stores) -> None:
+def test_a_stored_run_is_returned_unchanged(stores: Stores) -> None:
     """All its fields, those of its wait, and its status as text."""
     wait = WaitState(
         WaitReason.USER,
@@ -131,7 +131,7 @@ def test_a_run_comes_back_as_it_was(stores: Stores) -> None:
 
 
 def test_a_store_keeps_a_copy_and_returns_one(stores: Stores) -> None:
-    """Whoever changes a run changes nothing that is kept."""
+    """A later change of the object does not change the stored run."""
     run = run_of("r1", vars={"list": [1]})
     stores.runs.save(run)
     run.vars["list"].append(2)
@@ -155,8 +155,10 @@ def test_a_store_keeps_a_copy_and_returns_one(stores: Stores) -> None:
         (cyclic(), r"vars\.self\.self"),
     ],
 )
-def test_what_is_no_json_is_refused_with_its_path(stores: Stores, value: Any, path: str) -> None:
-    """By every store, in memory included; what was there stays."""
+def test_a_value_that_is_no_json_is_refused_with_its_path(
+    stores: Stores, value: Any, path: str
+) -> None:
+    """By every store, in memory included; the stored run stays."""
     stores.runs.save(run_of("r1"))
 
     with pytest.raises(NotSerializableError, match=path):
@@ -177,8 +179,8 @@ def test_large_deep_and_odd_values_are_kept(stores: Stores) -> None:
 
 
 @pytest.mark.item(444)
-def test_runs_are_found_by_what_they_are(stores: Stores) -> None:
-    """By status, kind of wait, graph, session; the last updated first; at most so many."""
+def test_runs_are_found_by_their_fields(stores: Stores) -> None:
+    """By status, kind of wait, graph, session; the last updated first, up to the limit."""
     for n, run in enumerate(
         [
             run_of("r1", session_id="s1"),
@@ -207,7 +209,7 @@ def test_runs_are_found_by_what_they_are(stores: Stores) -> None:
 
 @pytest.mark.item(444)
 def test_due_runs_are_found_the_earliest_first(stores: Stores) -> None:
-    """Instants and deadlines; the one that comes now is due, the next one is not."""
+    """Instants and deadlines. One that is now is due, a later one is not."""
     stores.runs.save(waiting("late", WaitReason.UNTIL, until="2030-01-01T00:00:02+00:00"))
     stores.runs.save(waiting("now", WaitReason.UNTIL, until="2030-01-01T00:00:01+00:00"))
     stores.runs.save(waiting("event", WaitReason.EVENT, until="2030-01-01T00:00:00.5+00:00"))
@@ -220,8 +222,8 @@ def test_due_runs_are_found_the_earliest_first(stores: Stores) -> None:
     assert len(runs.list_due_wait_until(now_iso="2031", limit=2)) == 2
 
 
-def test_who_waits_for_an_event_is_found_by_its_key(stores: Stores) -> None:
-    """Nobody who waits for something else, or not any more."""
+def test_runs_that_wait_for_an_event_are_found_by_its_key(stores: Stores) -> None:
+    """Runs with another wait, or without a wait any more, are not found."""
     stores.runs.save(waiting("r1", WaitReason.EVENT, key="evt:a"))
     stores.runs.save(waiting("r2", WaitReason.EVENT, key="evt:b"))
     stores.runs.save(waiting("r3", WaitReason.USER, key="evt:a"))
@@ -234,8 +236,8 @@ def test_who_waits_for_an_event_is_found_by_its_key(stores: Stores) -> None:
     assert runs.list_event_waiters(wait_keys=[]) == []
 
 
-def test_of_many_that_make_a_run_one_does(stores: Stores) -> None:
-    """The others get the one that is there."""
+def test_one_of_many_creations_of_a_run_succeeds(stores: Stores) -> None:
+    """The others get the existing run."""
     made: list[tuple[str, bool]] = []
     ready = threading.Barrier(8)
 
@@ -250,8 +252,8 @@ def test_of_many_that_make_a_run_one_does(stores: Stores) -> None:
     assert len({maker for maker, _ in made}) == 1
 
 
-def test_a_deleted_run_is_gone(stores: Stores) -> None:
-    """From lists, too; again there is nothing to delete."""
+def test_a_deleted_run_is_not_found(stores: Stores) -> None:
+    """From lists, too; a second deletion finds nothing."""
     stores.runs.save(waiting("r1", WaitReason.EVENT))
 
     assert stores.runs.delete("r1")
@@ -261,8 +263,8 @@ def test_a_deleted_run_is_gone(stores: Stores) -> None:
     assert stores.runs.list_event_waiters(wait_keys=["k"]) == []
 
 
-def test_a_held_run_keeps_others_out(disk_stores: Stores) -> None:
-    """Another store over the same files waits, then says who is in the way; other runs are free."""
+def test_a_locked_run_excludes_others(disk_stores: Stores) -> None:
+    """Another store over the same files waits, then names the lock's owner; other runs are not locked."""
     other = disk_stores.reopen()
     other.runs._locks._timeout_s = 0.05
     with disk_stores.runs.lock("r1"):
@@ -284,7 +286,7 @@ def test_an_id_is_no_path(tmp_path: Path) -> None:
             store.load(name)
 
 
-def test_a_broken_file_is_told_by_its_name(tmp_path: Path) -> None:
+def test_the_error_of_a_corrupt_file_has_its_name(tmp_path: Path) -> None:
     """It is neither an absent run nor an empty one."""
     store = JsonFileRunStore(tmp_path)
     (tmp_path / "run_r1.json").write_text('{"run_id": ', encoding="utf-8")
@@ -293,10 +295,8 @@ def test_a_broken_file_is_told_by_its_name(tmp_path: Path) -> None:
         store.load("r1")
 
 
-def test_a_lock_that_was_let_go_meanwhile_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who opened its file before its holder removed it opens the new one: two never hold a run."""
+def test_a_removed_lock_file_is_not_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that opened the file before its removal opens the new one: two never hold a run."""
     holder, locks = contextlib.ExitStack(), RunFileLocks(tmp_path, timeout_s=0.05)
     holder.enter_context(locks.hold("r1"))
     real = os.open

@@ -1,4 +1,4 @@
-"""The turns, the times and the actions of a bundle, on every store."""
+"""The turns, times and actions of a bundle, on every store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ACTION = {"action_id": "generate_text", "kind": "generate"}
 
 
 def turn_of(stores: Stores, **parts: Any) -> dict[str, Any]:
-    """Return the one turn of a session whose only run has these parts, as they are kept."""
+    """Return the only turn of a session whose only run has these stored parts."""
     run = RunState.new(workflow_id="graph", entry_node="a", session_id="s", run_id="r1")
     for name, value in parts.items():
         setattr(run, name, value)
@@ -55,8 +55,8 @@ def turns(stores: Stores, run_id: str, **more: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.item(463)
-def test_a_session_is_told_in_turns(stores: Stores) -> None:
-    """Questions, answers, tokens and artifacts; also those of runs below, which are no turns themselves."""
+def test_a_bundle_has_the_turns_of_a_session(stores: Stores) -> None:
+    """Questions, answers, tokens and artifacts; also those of child runs, which are no turns themselves."""
 
     def model(_run: RunState, _effect: Any) -> EffectOutcome:
         said = {"usage": USED, "metadata": {"_runtime_resolved_action": ACTION}}
@@ -109,7 +109,7 @@ def test_a_session_is_told_in_turns(stores: Stores) -> None:
 
 @pytest.mark.item(463)
 def test_a_bundle_has_times_and_actions(stores: Stores) -> None:
-    """Of all its runs, in one order; an action with its run."""
+    """Of all its runs, in one order; each action has its run."""
     child = one_effect(EffectType.LLM_CALL, {"prompt": "p"}, name="child")
     spec = one_effect(EffectType.START_SUBWORKFLOW, {"workflow_id": "child"})
     told = {"metadata": {"_runtime_resolved_action": ACTION}}
@@ -155,10 +155,10 @@ def test_a_bundle_has_times_and_actions(stores: Stores) -> None:
         ({"vars": {"prompt": f"<runtime_metadata>{'[' * 99_999}</runtime_metadata>x"}}, "x", None),
     ],
 )
-def test_a_turn_of_odd_values_is_told(
+def test_a_turn_with_odd_values_is_in_the_bundle(
     stores: Stores, parts: dict[str, Any], prompt: str | None, answer: str | None
 ) -> None:
-    """What is not there is None; what anybody may have written does not break a bundle."""
+    """A missing value is None; no stored value breaks a bundle."""
     turn = turn_of(stores, status=RunStatus.COMPLETED, **parts)
 
     assert (turn["prompt"], turn["answer"]) == (prompt, answer)
@@ -168,7 +168,7 @@ def test_a_turn_of_odd_values_is_told(
 
 @pytest.mark.item(463)
 def test_large_values_of_a_turn_are_read(stores: Stores) -> None:
-    """Those of the run itself; a reference to what is another run's stays one."""
+    """Values of the run itself. A reference to another run's value stays a reference."""
     runs = OffloadingRunStore(stores.runs, artifact_store=stores.artifacts, max_inline_bytes=200)
     run = RunState.new(workflow_id="g", entry_node="a", session_id="s", run_id="r1")
     talk = [{"role": "user", "content": "q" * 300, "runtime_metadata": {"user": "ada"}}]

@@ -1,4 +1,4 @@
-"""Calls of tools that wait for a person, or for a client; and knowledge, on every store."""
+"""Tool calls that wait for a person or a client, and knowledge, on every store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = EffectType
 
 
 def approving(stores: Stores, till: Till, **more: Any) -> tuple[Any, WorkflowSpec, str, Any]:
-    """Return runtime, graph, run and wait of calls that a person has to allow."""
+    """Return runtime, graph, run and wait of calls that need an approval."""
     one = noted(local_llm(ScriptedModel(), till.tools()))
     rt = stores.runtime(effect_handlers=one.blocking_handlers, **more)
     spec = one_effect(T.TOOL_CALLS, {"tool_calls": CALLS})
@@ -38,7 +38,7 @@ def approving(stores: Stores, till: Till, **more: Any) -> tuple[Any, WorkflowSpe
 @pytest.mark.item(435)
 @pytest.mark.parametrize("answer", [{"approved": True}, {"response": "Approve"}, True])
 def test_an_approved_call_is_executed_once(stores: Stores, answer: Any) -> None:
-    """Behind one decision; a second one is refused, and so is one about another call."""
+    """After one decision. A second one is refused, and so is one about another call."""
     till = Till()
     rt, spec, run_id, wait = approving(stores, till)
     assert (wait.reason, wait.details["risks"]) == (WaitReason.USER, {"c1": "high"})
@@ -70,7 +70,7 @@ def test_an_approved_call_is_executed_once(stores: Stores, answer: Any) -> None:
 
 @pytest.mark.item(435)
 def test_a_denied_call_has_an_error(stores: Stores) -> None:
-    """One of two may be denied; nobody who decides in time is a denial of all."""
+    """One of two may be denied; without a decision in time all are denied."""
     till = Till()
     rt, spec, run_id, wait = approving(stores, till)
     decisions = {"decisions": {"c1": False, "c2": True}, "reason": "too much"}
@@ -86,8 +86,8 @@ def test_a_denied_call_has_an_error(stores: Stores) -> None:
 
 
 @pytest.mark.item(435)
-def test_nobody_who_decides_in_time_denies(stores: Stores) -> None:
-    """At the instant that the policy says, and not before."""
+def test_a_call_without_a_decision_in_time_is_denied(stores: Stores) -> None:
+    """At the instant of the policy, and not before."""
     till = Till()
     policy = ApprovalPolicy(timeout_s=60)
     one = noted(local_llm(ScriptedModel(), till.tools(), approvals=policy))
@@ -107,7 +107,7 @@ def test_nobody_who_decides_in_time_denies(stores: Stores) -> None:
 
 @pytest.mark.item(431)
 def test_a_tool_that_drives_its_own_integration_is_refused(stores: Stores) -> None:
-    """Its thread would wait for itself; in a thread of its own it may."""
+    """Its thread would wait for itself; in another thread it may."""
     spec, inner = (
         one_effect(T.TOOL_CALLS, {"tool_calls": [{"name": name}]}, name=name)
         for name in ("outer", "inner")
@@ -135,7 +135,9 @@ def test_a_tool_that_drives_its_own_integration_is_refused(stores: Stores) -> No
 
 @pytest.mark.item(435)
 @pytest.mark.parametrize("point", ["resumed", "started", "executed", "saved"])
-def test_a_death_behind_a_decision_pays_once_at_most(stores: Stores, point: str) -> None:
+def test_a_crash_after_a_decision_executes_the_call_at_most_once(
+    stores: Stores, point: str
+) -> None:
     """Before the call it is made by the next driver; in its middle it is in doubt, and never made again."""
     till = Till()
     _, spec, run_id, wait = approving(stores, till)
@@ -156,8 +158,8 @@ def test_a_death_behind_a_decision_pays_once_at_most(stores: Stores, point: str)
 
 
 @pytest.mark.item(435)
-def test_no_node_decides(stores: Stores) -> None:
-    """A payload that claims a decision waits all the same."""
+def test_a_decision_in_a_payload_is_ignored(stores: Stores) -> None:
+    """A payload that contains a decision waits, too."""
     till = Till()
     payload = {"tool_calls": CALLS, "_decisions": {"c1": {"approved": True}}}
     state = played(stores, local_llm(ScriptedModel(), till.tools()), T.TOOL_CALLS, payload)
@@ -165,7 +167,7 @@ def test_no_node_decides(stores: Stores) -> None:
 
 
 def branches(kind: EffectType, payloads: Sequence[dict[str, Any]]) -> WorkflowSpec:
-    """Return a graph whose branches each have an effect."""
+    """Return a graph whose branches have one effect each."""
     names = [f"b{n}" for n in range(len(payloads))]
     nodes: dict[str, Any] = {
         name: effect_then(kind, one, key=name) for name, one in zip(names, payloads, strict=True)
@@ -199,7 +201,7 @@ def test_branches_have_decisions_of_their_own(stores: Stores) -> None:
 
 @pytest.mark.item(434)
 def test_a_client_executes_calls(stores: Stores) -> None:
-    """Its results are by call id; others, a part and a second answer are refused."""
+    """Its results are matched by call id; unknown ids, a partial answer and a second one are refused."""
     spec = one_effect(T.TOOL_CALLS, {"tool_calls": CALLS, "mode": "passthrough"})
     one = noted(local_llm(ScriptedModel()))
     rt = stores.runtime(effect_handlers=one.blocking_handlers)
@@ -239,7 +241,7 @@ FACTS: list[dict[str, Any]] = [
 
 @pytest.mark.item(436)
 def test_knowledge_is_kept_by_a_bridge(stores: Stores) -> None:
-    """Facts by their parts, in any case of letters, once each, and for their scope alone."""
+    """Facts by their parts, ignoring case, once each, and within their scope."""
     bridge = GraphStoreKnowledge(InMemoryGraphStore())
 
     def told(kind: EffectType, **payload: Any) -> dict[str, Any]:
@@ -283,7 +285,7 @@ def test_knowledge_is_kept_by_a_bridge(stores: Stores) -> None:
 def test_knowledge_that_cannot_be_read_fails_by_name(
     stores: Stores, kind: EffectType, payload: dict[str, Any], problem: str
 ) -> None:
-    """Without another attempt."""
+    """Without a retry."""
     bridge = GraphStoreKnowledge(InMemoryGraphStore())
     state = played(stores, local_llm(ScriptedModel(), knowledge=bridge), kind, payload)
     assert state.status is RunStatus.FAILED

@@ -1,1 +1,1 @@
-"""Real processes: started, killed, stopped, and the servers below them too."""
+"""Tests with real processes that are started, killed and stopped, and with real servers that fail."""

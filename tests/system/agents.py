@@ -1,4 +1,4 @@
-"""What the host processes of these tests serve. Every execution leaves a line in a ledger."""
+"""The agents of these tests' host processes. Every execution appends a line to a ledger file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STEP_COUNT: Final = 10
 
 
 class Ten:
-    """Ten steps, three of them at most once; the payload names ledger, pace and perhaps the slow one."""
+    """Executes ten steps, three of them at-most-once; the payload has ledger, pace and perhaps a slow step."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
@@ -43,7 +43,7 @@ class Ten:
 
 
 def noted(ledger: str, number: int, pace_s: float) -> Any:
-    """A step that leaves `number pid` in the ledger when it happens, and returns `value-number`."""
+    """Append `number pid` to the ledger, and return `value-number`."""
 
     async def step() -> str:
         append_line(ledger, f"{number} {os.getpid()}")
@@ -54,7 +54,7 @@ def noted(ledger: str, number: int, pace_s: float) -> Any:
 
 
 def executed(ledger: Path) -> list[tuple[int, int]]:
-    """Number and process of every execution so far, in order."""
+    """Return number and process of every execution so far, in order."""
     return [(int(n), int(pid)) for n, pid in (line.split() for line in lines_of(str(ledger)))]
 
 
@@ -65,50 +65,50 @@ class Waiter:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-        """Return what the signal carried."""
+        """Return the signal's payload."""
         assert inbox
         return await ctx.sleep_until_signal("go")
 
 
 class Failing:
-    """Fails for good, with the payload as its words."""
+    """Fails without retry; the payload is the error text."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
-        """Raise what cannot be retried."""
+        """Raise a TerminalError."""
         await ctx.now()
         raise TerminalError(str(inbox[0].payload))
 
 
 class Flaky:
-    """Fails until the file that the payload names is there."""
+    """Fails until the file named by the payload exists."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
-        """Return what was waited for."""
+        """Return the file's content."""
         marker = str(inbox[0].payload)
         return await ctx.step("look", look_at, marker)
 
 
 def look_at(marker: str) -> str:
-    """Return `repaired` once the file is there."""
+    """Return `repaired` once the file exists."""
     if not Path(marker).exists():
         raise FileNotFoundError("not repaired")
     return "repaired"
 
 
 class Leaving:
-    """Asks its process to end, in the way that the payload names, from outside its own run."""
+    """Ends its process from outside of its own run, in the way that the payload names."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
-        """Return `alive`, if that is possible."""
+        """Return `alive`, if the process survives."""
         loop = asyncio.get_running_loop()
         job: Any = inbox[0].payload
         append_line(job["ledger"], f"0 {os.getpid()}")
@@ -145,5 +145,5 @@ NOTHING: Final = 17
 
 
 async def app(runtime: Runtime) -> None:
-    """Register by hand."""
+    """Register the agents by hand."""
     await runtime.register(Ten(AgentId("by-hand", "a")))

@@ -1,4 +1,4 @@
-"""Services outside that ask hosts over NATS, with nothing of ours; and agents that answer them."""
+"""External clients that send requests to hosts over NATS without our code; and agents that answer them."""
 
 from __future__ import annotations
 
@@ -31,33 +31,33 @@ PIECES: Final = ("Once ", "upon ", "a ", "time")
 
 
 class Echo:
-    """Returns what it was given, and by whom."""
+    """Returns its payload and the sender."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-        """Return it."""
+        """Return payload and sender."""
         del ctx
         message = inbox[0]
         return {"got": message.payload, "from": message.sender, "metadata": dict(message.metadata)}
 
 
 class Sayer:
-    """Returns a text of as many letters as it is told, after a step that recorded half of it."""
+    """Returns a text with the requested number of letters, after a step that recorded half of it."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-        """Return it."""
+        """Return the text."""
         payload: Any = inbox[0].payload
         half = await ctx.step("half", lambda: "x" * (payload["letters"] // 2))
         return half + half
 
 
 class Failing:
-    """Fails for good."""
+    """Fails without retry."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
@@ -75,13 +75,13 @@ class Waiter:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-        """Return what the signal carried."""
+        """Return the signal's payload."""
         del inbox
         return await ctx.sleep_until_signal("go")
 
 
 class Model:
-    """Says its pieces; behind the second it waits for the file, if it is told one."""
+    """A model that streams its pieces; after the second one it waits for a file, if the question names one."""
 
     model = "slow-1"
 
@@ -111,12 +111,12 @@ class Model:
 
 
 def is_open(gate: str) -> bool:
-    """Whether the test, another process perhaps, has made the file."""
+    """Return whether the test, or another process, has made the file."""
     return Path(gate).exists()
 
 
 class Teller:
-    """Tells a story by a model, after the signal `go`; the payload may name a file to wait for."""
+    """Answers by a model, after the signal `go`; the payload may name a file to wait for."""
 
     model = Model()
 
@@ -124,7 +124,7 @@ class Teller:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
-        """Return the story."""
+        """Return the model's answer."""
         payload: Any = inbox[0].payload
         await ctx.sleep_until_signal("go")
         return (await ctx.llm(str(payload.get("gate", "")))).text
@@ -140,14 +140,14 @@ TYPES: Final[dict[str, Callable[[AgentId], Agent]]] = {
 
 
 class Answered(NamedTuple):
-    """An answer as it came."""
+    """A received answer."""
 
     body: Any
     headers: Mapping[str, str]
 
     @property
     def code(self) -> int:
-        """The error's code, 0 for none."""
+        """The error's code, 0 without an error."""
         return int(self.headers.get("Nats-Service-Error-Code", 0))
 
     @property
@@ -157,7 +157,7 @@ class Answered(NamedTuple):
 
 
 class Outside:
-    """One service's connection."""
+    """The connection of an external client."""
 
     def __init__(
         self, client: Client, namespace: str, *, tenant: str, publisher: str, tail: str = ""
@@ -169,7 +169,7 @@ class Outside:
     async def request(
         self, subject: str, body: object = b"", headers: Mapping[str, str] | None = None
     ) -> Answered:
-        """Ask on a subject as it is, with bytes as they are or JSON."""
+        """Send a request to a subject without escaping; the body is bytes or JSON."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         answer = await self.client.request(
             self._prefix + subject, data, timeout=PATIENCE_S, headers=dict(headers or {}) or None
@@ -186,13 +186,13 @@ class Outside:
         return await self.request(subject, body, found)
 
     async def api(self, verb: str, **fields: object) -> Answered:
-        """Ask the hosts."""
+        """Send a request to the hosts' API."""
         subject = f"api.v1.{self._tenant}.{self._publisher}.{verb}{self._tail}"
         return await self.request(subject, fields)
 
     @asynccontextmanager
     async def watching(self, **fields: object) -> AsyncGenerator[AsyncGenerator[Msg, None], None]:
-        """Yield the messages of a stream of events; beats are answered, and not yielded."""
+        """Yield the messages of a stream of events. Heartbeats are answered, and not yielded."""
         inbox = self.client.new_inbox()
         came = await self.client.subscribe(inbox)
 
@@ -231,7 +231,7 @@ class Outside:
 async def outside(
     url: str, namespace: str, *, tenant: str = "default", publisher: str = "crm", tail: str = ""
 ) -> AsyncGenerator[Outside, None]:
-    """Yield a connection of a service, which reconnects by itself."""
+    """Yield the connection of an external client, which reconnects by itself."""
     client = await nats.connect(
         url,
         inbox_prefix=f"_INBOX_{publisher}",

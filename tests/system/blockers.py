@@ -1,4 +1,4 @@
-"""Agents whose code does not let the event loop go, and some that only want to answer beside them."""
+"""Agents that block the event loop, and agents that run beside them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONGEST_S: Final = 120.0
 
 
 def block(ledger: str) -> int:
-    """Note this process, then do not return before `let_go` says so."""
+    """Record this process, then block until `let_go`."""
     append_line(ledger, str(os.getpid()))
     begun = time.monotonic()
     while not _marker(ledger, os.getpid()).exists() and time.monotonic() < begun + LONGEST_S:
@@ -31,12 +31,12 @@ def block(ledger: str) -> int:
 
 
 def let_go(ledger: Path, pid: int) -> None:
-    """Let what blocks in this process return, now and later."""
+    """Release all blocked code of this process, now and later."""
     _marker(str(ledger), pid).touch()
 
 
 def began(ledger: Path) -> list[int]:
-    """The processes in which it was begun, in order."""
+    """Return the processes in which the blocking code started, in order."""
     return [int(line) for line in lines_of(str(ledger))]
 
 
@@ -45,13 +45,13 @@ def _marker(ledger: str, pid: int) -> Path:
 
 
 class Blocking:
-    """Blocks in a step, or before it has done anything at all."""
+    """Blocks in a step, or before its first effect."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> int:
-        """Return the process that did it."""
+        """Return the process that executed it."""
         job: Any = inbox[0].payload
         if job["where"] == "code":
             return block(job["ledger"])
@@ -67,7 +67,7 @@ class Ping:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> int:
-        """Return the process that did it."""
+        """Return the process that executed it."""
         assert inbox
         return await ctx.step("answer", os.getpid)
 

@@ -1,4 +1,4 @@
-"""`callboard chat` in a process and a terminal of its own, and the agent that it talks to."""
+"""`callboard chat` in a process and a terminal of its own, and its agent."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from actors import ChatMessage, GenerationOptions
 
 STUCK: Final = "CHAT_TEST_STUCK"
-"""The variable of a process whose long answers never end."""
+"""Variable of a process whose long answers never end."""
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 def answer(messages: Sequence[ChatMessage], options: GenerationOptions) -> ModelReply:
-    """Answer the last message; a long answer stops half-way where the process is told so."""
+    """Answer the last message. A long answer stops half-way if the process's variable is set."""
     del options
     last = messages[-1]
     logging.getLogger("callboard.models").info("loading for a test")
@@ -50,7 +50,7 @@ def _stop_after_two() -> Stopping | None:
 
 
 class Stopping:
-    """Awaited after each piece: for ever after the second one."""
+    """A model hook that blocks for ever after the second piece."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -63,7 +63,7 @@ class Stopping:
 
 
 async def refund(order: str) -> str:
-    """Give money back."""
+    """Pay a refund."""
     return f"refunded {order}"
 
 
@@ -99,12 +99,12 @@ class ChatProcess:
         self._reader.start()
 
     def _read(self) -> None:
-        with contextlib.suppress(OSError):  # its terminal is gone
+        with contextlib.suppress(OSError):  # its terminal is closed
             while data := os.read(self._ours, 65_536):
                 self.shown += _ESCAPES.sub("", data.decode(errors="replace"))
 
     async def sees(self, text: str) -> None:
-        """Return once a text stands on the terminal behind those that were seen before."""
+        """Return once a text is on the terminal after the texts found before."""
 
         def is_there() -> bool:
             place = self.shown.find(text, self._seen)

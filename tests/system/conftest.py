@@ -1,4 +1,4 @@
-"""Fixture wiring only; what the fixtures do is in `processes.py`."""
+"""Fixtures; their implementation is in `processes.py`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is in this folder."""
+    """Mark the tests of this folder."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.system)
@@ -46,7 +46,7 @@ def nats(own_nats: OwnNats) -> NatsServer:
 
 @pytest.fixture
 def hosts(postgres_dsn: str, schema: str, tmp_path: Path) -> Iterator[Hosts]:
-    """Starts host processes on the test's schema."""
+    """Start host processes on the test's schema."""
     started = Hosts(postgres_dsn, schema, tmp_path)
     yield started
     started.end()
@@ -56,7 +56,7 @@ def hosts(postgres_dsn: str, schema: str, tmp_path: Path) -> Iterator[Hosts]:
 def fleet(
     hosts: Hosts, nats_server: TestNats, redis_server: TestRedis, namespace: str
 ) -> Iterator[Hosts]:
-    """The same with a broker; no mail goes by any other way."""
+    """Start host processes with a broker; all messages travel through it."""
     hosts.more = {
         "nats_url": nats_server.url,
         "redis_url": redis_server.url,
@@ -64,26 +64,26 @@ def fleet(
         "local_delivery": False,
     }
     yield hosts
-    hosts.end()  # before the namespace goes
+    hosts.end()  # before the namespace is deleted
 
 
 @pytest.fixture
 async def rows(postgres_dsn: str, schema: str) -> AsyncIterator[Rows]:
-    """A look into the test's tables."""
+    """Read the test's tables."""
     async with Rows.of(postgres_dsn, schema) as found:
         yield found
 
 
 @pytest.fixture
 async def outsider(nats_server: TestNats) -> AsyncIterator[RawNats]:
-    """A connection of somebody who knows the broker only."""
+    """Yield a connection of an external client, which knows only the broker."""
     async with raw_nats(nats_server.url) as connection:
         yield connection
 
 
 @pytest.fixture
 def cli(postgres_dsn: str, schema: str, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """The command line on the test's schema."""
+    """Return the command line on the test's schema."""
     return Cli(postgres_dsn, schema, capsys)
 
 

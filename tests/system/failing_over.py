@@ -1,4 +1,4 @@
-"""Agents that need each other all the time, on two hosts, below which the database goes back."""
+"""Agents that wait for each other, on two hosts whose database is rolled back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PACE_S: Final = 0.05
 
 
 class Chief:
-    """Asks a clerk, spawns and joins a helper, and sleeps, so often as it is told."""
+    """Asks a clerk, spawns and joins a helper, and sleeps, in each round."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
@@ -41,13 +41,13 @@ class Chief:
 
 
 class Clerk:
-    """Answers a number with ten times as much."""
+    """Replies with ten times the number."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
-        """Answer each."""
+        """Reply to each message."""
         for message in inbox:
             n: Any = message.payload
             await ctx.reply(message, n * 10)
@@ -60,7 +60,7 @@ class Helper:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> int:
-        """Do so."""
+        """Return the product."""
         n: Any = inbox[0].payload
         await ctx.sleep(PACE_S)
         return int(n) * 100
@@ -71,10 +71,10 @@ RIGHT: Final[dict[str, Callable[[AgentId], Agent]]] = {"clerk": Clerk, "helper":
 
 
 def expected(rounds: int) -> list[Any]:
-    """What the chief returns."""
+    """Return the chief's expected output."""
     return [["replied", n * 10, "COMPLETED", n * 100] for n in range(rounds)]
 
 
 def rounds_of(ledger: object) -> list[int]:
-    """The rounds that came to their end, in order; those that were forgotten came twice."""
+    """Return the completed rounds, in order; rounds of lost commits come twice."""
     return [int(line) for line in lines_of(str(ledger))]

@@ -1,4 +1,4 @@
-"""Agents that write to each other, on several hosts; and what the rows say of them afterwards."""
+"""Agents that send messages to each other on several hosts, and checks of their rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def volley(*targets: AgentId, count: int = 2) -> dict[str, Any] | None:
-    """Have the first target written to so many times; it then writes to the second, and so on."""
+    """Send the first target this many messages; it then sends to the second, and so on."""
     then: dict[str, Any] | None = None
     for target in reversed(targets):
         then = {"to": str(target), "count": count, "then": then}
@@ -35,13 +35,13 @@ def volley(*targets: AgentId, count: int = 2) -> dict[str, Any] | None:
 
 
 class Node:
-    """Keeps the senders and numbers of what it was given, in order, and writes on as it is told."""
+    """Keeps senders and numbers of its messages, in order, and forwards as they request."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
-        """Handle everything in the inbox."""
+        """Handle all messages of the inbox."""
         for message in inbox:
             order: Any = message.payload
             seen = await ctx.state.get("seen") or []
@@ -59,13 +59,13 @@ class Node:
 
 
 class Stuck:
-    """A step that does not end where it begins, and ends at once where it is executed again."""
+    """Executes a step that does not end on its first host, and ends at once on another one."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
-        """The payload is a ledger: each execution leaves its process there."""
+        """The payload is a ledger: each execution appends its process."""
         ledger = str(inbox[0].payload)
 
         async def hang() -> str:
@@ -77,13 +77,13 @@ class Stuck:
 
 
 class Blocking:
-    """Does not let the event loop go for as many seconds as the payload says."""
+    """Blocks the event loop for as many seconds as the payload says."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> int:
-        """Return the process that did it."""
+        """Return the process that executed it."""
         pause_s: Any = inbox[0].payload
 
         async def compute() -> int:
@@ -109,7 +109,7 @@ HERE: Final = "tests.system.fleet"
 
 
 async def late(runtime: Runtime) -> None:
-    """Serve an agent only when this host owns its shard, because nobody else serves it."""
+    """Serve an agent only once this host owns its shard, while no other host serves it."""
     await runtime.register_type("node", Node)
     while all(lease.shard != "i:default:right/a" for lease in runtime._host.worker.held.leases):
         await asyncio.sleep(0.1)
@@ -119,14 +119,14 @@ async def late(runtime: Runtime) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Looks into the tables of one schema."""
+    """Reads the tables of one schema."""
 
     connection: asyncpg.Connection[asyncpg.Record]
 
     @classmethod
     @asynccontextmanager
     async def of(cls, url: str, schema: str) -> AsyncIterator[Rows]:
-        """Rows of this schema, which hosts may still have to make."""
+        """Return the rows of a schema whose tables hosts may still have to create."""
         connection = await asyncpg.connect(url, server_settings={"search_path": schema})
         try:
             yield cls(connection)
@@ -134,14 +134,14 @@ class Rows:
             await connection.close()
 
     async def seen(self, agent: AgentId) -> list[tuple[str, int]]:
-        """Sender and number of all that the agent was given, in order."""
+        """Return sender and number of all messages of the agent, in order."""
         text = await self.connection.fetchval(
             "select value from agent_state where agent = $1 and key = 'seen'", str(agent)
         )
         return [(sender, n) for sender, n in json.loads(text or "[]")]
 
     async def until_seen(self, agent: AgentId, count: int) -> list[tuple[str, int]]:
-        """Return `seen` once it is so much."""
+        """Return `seen` once it has this many."""
 
         async def is_enough() -> bool:
             return len(await self.seen(agent)) >= count
@@ -150,14 +150,14 @@ class Rows:
         return await self.seen(agent)
 
     async def owner(self, shard: str) -> str | None:
-        """The incarnation that owns a shard."""
+        """Return the incarnation that owns a shard."""
         found: str | None = await self.connection.fetchval(
             "select owner from shards where shard = $1", shard
         )
         return found
 
     async def owned(self, prefix: str = "") -> Counter[str]:
-        """How many of the shards whose names begin so each incarnation owns."""
+        """Return how many shards with this prefix each incarnation owns."""
         rows = await self.connection.fetch(
             "select owner, count(*) as n from shards where starts_with(shard, $1) group by owner",
             prefix,
@@ -165,7 +165,7 @@ class Rows:
         return Counter({row["owner"] or "": row["n"] for row in rows})
 
     async def until_owned(self, prefix: str, want: dict[str, int]) -> None:
-        """Return once they are owned so."""
+        """Return once the shards are owned so."""
 
         async def is_so() -> bool:
             return await self.owned(prefix) == want
@@ -173,7 +173,7 @@ class Rows:
         await until(is_so, f"{prefix} owned {want}")
 
     async def until_unable(self, count: int, why: str | None = None) -> None:
-        """Return once so many hosts say of themselves that they cannot serve, for this reason."""
+        """Return once this many hosts report that they cannot serve, for this reason."""
 
         async def is_so() -> bool:
             found = await self.connection.fetchval(
@@ -184,13 +184,13 @@ class Rows:
         await until(is_so, f"{count} hosts are unable")
 
     async def count(self, table: str) -> int:
-        """How many rows there are."""
+        """Return the number of rows."""
         found: int = await self.connection.fetchval(f"select count(*) from {table}")
         return found
 
 
 def numbers_of(seen: list[tuple[str, int]]) -> dict[str, list[int]]:
-    """What was given by sender, in order."""
+    """Return the received numbers by sender, in order."""
     found: dict[str, list[int]] = {}
     for sender, n in seen:
         found.setdefault(sender, []).append(n)
@@ -198,7 +198,7 @@ def numbers_of(seen: list[tuple[str, int]]) -> dict[str, list[int]]:
 
 
 async def publish(outsider: RawNats, namespace: str, agent: AgentId, order: object) -> None:
-    """Publish as the outsider `crm`, and have it acknowledged."""
+    """Publish as the external client `crm`, and wait for the acknowledgement."""
     subject = f"{namespace}.agent.v1.{agent.tenant}.{agent.type}.{agent.key}.ext.crm"
     ack = await outsider.publish(subject, json.dumps(order).encode(), {})
     assert "error" not in ack, ack

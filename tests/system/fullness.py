@@ -1,4 +1,4 @@
-"""A table that has no room while a test says so, and counts the statements that it refused."""
+"""A table that refuses inserts as on a full disk while a test asks for it, and counts the refusals."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ create trigger refuse before insert on {schema}.{table}
 
 @dataclass(frozen=True, slots=True)
 class Fullness:
-    """What the server says of a full disk, for the inserts of one table."""
+    """Raises the server's error of a full disk, for the inserts of one table."""
 
     url: str
     schema: str
 
     @classmethod
     async def of(cls, url: str, schema: str, *, table: str, code: str = "53100") -> Self:
-        """Prepare a table of a schema; it has room until `begin`."""
+        """Prepare a table of a schema; its inserts succeed until `begin`."""
         found = cls(url, schema)
         await found._do(_SQL.format(schema=schema, table=table, code=code))
         return found
 
     async def begin(self) -> None:
-        """There is no room from now on."""
+        """Refuse inserts from now on."""
         await self._do(f"update {self.schema}.fullness set is_full = true")
 
     async def end(self) -> None:
-        """There is room again."""
+        """Accept inserts again."""
         await self._do(f"update {self.schema}.fullness set is_full = false")
 
     async def count(self) -> int:
-        """How many statements were refused."""
+        """Return how many statements were refused."""
         asked = (
             f"select coalesce((select last_value from {self.schema}.refusals where is_called), 0)"
         )
@@ -60,7 +60,7 @@ class Fullness:
             await connection.close()
 
     async def refused(self, count: int) -> None:
-        """Return once so many more were."""
+        """Return once this many more were refused."""
         enough = await self.count() + count
 
         async def are_there() -> bool:

@@ -1,4 +1,4 @@
-"""A gateway that does as it is told: for what a real host does only when something is broken."""
+"""A gateway with scripted answers: for behaviour that a real host shows only when broken."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Asked(NamedTuple):
-    """A request as it came."""
+    """A received request."""
 
     verb: str
     id: str | None
@@ -25,7 +25,7 @@ class Asked(NamedTuple):
 
 
 class Gateway:
-    """Answers each request with the next of its answers, the last one again and again."""
+    """Answers each request with the next of its answers, and repeats the last one."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -34,7 +34,7 @@ class Gateway:
         self.answers: list[Callable[[Msg], Awaitable[None]]] = []
 
     async def take(self, message: Msg) -> None:
-        """Note a request, and answer it."""
+        """Record a request, and answer it."""
         headers = message.headers or {}
         body = json.loads(message.data) if message.data else None
         known = headers.get("Nats-Msg-Id") or (body.get("id") if isinstance(body, dict) else None)
@@ -50,11 +50,11 @@ class Gateway:
 
 
 async def silent(_message: Msg) -> None:
-    """Give no answer, as a host that dies."""
+    """Return no answer, like a crashed host."""
 
 
 def saying(body: object, **headers: str) -> Callable[[Msg], Awaitable[None]]:
-    """Answer with JSON, or with bytes as they are."""
+    """Return an answer of JSON, or of unchanged bytes."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
 
     async def answer(message: Msg) -> None:
@@ -66,14 +66,14 @@ def saying(body: object, **headers: str) -> Callable[[Msg], Awaitable[None]]:
 def refusing(
     code: int, words: str = "no", run: str | None = None
 ) -> Callable[[Msg], Awaitable[None]]:
-    """Answer with an error."""
+    """Return an error."""
     error = {"code": code, "type": "x", "message": words, "remedy": "Do.", "run": run}
     headers = {"Nats-Service-Error-Code": str(code), "Nats-Service-Error": words}
     return saying({"error": error}, **headers)
 
 
 def telling(*events: dict[str, Any], is_beating: bool = False) -> Callable[[Msg], Awaitable[None]]:
-    """Answer with events, and then a beat if told so, and nothing more."""
+    """Return events, and then a heartbeat if asked for, and no more."""
 
     async def answer(message: Msg) -> None:
         client = message._client
@@ -88,7 +88,7 @@ def telling(*events: dict[str, Any], is_beating: bool = False) -> Callable[[Msg]
 
 
 def event(kind: str, seq: int, **more: Any) -> dict[str, Any]:
-    """An event as hosts write it."""
+    """Return an event in the format of hosts."""
     return {
         "kind": kind,
         "run": "r1",
@@ -102,7 +102,7 @@ def event(kind: str, seq: int, **more: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def gateway(url: str, namespace: str = "") -> AsyncIterator[Gateway]:
-    """A gateway of this deployment; it reconnects as hosts do."""
+    """Yield a gateway of this deployment; it reconnects as hosts do."""
     client = await nats.connect(url, reconnect_time_wait=0.05, max_reconnect_attempts=-1)
     try:
         made = Gateway(client)

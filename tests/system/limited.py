@@ -1,4 +1,4 @@
-"""Agents that leave a line in a ledger when they begin and when they end, so that an outsider can count."""
+"""Agents that append a line to a ledger at start and end, so that a test can count executions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Counted:
-    """Is inside for as many seconds as the payload says, the first time it is executed."""
+    """Executes for as many seconds as the payload says, the first time."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
@@ -35,7 +35,7 @@ class Counted:
 
 
 def most_inside(ledger: str, *, first: int = 0, dead: Collection[int] = ()) -> int:
-    """How many were inside at once at most, from a line on; those in dead processes do not count."""
+    """Return the maximum of concurrent executions, from a line on; those of dead processes do not count."""
     inside: Counter[str] = Counter()
     most = 0
     for number, line in enumerate(lines_of(ledger)):
@@ -48,7 +48,7 @@ def most_inside(ledger: str, *, first: int = 0, dead: Collection[int] = ()) -> i
 
 
 def processes(ledger: str) -> Counter[int]:
-    """How many began in each process."""
+    """Return how many started in each process."""
     return Counter(int(line.split()[2]) for line in lines_of(ledger) if line[0] == "+")
 
 

@@ -1,4 +1,4 @@
-"""An application whose host says which modules it has loaded when it is about to serve."""
+"""An application whose host prints its loaded modules when it is about to serve."""
 
 from __future__ import annotations
 

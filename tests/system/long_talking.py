@@ -1,4 +1,4 @@
-"""An agent with a real small model and a small window, for conversations that do not fit it.
+"""An agent with a real small model and a small window, for conversations that exceed it.
 
 The agent's key is the size of its model's window in tokens.
 """
@@ -39,28 +39,28 @@ HERE: Final = "tests.system.long_talking"
 TRIGGER: Final = 0.8
 """Part of the window above which a summary is written."""
 RECENT: Final = 76
-"""Tokens that a summary leaves as they are: the model finds a fact in a short window only."""
+"""Number of last tokens that are not summarised: the model finds a fact in a short window only."""
 _FACT: Final = re.compile(r"Remember: [^\n]*")
 
 
 def facts(messages: Sequence[ChatMessage], _: GenerationOptions) -> str:
-    """Write a summary: the sentences that are to be remembered, and nothing else.
+    """Return a summary of the marked sentences only.
 
     The local model of these tests has 135 million parameters. It changes numbers and names in its
-    summaries, so a test of what a summary carries needs another writer.
+    summaries, so a test of a summary's content needs another writer.
     """
     return "\n".join(dict.fromkeys(_FACT.findall(messages[-1].text))) or "Small talk."
 
 
 @cache
 def model(window: int) -> RetryingModel:
-    """Return the process's model with a window of so many tokens; its cache holds the last request."""
+    """Return the process's model with a window of this many tokens; its cache holds the last request."""
     # Further threads would spin while they wait for a core.
     return local(context_window=window, threads=1)
 
 
 def note(job: dict[str, Any], event: str) -> None:
-    """Leave a line in the ledger of a job: its number, the event, and this process."""
+    """Append a line to the ledger of a job: its number, the event, and this process."""
     append_line(job["ledger"], json.dumps([job["n"], event, os.getpid()]))
 
 
@@ -77,7 +77,7 @@ def die_once(job: dict[str, Any]) -> None:
 
 
 class WatchedModel:
-    """A client that notes each request in the job's ledger, and can die in mid-stream."""
+    """A client that records each request in the job's ledger, and can crash in mid-stream."""
 
     def __init__(self, inner: RetryingModel) -> None:
         self._inner = inner
@@ -131,7 +131,7 @@ class Pupil:
         self.context = ContextConfig(StoreHistory(), CompactionPipeline([budget]))
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
-        """Answer with the likeliest tokens; die in mid-stream or behind the answer if the job says so."""
+        """Answer with the likeliest tokens; crash in mid-stream or after the answer if the job asks for it."""
         job: Any = inbox[0].payload
         self.model.job = job
         options = GenerationOptions(temperature=0.0, max_tokens=job["tokens"])

@@ -1,8 +1,8 @@
-"""A load of numbered mail while servers fail, and what the rows say of it afterwards.
+"""A load of numbered messages while servers fail, and a check of the rows afterwards.
 
-Every node sends number 0, 1, 2, … to every other node, some runs being tried again, and outsiders
-publish numbers to every node until each is acknowledged. Then what a node was given of one sender
-must be 0, 1, 2, … and nothing else, whatever happened to the servers meanwhile.
+Every node sends number 0, 1, 2, … to every other node, some runs being retried, and external
+clients publish numbers to every node until each is acknowledged. Afterwards the messages that a
+node got of one sender must be exactly 0, 1, 2, …, whatever happened to the servers meanwhile.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NOT_YET: Final = (OSError, RawNatsError, TimeoutError, EOFError, ValueError)
 
 
 class Node:
-    """Sends a round of numbers when told to, and takes those of others. Every fifth round fails once."""
+    """Sends a round of numbers on request, and receives those of others. Every fifth round fails once."""
 
     retry = RetryPolicy(max_retries=5, backoff_s=0.02, jitter=0)
 
@@ -49,7 +49,7 @@ class Node:
         self._peers = [peer for peer in peers if peer != agent_id]
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
-        """Handle everything in the inbox."""
+        """Handle all messages of the inbox."""
         await self._gate.wait()
         for message in inbox:
             payload: Any = message.payload
@@ -68,12 +68,10 @@ class Node:
 
 @dataclass(slots=True)
 class Load:
-    """Nodes on real servers, outsiders beside them, and the rows of both.
+    """Nodes on real servers, external clients beside them, and the rows of both.
 
-    Attributes:
-        nodes: All send to all.
-        acked: How many numbers of each (publisher, node) the broker has acknowledged.
-        gate: No node handles anything while it is clear.
+    Attributes: nodes: All send to all. acked: How many numbers of each (publisher, node) the broker
+    has acknowledged. gate: No node handles anything while it is clear.
     """
 
     nats_url: str
@@ -93,7 +91,7 @@ class Load:
     async def host(
         self, *, nats_url: str = "", postgres_url: str = "", **settings: Any
     ) -> AsyncIterator[Runtime]:
-        """A host serves the nodes inside the block; all mail between them goes by the broker."""
+        """Run a host of the nodes inside the block; all messages between them go by the broker."""
         given: dict[str, Any] = {"local_delivery": False, "suspend_after": 0.05, **settings}
         chosen = Settings(db_schema=self.schema, **given)
         urls = (nats_url or self.nats_url, postgres_url or self.postgres_url, self.redis_url)
@@ -104,7 +102,7 @@ class Load:
     async def pump(
         self, runtime: Runtime, rounds: int, *, runs: int = 1, pace_s: float = 0.0
     ) -> None:
-        """Have every node send so many numbers to every other one, in each of so many runs."""
+        """Let every node send this many numbers to every other one, in each of this many runs."""
         self.rounds += rounds * runs
         order = {"rounds": rounds, "pace_s": pace_s}
         for _ in range(runs):
@@ -112,20 +110,20 @@ class Load:
 
     @asynccontextmanager
     async def outsiders(self, count: int, numbers: int) -> AsyncIterator[None]:
-        """Publishers send so many numbers to every node, from the block's beginning to its end."""
+        """Let publishers send numbers to every node, from the block's start to its end."""
         async with asyncio.TaskGroup() as tasks:
             for i in range(count):
                 tasks.create_task(self.publish(f"crm{i}", numbers))
             yield
 
     async def publish(self, publisher: str, numbers: int, *, padding: int = 0) -> None:
-        """Publish the next so many numbers to every node; each again until the broker has it."""
+        """Publish the next numbers to every node; repeat each until the broker has it."""
         todo = [(node, n) for n in range(numbers) for node in self.nodes]
         first = {node: self.acked.get((publisher, node), 0) for node in self.nodes}
         done = 0
         while done < len(todo):
             try:
-                # An inbox of its own: another publisher's acknowledgement says nothing.
+                # It has an inbox of its own: another publisher's acknowledgement does not count.
                 inbox = f"_INBOX_{secrets.token_hex(8)}"
                 async with raw_nats(self.nats_url, inbox=inbox) as client:
                     while done < len(todo):
@@ -143,7 +141,7 @@ class Load:
 
     @property
     def expected(self) -> dict[tuple[str, str], int]:
-        """How many numbers each (sender, node) has sent."""
+        """Return how many numbers each (sender, node) has sent."""
         between = {
             (f"agent:{one}", str(other)): self.rounds
             for one in self.nodes
@@ -168,26 +166,26 @@ class Load:
         return int((await self.fetch(f"select count(*) from inbox where {where}"))[0][0])
 
     async def is_read(self, count: int) -> bool:
-        """Whether so many numbers are rows."""
+        """Return whether this many numbers are rows."""
         where = "sender like 'agent:%' or sender like 'ext:%'"
         return int((await self.fetch(f"select count(*) from inbox where {where}"))[0][0]) >= count
 
     async def until_connected(self, *hosts: Runtime) -> None:
-        """Return once these hosts get and send mail."""
+        """Return once these hosts get and send messages."""
         async with asyncio.timeout(PATIENCE_S):
             for host in hosts:
                 assert host._host.mail is not None
                 await host._host.mail.connected.wait()
 
     async def until_handled(self, count: int) -> None:
-        """Return once so many numbers were handled."""
+        """Return once this many numbers were handled."""
         await until(lambda: self._has_handled(count), f"{count} numbers handled")
 
     async def _has_handled(self, count: int) -> bool:
         return await self.handled() >= count
 
     async def until_sent(self) -> None:
-        """Return once all that the nodes were told to send is in the outbox."""
+        """Return once all requested numbers are in the outbox."""
         count = self.rounds * len(self.nodes) * (len(self.nodes) - 1)
         await until(lambda: self._has_sent(count), f"{count} numbers in the outbox")
 
@@ -195,7 +193,7 @@ class Load:
         return int((await self.fetch("select count(*) from outbox"))[0][0]) >= count
 
     async def settle(self, runtime: Runtime, *, lost: int = 0, patience_s: float = 60.0) -> None:
-        """Return when everything that was sent was handled, but for so many."""
+        """Return when all sent numbers were handled, except this many."""
         deadline = asyncio.get_running_loop().time() + patience_s
         async with asyncio.timeout(patience_s):
             for run_id in self._runs:
@@ -208,7 +206,7 @@ class Load:
             await asyncio.sleep(POLL_S)
 
     async def given(self) -> dict[tuple[str, str], list[int]]:
-        """Return the numbers that each node was given of each sender, in order."""
+        """Return the numbers that each node got of each sender, in order."""
         rows = await self.fetch("""
             select r.agent, e.payload #>> '{message,sender}' as sender,
                 (e.payload #>> '{message,payload,n}')::int as n
@@ -221,7 +219,7 @@ class Load:
         return found
 
     async def problems(self) -> list[str]:
-        """Return what was lost, given twice, out of order, failed or left over; nothing ever is."""
+        """Return what was lost, doubled, reordered, failed or left over; expected is an empty list."""
         given, expected = await self.given(), self.expected
         found = [
             words
@@ -240,7 +238,7 @@ class Load:
         return found
 
     async def lives(self) -> int:
-        """Return how often the mail stream was found to be another one."""
+        """Return how often the mail stream was found to be a new one."""
         return int((await self.fetch("select max(epoch) from streams"))[0][0]) - 1
 
     async def api(self, what: str, body: object = None) -> dict[str, Any]:
@@ -256,11 +254,11 @@ class Load:
         return list(answer.get("consumers") or ())
 
     async def has_consumers(self) -> bool:
-        """Whether there is one for every shard, of the agents and of topics."""
+        """Return whether each shard of the agents and of topics has a consumer."""
         return len(await self.consumers()) == 2 * PARTITIONS
 
     async def edge(self) -> str:
-        """Return the name of the stream that takes what outsiders publish."""
+        """Return the name of the stream for messages of external clients."""
         subject = SUBJECTS.external(self.nodes[0], "crm")
         [name] = (await self.api("STREAM.NAMES", {"subject": subject}))["streams"]
         return str(name)
@@ -287,14 +285,14 @@ def _wrong(pair: tuple[str, str], given: list[int], expected: int) -> list[str]:
 
 
 async def publish_all(load: Load, agents: Sequence[AgentId]) -> int:
-    """Publish, as one outsider, the next number to each of these in turn; return how many it were."""
+    """Publish the next number to each of these in turn as one external client; return how many."""
     client = await nats.connect(load.nats_url, pending_size=256 << 20)
     try:
         for i, agent in enumerate(agents):
             n = load.acked.get(("bulk", agent), 0)
             load.acked["bulk", agent] = n + 1
             await client.publish(SUBJECTS.external(agent, "bulk"), b'{"n":%d}' % n)
-            if i % 1000 == 999:  # acknowledged by what is asked behind it
+            if i % 1000 == 999:  # acknowledged by the request after it
                 await client.flush(60)
     finally:
         await client.drain()

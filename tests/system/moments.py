@@ -1,4 +1,4 @@
-"""Just before a write, or just after it: the two moments at which a host is killed there."""
+"""The two moments at which a host is killed at a write: just before it, and just after it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MOMENTS: Final = ("before", "after")
 def with_moments(points: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """Return each point with a moment, in turn; with `CALLBOARD_TEST_SLOW=1` each with both.
 
-    What the servers hold just after a write is what they hold just before the next one: half of the
-    moments meet nearly all of the states.
+    The servers' state just after a write is their state just before the next one: half of the
+    moments cover nearly all states.
     """
     if IS_SLOW:
         return [(*point, moment) for point in points for moment in MOMENTS]

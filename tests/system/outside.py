@@ -1,4 +1,4 @@
-"""A runtime on real servers, and outsiders who know nothing of it but a URL and the subjects."""
+"""A runtime on real servers, and external clients that know only a URL and the subjects."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _UNSAFE: Final = re.compile(rb"[^A-Za-z0-9_-]")
 
 
 class Handled(NamedTuple):
-    """A message as an agent was given it."""
+    """A message as the agent received it."""
 
     sender: str | None
     payload: JsonValue
@@ -45,7 +45,7 @@ class Handled(NamedTuple):
 
 
 class Notes:
-    """What agents of this process were given; outlives runtimes."""
+    """Messages received by agents of this process; survives runtimes."""
 
     def __init__(self) -> None:
         self.handled: dict[AgentId, list[Handled]] = defaultdict(list)
@@ -53,13 +53,13 @@ class Notes:
         self._changed = asyncio.Event()
 
     def add(self, agent: AgentId, message: Message) -> None:
-        """Note it."""
+        """Record a message."""
         one = Handled(message.sender, message.payload, message.id, message.metadata)
         self.handled[agent].append(one)
         self._changed.set()
 
     async def until(self, agent: AgentId, payload: JsonValue) -> None:
-        """Return once the agent was given this payload."""
+        """Return once the agent has received this payload."""
         async with asyncio.timeout(PATIENCE_S):
             while all(one.payload != payload for one in self.handled[agent]):
                 self._changed.clear()
@@ -67,13 +67,13 @@ class Notes:
 
 
 class Desk:
-    """Notes what it is given. Fails where the payload says so, and forwards where it says so."""
+    """Records its messages. Fails, or forwards, if the payload requests it."""
 
     def __init__(self, agent_id: AgentId, notes: Notes) -> None:
         self.id, self._notes = agent_id, notes
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
-        """Note everything."""
+        """Record all messages."""
         for message in inbox:
             payload: Any = message.payload
             if payload.get("fail") and not self._notes.is_repaired:
@@ -84,13 +84,13 @@ class Desk:
 
 
 class Waiter:
-    """Waits for as many signals `go` as the payload says, and returns what they carried."""
+    """Waits for as many signals `go` as the payload says, and returns their payloads."""
 
     def __init__(self, agent_id: AgentId, notes: Notes) -> None:
         self.id, self._notes = agent_id, notes
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> list[Any]:
-        """Note the beginning, then wait."""
+        """Record the start, then wait."""
         payload: Any = inbox[0].payload
 
         async def note() -> None:  # once, however often this is replayed
@@ -104,7 +104,7 @@ class Waiter:
 
 @dataclass(slots=True)
 class Bed:
-    """The runtime, an outsider's connection, and a look into what came of it."""
+    """The runtime, an external client's connection, and access to the stored rows."""
 
     nats_url: str
     postgres_url: str
@@ -113,25 +113,25 @@ class Bed:
     namespace: str
     notes: Notes
     host_url: str = ""
-    """How hosts connect, where outsiders may not connect like them."""
+    """How hosts connect, if external clients may not connect like them."""
     _runtime: Runtime | None = None
     _outsider: RawNats | None = None
 
     @property
     def runtime(self) -> Runtime:
-        """The running one."""
+        """The current runtime."""
         assert self._runtime is not None
         return self._runtime
 
     @property
     def outsider(self) -> RawNats:
-        """The connection of the outsiders."""
+        """The connection of the external clients."""
         assert self._outsider is not None
         return self._outsider
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """A host serves inside the block."""
+        """Run a host inside the block."""
         settings = Settings(
             db_schema=self.schema, namespace=self.namespace, lease_s=10, suspend_after=0.05
         )
@@ -145,13 +145,13 @@ class Bed:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
-        """An outsider is connected inside the block."""
+        """Connect an external client inside the block."""
         async with raw_nats(self.nats_url) as self._outsider:
             yield
         self._outsider = None
 
     def subject(self, agent: AgentId, tail: str) -> str:
-        """The subject of an agent with what follows the key."""
+        """Return the subject of an agent, with this suffix after the key."""
         address = f"{escaped(agent.tenant)}.{escaped(agent.type)}.{escaped(agent.key)}"
         prefix = f"{self.namespace}." if self.namespace else ""
         return f"{prefix}agent.v1.{address}.{tail}"
@@ -165,7 +165,7 @@ class Bed:
         message_id: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Publish JSON, or bytes as they are, as an outsider; return the PubAck."""
+        """Publish JSON, or unchanged bytes, as an external client; return the PubAck."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         head = dict(headers or {})
         if message_id is not None:
@@ -182,14 +182,14 @@ class Bed:
         message_id: str | None = None,
         publisher: str = "crm",
     ) -> dict[str, Any]:
-        """Publish a signal as an outsider; return the PubAck."""
+        """Publish a signal as an external client; return the PubAck."""
         subject = self.subject(agent, f"sig.{publisher}.{run_id}.{escaped(name)}")
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         head = {} if message_id is None else {"Nats-Msg-Id": message_id}
         return await self.outsider.publish(subject, data, head)
 
     async def handled(self, agent: AgentId, headers: Mapping[str, str] | None = None) -> list[Any]:
-        """Return all that the agent was given before a message that is published now."""
+        """Return all messages that the agent got before one that is published now."""
         fence: JsonValue = {FENCE: secrets.token_hex(8)}
         ack = await self.publish(agent, fence, publisher=FENCE, headers=headers)
         assert "error" not in ack, ack
@@ -197,7 +197,7 @@ class Bed:
         return [one for one in self.notes.handled[agent] if one.sender != f"ext:{FENCE}"]
 
     async def payloads(self, agent: AgentId) -> list[JsonValue]:
-        """Return what `handled` returns, without who and how."""
+        """Return the payloads of `handled`."""
         return [one.payload for one in await self.handled(agent)]
 
     async def letters(self, agent: AgentId) -> list[DeadLetter]:
@@ -205,7 +205,7 @@ class Bed:
         return await self.runtime.store.lists.dead_letters(agent=agent, limit=1000)
 
     async def started(self, agent: AgentId, message_id: str, payload: dict[str, Any]) -> RunId:
-        """Let mail start a run of a `Waiter`, and return the run's id once it has begun."""
+        """Start a run of a `Waiter` by a message, and return the run's id once it has started."""
         await self.publish(agent, payload, message_id=message_id)
         await self.notes.until(agent, payload)
         return run_id_of_mail(agent, "ext:crm", message_id)
@@ -222,7 +222,7 @@ class Bed:
         return answer
 
     async def execute(self, sql: str) -> None:
-        """Change the tables behind the runtime's back."""
+        """Change the tables directly."""
         connection = await asyncpg.connect(self.postgres_url)
         try:
             await connection.execute(f'set search_path to "{self.schema}"')
@@ -231,7 +231,7 @@ class Bed:
             await connection.close()
 
     def twice(self) -> list[object]:
-        """What was handed out twice; nothing ever is."""
+        """Return messages that were delivered twice; expected is an empty list."""
         seen = Counter(
             (str(agent), one.sender, one.id)
             for agent, found in self.notes.handled.items()
@@ -241,13 +241,16 @@ class Bed:
 
 
 def escaped(name: str) -> str:
-    """Return a name as a token of a subject, as the document describes it."""
+    """Return a name as a token of a subject, escaped as documented."""
     return _UNSAFE.sub(lambda found: b"%%%02X" % found.group()[0], name.encode()).decode()
 
 
 @asynccontextmanager
 async def make_bed(postgres: TestPostgres, nats: TestNats, redis: TestRedis) -> AsyncIterator[Bed]:
-    """Yield a bed with an outsider; no host runs yet. Its names are its own, and dropped at the end."""
+    """Yield a bed with an external client, without a host.
+
+    Its names are its own, and dropped at the end.
+    """
     name = f"t-{secrets.token_hex(6)}"
     schema = name.replace("-", "_")
     bed = Bed(nats.url, postgres.url, redis.url, schema, name, Notes())

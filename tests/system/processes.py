@@ -1,7 +1,7 @@
-"""Host processes, as these tests use them.
+"""Host processes of these tests.
 
 They are forked from a server that has imported everything, which saves two seconds of CPU each, and
-are otherwise what `callboard host` is.
+otherwise equal `callboard host`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FORKED.set_forkserver_preload(
 
 
 def _be_a_host(log: Path, env: dict[str, str], words: Sequence[str]) -> None:
-    """What a forked process does: `callboard host`, or another command, whose output is a file."""
+    """Run `callboard host`, or another command, in the forked process; its output is a file."""
     output = os.open(log, os.O_WRONLY | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(output, stream)
@@ -55,7 +55,7 @@ def _be_a_host(log: Path, env: dict[str, str], words: Sequence[str]) -> None:
 
 
 class HostProcess:
-    """One `callboard host`, or another command that serves, whose log lines are events."""
+    """A `callboard host`, or another command that serves, whose log lines are events."""
 
     def __init__(self, log: Path, env: dict[str, str], words: Sequence[str]) -> None:
         self.log = log
@@ -65,13 +65,13 @@ class HostProcess:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The process id."""
         assert self._process.pid is not None
         return self._process.pid
 
     @property
     def is_alive(self) -> bool:
-        """Whether it has not ended; one that is frozen is alive."""
+        """Whether it has not ended; a frozen process is alive."""
         return self._process.exitcode is None
 
     @property
@@ -84,13 +84,13 @@ class HostProcess:
         return stat.rpartition(")")[2].split()[0] == "T"
 
     def events(self) -> list[dict[str, Any]]:
-        """What it has logged so far."""
+        """Return its log events so far."""
         text = self.log.read_text()
         lines = text[: text.rfind("\n") + 1].splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     async def until(self, event: str) -> dict[str, Any]:
-        """Return the first log line of this event, or of one that begins so."""
+        """Return the first log line of this event, or of one with this prefix."""
         found: list[dict[str, Any]] = []
 
         def has_come() -> bool:
@@ -103,7 +103,7 @@ class HostProcess:
         return found[0]
 
     async def until_frozen(self) -> None:
-        """Return once it has stopped itself, as a fault told it to."""
+        """Return once a fault has stopped it."""
         await until(lambda: self.is_frozen, f"{self.log} is frozen")
 
     async def exit_code(self) -> int:
@@ -113,18 +113,18 @@ class HostProcess:
         return self._process.exitcode
 
     def thaw(self) -> None:
-        """Let it go on as if nothing had been."""
+        """Continue it after a freeze."""
         self.send(signal.SIGCONT)
 
     async def until_lost(self) -> None:
-        """Return once it has said that shards of its own are another host's."""
+        """Return once it has logged that it lost shards to another host."""
         words = {"a shard was lost to another host", "shards were lost to other hosts"}
         said = lambda: any(line["event"] in words for line in self.events())  # noqa: E731
         await until(said, f"lost shards in {self.log}")
 
     @property
     def name(self) -> str:
-        """Its incarnation, once it serves."""
+        """Return its incarnation, once it serves."""
         found: str = next(line["host"] for line in self.events() if line["event"] == "host.serving")
         return found
 
@@ -144,12 +144,8 @@ class HostProcess:
 class Hosts:
     """Starts hosts on one schema of one server, and ends them all afterwards.
 
-    Attributes:
-        url: Of PostgreSQL.
-        schema: Where their tables are.
-        folder: Where their logs are.
-        more: Settings of all of them, such as the broker's.
-        started: In order.
+    Attributes: url: Of PostgreSQL. schema: Schema of their tables. folder: Folder of their logs.
+    more: Settings of all of them, such as the broker's. started: In order.
     """
 
     url: str
@@ -167,7 +163,7 @@ class Hosts:
         command: str = "host",
         **settings: object,
     ) -> HostProcess:
-        """A host that is starting; `settings` are its `CALLBOARD_…` variables."""
+        """Start a host, without waiting; `settings` are its `CALLBOARD_…` variables."""
         env = {
             "CALLBOARD_POSTGRES_URL": url or self.url,
             "CALLBOARD_SCHEMA": self.schema,
@@ -185,13 +181,13 @@ class Hosts:
         return host
 
     async def serving(self, *serves: str, **settings: Any) -> HostProcess:
-        """A host that serves."""
+        """Start a host, and return it once it serves."""
         host = self.start(*serves, **settings)
         await host.until("host.serving")
         return host
 
     async def web(self, *words: str, **settings: Any) -> tuple[HostProcess, str]:
-        """A `callboard serve` that answers, and its URL."""
+        """Start a `callboard serve`; return it once it answers, with its URL."""
         listen = "--listen", "127.0.0.1:0"
         process = self.start(*words, *listen, command="serve", **settings)
         return process, str((await process.until("web.serving"))["url"])

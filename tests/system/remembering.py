@@ -1,4 +1,4 @@
-"""An agent that remembers: its embedder waits for a file if it is the first to be asked, without the loop."""
+"""An agent with memory whose first embedding waits for a file, without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 HERE: Final = f"{__name__}:TYPES"
 BEGAN, LEFT = 0, 1
-"""Numbers in the ledger: an embedding begins, and is done."""
+"""Numbers in the ledger: an embedding starts, and ends."""
 KEY: Final = "host"
 FACTS: Final = (("metric", "units"), ("miles", "units"), ("Oslo", None), ("gone", "old"))
 QUERY: Final = "anything"
 
 
 class Waiting:
-    """An `EmbeddingClient`. What comes behind its answer is done in the same turn of the loop."""
+    """An `EmbeddingClient` whose caller continues in the same turn of the event loop."""
 
     def __init__(self) -> None:
         self.job: Any = {}
@@ -44,7 +44,7 @@ class Waiting:
 
 
 class Rememberer:
-    """Keeps the number of its process."""
+    """Stores the number of its process."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id, self.embedder = agent_id, Waiting()
@@ -55,12 +55,12 @@ class Rememberer:
         pid = await ctx.step("pid", _pid)
         await ctx.memory.block(
             "none"
-        )  # tables are there, a connection is open: the write is one statement
+        )  # tables exist, a connection is open: the write is one statement
         return await ctx.memory.remember(f"kept by {pid}", key=KEY)
 
 
 class Noting:
-    """An `EmbeddingClient` that notes each text in a ledger."""
+    """An `EmbeddingClient` that records each text in a ledger."""
 
     def __init__(self) -> None:
         self.ledger = ""
@@ -73,7 +73,7 @@ class Noting:
 
 
 class Keeper:
-    """Keeps versions, blocks and a text that it forgets, one after the other."""
+    """Stores versions, blocks and a text that it deletes, one after the other."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id, self.embedder = agent_id, Noting()

@@ -1,4 +1,4 @@
-"""A nats-server with the configuration that is shipped, and logins for its users."""
+"""A nats-server with the shipped configuration, and logins of its users."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def secured_server(folder: Path, accounts: NatsAccounts = ACCOUNTS) -> Asy
     for shipped, ours in (
         ("/data/jetstream", str(folder / "store")),
         ('"0.0.0.0:8222"', '"127.0.0.1:-1"'),
-        ("sync_interval: always", "sync_interval: 2m"),  # nothing here survives a power cut
+        ("sync_interval: always", "sync_interval: 2m"),  # no data here has to survive a power cut
     ):
         assert shipped in config
         config = config.replace(shipped, ours)
@@ -50,7 +50,7 @@ async def secured_server(folder: Path, accounts: NatsAccounts = ACCOUNTS) -> Asy
 
 
 async def make_streams(port: int, postgres_url: str, schema: str) -> None:
-    """Have the admin make the streams, as `callboard migrate --streams` does."""
+    """Create the streams as the admin, like `callboard migrate --streams`."""
     arguments = ["migrate", "--streams", "--postgres-url", postgres_url, "--schema", schema]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CALLBOARD_NATS_URL", url_of(port, "admin"))
@@ -58,10 +58,10 @@ async def make_streams(port: int, postgres_url: str, schema: str) -> None:
 
 
 def password_of(user: str) -> str:
-    """The password of a user of this server."""
+    """Return the password of a user of this server."""
     return f"pw-of-{user}"
 
 
 def url_of(port: int, user: str) -> str:
-    """How a user logs in."""
+    """Return the login URL of a user."""
     return f"nats://{user}:{password_of(user)}@127.0.0.1:{port}"

@@ -1,4 +1,4 @@
-"""Agents of a host whose machine has a wrong clock, which they set while it runs."""
+"""Agents of a host with a wrong clock, which they set while it runs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def _wrong(_: SystemClock) -> datetime:
 
 
 class Stepper:
-    """Sets the clock of its host: so many seconds before the right time."""
+    """Sets its host's clock this many seconds before the right time."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
-        """The payload is how far ahead the clock is from now on."""
+        """Set the clock ahead by the payload, in seconds."""
         ahead_s: Any = inbox[0].payload
         await ctx.step("set", lambda: _AHEAD.update(s=ahead_s))
 
@@ -49,26 +49,26 @@ class Sleeper:
 
 
 class Asker:
-    """Asks somebody who never answers."""
+    """Asks an agent that never answers."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
-        """Return how that ended."""
+        """Return the outcome."""
         limit_s: Any = inbox[0].payload
         outcome = await ctx.ask(AgentId("silent", self.id.key), None, timeout=limit_s)
         return outcome.kind.value
 
 
 class Receiver:
-    """Waits for mail that never comes."""
+    """Waits for a message that never comes."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> bool:
-        """Return whether some came."""
+        """Return whether one came."""
         limit_s: Any = inbox[0].payload
         return await ctx.receive(timeout=limit_s) is not None
 
@@ -80,7 +80,7 @@ class Silent:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
-        """Wait for what never comes."""
+        """Wait for a signal that never comes."""
         assert inbox
         await ctx.sleep_until_signal("never")
 

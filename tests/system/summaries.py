@@ -1,4 +1,4 @@
-"""An agent whose past is summarised behind its answers. Each request to a model leaves a line in a ledger."""
+"""An agent whose history is summarised after its answers. Each model request appends a line to a ledger."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BY_TENS: Final = TokenCounter(lambda _: 6)
 
 
 class Clerk:
-    """Has room for a hundred tokens; above fifty a summary is written ahead."""
+    """An agent with a window of a hundred tokens; above fifty a summary is prepared."""
 
     id: Final = AgentId("clerk", "a")
     session: Final = SESSION
@@ -47,7 +47,7 @@ class Clerk:
         self._job: dict[str, Any] = {}
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
-        """The payload names ledger and gate; the summariser answers once the gate is there."""
+        """The payload names ledger and gate; the summariser answers once the gate exists."""
         job: Any = inbox[0].payload
         self._job = job
         return (await ctx.chat(job["text"])).text

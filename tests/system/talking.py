@@ -1,8 +1,8 @@
-"""A conversation between agents on two hosts, and what an outsider says of it afterwards.
+"""A conversation between agents on two hosts, and checks of its rows and ledger afterwards.
 
-A boss on the right asks a lead on the left. The lead spawns three children on both hosts, asks a desk
-on either, joins the children (one of which asks a desk as well), pays, publishes and replies. Every
-execution of a step leaves a line in a ledger that the runtime knows nothing of.
+A boss on the right asks a lead on the left. The lead spawns three children on both hosts, asks a
+desk on either, joins the children (one of which asks a desk as well), pays, publishes and replies.
+Every execution of a step appends a line to a ledger that the runtime does not know.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 HERE: Final = "tests.system.talking"
 ASK_S: Final = 60.0
-"""Longer than any death: an ask that times out here was lost."""
+"""Longer than any recovery: an ask that times out here was lost."""
 
 BOSS: Final = AgentId("boss", "a")
 LEAD: Final = AgentId("lead", "a")
@@ -53,7 +53,7 @@ class Executed(NamedTuple):
 
 
 def executed(ledger: Path | str) -> list[Executed]:
-    """Return what the ledger says so far, in order."""
+    """Return the ledger's lines so far, in order."""
     return [Executed(*json.loads(line)) for line in lines_of(str(ledger))]
 
 
@@ -66,9 +66,9 @@ async def do(
     is_once: bool = False,
     pace_s: float = 0.0,
 ) -> Any:
-    """Leave a line in the ledger as a step of the run, and return `value` after `pace_s`.
+    """Append a line to the ledger as a step of the run, and return `value` after `pace_s`.
 
-    At most once if it `is_once`: the ledger is then asked whether it happened.
+    At most once if `is_once`; the ledger then tells whether it happened.
     """
 
     async def act() -> Any:
@@ -87,12 +87,12 @@ async def do(
 
 
 def told(outcome: AskOutcome) -> list[Any]:
-    """Return how an ask ended, as JSON data."""
+    """Return the outcome of an ask as JSON data."""
     return [outcome.kind.value, outcome.result]
 
 
 class Boss:
-    """Asks the lead; returns what came of it."""
+    """Asks the lead; returns the outcome."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
@@ -105,7 +105,7 @@ class Boss:
 
 
 class Lead:
-    """Has it done by others, pays, publishes, replies."""
+    """Delegates to others, pays, publishes, replies."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
@@ -127,7 +127,7 @@ class Lead:
 
 
 async def ask_desk(ctx: RunContext, desk: AgentId, ledger: str, n: int) -> list[Any]:
-    """Return how the question of this number ended."""
+    """Return the outcome of the question of this number."""
     return told(await ctx.ask(desk, {"ledger": ledger, "n": n}, timeout=ASK_S))
 
 
@@ -147,7 +147,7 @@ class Kid:
 
 
 class Desk:
-    """Answers every question with a hundred times its number."""
+    """Replies to every question with a hundred times its number."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
@@ -196,13 +196,13 @@ ENDED: Final = [REPLIED, ANSWER, "filed"]
 
 
 class Parent:
-    """Spawns one child, dies or waits for a signal if told to, and joins it."""
+    """Spawns one child, crashes or waits for a signal if the payload asks for it, and joins the child."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> list[Any]:
-        """The payload names the child's type and job, and how to go on."""
+        """The payload names the child's type and job, and how to continue."""
         job: Any = inbox[0].payload
         child = await ctx.spawn(job["child"], job)
         if job["then"] == "die":
@@ -216,20 +216,20 @@ class Parent:
 
 
 def die_once(ledger: str) -> None:
-    """Kill this process, if the ledger does not say that it was done."""
+    """Kill this process, unless the ledger has an entry of the kill."""
     if not any(line.name == "death" for line in executed(ledger)):
         append_line(ledger, json.dumps(Executed("", "death", os.getpid())))
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Asker:
-    """Asks one question, and notes that it has the answer."""
+    """Asks one question, and records the answer."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> list[Any]:
-        """The payload is the question, with the agent to ask and the time it has."""
+        """The payload is the question, with the agent to ask and the time limit."""
         job: Any = inbox[0].payload
         limit_s = job.get("timeout", ASK_S)
         outcome = await ctx.ask(AgentId.parse(job["target"]), job, timeout=limit_s)
@@ -238,7 +238,7 @@ class Asker:
 
 
 class Gated:
-    """Works until a file is there; then answers, or returns, the process that did it."""
+    """Works until a file exists; then answers, or returns, the process that executed it."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
@@ -271,7 +271,7 @@ PAIR_RIGHT: Final[dict[str, Callable[[AgentId], Agent]]] = {
 
 
 async def follow_all(client: Runtime) -> None:
-    """Let the agents that keep what they were given follow the topic."""
+    """Let the recording agents follow the topic."""
     for follower in FOLLOWERS:
         await client.follow(follower, TOPIC.type, TOPIC.source)
 
@@ -285,7 +285,7 @@ async def recorded(rows: Rows) -> set[str]:
 
 
 async def is_quiet(rows: Rows) -> bool:
-    """Whether nothing is open, on its way, or waited for."""
+    """Return whether no run is open, no message in flight, and no wait left."""
     return not await rows.connection.fetchval(
         "select exists (select from runs where ended_at is null) or exists (select from outbox)"
         " or exists (select from inbox where state <> 'd') or exists (select from fanouts)"
@@ -293,12 +293,10 @@ async def is_quiet(rows: Rows) -> bool:
 
 
 async def problems(rows: Rows, ledger: Path, before: Collection[str] = ()) -> list[str]:
-    """Return what was lost, done twice or left over; nothing ever is.
+    """Return what was lost, repeated or left over; expected is an empty list.
 
-    Args:
-        rows: Of a conversation that has ended.
-        ledger: Its ledger.
-        before: Effects that were recorded when a host died.
+    Args: rows: Of a conversation that has ended. ledger: Its ledger. before: Effects that were
+    recorded when a host was killed.
     """
     return [
         *await _wrong_rows(rows, await _facts(rows)),
@@ -363,7 +361,7 @@ def _wrong_executions(lines: list[Executed], before: Collection[str]) -> list[st
 
 
 async def until_over(client: Runtime, rows: Rows, run_id: Any) -> None:
-    """Return once the boss has its answer and everything else has ended; check the answer."""
+    """Return once the boss has its answer and all runs have ended; check the answer."""
     assert await client.result(run_id) == ENDED
     await until(lambda: is_quiet(rows), "the end of the others")
 

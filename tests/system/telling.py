@@ -1,4 +1,4 @@
-"""An agent whose model streams: it says half, waits for a file if it is the first to answer, and ends."""
+"""An agent whose model streams half of its answer, waits for a file if it is the first, and ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 HERE: Final = f"{__name__}:TYPES"
 BEGAN, LEFT = 0, 1
-"""Numbers in the ledger: a stream has said its half, and is over, whole or not."""
+"""Numbers in the ledger: a stream has emitted its half; a stream has ended, complete or not."""
 
 
 def answer_of(pid: int) -> str:
@@ -79,7 +79,7 @@ class Teller:
         self.context = ContextConfig(StoreHistory(), CompactionPipeline([strategy]))
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
-        """Return the answer to what it is sent."""
+        """Return the answer to its message."""
         job: Any = inbox[0].payload
         return (await ctx.generate(json.dumps(job))).text
 

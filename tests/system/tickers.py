@@ -1,4 +1,4 @@
-"""An agent that remembers for which instants it was sent something, and when it came."""
+"""An agent that records the ticks of its messages, and when they came."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class Ticker:
-    """Keeps, for each message of a schedule, its instant and the present."""
+    """Records, for each message of a schedule, its tick and the present instant."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
-        """Handle everything in the inbox."""
+        """Handle all messages of the inbox."""
         known: Any = await ctx.state.get("ticks") or []
         now = (await ctx.now()).isoformat()
         new = [[message.metadata["scheduled_at"], now] for message in inbox]
@@ -38,12 +38,12 @@ SECOND: Final = timedelta(seconds=1)
 
 
 def ticker(key: object) -> AgentId:
-    """One of them."""
+    """Return a ticker."""
     return AgentId("ticker", str(key))
 
 
 async def ticks_of(client: Runtime, agent: AgentId) -> list[datetime]:
-    """The instants it was told of, in the order in which it was; none of them came early."""
+    """Return the ticks of its messages in order of arrival; none of them came early."""
     found: Any = (await client.store.reads.state(agent)).get("ticks", [])
     pairs = [(datetime.fromisoformat(a), datetime.fromisoformat(b)) for a, b in found]
     assert all(came >= tick for tick, came in pairs), pairs
@@ -51,7 +51,7 @@ async def ticks_of(client: Runtime, agent: AgentId) -> list[datetime]:
 
 
 async def until_ticks(client: Runtime, agent: AgentId, count: int) -> list[datetime]:
-    """Return `ticks_of` once there are so many."""
+    """Return `ticks_of` once there are this many."""
 
     async def is_enough() -> bool:
         return len(await ticks_of(client, agent)) >= count
@@ -61,5 +61,5 @@ async def until_ticks(client: Runtime, agent: AgentId, count: int) -> list[datet
 
 
 def gaps(ticks: list[datetime]) -> list[timedelta]:
-    """How far each is from the one before it."""
+    """Return the distance of each tick from the one before it."""
     return [later - earlier for earlier, later in itertools.pairwise(ticks)]

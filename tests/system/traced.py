@@ -1,4 +1,4 @@
-"""Agents on two hosts whose conversation is looked at in a trace. All they say holds a secret."""
+"""Agents on two hosts whose conversation is traced. All their content has a secret."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def look_up(order: str) -> str:
 
 
 class Lead:
-    """Talks to a model, a tool, a helper and a child; then waits in a step for a file."""
+    """Calls a model, a tool, a helper and a child; then waits in a step for a file."""
 
     tools = (Tool("look_up", "Look an order up.", look_up, idempotent=True),)
 
@@ -56,13 +56,13 @@ class Lead:
 
 
 class Helper:
-    """Answers; also the child."""
+    """Answers; also used as the child."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
-        """Say a secret."""
+        """Return a secret."""
         return await ctx.step("think", lambda: f"{CANARY} {inbox[0].id}")
 
 

@@ -1,4 +1,4 @@
-"""Waiting for what other processes do: they tell nobody, so they are looked at."""
+"""Waits for events in other processes, by polling: they send no notifications."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POLL_S: Final = 0.01
 async def until(
     holds: Callable[[], bool | Awaitable[object]], what: str, *, limit_s: float = PATIENCE_S
 ) -> None:
-    """Return once it holds; fail after a minute, or what the test allows."""
+    """Return once it holds; fail after a minute, or the test's limit."""
     deadline = time.monotonic() + limit_s
     while True:
         found = holds()
@@ -35,14 +35,14 @@ async def until(
 
 
 async def until_executing(ledger: Path, number: int) -> None:
-    """Return once this step has begun."""
+    """Return once this step has started."""
     await until(lambda: number in {done for done, _ in executed(ledger)}, f"step {number}")
 
 
 async def until_run(
     client: Runtime, run_id: RunId, holds: Callable[[RunRow], bool], what: str
 ) -> RunRow:
-    """Return the run's row once this is true of it."""
+    """Return the run's row once the condition holds for it."""
     last: list[RunRow] = []
 
     async def look() -> bool:

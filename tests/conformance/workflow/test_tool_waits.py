@@ -138,7 +138,7 @@ def test_a_tool_that_drives_its_own_integration_is_refused(stores: Stores) -> No
 def test_a_crash_after_a_decision_executes_the_call_at_most_once(
     stores: Stores, point: str
 ) -> None:
-    """Before the call it is made by the next driver; in its middle it is in doubt, and never made again."""
+    """A crash before the call: the next driver makes it. A crash in its middle: it is in doubt."""
     till = Till()
     _, spec, run_id, wait = approving(stores, till)
     one = noted(local_llm(ScriptedModel(), till.tools()))

@@ -1,1 +1,1 @@
-"""Real host processes: killed, frozen, filled, and looked at over HTTP."""
+"""Tests of real host processes: killed, frozen, with full disks, and read over HTTP."""

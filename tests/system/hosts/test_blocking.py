@@ -1,4 +1,4 @@
-"""Code that blocks the event loop of its host: who notices, who goes on, and what becomes of the run."""
+"""Code that blocks the event loop of its host: detection, other agents, and the run itself."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
 
 AGENT = AgentId("blocking", "a")
 LEASE_S: Final = 5.0
-"""On a busy machine a host whose loop is blocked renews a lease of one second too late, and loses the run."""
+"""On a busy machine a host with a blocked loop renews a lease of one second too late, and loses the run."""
 
 
 async def answers(client: Runtime) -> set[object]:
-    """The processes that answer 32 pings to agents of all shards."""
+    """Return the processes that answer 32 pings to agents of all shards."""
     async with asyncio.timeout(PATIENCE_S):
         asked = [await client.submit(AgentId("ping", str(n)), None) for n in range(32)]
         return {await client.result(run_id) for run_id in asked}
 
 
 async def until_begun(ledger: Path, count: int) -> int:
-    """Return the process in which it was begun for the last time, once it was begun so often."""
+    """Return the process of the last start, once the code started this often."""
     await until(lambda: len(began(ledger)) >= count, f"begun {count} times")
     return began(ledger)[-1]
 
 
 def of_pid(hosts: Hosts, pid: int) -> HostProcess:
-    """The host that is this process."""
+    """Return the host with this process id."""
     return next(host for host in hosts.started if host.pid == pid)
 
 
-async def test_agents_beside_one_that_blocks_go_on_elsewhere_and_what_blocks_is_begun_once(
+async def test_agents_beside_a_blocking_one_move_and_the_blocking_code_starts_once(
     hosts: Hosts, client: Runtime, rows: Rows, tmp_path: Path
 ) -> None:
-    """The host names the agent, gives the shards of others away, and completes the run when it is back."""
+    """The host names the agent, releases the shards of others, and completes the run afterwards."""
     ledger = tmp_path / "ledger"
     both = [await hosts.serving(HERE, lease_s=LEASE_S) for _ in range(2)]
     await until_even(rows, both)
@@ -70,7 +70,7 @@ async def test_agents_beside_one_that_blocks_go_on_elsewhere_and_what_blocks_is_
 
 
 async def until_owned(rows: Rows, host: HostProcess, count: int) -> None:
-    """Return once the host owns so many shards."""
+    """Return once the host owns this many shards."""
 
     async def is_so() -> bool:
         return (await rows.owned())[host.name] == count
@@ -79,7 +79,7 @@ async def until_owned(rows: Rows, host: HostProcess, count: int) -> None:
 
 
 async def until_even(rows: Rows, both: list[HostProcess]) -> None:
-    """Return once each has half of the shards."""
+    """Return once each host has half of the shards."""
     for host in both:
         await until_owned(rows, host, 16)
 
@@ -89,7 +89,7 @@ async def until_even(rows: Rows, both: list[HostProcess]) -> None:
 async def test_a_run_that_blocks_two_hosts_for_too_long_is_parked(  # noqa: PLR0917 - fixtures
     hosts: Hosts, client: Runtime, cli: Cli, tmp_path: Path, where: str, way: str
 ) -> None:
-    """It is begun twice at most, also where it blocks before it has left anything in the log."""
+    """It is started at most twice, also if it blocks before its first log entry."""
     ledger = tmp_path / "ledger"
     for _ in range(2):
         await hosts.serving(HERE, blocked_s=4, lease_s=LEASE_S)
@@ -124,10 +124,10 @@ async def test_a_run_that_blocks_two_hosts_for_too_long_is_parked(  # noqa: PLR0
     assert len(began(ledger)) == 3, "once more, as the operator said"
 
 
-async def test_a_plain_function_in_a_thread_keeps_nobody_waiting(
+async def test_a_plain_function_in_a_thread_delays_no_other_agent(
     hosts: Hosts, client: Runtime, tmp_path: Path
 ) -> None:
-    """With `thread=True` it may take as long as it likes, on the only host there is."""
+    """With `thread=True` it may take any time, also on a single host."""
     ledger = tmp_path / "ledger"
     host = await hosts.serving(HERE, blocked_s=1, lease_s=LEASE_S)
     run_id = await client.submit(AGENT, {"ledger": str(ledger), "where": "thread"})

@@ -1,4 +1,4 @@
-"""A secret that an agent uses, and the servers' passwords, are nowhere that anybody looks later."""
+"""Secrets of an agent and passwords of servers are in no table, stream, log or trace."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KEY = Secret("API_KEY")
 
 
 class Shop:
-    """Uses the secret in every way in which an agent can."""
+    """Uses the secret in every supported way."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
@@ -49,7 +49,7 @@ class Shop:
         self.tools = (Tool("refund", "Refund.", refund, risk=Risk.CRITICAL),)
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-        """Succeed, fail and be denied with it; then answer, ask another agent and fail for good."""
+        """Succeed, fail and be denied with it; then reply, ask another agent and fail without retry."""
 
         async def charge(key: str) -> dict[str, str]:
             return {"authorization": f"Bearer {key}"}
@@ -72,24 +72,24 @@ class Shop:
 
 
 class Echo:
-    """Takes what the shop has seen."""
+    """Receives the shop's result."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-        """Note it in a step."""
+        """Record it in a step."""
         return await ctx.step("note", lambda: inbox[0].payload)
 
 
-async def test_secrets_are_nowhere(  # noqa: PLR0917
+async def test_secrets_are_stored_nowhere(  # noqa: PLR0917
     postgres_server: TestPostgres,
     redis_server: TestRedis,
     schema: str,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Not in tables, streams, Redis, logs or traces, not even in those that show contents."""
+    """Not in tables, streams, Redis, logs or traces, also with content enabled."""
     canary = f"sk-{secrets.token_hex(8)}"
     mounted = tmp_path / "secrets"
     mounted.mkdir()
@@ -133,7 +133,7 @@ async def test_secrets_are_nowhere(  # noqa: PLR0917
 
 
 async def _played(runtime: Runtime) -> Shop:
-    """One run that completes and one that fails; a person agrees to what they ask for."""
+    """Execute one run that completes and one that fails; approve their requests."""
     shop = Shop(AgentId("shop", "1"))
     await runtime.register(shop)
     await runtime.register_type("echo", Echo)
@@ -164,7 +164,7 @@ def _named(spans: list[Any], name: str) -> list[Any]:
 
 
 async def _tables(url: str, schema: str) -> str:
-    """Every row of every table, as text."""
+    """Return every row of every table as text."""
     connection = await asyncpg.connect(url)
     try:
         names = await connection.fetch(
@@ -182,7 +182,7 @@ async def _tables(url: str, schema: str) -> str:
 
 
 async def _streams(url: str) -> str:
-    """Every message of every stream, with its headers; purged ones are gone from there too."""
+    """Return every message of every stream, with its headers; purged ones are deleted there, too."""
     found = []
     async with raw_nats(url, inbox="_INBOX_admin") as admin:
         listed = json.loads((await admin.request("$JS.API.STREAM.LIST")).body)["streams"]
@@ -198,7 +198,7 @@ async def _streams(url: str) -> str:
 
 
 async def _keys(url: str) -> str:
-    """Every key of Redis, with its serialized value."""
+    """Return every key of Redis, with its serialized value."""
     found = []
     async with aioredis.from_url(url) as client:
         async for key in client.scan_iter(count=1000):

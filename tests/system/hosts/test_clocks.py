@@ -1,4 +1,4 @@
-"""Hosts whose machine has a wrong clock: what waits, waits as long as it was told to."""
+"""Hosts with a wrong clock: waits take their requested time."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ HOUR_S = 3600.0
 
 
 async def step_clock(client: Runtime, ahead_s: float) -> None:
-    """Set the clock of the one host there is."""
+    """Set the clock of the only host."""
     await ended(client, await client.submit(AgentId("stepper", "a"), ahead_s))
 
 
 async def ended(client: Runtime, run_id: RunId) -> JsonValue:
-    """What the run returned."""
+    """Return the run's output."""
     async with asyncio.timeout(PATIENCE_S):
         return await client.result(run_id)
 
 
 async def until_suspended(client: Runtime, *run_ids: RunId) -> None:
-    """Return once they are no more than rows."""
+    """Return once the runs are suspended."""
     for run_id in run_ids:
         await until_run(client, run_id, lambda r: r.status is RunStatus.SUSPENDED, "suspended")
 
@@ -48,7 +48,7 @@ async def until_suspended(client: Runtime, *run_ids: RunId) -> None:
 async def waited_s(
     client: Runtime, run_id: RunId, begin: EntryKind, end: EntryKind
 ) -> tuple[float, float]:
-    """How far off its end was for a wait when it began, and how late that end was.
+    """Return the planned length of a wait at its start, and how late its end was.
 
     By the database's clock, which stamps the entries in their commit.
     """
@@ -58,10 +58,10 @@ async def waited_s(
 
 
 @pytest.mark.parametrize("ahead_s", [HOUR_S, -HOUR_S], ids=["ahead", "behind"])
-async def test_a_clock_that_steps_neither_ends_waits_nor_holds_them_up(
+async def test_a_clock_step_neither_ends_nor_delays_waits(
     hosts: Hosts, client: Runtime, ahead_s: float
 ) -> None:
-    """Sleeps, time limits and deadlines that began before the step end at their time, and so do new ones."""
+    """Sleeps, time limits and deadlines from before the step end at their time, and so do new ones."""
     await hosts.serving(HERE, suspend_after=0.5)
     long = [
         await client.submit(AgentId("sleeper", "long"), 600),
@@ -94,8 +94,8 @@ async def test_a_clock_that_steps_neither_ends_waits_nor_holds_them_up(
     assert all(EntryKind.RUN_RESUMED not in seen for seen in kinds), "nothing woke them"
 
 
-async def test_a_wrong_clock_is_seen(hosts: Hosts, client: Runtime, cli: Cli) -> None:
-    """A metric of the host and `callboard doctor` say by how much."""
+async def test_a_wrong_clock_is_reported(hosts: Hosts, client: Runtime, cli: Cli) -> None:
+    """A metric of the host and `callboard doctor` report the offset."""
     host = await hosts.serving(HERE, http=ANY_PORT)
     await step_clock(client, HOUR_S)
     measured = (await metrics(host))["callboard_host_clock_offset_seconds", ""]

@@ -29,7 +29,7 @@ OLD = [NewTurn("main", f"old-{n}", ChatMessage.of("user", "word " * 40)) for n i
 async def test_a_host_that_was_frozen_in_mid_stream_writes_no_turn_and_no_cut(
     fleet: Hosts, client: Runtime, tmp_path: Path
 ) -> None:
-    """The other host's answer stands. The thawed one's stream adds nothing, even to an empty session."""
+    """The other host's answer stays. The thawed host's stream adds nothing, even to an empty session."""
     ledger, gate, transcripts = tmp_path / "ledger", tmp_path / "gate", client.store.transcripts
     await transcripts.append(TELLER, OLD)
     frozen = await fleet.serving(HERE)
@@ -40,14 +40,14 @@ async def test_a_host_that_was_frozen_in_mid_stream_writes_no_turn_and_no_cut(
     result = await client.result(run_id)
     log = [entry async for entry in client.entries(run_id)]
     told = await transcripts.view(TELLER, "main", limit=100, whole=True)
-    # Now nothing but the lease keeps the frozen host from adding its turns: their ids are free again.
+    # Now only the lease stops the frozen host from adding its turns: their ids are free again.
     await transcripts.clear(TELLER, "main")
     gate.touch()
     frozen.thaw()
     await frozen.until_lost()
     await until(lambda: (LEFT, frozen.pid) in executed(ledger), "the end of its stream")
     frozen.send(signal.SIGTERM)
-    await frozen.exit_code()  # what it would have written, it has tried to
+    await frozen.exit_code()  # its write has been tried by then
     left = await transcripts.view(TELLER, "main", limit=100, whole=True)
     afterwards = [entry async for entry in client.entries(run_id)]
 

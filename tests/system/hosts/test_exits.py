@@ -1,4 +1,4 @@
-"""A host whose agents ask the process to end goes on; a person's signal ends it."""
+"""A host survives agents that end the process; a signal ends it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 async def test_an_agent_that_ends_its_loop_ends_no_host(
     hosts: Hosts, client: Runtime, tmp_path: Path, way: str
 ) -> None:
-    """SystemExit of a task that its code started, of a callback, `loop.stop()`: the run completes."""
+    """SystemExit in a task of its code, in a callback, `loop.stop()`: the run completes."""
     ledger = tmp_path / "ledger"
     host = await hosts.serving()
     job = {"ledger": str(ledger), "way": way}
@@ -40,7 +40,7 @@ async def test_an_agent_that_ends_its_loop_ends_no_host(
 async def test_a_run_that_awaits_a_task_that_ends_the_process_fails(
     hosts: Hosts, client: Runtime, tmp_path: Path
 ) -> None:
-    """The exit is its error; the host executes the next run and hears SIGTERM."""
+    """The exit is its error; the host executes the next run and obeys SIGTERM."""
     host = await hosts.serving()
     job = {"ledger": str(tmp_path / "ledger"), "way": "awaited"}
     run_id = await client.submit(AgentId("leaving", "1"), job, max_retries=0)

@@ -1,4 +1,4 @@
-"""A Postgres failover that loses the last commits, below hosts that stay up."""
+"""A Postgres failover that loses the last commits while hosts stay up."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def hosts(nats: NatsServer, postgres: PostgresServer, tmp_path: Path) -> Iterato
     found.end()
 
 
-async def test_what_external_clients_published_is_handled_by_hosts_that_stay_up(
+async def test_external_messages_are_handled_after_a_failover(
     load: Load, postgres: PostgresServer
 ) -> None:
-    """What was acknowledged, read and handled by commits that are lost is read and handled again."""
+    """Acknowledged messages that were handled by lost commits are read and handled again."""
     async with load.host() as one, load.host() as two:
         await load.until_connected(one, two)
         await load.publish("crm", 2)
@@ -70,10 +70,10 @@ async def test_what_external_clients_published_is_handled_by_hosts_that_stay_up(
     assert await load.problems() == []
 
 
-async def test_what_agents_of_two_hosts_send_each_other_comes_once_and_in_order(
+async def test_messages_between_hosts_arrive_once_and_in_order_after_a_failover(
     load: Load, postgres: PostgresServer
 ) -> None:
-    """Senders that are forgotten send again; receivers that are forgotten get again what was sent."""
+    """Lost senders send again; lost receivers get the messages again."""
     async with load.host() as one, load.host() as two:
         await load.until_connected(one, two)
         await load.pump(one, 5, runs=12, pace_s=0.1)
@@ -81,7 +81,7 @@ async def test_what_agents_of_two_hosts_send_each_other_comes_once_and_in_order(
         standby = await servers.copy_of(postgres)
         handled = await load.handled()
         await load.publish("crm", 3)
-        # On a busy machine the agents may have sent all they had before the copy was done.
+        # On a busy machine the agents may have sent everything before the copy was complete.
         goal = min(handled + 60, sum(load.expected.values()))
         await load.until_handled(goal)
         await asyncio.to_thread(servers.fail_over, postgres, standby)
@@ -93,10 +93,10 @@ async def test_what_agents_of_two_hosts_send_each_other_comes_once_and_in_order(
 
 
 @pytest.mark.parametrize("suspend_after", [0, 5])
-async def test_waits_of_two_hosts_go_on_from_what_the_database_knows(
+async def test_waits_of_two_hosts_continue_from_the_databases_state(
     hosts: Hosts, postgres: PostgresServer, tmp_path: Path, suspend_after: float
 ) -> None:
-    """Questions, answers, children, joins and timers that are forgotten are asked, given, born again."""
+    """Lost asks, answers, children, joins and timers are repeated."""
     ledger, rounds = tmp_path / "ledger", 40
     more = {"suspend_after": suspend_after, "lease_s": 5}
     left = await hosts.serving(f"{HERE}:LEFT", **more)
@@ -120,23 +120,23 @@ async def test_waits_of_two_hosts_go_on_from_what_the_database_knows(
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mail that everybody has is purged at once, and the stream is looked at all the time."""
+    """Purge read messages at once, and poll the stream often."""
     for name, value in (("UPKEEP_S", 0.1), ("GUARD_S", 0.1), ("PURGE_AT_LEAST", 1)):
         monkeypatch.setattr(mail, name, value)
     monkeypatch.setattr(reader, "PROVE_EVERY_S", 0.1)
 
 
 async def _begins_at(load: Load, sequence: int) -> bool:
-    """Whether the mail stream begins there, or later."""
+    """Return whether the mail stream starts at this sequence, or later."""
     state = (await load.api("STREAM.INFO.MAIL"))["state"]
     return int(state["first_seq"]) >= sequence
 
 
 @pytest.mark.usefixtures("often")
-async def test_messages_that_were_purged_come_again_from_where_they_were_published(
+async def test_purged_messages_are_published_again_from_their_source(
     load: Load, postgres: PostgresServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The database that took over has not read it: the stream, which has it no more, is made anew."""
+    """The new database has not read them, and the stream has deleted them: the stream is created again."""
     async with load.host() as one, load.host() as two:
         await load.until_connected(one, two)
         await load.publish("crm", 2)
@@ -153,8 +153,8 @@ async def test_messages_that_were_purged_come_again_from_where_they_were_publish
 
 
 @pytest.mark.usefixtures("often")
-async def test_a_database_that_is_behind_between_its_cursors_is_noticed(load: Load) -> None:
-    """One shard has not read what was purged, while the furthest cursor is where the stream has it."""
+async def test_a_rollback_of_a_single_shards_cursor_is_detected(load: Load) -> None:
+    """One shard has not read the purged messages, while the furthest cursor agrees with the stream."""
     async with load.host() as one:
         await load.until_connected(one)
         await load.publish("crm", 10)
@@ -183,7 +183,7 @@ select e.payload #>> '{message,metadata,scheduled_at}' from event_log e
 
 
 class Worker:
-    """Works for a moment, so often as it is given something."""
+    """Works for a moment for each message."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
@@ -204,8 +204,8 @@ async def host_of_workers(url: str) -> AsyncIterator[Runtime]:
         yield runtime
 
 
-async def test_slots_and_ticks_that_are_forgotten_are_given_again(postgres: PostgresServer) -> None:
-    """Every run under a limit comes to its end, every tick of a schedule is one message, in order."""
+async def test_lost_slots_and_ticks_are_assigned_again(postgres: PostgresServer) -> None:
+    """Each run under a limit completes, each tick of a schedule is one message, in order."""
     ticker = AgentId("ticker", "a")
     rows = Load("", postgres.url, "failover")
     ended = "select count(*) from runs where status = 'COMPLETED' and agent like 'worker/%'"

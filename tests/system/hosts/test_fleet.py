@@ -1,4 +1,4 @@
-"""Two and three host processes on one broker and one database: who owns what, and what becomes of mail."""
+"""Two and three host processes on one broker and one database: ownership of shards, and delivery."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 NODES, MORE, MIXED = f"{HERE}:NODES", f"{HERE}:MORE", f"{HERE}:MIXED"
 PARTITIONS: Final = 16
 MOVED_S: Final = 5.0
-"""So long idle shards take to move to a host that has come."""
+"""Seconds after which idle shards have moved to a new host."""
 
 
 def nodes(count: int) -> list[AgentId]:
-    """Agents of one type, in several partitions."""
+    """Return agents of one type, in several partitions."""
     return [AgentId("node", f"n{i}") for i in range(count)]
 
 
 def one_after_the_other(seen: list[tuple[str, int]]) -> bool:
-    """Whether each sender's numbers are 0, 1, 2, …: none lost, doubled or overtaken."""
+    """Return whether each sender's numbers are 0, 1, 2, …: none lost, doubled or overtaken."""
     return all(sent == list(range(len(sent))) for sent in numbers_of(seen).values())
 
 
@@ -46,7 +46,10 @@ def one_after_the_other(seen: list[tuple[str, int]]) -> bool:
 async def test_idle_shards_are_shared_by_capacity_soon_after_a_host_comes(
     fleet: Hosts, rows: Rows
 ) -> None:
-    """One host has all; beside one of twice its capacity it keeps a third, and a third one shares too."""
+    """One host has all.
+
+    Beside one of twice its capacity it keeps a third; a third host gets its share, too.
+    """
     hosts = [await fleet.serving(NODES, capacity=100)]
     await rows.until_owned("p:node:", {hosts[0].name: PARTITIONS})
     shares = []
@@ -74,7 +77,7 @@ async def test_idle_shards_are_shared_by_capacity_soon_after_a_host_comes(
 async def test_a_host_gets_the_types_and_the_agents_that_it_serves_and_no_others(
     fleet: Hosts, client: Runtime, rows: Rows
 ) -> None:
-    """Two types and two single agents over two hosts, and mail from each to each."""
+    """Two types and two single agents over two hosts, and messages from each to each."""
     lasting = {"lease_s": 10, "heartbeat_s": 0.25}
     first = await fleet.serving(NODES, f"{HERE}:LEFT_NODE", **lasting)
     second = await fleet.serving(MORE, f"{HERE}:RIGHT_NODE", **lasting)
@@ -94,7 +97,7 @@ async def test_a_host_gets_the_types_and_the_agents_that_it_serves_and_no_others
 async def test_messages_for_an_unserved_type_wait_as_rows_until_a_host_serves_it(  # noqa: PLR0917 - fixtures
     fleet: Hosts, client: Runtime, rows: Rows, cli: Cli, outsider: RawNats
 ) -> None:
-    """An agent and an outsider write to it; `doctor` names the type, and its first host handles all."""
+    """An agent and an external client send to it. `doctor` names the type; its first host handles all."""
     await fleet.serving(NODES)
     ghost, writer = AgentId("more", "k"), AgentId("node", "w")
     await client.send(writer, {"n": 0, "then": volley(ghost)})
@@ -117,10 +120,10 @@ async def test_messages_for_an_unserved_type_wait_as_rows_until_a_host_serves_it
     assert await unserved() == {}
 
 
-async def test_what_a_host_owned_unserved_is_read_when_it_serves_it_itself(
+async def test_rows_of_an_unserved_type_are_read_when_the_host_registers_it(
     fleet: Hosts, client: Runtime, rows: Rows
 ) -> None:
-    """A host that is slow to register is the first to come for shards that nobody serves."""
+    """A host that registers late is the first to claim shards that no other host serves."""
     first = await fleet.serving(f"{HERE}:RIGHT_NODE")
     first.send(signal.SIGTERM)
     await first.exit_code()
@@ -135,7 +138,7 @@ async def test_what_a_host_owned_unserved_is_read_when_it_serves_it_itself(
 async def test_a_killed_hosts_messages_are_handled_by_others_within_its_lease_and_two_seconds(
     fleet: Hosts, client: Runtime, rows: Rows, outsider: RawNats
 ) -> None:
-    """Agents on both hosts and an outsider write without a pause: nothing lost, doubled, overtaken."""
+    """Agents on both hosts and an external client send without pause: nothing lost, doubled, overtaken."""
     lease_s, agents, rounds = 1.5, nodes(8), 0
     doomed = await fleet.serving(NODES, lease_s=lease_s)
     other = await fleet.serving(NODES, lease_s=lease_s)
@@ -150,7 +153,7 @@ async def test_a_killed_hosts_messages_are_handled_by_others_within_its_lease_an
                 order = {"n": rounds, "then": then}
                 await publish(outsider, str(fleet.more["namespace"]), agent, order)
             rounds += 1
-            await asyncio.sleep(0.1)  # a pace, no more
+            await asyncio.sleep(0.1)  # only the pace
 
     over = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
@@ -171,10 +174,10 @@ async def test_a_killed_hosts_messages_are_handled_by_others_within_its_lease_an
 
 
 @pytest.mark.item(195, 172)
-async def test_a_host_told_to_stop_gives_idle_shards_at_once_and_busy_ones_when_the_time_is_over(
+async def test_a_stopping_host_releases_idle_shards_at_once_and_busy_ones_after_the_drain(
     fleet: Hosts, client: Runtime, rows: Rows, tmp_path: Path
 ) -> None:
-    """A step longer than the drain is executed again elsewhere; no attempt is counted."""
+    """A step longer than the drain is executed again on another host; no attempt is counted."""
     ledger = tmp_path / "ledger"
     first = await fleet.serving(MIXED, lease_s=30, drain_s=4)
     run_id = await client.submit(AgentId("stuck", "a"), str(ledger))
@@ -203,7 +206,7 @@ async def test_a_host_told_to_stop_gives_idle_shards_at_once_and_busy_ones_when_
 async def test_a_second_signal_ends_a_host_at_once(
     fleet: Hosts, client: Runtime, tmp_path: Path
 ) -> None:
-    """It does not wait for what executes, and says that it was killed."""
+    """It does not wait for executing runs; the exit code is that of a kill."""
     ledger = tmp_path / "ledger"
     host = await fleet.serving(MIXED)
     await client.submit(AgentId("stuck", "a"), str(ledger))
@@ -217,10 +220,13 @@ async def test_a_second_signal_ends_a_host_at_once(
 
 
 @pytest.mark.item(484)
-async def test_a_host_that_was_frozen_past_its_lease_finds_its_shards_with_another(
+async def test_a_host_frozen_past_its_lease_has_lost_its_shards(
     fleet: Hosts, client: Runtime, rows: Rows
 ) -> None:
-    """What came meanwhile was handled there; it says what it lost, and takes its share again."""
+    """Messages of that time were handled by the other host.
+
+    It logs the loss, and claims its share again.
+    """
     agents = nodes(4)
     frozen = await fleet.serving(NODES)
     for agent in agents:
@@ -243,7 +249,7 @@ async def test_a_host_that_was_frozen_past_its_lease_finds_its_shards_with_anoth
 
 
 async def test_a_busy_host_keeps_its_shards(fleet: Hosts, client: Runtime, rows: Rows) -> None:
-    """A step that holds the event loop for longer than the lease costs nothing but its own time."""
+    """A step that blocks the event loop for longer than the lease costs only its own time."""
     busy = await fleet.serving(MIXED, lease_s=2, heartbeat_s=0.25)
     other = await fleet.serving(MORE)
     run_id = await client.submit(AgentId("blocking", "a"), 2.5)
@@ -258,10 +264,10 @@ async def test_a_busy_host_keeps_its_shards(fleet: Hosts, client: Runtime, rows:
 
 
 @pytest.mark.item(481)
-async def test_a_host_waits_for_a_broker_that_is_not_there_and_says_so(
+async def test_a_host_waits_for_an_absent_broker_and_logs_it(
     fleet: Hosts, client: Runtime, rows: Rows, own_nats: OwnNats
 ) -> None:
-    """It serves as soon as the broker is up, and ends with 0 if it is told to before."""
+    """It serves as soon as the broker is up, and exits with 0 if it is stopped before."""
     server = own_nats()
     await asyncio.to_thread(server.stop)
     host = fleet.start(NODES, nats_url=server.url)
@@ -281,10 +287,10 @@ async def test_a_host_waits_for_a_broker_that_is_not_there_and_says_so(
     assert seen == [("agent:node/n0", 0), ("agent:node/n0", 1)]
 
 
-async def test_a_host_that_lost_the_broker_alone_leaves_its_agents_to_one_that_has_it(  # noqa: PLR0917
+async def test_a_host_that_alone_lost_the_broker_releases_its_agents(  # noqa: PLR0917
     fleet: Hosts, client: Runtime, rows: Rows, outsider: RawNats, namespace: str
 ) -> None:
-    """In order, without an attempt that counts, and until its connection has been back for a lease."""
+    """In order, without a counted attempt, until its connection has been back for a lease."""
     agents = nodes(32)
     async with FaultProxy.to(str(fleet.more["nats_url"])) as proxy:
         cut_off = await fleet.serving(NODES, nats_url=proxy.through(str(fleet.more["nats_url"])))
@@ -311,13 +317,13 @@ async def test_a_host_that_lost_the_broker_alone_leaves_its_agents_to_one_that_h
     assert not [e for e in cut_off.events() if "lost to" in e["event"]], "it gave them up itself"
 
 
-async def test_hosts_that_all_lost_the_broker_keep_what_they_have(
+async def test_hosts_that_all_lost_the_broker_keep_their_shards(
     fleet: Hosts, rows: Rows, client: Runtime
 ) -> None:
-    """No shard moves, neither while it is away nor when it is back.
+    """No shard moves, neither during the outage nor after it.
 
-    On a busy machine one host may notice it seconds before the other, which then takes its shards: that is
-    right, and another try.
+    On a busy machine one host may notice it seconds before the other, which then takes its shards:
+    that is correct, and the test is repeated.
     """
     sql = "select shard, epoch from shards order by 1"
     async with FaultProxy.to(str(fleet.more["nats_url"])) as proxy:
@@ -349,10 +355,10 @@ async def test_hosts_that_all_lost_the_broker_keep_what_they_have(
 
 @pytest.mark.slow
 @pytest.mark.item(481, 486)
-async def test_messages_between_hosts_outlast_a_broker_that_is_gone_for_ten_seconds(
+async def test_messages_between_hosts_survive_a_broker_outage_of_ten_seconds(
     fleet: Hosts, client: Runtime, rows: Rows, own_nats: OwnNats
 ) -> None:
-    """No host ends or loses its shards; what is sent meanwhile is handled meanwhile, in order."""
+    """No host ends or loses its shards; messages sent meanwhile are handled meanwhile, in order."""
     server = own_nats(durable=True)
     fleet.more["nats_url"] = server.url
     hosts = [await fleet.serving(f"{HERE}:{name}") for name in ("LEFT_NODE", "RIGHT_NODE")]
@@ -381,7 +387,7 @@ async def test_messages_between_hosts_outlast_a_broker_that_is_gone_for_ten_seco
 async def test_a_host_without_a_broker_is_refused_where_messages_travel_by_one(
     fleet: Hosts,
 ) -> None:
-    """It would own agents and not read their mail; it ends with one sentence that names the remedy."""
+    """It would own agents and not read their messages; it ends with one sentence that names the remedy."""
     await fleet.serving(NODES)
     del fleet.more["nats_url"]
     wrong = fleet.start(MORE)
@@ -390,10 +396,10 @@ async def test_a_host_without_a_broker_is_refused_where_messages_travel_by_one(
     assert "Set CALLBOARD_NATS_URL as its other hosts have it" in wrong.log.read_text()
 
 
-async def test_a_database_gets_a_broker_once_its_hosts_without_one_are_gone(
+async def test_a_broker_can_be_added_once_hosts_without_one_have_stopped(
     fleet: Hosts, client: Runtime, rows: Rows
 ) -> None:
-    """Beside them a host with one is refused; afterwards their mail is its own."""
+    """Beside them a host with a broker is refused; afterwards it handles their messages."""
     nats_url = fleet.more.pop("nats_url")
     first = await fleet.serving(NODES, lease_s=10)
     early = fleet.start(MORE, nats_url=nats_url)

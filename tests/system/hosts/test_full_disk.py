@@ -1,4 +1,4 @@
-"""The disk of PostgreSQL is full for a while: hosts wait with what they hold, and repeat nothing."""
+"""A full disk of PostgreSQL: hosts keep their results in memory meanwhile, and repeat nothing."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def _count(host: HostProcess, event: str) -> int:
 
 
 @pytest.mark.parametrize("number", [2, 3], ids=["at most once", "idempotent"])
-async def test_an_effect_under_way_on_a_full_disk_happens_once(  # noqa: PLR0917 - fixtures
+async def test_an_effect_during_a_full_disk_happens_once(  # noqa: PLR0917 - fixtures
     hosts: Hosts, client: Runtime, postgres_dsn: str, tmp_path: Path, number: int
 ) -> None:
-    """For longer than calls wait its result stays in memory: no reload, no other effect, no doubt."""
+    """During a long full disk its result stays in memory: no reload, no repeat, no doubt."""
     ledger = tmp_path / "ledger"
     host = await hosts.serving(lease_s=5, outage_s=1, http="127.0.0.1:0")
     url = str((await host.until("host.http"))["url"])
@@ -75,10 +75,10 @@ async def test_an_effect_under_way_on_a_full_disk_happens_once(  # noqa: PLR0917
     assert (_count(host, WAITS), _count(host, GOES_ON)) == (1, 1)
 
 
-async def test_runs_that_begin_on_a_full_disk_execute_nothing_before_there_is_room(
+async def test_runs_started_on_a_full_disk_execute_nothing_before_space_is_free(
     hosts: Hosts, client: Runtime, postgres_dsn: str, tmp_path: Path
 ) -> None:
-    """Each is begun once, and all complete."""
+    """Each is started once, and all complete."""
     ledger = tmp_path / "ledger"
     host = await hosts.serving(lease_s=5, outage_s=1)
     full = await Fullness.of(postgres_dsn, hosts.schema, table="event_log")
@@ -87,7 +87,7 @@ async def test_runs_that_begin_on_a_full_disk_execute_nothing_before_there_is_ro
     runs = [await client.submit(AgentId("ten", str(n)), job) for n in range(20)]
     await full.refused(6)
 
-    # What is idempotent may be executed before its run's first entry is durable, once.
+    # An idempotent step may be executed once before its run's first entry is durable.
     assert len(executed(ledger)) <= len(runs)
     await full.end()
     for run_id in runs:
@@ -98,7 +98,7 @@ async def test_runs_that_begin_on_a_full_disk_execute_nothing_before_there_is_ro
 
 @contextmanager
 def closing(end: Callable[[], None]) -> Iterator[None]:
-    """End what a test has started, however it ends."""
+    """End what a test has started, also after a failure."""
     try:
         yield
     finally:
@@ -107,7 +107,7 @@ def closing(end: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
-    """A file system of two megabytes; skips where this process may not mount one."""
+    """Yield a file system of two megabytes; skip if this process may not mount one."""
     folder.mkdir()
     mounting = subprocess.run(
         ["/bin/mount", "-t", "tmpfs", "-o", "size=2m,mode=0777", "tmpfs", str(folder)],
@@ -129,10 +129,10 @@ def _folder_of_the_owner(place: Path, data: Path) -> Path:
 
 
 @pytest.mark.skipif(not IS_SLOW, reason="mounts a file system: CALLBOARD_TEST_SLOW=1")
-async def test_a_disk_that_is_really_full_costs_no_effect(
+async def test_a_full_file_system_repeats_no_effect(
     own_postgres: OwnPostgres, tmp_path: Path
 ) -> None:
-    """The log's own file system fills up in the middle of a run; when there is room the run goes on."""
+    """The log's own file system fills up in the middle of a run; with free space the run continues."""
     server, ledger = own_postgres(durable=True), tmp_path / "ledger"
     hosts = Hosts(server.url, "full", tmp_path)
     with small_disk(tmp_path / "small") as small, closing(hosts.end):

@@ -1,4 +1,4 @@
-"""A host's own address: alive, ready, metrics; through start, outage and drain."""
+"""A host's HTTP address: liveness, readiness, metrics; at start, outage and drain."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ def _get(url: str) -> tuple[int, str]:
 
 
 async def get(host: HostProcess, path: str) -> tuple[int, str]:
-    """Status and body of what the host answers there."""
+    """Return status and body of the host's answer."""
     url = (await host.until("host.http"))["url"]
     return await asyncio.to_thread(_get, f"{url}{path}")
 
 
 async def readiness(host: HostProcess) -> tuple[int, dict[str, Any]]:
-    """Status and body of `/readyz`."""
+    """Return status and body of `/readyz`."""
     code, body = await get(host, "/readyz")
     return code, json.loads(body)
 
 
 async def metrics(host: HostProcess) -> dict[tuple[str, str], float]:
-    """Every sample by its name and the values of its labels."""
+    """Return every sample by its name and the values of its labels."""
     code, text = await get(host, "/metrics")
     assert code == 200
     return {
@@ -59,14 +59,14 @@ async def metrics(host: HostProcess) -> dict[tuple[str, str], float]:
 
 
 async def has_counted(host: HostProcess) -> bool:
-    """Whether a run's end is counted, which is just behind its commit."""
+    """Return whether a run's end is counted, shortly after its commit."""
     return (await metrics(host)).get(("callboard_runs_ended_total", "completed")) == 1
 
 
-async def test_a_host_is_ready_counts_what_it_does_and_is_not_ready_while_it_drains(
+async def test_a_host_is_ready_counts_its_work_and_is_not_ready_while_it_drains(
     fleet: Hosts, client: Runtime, tmp_path: Path
 ) -> None:
-    """`/readyz` says 503 from SIGTERM on, while the run under way goes on to its end."""
+    """`/readyz` is 503 from SIGTERM on, while the executing run continues to its end."""
     ledger = tmp_path / "ledger"
     host = await fleet.serving(http=ANY_PORT, lease_s=60)
     before = await readiness(host)
@@ -100,10 +100,10 @@ async def test_a_host_is_ready_counts_what_it_does_and_is_not_ready_while_it_dra
     assert (await client.status(run_id)).status != "FAILED"
 
 
-async def test_a_host_without_its_database_says_so_and_recovers(
+async def test_a_host_without_its_database_is_not_ready_and_recovers(
     own_postgres: OwnPostgres, hosts: Hosts
 ) -> None:
-    """While it is away `/readyz` names it and the lease, `/metrics` still answers, `/healthz` is fine."""
+    """During the outage `/readyz` names it and the lease, `/metrics` answers, `/healthz` is 200."""
     server = await asyncio.to_thread(own_postgres, durable=True)
     host = await hosts.serving(http=ANY_PORT, url=server.url, lease_s=3)
     await asyncio.to_thread(server.kill)
@@ -122,8 +122,8 @@ async def test_a_host_without_its_database_says_so_and_recovers(
     assert alive == 200
 
 
-async def test_an_address_that_is_taken_or_none_is_one_sentence(hosts: Hosts) -> None:
-    """The host ends with the exit code of a command that cannot be carried out as given."""
+async def test_the_error_of_an_unusable_address_is_one_sentence(hosts: Hosts) -> None:
+    """The host ends with the exit code of an invalid command."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -140,7 +140,7 @@ async def test_an_address_that_is_taken_or_none_is_one_sentence(hosts: Hosts) ->
 
 @pytest.mark.item(195)
 async def test_a_host_that_still_waits_for_its_server_is_alive_and_not_ready(hosts: Hosts) -> None:
-    """The address answers from the first moment, so nobody takes a slow start for a dead one."""
+    """The address answers from the first moment, so a slow start does not count as a crash."""
     host = hosts.start(http=ANY_PORT, url="postgresql://nobody@127.0.0.1:1/none")
     code, body = await readiness(host)
     alive, _ = await get(host, "/healthz")

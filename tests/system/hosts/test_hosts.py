@@ -1,4 +1,4 @@
-"""Host processes: how they stop, how they die, and who goes on."""
+"""Host processes: shutdown, crash, and take-over."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ pytestmark = pytest.mark.usefixtures("fleet")
 
 
 async def until_suspended(client: Runtime, run_id: RunId) -> RunRow:
-    """Return the run's row once it is no more than rows."""
+    """Return the run's row once it is suspended."""
     return await until_run(client, run_id, lambda r: r.status is RunStatus.SUSPENDED, "suspended")
 
 
 @pytest.mark.item(195)
-async def test_sigterm_lets_running_code_end_and_gives_the_agents_up(
+async def test_sigterm_waits_for_executing_code_and_releases_the_agents(
     hosts: Hosts, client: Runtime, tmp_path: Path
 ) -> None:
-    """The run under way ends on the first host, which exits with 0; the lease is not waited for."""
+    """The executing run ends on the first host, which exits with 0; its lease is released."""
     ledger = tmp_path / "ledger"
     first = await hosts.serving(lease_s=60, suspend_after=0)
     run_id = await client.submit(TEN, {"ledger": str(ledger), "pace_s": 0.1})
@@ -66,10 +66,10 @@ async def test_sigterm_lets_running_code_end_and_gives_the_agents_up(
     ]
 
 
-async def test_code_that_does_not_end_is_dropped_when_the_drain_is_over(
+async def test_code_that_does_not_end_is_aborted_after_the_drain(
     hosts: Hosts, client: Runtime, tmp_path: Path
 ) -> None:
-    """The run goes on elsewhere, and what was recorded is not executed again."""
+    """The run continues on another host, and recorded steps are not executed again."""
     ledger = tmp_path / "ledger"
     first = await hosts.serving(lease_s=60, drain_s=0.3)
     run_id = await client.submit(TEN, {"ledger": str(ledger), "pace_s": 0.25})
@@ -90,7 +90,7 @@ async def test_code_that_does_not_end_is_dropped_when_the_drain_is_over(
 async def test_a_killed_host_is_replaced_within_its_lease_and_two_seconds(
     hosts: Hosts, client: Runtime, tmp_path: Path
 ) -> None:
-    """A host that waits beside it goes on with the next step."""
+    """A waiting second host continues with the next step."""
     ledger = tmp_path / "ledger"
     first = await hosts.serving(lease_s=2)
     second = await hosts.serving(lease_s=2)
@@ -111,7 +111,7 @@ async def test_a_killed_host_is_replaced_within_its_lease_and_two_seconds(
 async def test_a_frozen_host_that_comes_back_can_write_nothing(
     hosts: Hosts, client: Runtime, tmp_path: Path
 ) -> None:
-    """Its shards were taken over; it drops the run in the middle of a step and serves on."""
+    """Its shards were taken over; it aborts the run in the middle of a step and serves on."""
     ledger = tmp_path / "ledger"
     first = await hosts.serving()
     run_id = await client.submit(TEN, {"ledger": str(ledger), "pace_s": 3, "slow": 1})
@@ -135,7 +135,7 @@ async def test_a_frozen_host_that_comes_back_can_write_nothing(
 async def test_an_effect_in_doubt_is_reported_and_decided_by_the_operator(
     hosts: Hosts, client: Runtime, cli: Cli, tmp_path: Path
 ) -> None:
-    """`runs list`, `runs show` and `doctor` name it, and `runs resolve` lets the run go on."""
+    """`runs list`, `runs show` and `doctor` name it; after `runs resolve` the run continues."""
     ledger = tmp_path / "ledger"
     first = await hosts.serving()
     run_id = await client.submit(TEN, {"ledger": str(ledger), "pace_s": 10, "slow": 2})
@@ -167,7 +167,7 @@ async def test_an_effect_in_doubt_is_reported_and_decided_by_the_operator(
 async def test_a_signal_sent_while_no_host_is_up_is_delivered_by_the_next(
     hosts: Hosts, client: Runtime, cli: Cli
 ) -> None:
-    """It is a row; nobody has to be there when it is written."""
+    """The signal is a row; no host is needed when it is written."""
     first = await hosts.serving(suspend_after=0)
     run_id = await client.submit(WAITER, None)
     await until_suspended(client, run_id)
@@ -240,10 +240,10 @@ async def test_a_run_parked_without_doubt_is_started_anew_by_the_operator(
         ("tests.system.agents:Ten", "class Ten needs arguments"),
     ],
 )
-async def test_a_host_says_in_one_sentence_what_it_cannot_serve(
+async def test_the_error_of_an_unusable_application_is_one_sentence(
     hosts: Hosts, spec: str, words: str
 ) -> None:
-    """The name that was given, what is wrong with it, and what to write instead."""
+    """The given name, the problem, and the remedy."""
     host = hosts.start(spec)
     code = await host.exit_code()
     said = host.log.read_text().splitlines()
@@ -257,7 +257,7 @@ async def test_a_host_says_in_one_sentence_what_it_cannot_serve(
 async def test_a_host_serves_objects_and_functions(
     hosts: Hosts, client: Runtime, tmp_path: Path
 ) -> None:
-    """An agent object, and a function that registers what it likes."""
+    """An agent object, and a function that registers agents."""
     await hosts.serving("tests.system.agents:ONE", "tests.system.agents:app")
     job = {"ledger": str(tmp_path / "ledger")}
     runs = [await client.submit(AgentId(type_, "a"), job) for type_ in ("one", "by-hand")]

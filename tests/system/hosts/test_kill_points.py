@@ -1,4 +1,4 @@
-"""SIGKILL at every append and commit of a ten-step run, before and after: another host finishes it."""
+"""SIGKILL before and after each append and commit of a ten-step run: another host completes it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def submit(client: Runtime, ledger: Path, pace_s: float = 0.0) -> RunId:
 
 
 async def recorded(client: Runtime, run_id: RunId) -> set[int]:
-    """Numbers of the steps whose result is in the log."""
+    """Return the numbers of the steps whose result is in the log."""
     return {
         int(str(entry.payload["name"]).removeprefix("step-"))
         async for entry in client.entries(run_id)
@@ -42,7 +42,7 @@ async def recorded(client: Runtime, run_id: RunId) -> set[int]:
 
 
 async def settle(client: Runtime, cli: Cli, run_id: RunId, ledger: Path) -> list[str]:
-    """Decide what is in doubt, as an honest operator does; return the positions decided."""
+    """Decide about effects in doubt by the ledger, as an operator would; return the positions decided."""
     decided: list[str] = []
     while True:
         row = await until_run(
@@ -63,10 +63,10 @@ async def settle(client: Runtime, cli: Cli, run_id: RunId, ledger: Path) -> list
 
 @pytest.mark.item(490, 59, 172, 186, 189, 484, 485)
 @pytest.mark.parametrize(("point", "nth", "moment"), with_moments(POINTS))
-async def test_a_run_whose_host_dies_at_any_write_completes_elsewhere(  # noqa: PLR0917 - fixtures
+async def test_a_run_whose_host_crashes_at_any_write_completes_on_another(  # noqa: PLR0917 - fixtures
     hosts: Hosts, client: Runtime, cli: Cli, tmp_path: Path, point: str, nth: int, moment: str
 ) -> None:
-    """What was recorded at the death is not executed again; at most once stays at most once."""
+    """Steps recorded at the crash are not executed again; at-most-once steps are executed at most once."""
     ledger = tmp_path / "ledger"
     first = await hosts.serving(fault=f"{point}:{nth}:{moment}")
     run_id = await submit(client, ledger)
@@ -85,10 +85,8 @@ async def test_a_run_whose_host_dies_at_any_write_completes_elsewhere(  # noqa: 
     assert second.is_alive
 
 
-async def test_the_kill_points_are_all_there_are(
-    hosts: Hosts, client: Runtime, tmp_path: Path
-) -> None:
-    """An undisturbed run has exactly as many appends and commits as were tried."""
+async def test_the_kill_points_are_complete(hosts: Hosts, client: Runtime, tmp_path: Path) -> None:
+    """An undisturbed run has exactly as many appends and commits as were tested."""
     ledger = tmp_path / "ledger"
     await hosts.serving(fault=f"append:{APPENDS + 1}:before,commit:{COMMITS + 1}:before")
     run_id = await submit(client, ledger)

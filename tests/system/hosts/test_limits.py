@@ -1,4 +1,4 @@
-"""Limits over two host processes: what somebody outside counts, with changes and kill -9 on the way."""
+"""Limits over two host processes: executions counted from outside, with changes and kill -9."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 COUNTED: Final = "tests.system.limited:COUNTED"
 SCOPE: Final = "type:counted"
 LONG: Final[dict[str, float]] = {"lease_s": 10, "heartbeat_s": 0.25}
-"""Where nobody dies: a host that stalls keeps its runs."""
+"""Without crashes: a stalled host keeps its runs."""
 
 
 async def submit(client: Runtime, ledger: Path, count: int, pace_s: float) -> list[RunId]:
-    """A run each for so many agents."""
+    """Submit one run for each of this many agents."""
     job = {"ledger": str(ledger), "pace_s": pace_s}
     return [await client.submit(AgentId("counted", f"k{n}"), job) for n in range(count)]
 
 
 async def begun(ledger: Path, count: int) -> int:
-    """Return the number of lines once so many executions have begun."""
+    """Return the number of lines once this many executions have started."""
     await until(lambda: sum(processes(str(ledger)).values()) >= count, f"{count} have begun")
     return len(lines_of(str(ledger)))
 
@@ -43,7 +43,7 @@ async def begun(ledger: Path, count: int) -> int:
 async def test_two_hundred_runs_on_two_hosts_never_exceed_the_limit(
     hosts: Hosts, client: Runtime, rows: Rows, tmp_path: Path
 ) -> None:
-    """An outsider counts five at once, and no six; both hosts take part, and all runs end well."""
+    """The ledger counts at most five at once; both hosts take part, and all runs complete."""
     ledger = tmp_path / "ledger"
     ledger.touch()
     pair = [await hosts.serving(COUNTED, **LONG) for _ in range(2)]
@@ -63,7 +63,7 @@ async def test_two_hundred_runs_on_two_hosts_never_exceed_the_limit(
 async def test_a_limit_is_changed_while_hosts_run(
     hosts: Hosts, client: Runtime, cli: Cli, tmp_path: Path
 ) -> None:
-    """Eight, then two, then none, then as many as like: by the command line, without a restart."""
+    """Eight, then two, then none, then unlimited: by the command line, without a restart."""
     ledger = tmp_path / "ledger"
     ledger.touch()
     for _ in range(2):
@@ -94,7 +94,7 @@ async def test_a_limit_is_changed_while_hosts_run(
 async def test_slots_of_a_killed_host_are_free_when_its_lease_ends(
     hosts: Hosts, client: Runtime, rows: Rows, tmp_path: Path
 ) -> None:
-    """One host dies with places that its runs never leave; the other one then has all of them."""
+    """One host crashes with slots that its runs hold; the other one then gets all of them."""
     ledger = tmp_path / "ledger"
     ledger.touch()
     first, second = [await hosts.serving(COUNTED, lease_s=3, heartbeat_s=0.25) for _ in range(2)]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 AGENT, KEEPER = AgentId("rememberer", "a"), AgentId("keeper", "a")
 LEASE_S: Final = 0.8
 MOST: Final = {"append": 12, "commit": 3}
-"""Writes of the keeper's run: no more than so many."""
+"""Maximum number of writes of the keeper's run."""
 POINTS: Final = [
     (point, nth, moment)
     for point, most in MOST.items()
@@ -34,10 +34,10 @@ POINTS: Final = [
 
 
 @pytest.mark.skipif(not IS_SLOW, reason="CALLBOARD_TEST_SLOW: the gate plays it in one process")
-async def test_a_host_that_was_frozen_while_it_embedded_keeps_no_memory(
+async def test_a_host_frozen_during_an_embedding_stores_no_memory(
     fleet: Hosts, client: Runtime, tmp_path: Path
 ) -> None:
-    """The other host's memory stands. The thawed one adds nothing, even where that was forgotten.
+    """The other host's memory stays. The thawed host adds nothing, also after that memory was deleted.
 
     It may lose its run before it sends the write. A write that is sent is refused by the fence: see
     `test_a_host_frozen_past_its_lease_stores_no_memory`.
@@ -51,14 +51,14 @@ async def test_a_host_that_was_frozen_while_it_embedded_keeps_no_memory(
     result = await client.result(run_id)
     log = [entry async for entry in client.entries(run_id)]
     kept = await memory.page()
-    # Now nothing but the lease keeps the frozen host from adding the text: its id is free again.
+    # Now only the lease stops the frozen host from adding the text: its id is free again.
     forgotten = await memory.forget(KEY, about=f"agent:{AGENT}")
     gate.touch()
     frozen.thaw()
     await frozen.until_lost()
     await until(lambda: (LEFT, frozen.pid) in executed(ledger), "the end of its embedding")
     frozen.send(signal.SIGTERM)
-    await frozen.exit_code()  # what it would have written, it has tried to
+    await frozen.exit_code()  # its write has been tried by then
     afterwards = [entry async for entry in client.entries(run_id)]
 
     assert [(one.id, one.key, one.run_id) for one in kept] == [(result, KEY, run_id)]
@@ -71,10 +71,10 @@ async def test_a_host_that_was_frozen_while_it_embedded_keeps_no_memory(
 
 @pytest.mark.skipif(not IS_SLOW, reason="CALLBOARD_TEST_SLOW: the gate plays it in one process")
 @pytest.mark.parametrize(("point", "nth", "moment"), POINTS)
-async def test_each_memory_is_kept_once_whichever_write_kills_the_host(  # noqa: PLR0917 - fixtures
+async def test_each_memory_is_stored_once_over_a_crash_at_any_write(  # noqa: PLR0917 - fixtures
     fleet: Hosts, client: Runtime, tmp_path: Path, point: str, nth: int, moment: str
 ) -> None:
-    """Versions, blocks and hits are those of an undisturbed run; one text at most is embedded again."""
+    """Versions, blocks and hits equal those of an undisturbed run; at most one text is embedded again."""
     ledger, memory, own = tmp_path / "ledger", client.memory(), f"agent:{KEEPER}"
     doomed = fleet.start(
         HERE, fault=f"{point}:{nth}:{moment}", lease_s=LEASE_S, suspend_after=5 * (nth % 2)

@@ -1,4 +1,4 @@
-"""PostgreSQL is not there, goes away, comes back, or loses an answer, below a live host process."""
+"""PostgreSQL is absent, fails, recovers, or loses an answer, while a host process is alive."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ async def client_of(hosts: Hosts) -> AsyncIterator[Runtime]:
 
 
 async def until_executed(ledger: Path, count: int) -> None:
-    """Return once so many steps have begun."""
+    """Return once this many steps have started."""
     await until(lambda: len(executed(ledger)) >= count, f"{count} steps")
 
 
-async def test_a_host_waits_for_a_server_that_is_not_there_and_says_so(
+async def test_a_host_waits_for_an_absent_server_and_logs_it(
     server: PostgresServer, own_hosts: Hosts, tmp_path: Path
 ) -> None:
-    """It serves as soon as the server is up, without being started again."""
+    """It serves as soon as the server is up, without a restart."""
     await asyncio.to_thread(server.stop)
     host = own_hosts.start()
     said = await host.until("waiting for PostgreSQL")
@@ -75,10 +75,10 @@ async def test_a_host_waits_for_a_server_that_is_not_there_and_says_so(
     assert result == ALL
 
 
-async def test_a_host_that_waits_for_its_server_ends_when_it_is_told(
+async def test_a_host_that_waits_for_its_server_obeys_sigterm(
     server: PostgresServer, own_hosts: Hosts
 ) -> None:
-    """SIGTERM is heard while there is no server, and the process ends with 0."""
+    """SIGTERM works without a server, and the process exits with 0."""
     await asyncio.to_thread(server.stop)
     host = own_hosts.start()
     await host.until("waiting for PostgreSQL")
@@ -88,10 +88,10 @@ async def test_a_host_that_waits_for_its_server_ends_when_it_is_told(
 
 
 @pytest.mark.slow
-async def test_a_run_outlasts_a_server_that_is_gone_for_ten_seconds(
+async def test_a_run_survives_an_outage_of_ten_seconds(
     server: PostgresServer, own_hosts: Hosts, tmp_path: Path
 ) -> None:
-    """Nothing executes twice, though the host's lease of a second is long over."""
+    """No step executes twice, though the host's lease of a second has long expired."""
     ledger = tmp_path / "ledger"
     host = await own_hosts.serving()
     async with client_of(own_hosts) as client:
@@ -110,10 +110,10 @@ async def test_a_run_outlasts_a_server_that_is_gone_for_ten_seconds(
     assert host.is_alive
 
 
-async def test_a_run_outlasts_a_server_killed_in_the_middle_of_its_writes(
+async def test_a_run_survives_kills_of_the_server_during_its_writes(
     server: PostgresServer, own_hosts: Hosts, tmp_path: Path
 ) -> None:
-    """SIGKILL of every server process, three times in one run, loses and repeats nothing."""
+    """Three SIGKILLs of all server processes in one run lose and repeat nothing."""
     ledger = tmp_path / "ledger"
     await own_hosts.serving(lease_s=5)
     async with client_of(own_hosts) as client:
@@ -133,7 +133,7 @@ async def test_a_run_outlasts_a_server_killed_in_the_middle_of_its_writes(
 async def test_a_write_whose_outcome_is_unknown_is_looked_up(  # noqa: PLR0917 - fixtures
     hosts: Hosts, client: Runtime, postgres_dsn: str, tmp_path: Path, written: str, lost: str
 ) -> None:
-    """A COMMIT applied whose answer is lost, or never received, gives the same run either way."""
+    """An applied COMMIT whose answer is lost, or one that never arrived, gives the same run."""
     ledger = tmp_path / "ledger"
     async with FaultProxy.to(postgres_dsn) as proxy:
         await hosts.serving(url=proxy.through(postgres_dsn), lease_s=10)
@@ -151,10 +151,10 @@ async def test_a_write_whose_outcome_is_unknown_is_looked_up(  # noqa: PLR0917 -
     assert len(entries) == len(set(entries))
 
 
-async def test_what_was_submitted_while_nobody_heard_is_found_when_the_line_is_back(
+async def test_a_submit_without_a_hint_is_found_after_the_reconnect(
     hosts: Hosts, client: Runtime, postgres_dsn: str, tmp_path: Path
 ) -> None:
-    """A hint that got lost costs time, never a run."""
+    """A lost hint costs time, never a run."""
     async with FaultProxy.to(postgres_dsn) as proxy:
         await hosts.serving(url=proxy.through(postgres_dsn), lease_s=30)
         proxy.cut()

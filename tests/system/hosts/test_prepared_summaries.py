@@ -1,4 +1,4 @@
-"""A summary that is written behind an answer, on a host that dies before it is there."""
+"""A summary prepared after an answer, on a host that crashes before it is complete."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from tests.system.processes import Hosts
 
 
-async def test_the_turn_after_a_death_waits_for_no_summary_and_none_is_recorded_twice(
+async def test_the_turn_after_a_crash_waits_for_no_summary_and_none_is_recorded_twice(
     fleet: Hosts, client: Runtime, outsider: RawNats, *, rows: Rows, tmp_path: Path
 ) -> None:
-    """The other host answers while no summary can be written, and has its own ready for the next turn."""
+    """The other host answers while no summary can be written, and prepares its own for the next turn."""
     ledger, gate = tmp_path / "ledger", tmp_path / "gate"
     early = [ChatMessage.of("user", f"fact {n}") for n in range(6)]
     await client.history.append_many(Clerk.id, early, session_id=SESSION)

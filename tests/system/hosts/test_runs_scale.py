@@ -1,4 +1,4 @@
-"""More hosts do more at a time: the throughput of independent runs grows, and none is in two places."""
+"""Throughput of independent runs grows with the number of hosts, and no run is executed by two."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 STEPS: Final = 4
 STEP_S: Final = 0.05
 CAPACITY: Final = 2
-"""Runs at a time on one host: so few that it sleeps nearly all of the time."""
+"""Concurrent runs of one host: so few that it is idle most of the time."""
 GAIN: Final = 1.5
 ROUNDS: Final = 4
-"""So often two hosts may try: a machine that stalls for a second spoils a round."""
+"""Maximum number of attempts: a machine that stalls for a second spoils a round."""
 
 
 class Sleeper:
-    """A few steps that need no CPU; each leaves its time and process when it begins and when it ends."""
+    """Executes a few steps without CPU, each of which records time and process at its start and end."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
@@ -58,7 +58,7 @@ SERVES: Final = f"{__name__}:SLEEPERS"
 
 
 def sleepers(round_: int) -> list[AgentId]:
-    """Return three agents of each partition, so that two hosts have the same work."""
+    """Return three agents of each partition, so that two hosts have equal work."""
     names = (AgentId("sleeper", f"r{round_}-{n}") for n in itertools.count())
     found: Counter[int] = Counter()
     chosen: list[AgentId] = []
@@ -83,7 +83,7 @@ async def throughput(client: Runtime, ledger: Path, round_: int) -> float:
 
 
 def problems(ledger: Path) -> list[str]:
-    """Return which runs were executed by two processes, or by one twice at a time."""
+    """Return the runs that were executed by two processes, or twice at a time by one."""
     lines = [line.split() for line in lines_of(str(ledger))]
     where: dict[str, set[str]] = {}
     inside: Counter[str] = Counter()
@@ -106,7 +106,7 @@ def problems(ledger: Path) -> list[str]:
 async def test_two_hosts_do_more_than_one_and_no_run_is_on_both(
     hosts: Hosts, client: Runtime, rows: Rows, tmp_path: Path
 ) -> None:
-    """At least half as much again, where sleeping is all there is to do; each step happens once."""
+    """At least 1.5 times the throughput if the work is only sleeping; each step happens once."""
     one = await hosts.serving(SERVES, capacity=CAPACITY, lease_s=5)
     alone = await throughput(client, tmp_path / "alone", 1)
     two = await hosts.serving(SERVES, capacity=CAPACITY, lease_s=5)

@@ -1,4 +1,4 @@
-"""Schedules while hosts are killed and frozen and the database is away: each tick once, in order."""
+"""Schedules while hosts are killed and frozen and the database is unavailable: each tick once, in order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AGENT = ticker("a")
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-async def test_a_host_that_dies_at_a_firing_loses_and_doubles_no_tick(
+async def test_a_crash_at_a_firing_loses_and_doubles_no_tick(
     hosts: Hosts, client: Runtime, moment: str
 ) -> None:
     """Before the commit the next host fires it, after the commit it finds the message."""
@@ -38,10 +38,8 @@ async def test_a_host_that_dies_at_a_firing_loses_and_doubles_no_tick(
     assert set(gaps(ticks)) == {SECOND}
 
 
-async def test_a_frozen_host_that_wakes_up_fires_nothing_that_another_one_fired(
-    hosts: Hosts, client: Runtime
-) -> None:
-    """Twelve schedules on two hosts, one of which sleeps longer than its lease."""
+async def test_a_thawed_host_fires_no_tick_again(hosts: Hosts, client: Runtime) -> None:
+    """Twelve schedules on two hosts, one of which is frozen for longer than its lease."""
     agents = [ticker(n) for n in range(12)]
     for agent in agents:
         await client.schedules.create(f"s-{agent.key}", agent, cron=EVERY_SECOND, catch_up="all")
@@ -60,10 +58,10 @@ async def test_a_frozen_host_that_wakes_up_fires_nothing_that_another_one_fired(
     assert all(host.is_alive for host in pair)
 
 
-async def test_after_an_outage_of_the_database_one_message_stands_for_all_missed_ticks(
+async def test_after_an_outage_one_message_is_sent_for_all_missed_ticks(
     own_postgres: OwnPostgres, tmp_path: Path
 ) -> None:
-    """It is for the first of them, and the plan goes on as if nothing had been."""
+    """It is for the first missed tick, and the plan continues."""
     server = own_postgres(durable=True)
     hosts = Hosts(server.url, f"t_{secrets.token_hex(4)}", tmp_path)
     settings = Settings(postgres_url=server.url, db_schema=hosts.schema)

@@ -1,4 +1,4 @@
-"""What a host loads before it serves: counted, because time depends on the machine.
+"""The modules that a host loads before it serves: counted, because time depends on the machine.
 
 A library that only some hosts need is imported where it is used.
 """
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from tests.harness.servers import TestNats, TestRedis
 
 MODULES: Final = {"": 456, "nats": 517, "nats redis": 640}
-"""So many at most beyond Python's own, by the servers beside PostgreSQL. Most of a cold start is importing."""
+"""Maximum number beyond Python's own. Imports take most of a cold start."""
 PYTHONS_OWN: Final = sys.stdlib_module_names | {"__main__", "tests"}
 NOT_NEEDED: Final = {
-    "actors.kernel.memory_rules",  # no agent remembers anything
-    "actors.kernel.storage.session_directory",  # nobody asks for lists of sessions
-    "actors.kernel.storage.token",  # nobody asks over HTTP
+    "actors.kernel.memory_rules",  # no agent uses memory
+    "actors.kernel.storage.session_directory",  # no client lists sessions
+    "actors.kernel.storage.token",  # no client uses HTTP
     "actors.kernel.workflow",
     "actors.runtime.memory.store",  # rows are in PostgreSQL
     "actors.runtime.sharding.erasing",
@@ -56,7 +56,7 @@ NOT_NEEDED: Final = {
 @pytest.mark.nats
 @pytest.mark.redis
 @pytest.mark.parametrize("beside", MODULES)
-def test_a_host_loads_what_it_needs_to_serve(  # noqa: PLR0917 - fixtures
+def test_a_host_loads_only_modules_that_it_needs(  # noqa: PLR0917 - fixtures
     postgres_dsn: str,
     schema: str,
     namespace: str,
@@ -64,7 +64,7 @@ def test_a_host_loads_what_it_needs_to_serve(  # noqa: PLR0917 - fixtures
     redis_server: TestRedis,
     beside: str,
 ) -> None:
-    """Libraries of commands, of other ways to run, and of what no setting asks for are not loaded."""
+    """Libraries of commands, of other modes, and of settings that are not used are not loaded."""
     urls = {"nats": nats_server.url, "redis": redis_server.url}
     env = {
         "CALLBOARD_POSTGRES_URL": postgres_dsn,
@@ -85,7 +85,7 @@ def test_a_host_loads_what_it_needs_to_serve(  # noqa: PLR0917 - fixtures
 
     assert host.returncode == 0
     assert "persistence.postgres.store" in loaded
-    if "redis" not in beside:  # its library loads what it finds
+    if "redis" not in beside:  # its library loads the installed ones
         assert [
             one for one in loaded if any(f"{one}.".startswith(f"{no}.") for no in NOT_NEEDED)
         ] == []

@@ -1,4 +1,4 @@
-"""A conversation over two host processes and a kill, as a trace backend receives it."""
+"""The trace of a conversation over two host processes and a kill, as a trace backend receives it."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ TRACE, CALLER = "c" * 32, "d" * 16
 
 
 class Received:
-    """The spans that came, and where the receiver is."""
+    """The received spans, and the receiver's address."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.spans: list[Span] = []
 
     def named(self, name: str) -> list[Span]:
-        """Those of this name, or whose name begins with it and a blank."""
+        """Return the spans whose name is this one, or starts with it and a blank."""
         return [s for s in self.spans if s.name == name or s.name.startswith(f"{name} ")]
 
 
 @asynccontextmanager
 async def receiving() -> AsyncIterator[Received]:
-    """A real OTLP receiver, for the length of the block."""
+    """Run a real OTLP receiver inside the block."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -61,7 +61,7 @@ async def receiving() -> AsyncIterator[Received]:
 
 
 def said(span: Span, key: str) -> str:
-    """An attribute of a span, or nothing."""
+    """Return an attribute of a span, or None."""
     return next((one.value.string_value for one in span.attributes if one.key == key), "")
 
 
@@ -69,7 +69,7 @@ def said(span: Span, key: str) -> str:
 async def test_a_conversation_over_two_hosts_and_a_kill_is_one_trace(
     fleet: Hosts, outsider: RawNats, namespace: str, tmp_path: Path
 ) -> None:
-    """The foreign caller is its parent; what was said is in no attribute, event, link or status."""
+    """The external caller is its parent; no attribute, event, link or status has content."""
     ledger, gate = tmp_path / "ledger", tmp_path / "gate"
     job = {"ledger": str(ledger), "gate": str(gate), "text": CANARY}
     async with receiving() as backend:
@@ -82,7 +82,7 @@ async def test_a_conversation_over_two_hosts_and_a_kill_is_one_trace(
             headers={"traceparent": f"00-{TRACE}-{CALLER}-01"},
         )
         await until_executing(ledger, 1)
-        # What a killed process had not exported is gone: let it export what it has.
+        # Spans that a killed process had not exported are lost: let it export them.
         await until(lambda: bool(backend.named("join")), "spans of the killed host")
         left.send(signal.SIGKILL)
         await fleet.serving(f"{HERE}:LEFT")

@@ -1,7 +1,7 @@
-"""A tree of three levels on two hosts is cancelled while it grows, works, ends, and a host dies.
+"""A tree of three levels on two hosts is cancelled while it grows, executes and ends, and a host crashes.
 
-Branches have leaves that execute, are suspended, wait in a queue, or end by themselves, and go on
-spawning until they are stopped.
+Branches have leaves that execute, are suspended, are queued, or end by themselves, and continue to
+spawn until they are cancelled.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ JOINER: Final = AgentId("joiner", "a")
 REASON: Final = "enough"
 LEAVES: Final = ("executes", "waits", "sleeps", "receives", "ends")
 BORN: Final = 4
-"""How many more leaves each branch spawns, one at a time."""
+"""Number of further leaves that each branch spawns, one at a time."""
 GROWN: Final = 31
 STATES: Final = {"RUNNING", "SUSPENDED", "PENDING", "COMPLETED"}
 
 
 class Chief:
-    """Spawns the tree, stops it when told to, and tells how it ended."""
+    """Spawns the tree, cancels it on a signal, and returns its outcome."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> list[Any]:
-        """The payload does not matter."""
+        """Execute; the payload is ignored."""
         del inbox
         root = await ctx.spawn("branchr", "root", key="root")
         await ctx.sleep_until_signal("stop")
@@ -57,29 +57,29 @@ class Chief:
 
 
 def told(result: RunResult) -> list[Any]:
-    """Return how a run ended, as JSON data."""
+    """Return a run's outcome as JSON data."""
     return [result.status.value, result.error]
 
 
 class Joiner:
-    """Joins a run that it has nothing to do with."""
+    """Joins a run that is not its child."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> list[Any]:
-        """The payload is the run."""
+        """Join the run in the payload."""
         return told(await ctx.join(str(inbox[0].payload)))
 
 
 class Branch:
-    """The payload says which: the root has four branches, each of which has leaves on both hosts."""
+    """Acts by its payload: the root has four branches, each of which has leaves on both hosts."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> int:
-        """Return how many children have ended; never before they have."""
+        """Return how many children have ended, once all have."""
         if inbox[0].payload == "root":
             below = ["grows", "grows", "waits", "ends"]
             sides = itertools.cycle(("branchl", "branchr"))
@@ -91,7 +91,7 @@ class Branch:
         else:
             kinds = zip(itertools.cycle(("leafl", "leafr")), LEAVES, strict=False)
             handles = [await ctx.spawn(side, kind) for side, kind in kinds]
-            # Two branches have leaves of one agent: one of them holds it, the other is queued.
+            # Two branches have leaves of one agent: one of them occupies it, the other is queued.
             handles.append(await ctx.spawn("leafl", "waits", key="shared"))
             for _ in range(BORN if inbox[0].payload == "grows" else 0):
                 await ctx.sleep(0.03)
@@ -100,13 +100,13 @@ class Branch:
 
 
 class Leaf:
-    """The payload says what it does until somebody stops it."""
+    """Acts by its payload until it is cancelled."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
-        """Return only if it is one of those that end."""
+        """Return only if the payload asks for it."""
         kind = inbox[0].payload
         while kind == "executes":
             await ctx.step("tick", asyncio.sleep, 0.05)
@@ -133,7 +133,7 @@ SIDES: Final = {"left": f"{__name__}:LEFT", "right": f"{__name__}:RIGHT"}
 
 
 async def root_of(rows: Rows, count: int) -> RunId:
-    """Return the tree's first run once the tree has so many; if it is all of them, in every state."""
+    """Return the tree's first run once the tree has this many runs; if all of them, in every state."""
 
     async def is_grown() -> bool:
         spawned = "select status, count(*) as n from runs where parent is not null group by status"
@@ -157,7 +157,7 @@ async def until_still(rows: Rows) -> None:
 
 
 async def problems(rows: Rows, root: RunId) -> list[str]:
-    """Return what of the tree ended twice, in another way, for no reason, or left something behind."""
+    """Return the runs of the tree with two ends, a wrong end, no reason, or leftovers."""
     found = await rows.connection.fetch("""
         select r.run_id, r.agent, r.status, max(m.payload #>> '{message,payload}') as kind,
             count(e.seq) as ends, min(e.kind) as ended, min(e.payload ->> 'reason') as reason
@@ -195,7 +195,7 @@ def _wrong(row: dict[str, Any], root: RunId) -> list[str]:
 
 
 async def start(fleet: Hosts, sides: Iterable[str]) -> dict[str, HostProcess]:
-    """A host for each of these sides."""
+    """Start a host for each of these sides."""
     hosts = {side: fleet.start(SIDES[side], lease_s=LEASE_S, suspend_after=0.05) for side in sides}
     for host in hosts.values():
         await host.until("host.serving")
@@ -213,10 +213,10 @@ CASES: Final = [
 @pytest.mark.timeout(120)
 @pytest.mark.item(84, 145, 231, 239, 247, 486)
 @pytest.mark.parametrize(("count", "victims", "by"), CASES if IS_SLOW else CASES[1::5])
-async def test_nothing_of_a_cancelled_tree_is_left_open_after_any_death(  # noqa: PLR0917 - fixtures
+async def test_no_run_of_a_cancelled_tree_is_left_open_after_any_crash(  # noqa: PLR0917 - fixtures
     fleet: Hosts, client: Runtime, rows: Rows, count: int, victims: str, by: str
 ) -> None:
-    """All end once, cancelled for that reason or before by themselves; who joins is told so."""
+    """Each run ends once, by the cancel or before it. A join gets the outcome."""
     hosts = await start(fleet, SIDES)
     budget = SpawnBudget(max_runs=1000)
     chief = await client.submit(CHIEF, "go", spawn_budget=budget)

@@ -1,4 +1,4 @@
-"""Watchers of sessions while the servers below them restart: each has every stored event once."""
+"""Watchers of sessions while the servers restart: each gets every stored event once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ APP: Final = "watched"
 
 
 def reply(messages: Sequence[ChatMessage], options: GenerationOptions) -> ModelReply:
-    """Count, and look something up on the way."""
+    """Count, and make a tool call."""
     del options
 
     async def between() -> None:
@@ -50,21 +50,18 @@ def reply(messages: Sequence[ChatMessage], options: GenerationOptions) -> ModelR
 
 
 async def look() -> str:
-    """Look something up."""
+    """Return a text."""
     await asyncio.sleep(0.05)
     return "found"
 
 
 @dataclass
 class Stage:
-    """A host that executes the runs, and a second process where they are watched.
+    """A host that executes the runs, and a second process that watches them.
 
-    Attributes:
-        here: The sessions on the host.
-        there: The same elsewhere.
-        done: How many runs of each session have ended.
-        last: The last run of each session.
-        is_over: Each session has one run more.
+    Attributes: here: The sessions on the host. there: The sessions in the other process. done: How
+    many runs of each session have ended. last: The last run of each session. is_over: Each session
+    has one run more.
     """
 
     here: AgentRuntime
@@ -74,7 +71,7 @@ class Stage:
     is_over: bool = False
 
     async def talk(self, session: str) -> None:
-        """Start one run behind the other."""
+        """Start one run after the other."""
         while session not in self.last:
             run = await self.here.start("count", session_id=session)
             if self.is_over:
@@ -83,7 +80,7 @@ class Stage:
             self.done[session] += 1
 
     async def watch(self, session: str, seed: int) -> list[SessionEvent]:
-        """Read the session to its end, cut off now and then, and return what was seen."""
+        """Read the session to its end with random reconnects, and return the events."""
         rng, cursor, seen = random.Random(seed), None, list[SessionEvent]()
         while True:
             left = rng.randrange(10, 200)
@@ -97,7 +94,7 @@ class Stage:
                         break
 
     async def go_on(self) -> None:
-        """Return when each session has had a whole run and a part of one since."""
+        """Return when each session has had one complete run and a part of another since."""
         wanted = {session: self.done[session] + 1 + IS_SLOW for session in sessions()}
         await until(
             lambda: all(self.done[session] >= count for session, count in wanted.items()),
@@ -106,7 +103,7 @@ class Stage:
 
 
 def sessions() -> list[str]:
-    """The names of the sessions."""
+    """Return the names of the sessions."""
     return [f"s{n}" for n in range(SESSIONS)]
 
 
@@ -125,7 +122,7 @@ async def staged(postgres: PostgresServer, nats: NatsServer) -> AsyncIterator[St
 
 
 def contents_of(events: list[SessionEvent]) -> list[str]:
-    """Return the stored ones, without their cursors."""
+    """Return the stored events, without their cursors."""
     return [
         event.model_copy(update={"event_id": None}).model_dump_json()
         for event in events
@@ -134,7 +131,7 @@ def contents_of(events: list[SessionEvent]) -> list[str]:
 
 
 def check_texts(seen: list[SessionEvent]) -> None:
-    """No piece of an answer is shown twice: what a reader shows of one counts up."""
+    """Check that a reader shows no piece of an answer twice: its pieces are numbered without gaps."""
     shown: dict[tuple[str, str], str] = {}
     for event in seen:
         payload: Any = event.payload
@@ -152,7 +149,7 @@ def check_texts(seen: list[SessionEvent]) -> None:
 async def test_watchers_have_every_event_once_over_restarts_of_both_servers(
     postgres: PostgresServer, nats: NatsServer
 ) -> None:
-    """Stopped or killed, one after the other and both at once, while watchers are cut off, too."""
+    """Stopped or killed, one after the other and both at once, while watchers are disconnected, too."""
     async with staged(postgres, nats) as stage, asyncio.TaskGroup() as group:
         for session in sessions():
             group.create_task(stage.talk(session))

@@ -1,1 +1,1 @@
-"""Mail between real hosts over real brokers that break."""
+"""Tests of messages between real hosts over real brokers that fail."""

@@ -1,4 +1,7 @@
-"""NATS dies, hangs, drops and loses its consumers, under load: nothing lost, doubled, out of order."""
+"""NATS crashes, freezes, disconnects and loses its consumers under load, and no message is lost.
+
+None is doubled and none comes out of order, either.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 
 SLOW = pytest.mark.skipif(not IS_SLOW, reason="takes minutes; CALLBOARD_TEST_SLOW=1 runs it")
 WAITING = int(os.environ.get("CALLBOARD_TEST_WAITING", "20000"))
-"""How many messages wait for a host; 1000000 takes ten minutes."""
+"""Number of messages that wait for a host; 1000000 takes ten minutes."""
 
 
 @pytest.fixture
@@ -45,10 +48,10 @@ def load(nats: NatsServer, postgres_dsn: str, schema: str) -> Load:
 
 @pytest.mark.item(482)
 @pytest.mark.parametrize("how", ["kill", "stop"])
-async def test_a_server_that_ends_three_times_under_load_costs_nothing_but_time(
+async def test_three_server_restarts_under_load_lose_no_message(
     load: Load, nats: NatsServer, how: str
 ) -> None:
-    """Killed or stopped, then started on what it had on its disk; two hosts, so all mail travels."""
+    """Killed or stopped, then started on its disk; with two hosts all messages travel through it."""
     end: Callable[[], None] = nats.kill if how == "kill" else nats.stop
     async with load.host() as one, load.host() as other:
         async with load.outsiders(3, 40):
@@ -66,16 +69,16 @@ async def test_a_server_that_ends_three_times_under_load_costs_nothing_but_time(
 @pytest.mark.parametrize(
     "frozen_s", [4, pytest.param(30, marks=[SLOW, pytest.mark.slow, pytest.mark.timeout(120)])]
 )
-async def test_a_frozen_server_costs_nothing_but_time(
+async def test_a_frozen_server_loses_no_message(
     load: Load, nats: NatsServer, frozen_s: float
 ) -> None:
-    """What was published into the silence is published again, in order; 30 s outlast the pings."""
+    """Messages published during the freeze are published again, in order; 30 s exceed the pings' limit."""
     async with load.host() as runtime:
         async with load.outsiders(2, 30):
             await load.pump(runtime, 5, runs=6, pace_s=0.02)
             await load.until_handled(100)
             servers.freeze(nats)
-            await asyncio.sleep(frozen_s)  # the length of the freeze is what is tested
+            await asyncio.sleep(frozen_s)  # the length of the freeze is tested
             servers.thaw(nats)
         await load.settle(runtime)
 
@@ -83,8 +86,8 @@ async def test_a_frozen_server_costs_nothing_but_time(
 
 
 @pytest.mark.parametrize("which", ["one", "all"])
-async def test_consumers_deleted_under_their_owner_are_made_again(load: Load, which: str) -> None:
-    """Once in a while somebody cleans up too much."""
+async def test_deleted_consumers_are_created_again(load: Load, which: str) -> None:
+    """As if an operator had deleted too many consumers."""
     async with load.host() as runtime:
         async with load.outsiders(2, 30):
             await load.pump(runtime, 5, runs=6, pace_s=0.02)
@@ -99,20 +102,20 @@ async def test_consumers_deleted_under_their_owner_are_made_again(load: Load, wh
     assert await load.problems() == []
 
 
-async def test_a_host_too_slow_for_the_server_is_cut_off_and_goes_on(
+async def test_a_host_too_slow_for_the_server_reconnects(
     own_nats: OwnNats, postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes more slowly than it asked for, until the server keeps more than it does for anybody."""
+    """It reads more slowly than it requested, until the server's limit for a client is reached."""
     nats = own_nats(durable=False, settings={"max_pending": 4 << 20, "write_deadline": "100ms"})
     load = Load(nats.url, postgres_dsn, schema)
     async with load.host():
-        pass  # the streams are there
+        pass  # the streams exist
     await load.publish("crm", 200, padding=32_000)
     arrived = pulls.Pulls._arrived
 
     def arrives_slowly(self: pulls.Pulls, *of_message: Any) -> None:
         if is_cut_off():
-            # The next connection asks for as many times less as the server's limit is lower.
+            # The next connection requests less, in proportion to the server's limit.
             monkeypatch.setattr(pulls, "CATCHING_UP", 1)
         else:
             time.sleep(0.2)
@@ -129,10 +132,10 @@ async def test_a_host_too_slow_for_the_server_is_cut_off_and_goes_on(
     assert await load.problems() == []
 
 
-async def test_an_owner_that_froze_with_messages_on_their_way_changes_nothing(
+async def test_a_frozen_owner_with_messages_in_flight_changes_nothing(
     load: Load, nats: NatsServer, postgres_dsn: str
 ) -> None:
-    """Its pulls and its ingest come alive when its shards belong to somebody else."""
+    """Its pulls and its ingest resume after its shards have moved to another host."""
     async with (
         FaultProxy.to(nats.url) as mail,
         FaultProxy.to(postgres_dsn) as rows,
@@ -165,7 +168,7 @@ async def _owns(shards: tuple[object, ...], count: int = 1) -> bool:
 async def test_nothing_is_acknowledged_while_postgres_is_out_of_reach(
     load: Load, postgres_dsn: str
 ) -> None:
-    """What NATS delivers meanwhile is bounded and stays unacknowledged; then all is handled."""
+    """Deliveries of NATS meanwhile are bounded and unacknowledged; afterwards all are handled."""
     async with FaultProxy.to(postgres_dsn) as rows:
         through = rows.through(postgres_dsn)
         async with load.host(postgres_url=through, lease_s=30) as runtime:
@@ -192,10 +195,10 @@ async def _has_delivered(load: Load, count: int) -> bool:
     return sum(int(c["delivered"]["consumer_seq"]) for c in await load.consumers()) >= count
 
 
-async def test_postgres_killed_under_load_costs_nothing_but_time(
+async def test_postgres_killed_under_load_loses_no_message(
     own_postgres: OwnPostgres, nats: NatsServer
 ) -> None:
-    """Every process of it, twice, with mail on its way in both directions."""
+    """Each of its processes, twice, with messages in flight in both directions."""
     postgres = own_postgres(durable=True)
     load = Load(nats.url, postgres.url, "callboard")
     async with load.host(lease_s=30) as runtime:
@@ -219,7 +222,7 @@ async def test_a_host_that_finds_many_messages_takes_few_into_memory(
     many = max(WAITING // 50, 1)
     heap = load.nodes[0]
     async with load.host():
-        pass  # the streams are there
+        pass  # the streams exist
     crowd = [AgentId("node", f"c{i}") for i in range(many)]
     count = await publish_all(
         load, [heap] * (WAITING * 3 // 5) + crowd * (WAITING * 2 // 5 // many)
@@ -240,12 +243,12 @@ async def test_a_host_that_finds_many_messages_takes_few_into_memory(
 
 
 def resident_mib() -> int:
-    """What this process has in memory."""
+    """Return this process's resident memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
 
 
 class Stepper:
-    """Ten steps: plain ones, at-most-once ones and model calls; before each, something happens."""
+    """Executes ten steps: plain ones, at-most-once ones and model calls; before each, a fault happens."""
 
     def __init__(self, agent_id: AgentId, happen: Callable[[int], None]) -> None:
         self.id, self._happen = agent_id, happen

@@ -1,4 +1,4 @@
-"""NATS loses what it had: all of it, a stream, or its last milliseconds. Nothing that runs sent is lost."""
+"""NATS loses data: all of it, a stream, or its last milliseconds. No message of a run is lost."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def load(nats: NatsServer, postgres_dsn: str, schema: str) -> Load:
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The streams are looked at every few milliseconds instead of every 30 seconds."""
+    """Poll the streams every few milliseconds instead of every 30 seconds."""
     monkeypatch.setattr(mail, "UPKEEP_S", 0.2)
     monkeypatch.setattr(mail, "GUARD_S", 0.2)
 
 
-async def test_a_data_folder_deleted_between_two_turns_loses_nothing_that_runs_sent(
+async def test_a_deleted_data_folder_loses_no_message_of_a_run(
     load: Load, nats: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A live host finds an empty server, says so, and sends again what nobody has."""
+    """A live host finds an empty server, logs it, and sends undelivered messages again."""
     async with load.host() as runtime:
         await load.pump(runtime, 5, runs=6, pace_s=0.02)
         await load.until_handled(100)
@@ -61,10 +61,10 @@ async def test_a_data_folder_deleted_between_two_turns_loses_nothing_that_runs_s
     assert [one.levelname for one in caplog.records if ANOTHER in one.message] == ["ERROR"]
 
 
-async def test_what_external_clients_published_and_no_host_had_read_is_lost_aloud(
+async def test_the_loss_of_unread_external_messages_is_logged(
     load: Load, nats: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Runs' mail of the same time arrives; outsiders go on, in a stream of another name."""
+    """Messages of runs of that time arrive; external clients continue in a stream of another name."""
     async with load.host() as runtime:
         await load.publish("crm", 2)
         await load.settle(runtime)
@@ -96,7 +96,7 @@ async def test_what_external_clients_published_and_no_host_had_read_is_lost_alou
 async def test_a_server_killed_right_after_it_acknowledged_loses_nothing(
     load: Load, nats: NatsServer
 ) -> None:
-    """The mail stream's last milliseconds vanish, and their sequences are given to other messages."""
+    """The stream MAIL loses its last milliseconds, and their sequences are given to other messages."""
     vanished = 0
     async with load.host() as runtime:
         for i in range(KILLS):
@@ -108,7 +108,7 @@ async def test_a_server_killed_right_after_it_acknowledged_loses_nothing(
                 os.kill(nats.pid, signal.SIGKILL)
                 killed_at = time.time()
             publishing = asyncio.create_task(load.publish("crm", 1))
-            await asyncio.to_thread(nats.kill)  # until it is gone
+            await asyncio.to_thread(nats.kill)  # until it is deleted
             await asyncio.to_thread(nats.start)
             vanished += await _has_vanished(load, sequence, killed_at)
             await publishing
@@ -120,7 +120,7 @@ async def test_a_server_killed_right_after_it_acknowledged_loses_nothing(
 
 
 async def _acknowledged(spy: RawNats) -> int:
-    """Return the sequence of the next message that the mail stream acknowledges to a host."""
+    """Return the sequence of the next message that the stream MAIL acknowledges to a host."""
     while True:
         frame = await spy.frame()
         if frame.body.startswith(b'{"stream":"MAIL"'):
@@ -128,7 +128,7 @@ async def _acknowledged(spy: RawNats) -> int:
 
 
 async def _has_vanished(load: Load, sequence: int, killed_at: float) -> bool:
-    """Whether another message, or none, is where an acknowledged one was."""
+    """Return whether the sequence of an acknowledged message is free or has another message."""
     answer = await load.api("STREAM.MSG.GET.MAIL", {"seq": sequence})
     if "error" in answer:
         return True
@@ -148,18 +148,18 @@ async def _purge(load: Load, nats: NatsServer) -> None:
 
 
 async def _make_anew(load: Load, nats: NatsServer) -> None:
-    """As somebody would by hand: it takes mail, knows of no outsiders and of no deployment."""
+    """Create it as by hand: without the settings for external clients and deployments."""
     del nats
     await load.api("STREAM.DELETE.MAIL")
     by_hand = {"name": "MAIL", "subjects": ["agent.v1.*.*.*.in"], "max_msgs": 100}
     by_hand |= {
         "persist_mode": "async"
-    }  # which cannot be changed: without it the host says so and waits
+    }  # which cannot be changed: without it the host logs an error and waits
     await load.api("STREAM.CREATE.MAIL", by_hand)
 
 
 async def _cut_off(load: Load, nats: NatsServer) -> None:
-    """Take the second half of what its last file holds."""
+    """Truncate its last file by half."""
     del load
     await asyncio.to_thread(nats.stop)
     file = _last_block(nats)
@@ -168,7 +168,7 @@ async def _cut_off(load: Load, nats: NatsServer) -> None:
 
 
 async def _remove(load: Load, nats: NatsServer) -> None:
-    """Take its files."""
+    """Delete its files."""
     del load
     await asyncio.to_thread(nats.stop)
     _last_block(nats).unlink()
@@ -184,10 +184,10 @@ DAMAGES: list[Any] = [_delete, _purge, _make_anew, _cut_off, _remove]
 
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__[1:])
-async def test_a_mail_stream_damaged_under_load_loses_nothing_that_runs_sent(
+async def test_a_damaged_mail_stream_under_load_loses_no_message_of_a_run(
     load: Load, nats: NatsServer, damage: Callable[[Load, NatsServer], Awaitable[None]]
 ) -> None:
-    """What of it was unread comes from the outbox again; the rest is known already."""
+    """Unread messages are sent again from the outbox; the rest is recognised as known."""
     async with load.host() as runtime:
         await load.pump(runtime, 5, runs=6, pace_s=0.02)
         await load.until_handled(100)
@@ -200,10 +200,10 @@ async def test_a_mail_stream_damaged_under_load_loses_nothing_that_runs_sent(
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__[1:])
-async def test_a_mail_stream_damaged_while_no_host_reads_loses_nothing_at_all(
+async def test_a_mail_stream_damaged_without_hosts_loses_nothing(
     load: Load, nats: NatsServer, damage: Callable[[Load, NatsServer], Awaitable[None]]
 ) -> None:
-    """What outsiders published is in their own stream still."""
+    """Messages of external clients are still in their own stream."""
     async with load.host() as runtime:
         await load.publish("crm", 2)
         await load.settle(runtime)
@@ -221,7 +221,7 @@ async def test_a_mail_stream_damaged_while_no_host_reads_loses_nothing_at_all(
 
 @pytest.mark.usefixtures("often")
 async def test_streams_deleted_under_a_host_are_made_again(load: Load) -> None:
-    """Within the time between two looks, also those that nothing is read from."""
+    """Within one poll, also streams that are not read."""
     async with load.host() as runtime:
         edge = await load.edge()
         for name in (edge, "TOPIC", "DEAD"):
@@ -242,16 +242,16 @@ async def _are_there(load: Load) -> bool:
 
 
 @pytest.mark.usefixtures("often")
-async def test_a_mail_stream_that_cannot_be_used_is_waited_for(
+async def test_hosts_wait_while_the_mail_stream_is_unusable(
     load: Load, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody made one in memory: a host says so, and goes on when it is deleted."""
+    """An operator made one in memory: a host logs it, and continues when it is deleted."""
     async with load.host() as runtime:
         await load.publish("crm", 1)
         await load.settle(runtime)
         by_hand = {"name": "MAIL", "subjects": ["mail.*.*.*.*"], "storage": "memory"}
         made: dict[str, Any] = {"error": "not yet"}
-        while "error" in made:  # the host may be faster, and make its own
+        while "error" in made:  # the host may be faster, and create its own
             await load.api("STREAM.DELETE.MAIL")
             made = await load.api("STREAM.CREATE.MAIL", by_hand)
         await load.pump(runtime, 3)

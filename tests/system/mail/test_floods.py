@@ -1,6 +1,7 @@
-"""Thousands of messages of one tenant, good or garbage: another tenant's does not wait for them.
+"""Thousands of messages of one tenant, valid or not, do not delay another tenant's message.
 
-How long it waits is told by what is written before it, which depends on no machine.
+The delay is measured by the number of messages written before it, which is the same on each
+machine.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SIZE: Final = 64 * 1024
 
 
 def beside(agent: AgentId, tenant: str) -> AgentId:
-    """An agent of another tenant in the same shard."""
+    """Return an agent of another tenant in the same shard."""
     keys = (AgentId(agent.type, f"q{n}", tenant) for n in range(1000))
     return next(one for one in keys if _partition(one) == _partition(agent))
 
@@ -48,7 +49,7 @@ def _partition(agent: AgentId) -> int:
 async def bed(
     postgres_server: TestPostgres, nats_server: TestNats, redis_server: TestRedis
 ) -> AsyncIterator[Bed]:
-    """A deployment with its streams, and no host."""
+    """Yield a deployment with its streams, without a host."""
     async with make_bed(postgres_server, nats_server, redis_server) as made:
         async with made.running():
             pass
@@ -56,7 +57,7 @@ async def bed(
 
 
 async def published(bed: Bed, bodies: Iterable[bytes]) -> AgentId:
-    """Bodies for an agent of one tenant, then a message for another's, which is returned."""
+    """Publish bodies for an agent of one tenant, then a message for another's, which is returned."""
     quiet = beside(FLOOD, "quiet")
     client = await nats.connect(bed.nats_url)
     try:
@@ -71,7 +72,7 @@ async def published(bed: Bed, bodies: Iterable[bytes]) -> AgentId:
 
 
 async def overtaken(bed: Bed, quiet: AgentId) -> int:
-    """How many messages of the flood became rows before the other tenant's."""
+    """Return how many messages of the flood became rows before the other tenant's."""
     sql = """select count(*) from inbox f where f.agent = $1
       and f.arrival < (select q.arrival from inbox q where q.agent = $2)"""
     return int((await _fetch(bed, sql, str(FLOOD), str(quiet)))[0][0])
@@ -86,7 +87,7 @@ async def _fetch(bed: Bed, sql: str, *args: object) -> list[Any]:
         await connection.close()
 
 
-async def test_a_flood_in_the_same_shard_is_overtaken(bed: Bed) -> None:
+async def test_a_flood_in_the_same_shard_does_not_delay_another_tenant(bed: Bed) -> None:
     """3,000 messages were published before; the other tenant's is written before most of them."""
     quiet = await published(bed, [b'{"n": 0}'] * COUNT)
     async with bed.running():
@@ -103,12 +104,12 @@ async def _all_are_rows(bed: Bed) -> bool:
     return bool(count == COUNT)
 
 
-async def test_large_garbage_costs_what_messages_cost(
+async def test_large_invalid_bodies_do_not_delay_another_tenant(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """600 large bodies that are none, each for a reason of its own, are overtaken, and are a few letters.
+    """600 large invalid bodies, each with its own error, are overtaken, and make a few dead letters.
 
-    These are told, and no statement is for one of them.
+    They are logged, and no statement is for a single one.
     """
     forgotten: list[int] = []
     forget = Outbox.forget

@@ -1,4 +1,4 @@
-"""2,000 hostile messages: each has an end that can be seen, good ones are handled, memory stays flat."""
+"""2,000 hostile messages: each has a visible outcome, valid ones are handled, memory stays constant."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ FIELDS: Final[tuple[Any, ...]] = (
 
 
 class Sink:
-    """Counts what it is given; the good ones by number."""
+    """Counts its messages, the valid ones by number."""
 
     good: list[int]
     count: int
@@ -158,7 +158,7 @@ class Sink:
 
 
 def hostile(chance: random.Random) -> bytes:
-    """A body that is wrong, or may be."""
+    """Return a body that is invalid, or may be."""
     kind = chance.randrange(6)
     if kind == 0:
         return chance.randbytes(chance.randrange(200))
@@ -178,14 +178,14 @@ def hostile(chance: random.Random) -> bytes:
 
 
 def headers(chance: random.Random) -> bytes:
-    """No headers, or up to three blocks of bad ones."""
+    """Return no headers, or up to three blocks of invalid ones."""
     return b"".join(chance.choices(HEADERS, k=chance.randrange(3)))
 
 
 def subjects(chance: random.Random, prefix: str) -> Iterator[tuple[str, str]]:
-    """Kind and subject of one message after the other."""
+    """Yield kind and subject of one message after the other."""
     while True:
-        # Mostly right, or nothing but the subject would ever be looked at.
+        # Mostly valid, or only the subject would ever be checked.
         key, service = (
             right if chance.random() < 0.9 else chance.choice(TOKENS) for right in ("a", "fuzz")
         )
@@ -204,14 +204,14 @@ def subjects(chance: random.Random, prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def resident_bytes() -> int:
-    """What this process has in memory now."""
+    """Return this process's memory in bytes."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 class Attack:
-    """Sends hostile messages, and keeps count of how the server and the host took them."""
+    """Sends hostile messages, and counts the reactions of server and host."""
 
     def __init__(self, bed: Bed, seed: int) -> None:
         self._bed, self._chance = bed, random.Random(seed)
@@ -220,7 +220,7 @@ class Attack:
         self.good: list[int] = []
 
     async def send(self, count: int) -> None:
-        """Send so many; each is acknowledged, or answered."""
+        """Send this many; each is acknowledged, or answered."""
         for _ in range(count):
             number = len(self.good) * GOOD_EVERY
             if self.ends.total() >= number:
@@ -250,7 +250,7 @@ class Attack:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads memory from /proc")
-async def test_two_thousand_hostile_messages(
+async def test_each_of_two_thousand_hostile_messages_has_an_outcome(
     postgres_server: TestPostgres, nats_server: TestNats, redis_server: TestRedis
 ) -> None:
     """Stored ones are handled or dead letters with a reason, requests are answered, nothing grows."""
@@ -266,7 +266,7 @@ async def test_two_thousand_hostile_messages(
 
     assert Sink.good == attack.good
     assert all(letter.last_error for letter in letters)
-    # A good post that nobody follows leaves nothing behind; a submitted message is handled, too.
+    # A valid post without followers leaves no row; a submitted message is handled, too.
     assert sum(letter.times for letter in letters) + Sink.count <= sum(
         attack.ends[end] for end in ("stored", "asked", "posted", "answered")
     )
@@ -276,7 +276,7 @@ async def test_two_thousand_hostile_messages(
 
 
 async def ended(bed: Bed, attack: Attack) -> list[DeadLetter]:
-    """Return the dead letters once everything that was stored is one of them, or was handled."""
+    """Return the dead letters once each stored message is one of them, or was handled."""
     letters: list[DeadLetter] = []
 
     async def has_ended() -> bool:

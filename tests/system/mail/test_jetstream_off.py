@@ -1,4 +1,4 @@
-"""NATS answers and its JetStream does not, or stores nothing: who looks is told, with the way out."""
+"""NATS answers while its JetStream does not, or stores nothing: readiness and doctor report it."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ SHARED_HEALTH: dict[str, JsonValue] = {
         },
     },
 }
-"""A server whose accounts may ask it how it is."""
+"""A server whose accounts may request its state."""
 
 
 def of_account(jetstream: object) -> Any:
-    """Accounts of a server: one, which everybody is in."""
+    """Return accounts of a server: one account for all users."""
     account = {"users": [{"user": "u", "password": "p"}]}
     return {"RT": account if jetstream is None else {"jetstream": jetstream, **account}}
 
 
 @pytest.fixture
 def nats(own_nats: OwnNats) -> NatsServer:
-    """A server whose account has JetStream for now."""
+    """Yield a server whose account has JetStream at first."""
     return own_nats(settings={"accounts": of_account("enabled"), "no_auth_user": "u"})
 
 
@@ -67,7 +67,7 @@ def load(nats: NatsServer, postgres_dsn: str, schema: str) -> Load:
 
 
 def give(server: NatsServer, jetstream: object) -> None:
-    """Change what the account has of JetStream, while the server runs."""
+    """Change the account's JetStream while the server runs."""
     file = server.data_dir / "server.conf"
     config = json.loads(file.read_text()) | {"accounts": of_account(jetstream)}
     file.write_text(json.dumps(config))
@@ -75,14 +75,14 @@ def give(server: NatsServer, jetstream: object) -> None:
 
 
 async def found_by_doctor(server: NatsServer) -> Any:
-    """What doctor says of JetStream."""
+    """Return doctor's findings about JetStream."""
     return next(one for one in await diagnose_nats(server.url) if one.check == "jetstream")
 
 
-async def test_a_host_whose_jetstream_is_switched_off_says_so_and_goes_on_with_it(
+async def test_a_host_reports_a_disabled_jetstream_and_continues_with_it(
     load: Load, nats: NatsServer
 ) -> None:
-    """Readiness and doctor name it and the way out; nothing is lost, doubled or out of order."""
+    """Readiness and doctor name it and the remedy; nothing is lost, doubled or out of order."""
     probes = HostProbes(SystemClock())
 
     async def is_named() -> bool:
@@ -112,7 +112,7 @@ async def test_a_host_whose_jetstream_is_switched_off_says_so_and_goes_on_with_i
 async def test_a_stream_that_answers_everything_but_publishes_is_named(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one does that met a full disk, also when there is room again."""
+    """Like a stream after a full disk, also when space is free again."""
     probes = HostProbes(SystemClock())
     monkeypatch.setattr(api, "PUBLISH_LIMIT_S", 0.2)
 
@@ -132,10 +132,10 @@ async def test_a_stream_that_answers_everything_but_publishes_is_named(
 
 
 @pytest.mark.parametrize("jetstream", [None, {"max_streams": 1}])
-async def test_a_host_that_cannot_start_quotes_the_last_problem(
+async def test_the_error_of_a_failed_start_has_the_last_problem(
     nats: NatsServer, postgres_dsn: str, schema: str, jetstream: object
 ) -> None:
-    """Not that there is no server."""
+    """The error is not that the server is absent."""
     give(nats, jetstream)
     words = "JetStream not enabled" if jetstream is None else "maximum number of streams reached"
     settings = Settings(db_schema=schema, start_wait_s=1)
@@ -146,7 +146,10 @@ async def test_a_host_that_cannot_start_quotes_the_last_problem(
 
 
 async def test_an_account_with_few_consumers_serves_as_many(nats: NatsServer) -> None:
-    """The mail stream asks for what the account has, now and when that changes; the others for nothing."""
+    """The mail stream requests as many as the account has, now and after a change.
+
+    Other streams set no limit.
+    """
     for allowed in (40, 100, -1):
         give(nats, {"max_consumers": allowed})
         async with asyncio.timeout(20):
@@ -162,10 +165,10 @@ async def test_an_account_with_few_consumers_serves_as_many(nats: NatsServer) ->
 @pytest.mark.skipif(not IS_SLOW, reason="mounts a file system: CALLBOARD_TEST_SLOW=1")
 @pytest.mark.parametrize("sync", ["always", "2m"])
 @pytest.mark.timeout(120)
-async def test_a_server_that_met_a_full_disk_is_named_until_it_is_restarted(  # noqa: PLR0917 - fixtures
+async def test_a_server_after_a_full_disk_is_reported_until_its_restart(  # noqa: PLR0917 - fixtures
     own_nats: OwnNats, postgres_dsn: str, schema: str, tmp_path: Path, sync: str
 ) -> None:
-    """Room alone does not help: a stream stores nothing, or JetStream does not answer at all."""
+    """Free space is not enough: a stream stores nothing, or JetStream does not answer at all."""
     probes = HostProbes(SystemClock())
 
     async def is_named() -> bool:

@@ -1,6 +1,6 @@
-"""SIGKILL at each publish and each ingest of a conversation between two hosts, before and after.
+"""SIGKILL before and after each publish and each ingest of a conversation between two hosts.
 
-Left writes twice to right, right twice to left, left twice to right; each agent is on a host of its
+Left sends twice to right, right twice to left, left twice to right. Each agent is on a host of its
 own, and all six messages go by the broker.
 """
 
@@ -30,13 +30,13 @@ FEWEST: Final = {
     ("left", "ingest"): 1,
     ("right", "ingest"): 2,
 }
-"""Two messages that come together may be one ingest."""
+"""Two messages that arrive together may be one ingest."""
 MOST: Final = {**FEWEST, ("left", "ingest"): 2, ("right", "ingest"): 4}
 POINTS: Final = [(*place, n) for place, most in MOST.items() for n in range(1, most + 1)]
 
 
 async def is_over(rows: Rows) -> bool:
-    """Whether everything was handled."""
+    """Return whether every message was handled."""
     return len(await rows.seen(LEFT)) >= len(AT_LEFT) and len(await rows.seen(RIGHT)) >= len(
         AT_RIGHT
     )
@@ -45,7 +45,7 @@ async def is_over(rows: Rows) -> bool:
 async def start(
     fleet: Hosts, faults: dict[str, str], lease_s: float = LEASE_S
 ) -> dict[str, HostProcess]:
-    """A host for each agent."""
+    """Start a host for each agent."""
     hosts = {
         name: fleet.start(PLACES[name], fault=faults.get(name, ""), lease_s=lease_s)
         for name in PLACES
@@ -56,7 +56,7 @@ async def start(
 
 
 async def holds(rows: Rows) -> None:
-    """Everything sent was handled once, in order, and nothing is on its way any more."""
+    """Check that each message was handled once, in order, and that none is in flight."""
     await until(lambda: is_over(rows), "the end of the conversation")
     assert await rows.seen(LEFT) == AT_LEFT
     assert await rows.seen(RIGHT) == AT_RIGHT
@@ -67,10 +67,10 @@ async def holds(rows: Rows) -> None:
 
 @pytest.mark.item(24, 172, 481, 486)
 @pytest.mark.parametrize(("side", "point", "nth", "moment"), with_moments(POINTS))
-async def test_messages_are_handled_once_and_in_order_after_any_death(  # noqa: PLR0917 - fixtures
+async def test_messages_are_handled_once_and_in_order_after_any_crash(  # noqa: PLR0917 - fixtures
     fleet: Hosts, client: Runtime, rows: Rows, side: str, point: str, nth: int, moment: str
 ) -> None:
-    """Another host takes the dead one's agent over, publishes what it had sent, reads what it got."""
+    """Another host takes over the dead one's agent, publishes its outbox, reads its inbox."""
     doomed = (await start(fleet, {side: f"{point}:{nth}:{moment}"}))[side]
     await client.submit(LEFT, ORDER)
     if nth <= FEWEST[side, point]:
@@ -85,10 +85,10 @@ async def test_messages_are_handled_once_and_in_order_after_any_death(  # noqa: 
     await holds(rows)
 
 
-async def test_these_kill_points_are_all_there_are(
+async def test_the_kill_points_of_messages_are_complete(
     fleet: Hosts, client: Runtime, rows: Rows
 ) -> None:
-    """An undisturbed conversation has no more publishes and ingests than were tried."""
+    """An undisturbed conversation has no more publishes and ingests than were tested."""
     faults = {
         side: ",".join(f"{p}:{MOST[side, p] + 1}:before" for p in ("publish", "ingest"))
         for side in PLACES
@@ -102,10 +102,10 @@ async def test_these_kill_points_are_all_there_are(
 
 @pytest.mark.item(484)
 @pytest.mark.parametrize("point", ["publish", "ingest", "commit"])
-async def test_a_host_that_freezes_in_the_middle_of_it_changes_nothing_afterwards(
+async def test_a_host_frozen_in_a_call_changes_nothing_afterwards(
     fleet: Hosts, client: Runtime, rows: Rows, point: str
 ) -> None:
-    """Its agents were taken over; when it goes on, what it was about to do has no effect."""
+    """Its agents were taken over; its pending calls have no effect when it continues."""
     frozen = await fleet.serving(
         f"{HERE}:BOTH", fault=f"{point}:2:freeze", lease_s=2, heartbeat_s=0.25
     )

@@ -1,4 +1,4 @@
-"""NATS is away or frozen: agents write to each other by the database, and outsiders wait."""
+"""NATS is absent or frozen: agents exchange messages through the database, and external clients wait."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def load(nats: NatsServer, postgres_dsn: str, schema: str) -> Load:
 async def test_messages_between_hosts_go_on_while_the_broker_is_away(
     load: Load, nats: NatsServer
 ) -> None:
-    """From a second behind its loss on; when it is back outsiders go on, and nothing comes twice."""
+    """From one second after its loss on.
+
+    When it is back, external clients continue, and nothing comes twice.
+    """
     async with load.host() as one, load.host() as other:
         await load.publish("crm", 1)
         await load.pump(one, 3)
@@ -63,10 +66,8 @@ async def test_messages_between_hosts_go_on_while_the_broker_is_away(
     assert await load.problems() == []
 
 
-async def test_a_broker_that_freezes_in_the_middle_of_it_brings_nothing_twice(
-    load: Load, nats: NatsServer
-) -> None:
-    """What it had taken and not delivered is handed over, and comes once more when it thaws."""
+async def test_a_frozen_broker_delivers_nothing_twice(load: Load, nats: NatsServer) -> None:
+    """Messages that it accepted and did not deliver are handed over, and come once more when it thaws."""
     async with load.host() as one, load.host() as other:
         for runtime in (one, other):
             await load.pump(runtime, 4, runs=3, pace_s=0.02)
@@ -84,10 +85,10 @@ async def test_a_broker_that_freezes_in_the_middle_of_it_brings_nothing_twice(
 
 
 @pytest.mark.parametrize(("side", "nth", "moment"), with_moments(POINTS))
-async def test_messages_are_handled_once_and_in_order_after_any_death_while_the_broker_is_away(  # noqa: PLR0917 - fixtures
+async def test_messages_are_handled_once_and_in_order_after_any_crash_without_a_broker(  # noqa: PLR0917 - fixtures
     fleet: Hosts, nats: NatsServer, client: Runtime, rows: Rows, side: str, nth: int, moment: str
 ) -> None:
-    """Right before it hands over what it sent, or right after; a host that comes then goes on."""
+    """Right before or after the hand-over of its messages; a later host continues."""
     fleet.more["nats_url"] = nats.url
     hosts = await start(fleet, {side: f"publish:{nth}:{moment}"})
     await asyncio.to_thread(nats.stop)
@@ -102,7 +103,7 @@ async def test_messages_are_handled_once_and_in_order_after_any_death_while_the_
 async def test_a_conversation_of_two_hosts_needs_no_broker(
     fleet: Hosts, nats: NatsServer, client: Runtime, rows: Rows
 ) -> None:
-    """To its end, while NATS is away."""
+    """To its end, without NATS."""
     fleet.more["nats_url"] = nats.url
     await start(fleet, {}, lease_s=30)
     await asyncio.to_thread(nats.stop)

@@ -1,6 +1,6 @@
-"""One of three NATS servers is lost: mail goes on with the others, and nobody is frightened by a stack.
+"""One of three NATS servers is lost: messages continue with the others, and no stack trace is logged.
 
-How long nats-server takes to choose leaders, 4 to 9 seconds, is its own. Mail between agents goes past it.
+nats-server takes 4 to 9 seconds to elect leaders. Messages between agents bypass it meanwhile.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ pytestmark = [
 ]
 
 STANDS_S: Final = 3.0
-"""Mail between agents, whatever the lost server led."""
+"""Seconds for messages between agents, whatever the lost server led."""
 _ASK_S: Final = 0.3
 
 
 @pytest.fixture
 def cluster(own_nats: OwnNats) -> list[NatsServer]:
-    """Three servers that know each other."""
+    """Yield three servers of one cluster."""
     ports = free_ports(3)
     routes = [f"nats://127.0.0.1:{port}" for port in ports]
     return [
@@ -49,12 +49,12 @@ def cluster(own_nats: OwnNats) -> list[NatsServer]:
 
 
 def name_of(server: NatsServer) -> str:
-    """How the others call it."""
+    """Return the server's name for the others."""
     return str(json.loads((server.data_dir / "server.conf").read_text())["server_name"])
 
 
 async def has_leaders(load: Load, lost: NatsServer) -> bool:
-    """Whether the mail stream and the cluster have leaders that are there."""
+    """Return whether the mail stream and the cluster have live leaders."""
     try:
         async with asyncio.timeout(_ASK_S):
             leader = (await load.api("STREAM.INFO.MAIL"))["cluster"].get("leader")
@@ -73,7 +73,7 @@ async def test_messages_go_on_when_one_of_three_servers_is_lost(  # noqa: PLR091
     monkeypatch: pytest.MonkeyPatch,
     is_leader: bool,
 ) -> None:
-    """Consumers that were on it are missed at once, not by their silence, and no stack is logged."""
+    """Its consumers are missed at once, not by their silence, and no stack trace is logged."""
     monkeypatch.setattr(reader, "SILENT_S", 1000.0)
     urls = ",".join(server.url for server in cluster)
     load = Load(cluster[0].url, postgres_dsn, schema)
@@ -103,7 +103,7 @@ async def test_messages_go_on_when_one_of_three_servers_is_lost(  # noqa: PLR091
         await load.settle(runtime)
 
     assert await load.problems() == []
-    # uvicorn's and nats-py's own are not ours; a stack of ours asks for a report.
+    # Stack traces of uvicorn and nats-py are not ours; one of ours asks for a report.
     ours = [one for one in caplog.records if one.name.startswith("callboard")]
     assert ours
     assert [one for one in ours if one.exc_info and one.levelno >= logging.WARNING] == []

@@ -1,4 +1,4 @@
-"""What a host's restricted login is enough for, and what it is not: on the shipped configuration."""
+"""Rights of a host's restricted login with the shipped configuration."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ AGENT = AgentId("desk", "1")
 def as_host(
     port: int, owner: str, heard: list[Nudge] | None = None, namespace: str = ""
 ) -> AbstractAsyncContextManager[JetStreamConnection]:
-    """A connection with the host's login."""
+    """Yield a connection with the host's login."""
     nudges: list[Nudge] = [] if heard is None else heard
     transport = JetStreamTransport(
         url_of(port, "host"), namespace=namespace, owner=HostIncarnation(owner)
@@ -46,7 +46,7 @@ def as_host(
 
 
 async def made_by_admin(port: int, namespace: str = "") -> None:
-    """Make the streams with the admin's login."""
+    """Create the streams with the admin's login."""
     transport = JetStreamTransport(url_of(port, "admin"), namespace=namespace)
     async with transport.connect(deployment=lines.DEPLOYMENT, on_nudge=lambda _: None):
         pass
@@ -54,7 +54,7 @@ async def made_by_admin(port: int, namespace: str = "") -> None:
 
 @pytest.mark.parametrize("namespace", ["", "shop"])
 async def test_a_hosts_login_is_enough_for_the_stream_mail(tmp_path: Path, namespace: str) -> None:
-    """Streams that the admin made, mail, posts, dead letters, purges, nudges."""
+    """Streams that the admin made, messages, posts, dead letters, purges, notifications."""
     heard: list[Nudge] = []
     async with secured_server(tmp_path, NatsAccounts(namespace=namespace)) as port:
         await made_by_admin(port, namespace)
@@ -76,8 +76,8 @@ async def test_a_hosts_login_is_enough_for_the_stream_mail(tmp_path: Path, names
                 await two.forget_stream(await two.stream_state())
 
 
-async def test_a_host_that_may_make_streams_makes_the_stream_mail_anew(tmp_path: Path) -> None:
-    """Where an operator has chosen so, nobody else is needed."""
+async def test_a_host_that_may_create_streams_recreates_the_stream_mail(tmp_path: Path) -> None:
+    """If an operator has granted it, the admin is not needed."""
     async with secured_server(tmp_path, NatsAccounts(hosts_make_streams=True)) as port:
         async with as_host(port, "one") as host:
             await host.send(lines.row(1, AGENT))
@@ -87,8 +87,8 @@ async def test_a_host_that_may_make_streams_makes_the_stream_mail_anew(tmp_path:
 
 
 @pytest.mark.parametrize("user", ["host", "admin"])
-async def test_doctor_needs_no_more(tmp_path: Path, user: str) -> None:
-    """With either login it sees the streams and finds nothing wrong with them."""
+async def test_a_hosts_login_is_enough_for_doctor(tmp_path: Path, user: str) -> None:
+    """With either login it reads the streams and reports no problem."""
     async with secured_server(tmp_path) as port:
         await made_by_admin(port)
         found = await diagnose_nats(url_of(port, user), deployment=lines.DEPLOYMENT)
@@ -97,8 +97,8 @@ async def test_doctor_needs_no_more(tmp_path: Path, user: str) -> None:
     assert levels["jetstream"] == levels["streams"] == levels["nats logins"] == "ok", found
 
 
-async def test_a_host_that_may_not_make_streams_says_who_has_to(tmp_path: Path) -> None:
-    """Nothing is made."""
+async def test_the_error_of_a_host_without_the_right_names_the_admin(tmp_path: Path) -> None:
+    """Nothing is created."""
     async with secured_server(tmp_path) as port:
         with pytest.raises(NotPermittedError, match=r"stream\.create") as caught:
             async with as_host(port, "one"):
@@ -110,7 +110,7 @@ async def test_a_host_that_may_not_make_streams_says_who_has_to(tmp_path: Path) 
 async def test_a_rolled_back_mail_stream_waits_for_the_admin_and_loses_nothing(
     tmp_path: Path, postgres_server: TestPostgres, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A host with a host's login reads no further; what outsiders sent meanwhile is handled once."""
+    """A host with a host's login stops reading; external messages sent meanwhile are handled once."""
     seen: list[object] = []
     probes = HostProbes(SystemClock())
     monkeypatch.setattr(mail, "UPKEEP_S", 0.05)

@@ -1,4 +1,4 @@
-"""How processes prove to NATS who they are, and NATS to them: TLS, nkeys, credentials files."""
+"""Authentication between processes and NATS: TLS, nkeys, credentials files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 async def works(url: str, settings: Settings) -> bool:
-    """Log in as a host does, make the streams and send a message."""
+    """Log in as a host does, create the streams and send a message."""
     transport = JetStreamTransport(nats_server(url, settings, connect_timeout_s=10))
     async with transport.connect(
         deployment=lines.DEPLOYMENT, on_nudge=lambda _: None
@@ -75,7 +75,7 @@ class Papers:
 
 @asynccontextmanager
 async def tls_server(folder: Path, papers: Papers) -> AsyncIterator[int]:
-    """Yield the port of a server that wants encryption and a certificate of its own CA."""
+    """Yield the port of a server that requires encryption and a certificate of its own CA."""
     cert, key = papers.server
     config = f"""
       jetstream {{ store_dir: {json.dumps(str(folder / "store"))} }}
@@ -85,9 +85,11 @@ async def tls_server(folder: Path, papers: Papers) -> AsyncIterator[int]:
         yield port
 
 
-async def test_mutual_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has a certificate of the CA, and verifies the server's, gets in; nobody else does."""
-    # Closing what failed in the handshake takes as long as it is given.
+async def test_mutual_tls_admits_only_clients_of_the_ca(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a client with a certificate of the CA that verifies the server's can connect."""
+    # Closing a failed handshake takes as long as it is given.
     monkeypatch.setattr(nats_client, "CLOSE_LIMIT_S", 0.05)
     papers, strangers = Papers(tmp_path / "ours"), Papers(tmp_path / "theirs")
     async with tls_server(tmp_path, papers) as port:
@@ -105,13 +107,13 @@ async def test_mutual_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
                 await works(url, wrong)
             assert "\n" not in str(caught.value)
             assert "CALLBOARD_NATS_TLS_" in caught.value.remedy
-        # The certificate is for 127.0.0.1; what answers under another name is not this server.
+        # The certificate is for 127.0.0.1; a server under another name is not this one.
         with pytest.raises(UnreachableError, match="CALLBOARD_NATS_TLS_"):
             await works(f"nats://localhost:{port}", papers.settings())
 
 
-async def test_a_client_that_wants_encryption_does_not_do_without(tmp_path: Path) -> None:
-    """A server that offers none, perhaps somebody in between, gets no login."""
+async def test_a_client_with_tls_refuses_a_server_without(tmp_path: Path) -> None:
+    """A server without encryption, perhaps an attacker, gets no login."""
     papers = Papers(tmp_path / "ours")
     config = f'jetstream {{ store_dir: "{tmp_path / "store"}" }}'
     async with plain_server(tmp_path, config) as port:
@@ -131,8 +133,8 @@ async def test_a_client_that_wants_encryption_does_not_do_without(tmp_path: Path
         ({"nats_tls_cert": "c.pem", "nats_tls_key": "k.pem"}, "CALLBOARD_NATS_TLS_CERT=c.pem"),
     ],
 )
-def test_wrong_files_are_named(given: dict[str, Any], words: str) -> None:
-    """By the setting that names them, before anything is connected to."""
+def test_errors_of_wrong_files_name_the_setting(given: dict[str, Any], words: str) -> None:
+    """By the setting that names them, before any connection."""
     with pytest.raises(ContractError, match=words):
         nats_server("nats://127.0.0.1:1", Settings(**given))
 
@@ -151,7 +153,7 @@ class TlsFront:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass one connection on."""
         if self._is_postgres:
-            # PostgreSQL is asked in its own protocol whether it encrypts.
+            # PostgreSQL has its own protocol for the request of encryption.
             assert await reader.readexactly(8) == bytes.fromhex("0000000804d2162f")
             writer.write(b"S")
             await writer.drain()
@@ -186,7 +188,7 @@ async def tls_front(papers: Papers, url: str) -> AsyncIterator[tuple[str, TlsFro
 async def test_postgres_and_redis_over_tls(
     tmp_path: Path, postgres_server: TestPostgres, redis_server: TestRedis, schema: str
 ) -> None:
-    """The URLs say it: both are encrypted and verified, in all connections of a host."""
+    """The URLs ask for it: both are encrypted and verified, in all connections of a host."""
     papers, strangers = Papers(tmp_path / "ours"), Papers(tmp_path / "theirs")
     settings = Settings(db_schema=schema, start_wait_s=0.3)
     async with (
@@ -215,13 +217,13 @@ async def _answer(ctx: RunContext, inbox: list[Message]) -> str:
 
 
 def key_pair(prefix: int = nkeys.PREFIX_BYTE_USER) -> tuple[str, nkeys.KeyPair]:
-    """A new seed, and its key pair."""
+    """Return a new seed, and its key pair."""
     seed = nkeys.encode_seed(random_bytes(32), prefix).decode()
     return seed, nkeys.from_seed(bytearray(seed.encode()))
 
 
 async def test_a_host_logs_in_with_an_nkey(tmp_path: Path) -> None:
-    """The server knows the public key only; another seed opens nothing."""
+    """The server knows the public key only; another seed is refused."""
     seed, pair = key_pair()
     file, other = tmp_path / "host.nk", tmp_path / "other.nk"
     file.write_text(f"{seed}\n")
@@ -238,8 +240,10 @@ async def test_a_host_logs_in_with_an_nkey(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "nothing useful"])
-async def test_a_file_without_a_seed_is_named(tmp_path: Path, content: str | None) -> None:
-    """With what to set; what is in it is not shown."""
+async def test_the_error_of_a_file_without_a_seed_names_the_setting(
+    tmp_path: Path, content: str | None
+) -> None:
+    """The error names the setting, and does not show the file's content."""
     file = tmp_path / "host.nk"
     if content is not None:
         file.write_text(content)
@@ -251,7 +255,7 @@ async def test_a_file_without_a_seed_is_named(tmp_path: Path, content: str | Non
 
 
 def jwt(claims: dict[str, Any], signer: nkeys.KeyPair) -> str:
-    """A token as NATS wants it, signed by an operator or an account."""
+    """Return a token in NATS's form, signed by an operator or an account."""
     full = {"jti": "x", "iat": 1700000000, "iss": signer.public_key.decode(), **claims}
     head = {"typ": "JWT", "alg": "ed25519-nkey"}
     parts = b".".join(_b64(json.dumps(part).encode()) for part in (head, full))
@@ -263,7 +267,7 @@ def _b64(data: bytes) -> bytes:
 
 
 async def test_a_host_logs_in_with_a_credentials_file(tmp_path: Path) -> None:
-    """A server of an operator: it knows accounts by their JWTs, and users by what accounts signed."""
+    """A server with an operator: it knows accounts by their JWTs, and users by the accounts' signatures."""
     _, operator = key_pair(nkeys.PREFIX_BYTE_OPERATOR)
     _, account = key_pair(nkeys.PREFIX_BYTE_ACCOUNT)
     _, system = key_pair(nkeys.PREFIX_BYTE_ACCOUNT)

@@ -1,4 +1,4 @@
-"""Mail that a broker will not take: the pair goes on, and somebody is told."""
+"""Messages that a broker refuses: their pair continues, and the refusal is reported."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ TELLER, HEARER = AgentId("teller", "1"), AgentId("hearer", "1")
 
 
 class Heard:
-    """What the hearer was given, in order."""
+    """Payloads of the receiver, in order."""
 
     def __init__(self) -> None:
         self.all: list[Any] = []
 
     async def hear(self, ctx: RunContext, inbox: list[Message]) -> None:
-        """Note the sizes of texts, in order."""
+        """Record the sizes of texts, in order."""
         del ctx
         self.all += [message.payload["n"] for message in inbox]  # type: ignore[index,call-overload]
 
@@ -45,14 +45,14 @@ class Heard:
             await ctx.send(HEARER, {"n": n, "text": "x" * size})
 
     async def until(self, wanted: list[int]) -> None:
-        """Return when just these came."""
+        """Return when exactly these came."""
         async with asyncio.timeout(20 + BUSY_S):
             while self.all != wanted:  # noqa: ASYNC110 - nobody announces it
                 await asyncio.sleep(0.02)
 
 
 def host(load: Load) -> AbstractAsyncContextManager[Runtime]:
-    """A host all of whose mail goes by the broker."""
+    """Yield a host whose messages all go by the broker."""
     settings = Settings(db_schema=load.schema, local_delivery=False)
     return build_runtime(load.nats_url, load.postgres_url, settings=settings)
 
@@ -71,14 +71,17 @@ async def change_mail(url: str, **settings: Any) -> None:
 
 
 def of(module: str, caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """What was logged by it."""
+    """Return log lines of this event."""
     return [record for record in caplog.records if record.module == module]
 
 
-async def test_what_can_never_be_published_is_a_dead_letter_and_its_pair_goes_on(
+async def test_an_unpublishable_message_is_a_dead_letter_and_its_pair_continues(
     own_nats: OwnNats, postgres_dsn: str, schema: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The messages before and behind it arrive in order; it is listed with the broker's words, and told."""
+    """The messages before and after it arrive in order.
+
+    It is listed with the broker's error, and logged.
+    """
     load, heard = Load(own_nats().url, postgres_dsn, schema), Heard()
     async with host(load) as one, host(load) as other:
         await one.register(Acting(TELLER, heard.tell))
@@ -102,7 +105,7 @@ async def test_what_can_never_be_published_is_a_dead_letter_and_its_pair_goes_on
 async def test_ten_repeats_of_one_message_are_one_warning_that_names_it(
     own_nats: OwnNats, postgres_dsn: str, schema: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Pair, row and problem; nothing is lost, and it goes when the broker takes it again."""
+    """Pair, row and problem. Nothing is lost, and it is sent when the broker accepts it again."""
     load, heard = Load(own_nats().url, postgres_dsn, schema), Heard()
     async with host(load) as one, host(load) as other:
         await one.register(Acting(TELLER, heard.tell))
@@ -113,7 +116,7 @@ async def test_ten_repeats_of_one_message_are_one_warning_that_names_it(
             async with asyncio.timeout(20 + BUSY_S):
                 while not of("outbox_relay", caplog):  # noqa: ASYNC110 - nobody announces it
                     await asyncio.sleep(0.02)
-            await asyncio.sleep(1)  # four more repeats: they are no warning more
+            await asyncio.sleep(1)  # four more repeats: no further warning
         await change_mail(load.nats_url, max_bytes=-1)
         await heard.until([0, 1])
         rows = await load.fetch("select count(*) from dead_letters")
@@ -125,10 +128,10 @@ async def test_ten_repeats_of_one_message_are_one_warning_that_names_it(
     assert rows[0][0] == 0
 
 
-async def test_a_limit_that_a_restart_lowers_is_told_and_what_waits_goes_when_it_is_raised(
+async def test_a_lowered_limit_is_logged_and_waiting_messages_are_sent_when_it_is_raised(
     own_nats: OwnNats, postgres_dsn: str, schema: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Hosts that were up say once what is wrong; rows wait in order meanwhile, and none is given up."""
+    """Live hosts log the problem once. Rows wait in order meanwhile, and none is given up."""
     server = own_nats(durable=True)
     load, heard = Load(server.url, postgres_dsn, schema), Heard()
     config = server.data_dir / "server.conf"

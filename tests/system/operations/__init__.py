@@ -1,1 +1,1 @@
-"""Tests of what operators and readers of the README do."""
+"""Tests of tasks of operators and of readers of the README."""

@@ -24,7 +24,7 @@ LONG = "First second third of a long one."
 
 @pytest.fixture
 def chat() -> Iterator[Callable[..., ChatProcess]]:
-    """Starts chats, and ends them all afterwards."""
+    """Start chats, and end them all afterwards."""
     started: list[ChatProcess] = []
 
     def start(*arguments: str, **env: str) -> ChatProcess:
@@ -37,7 +37,7 @@ def chat() -> Iterator[Callable[..., ChatProcess]]:
 
 
 async def said_in(runtime: Runtime) -> list[str]:
-    """The texts of the conversation."""
+    """Return the texts of the conversation."""
     async with AgentRuntime(runtime=runtime) as agents:
         return [turn.message.text for turn in await agents.path("s1")]
 

@@ -1,4 +1,4 @@
-"""The containers, tried as somebody outside does: through the published ports."""
+"""The containers, tested by an external client through the published ports."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ LEASE_S: Final = "3"
 pytestmark = pytest.mark.timeout(2 * UP_LIMIT_S)
 
 
-async def test_a_host_in_a_container_dies_and_the_other_one_goes_on() -> None:
-    """A run is begun from outside, its host is killed, its other half is done by the other host once."""
+async def test_another_container_continues_the_run_of_a_killed_host() -> None:
+    """A run is started from outside, its host is killed, and the other host executes the rest once."""
     async with (
         brought_up(*SERVERS, *HOSTS, *APIS, CALLBOARD_LEASE_S=LEASE_S) as stack,
         client(stack) as rt,
@@ -56,8 +56,11 @@ async def test_a_host_in_a_container_dies_and_the_other_one_goes_on() -> None:
             is_locked_up(stack.inspect(service))
 
 
-async def test_three_brokers_go_on_when_one_of_them_dies() -> None:
-    """With the profile `cluster` each stream is on three servers; what one had is with the others."""
+async def test_two_brokers_continue_when_the_third_is_killed() -> None:
+    """With the profile `cluster` each stream is on three servers.
+
+    The others have the messages of a dead one.
+    """
     cluster = {
         "COMPOSE_PROFILES": "cluster",
         "NATS_MODE": "cluster",
@@ -77,7 +80,7 @@ async def test_three_brokers_go_on_when_one_of_them_dies() -> None:
 
 
 async def publish(crm: RawNats, name: str) -> None:
-    """Publish until it is acknowledged, by one id: a stream that lost its leader refuses for seconds."""
+    """Publish until it is acknowledged, with one id: a stream that lost its leader refuses for seconds."""
     body = json.dumps({"items": [name]}).encode()
 
     async def is_acknowledged() -> bool:
@@ -91,7 +94,7 @@ async def publish(crm: RawNats, name: str) -> None:
 
 
 async def copies_of_streams(stack: Stack) -> dict[str, int]:
-    """Return on how many servers each stream is, as the monitoring port tells it."""
+    """Return on how many servers each stream is, by the monitoring port."""
     url = f"http://127.0.0.1:{stack.env['NATS_MONITOR_PORT']}/jsz?acc=CALLBOARD&streams=1&config=1"
 
     def read() -> Any:
@@ -105,19 +108,19 @@ async def copies_of_streams(stack: Stack) -> dict[str, int]:
 
 
 def client(stack: Stack) -> Any:
-    """A client by the published port of PostgreSQL."""
+    """Yield a client by the published port of PostgreSQL."""
     url = stack.postgres_url
     settings = Settings(postgres_url=url, start_wait_s=10)
     return build_postgres_runtime(url, settings=settings, serve=False)
 
 
 def outsider(stack: Stack) -> Any:
-    """A service that knows the broker only, by its published port."""
+    """Yield a service that knows the broker only, by its published port."""
     return raw_nats(stack.outsider_url, inbox="_INBOX_crm")
 
 
 async def machine_of_first_step(runtime: Runtime, run_id: RunId) -> str:
-    """Return which container has done the first item."""
+    """Return the container that executed the first item."""
     async with asyncio.timeout(30):
         async for entry in runtime.tail(run_id):
             if entry.kind == EntryKind.EFFECT_RESULT:
@@ -127,7 +130,7 @@ async def machine_of_first_step(runtime: Runtime, run_id: RunId) -> str:
 
 
 async def until_all_done(runtime: Runtime, agent: AgentId, count: int) -> None:
-    """Return when so many runs of the agent have completed."""
+    """Return when this many runs of the agent have completed."""
 
     async def done() -> bool:
         rows = await runtime.store.lists.runs(agent=agent, limit=10)
@@ -137,7 +140,7 @@ async def until_all_done(runtime: Runtime, agent: AgentId, count: int) -> None:
 
 
 async def asks_and_publishes(stack: Stack) -> None:
-    """Ask an agent by the broker; what the outside service may not do is refused."""
+    """Ask an agent by the broker, and check that requests without rights are refused."""
     async with outsider(stack) as crm:
         said = await ask(crm, "ask.v1.default.greeter.desk.crm", {"name": "Ada"})
         await crm.send(b"PUB agent.v1.default.clerk.a.in 2\r\n{}\r\n")
@@ -156,7 +159,7 @@ async def ask(crm: RawNats, subject: str, body: dict[str, Any]) -> Any:
 
 
 async def talks_over_http(stack: Stack) -> None:
-    """A token of one process of the API counts at the other one, and without one nothing is answered."""
+    """Check that a token of one API process is valid at the other, and that no request passes without one."""
     token = (await stack("exec", "-T", APIS[0], "callboard", "tokens", "create", "ada")).split()[-1]
     urls = [f"http://127.0.0.1:{stack.http_port(one)}" for one in APIS]
     bearer = {"authorization": f"Bearer {token}"}
@@ -175,7 +178,7 @@ async def talks_over_http(stack: Stack) -> None:
 
 
 async def leaves_when_told(stack: Stack, service: str) -> None:
-    """SIGTERM: the container ends by itself with 0, and what it had is with the others."""
+    """Check that after SIGTERM the container exits with 0, and the other host has its agents."""
     await stack("stop", service)
     state = stack.inspect(service)["State"]
 
@@ -184,7 +187,7 @@ async def leaves_when_told(stack: Stack, service: str) -> None:
 
 
 def is_locked_up(found: dict[str, Any]) -> None:
-    """Neither root nor a writable image nor a port for other machines."""
+    """Check that it has no root, no writable image and no port for other machines."""
     config, host = found["Config"], found["HostConfig"]
 
     assert config["User"].split(":")[0] not in {"", "0", "root"}
@@ -196,7 +199,7 @@ def is_locked_up(found: dict[str, Any]) -> None:
 
 
 async def answer(stack: Stack, host: str, path: str) -> Any:
-    """Return what a host says by HTTP."""
+    """Return a host's answer over HTTP."""
     url = f"http://127.0.0.1:{stack.http_port(host)}/{path}"
 
     def read() -> Any:

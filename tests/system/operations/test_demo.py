@@ -1,4 +1,4 @@
-"""The main job: `callboard demo` kills its host half-way and proves that nothing was done twice."""
+"""`callboard demo` kills its host half-way and proves that no step was executed twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The demo in a process of its own."""
+    """Run the demo in a process of its own."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("CALLBOARD_")}
     return subprocess.run(
         [sys.executable, "-m", "compose", "demo", *arguments],
@@ -63,8 +63,8 @@ def test_the_demo_kills_its_host_and_the_proof_holds(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(100)
-def test_the_demo_reads_a_folder_of_ones_own_twice_in_one_place(tmp_path: Path) -> None:
-    """Any folder with text files will do, and the data folder can be used again."""
+def test_the_demo_reads_a_given_folder_twice_with_one_data_folder(tmp_path: Path) -> None:
+    """Any folder with text files works, and the data folder can be used again."""
     folder = tmp_path / "notes"
     folder.mkdir()
     for name in ("one.md", "two.txt"):
@@ -78,7 +78,7 @@ def test_the_demo_reads_a_folder_of_ones_own_twice_in_one_place(tmp_path: Path) 
 
 
 def test_a_folder_without_text_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    """Nothing is started for it."""
+    """No server is started for it."""
     done = demo(str(tmp_path))
 
     assert done.returncode == 2
@@ -87,14 +87,14 @@ def test_a_folder_without_text_is_refused_in_one_sentence(tmp_path: Path) -> Non
 
 
 class Entry:
-    """A log entry as far as the proof looks at it."""
+    """The fields of a log entry that the proof reads."""
 
     def __init__(self, kind: str, position: str = "", **payload: Any) -> None:
         self.kind, self.position, self.payload = kind, position, payload
 
 
 def run_log(count: int) -> list[Any]:
-    """The log of the demo's run over one document, as far as `count` results."""
+    """Return the log of the demo's run over one document, up to `count` results."""
     entries: list[Any] = []
     for position, name in enumerate(("read", "extract", "publish", "report")[:count]):
         facts = {"effect": "step", "name": name, "id": f"id-{name}"}
@@ -105,7 +105,7 @@ def run_log(count: int) -> list[Any]:
 
 
 def proof_of(pids: Sequence[tuple[str, int]], published: Sequence[str]) -> bool:
-    """Whether the proof holds for these executions; process 1 died after the first step."""
+    """Return whether the proof holds for these executions; process 1 was killed after the first step."""
     end = [*run_log(4), Entry("run.resumed", reason="recovered"), Entry("run.completed")]
     return prove(
         documents=["a.txt"],
@@ -131,7 +131,7 @@ GOOD = [("read", 1), ("extract", 1), ("extract", 2), ("publish", 2), ("report", 
         ([], ["id-publish a", "id-publish a"], False),
     ],
 )
-def test_the_proof_fails_when_something_was_done_twice(
+def test_the_proof_fails_if_a_step_was_executed_twice(
     extra: list[tuple[str, int]], published: list[str], holds: bool
 ) -> None:
     """A recorded step executed again, or two lines in the outside world, are found."""

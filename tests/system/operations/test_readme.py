@@ -1,4 +1,4 @@
-"""What the README shows a stranger is typed into a shell, and does what is said."""
+"""The commands of the README are typed into a shell, and have the documented output."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.unit.documents import ROOT
 
 @pytest.mark.timeout(240)
 @pytest.mark.slow
-def test_a_stranger_does_each_of_the_four_from_the_readme_alone() -> None:
-    """Hosts, asking from any language, topics and traces; and the tour for operators if asked for."""
+def test_the_four_tours_of_the_readme_work_as_written() -> None:
+    """Hosts, asks from any language, topics and traces; and the tour for operators if requested."""
     missing = [name for name in ("node", "npm") if shutil.which(name) is None]
     without = ["--without", "node"] if missing else []
     short = [] if IS_SLOW else ["--short"]

@@ -1,4 +1,4 @@
-"""A production conversation, whose host was killed, replayed from its export without any server."""
+"""A production conversation whose host was killed is replayed from its export without a server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEN = AgentId("ten", "a")
 async def test_a_conversation_is_exported_and_replayed_on_a_laptop(
     hosts: Hosts, client: Runtime, cli: Cli, tmp_path: Path
 ) -> None:
-    """It was taken over in the middle; nothing is executed, and changed code is told by its place."""
+    """It was taken over in the middle. Nothing is executed, and changed code is reported with its place."""
     ledger, file = tmp_path / "ledger", tmp_path / "run.jsonl"
     first = await hosts.serving()
     run_id = await client.submit(TEN, {"ledger": str(ledger), "pace_s": 2, "slow": 3})
@@ -64,13 +64,13 @@ async def test_a_conversation_is_exported_and_replayed_on_a_laptop(
 
 
 class Changed:
-    """Does something else first."""
+    """Calls another step first."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx, inbox):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
-        """Call another step than the log has."""
+        """Call a step that the log does not have."""
         return await ctx.step("something-else", lambda: inbox)
 
 
@@ -97,10 +97,10 @@ CHANGED = {"ten": Changed}
         (("ask", "desk/a", "{}", "--timeout", "0"), 2, "--timeout 0"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(
+def test_errors_of_replay_are_one_sentence(
     words: tuple[str, ...], code: int, complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It names the thing and the way out, with the exit code that it means; no stack trace."""
+    """It names the thing and the remedy, with its exit code; no stack trace."""
     found = run(list(words))
     err = capsys.readouterr().err
 
@@ -108,8 +108,8 @@ def test_what_cannot_be_is_one_sentence(
     assert complaint in err
 
 
-async def test_export_of_what_is_not_there(cli: Cli) -> None:
-    """An unknown run has an exit code of its own, and no file is left behind."""
+async def test_the_export_of_an_unknown_run_fails(cli: Cli) -> None:
+    """An unknown run has an exit code of its own, and no file is written."""
     said = await cli.call("export", "nobody")
 
     assert said.code == 4

@@ -1,4 +1,4 @@
-"""The drill of docs/operations.md: a back-up of Postgres meets a NATS that went on without it."""
+"""The drill of docs/operations.md: a back-up of Postgres is restored beside a NATS that is newer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Book:
-    """Passes orders on to the warehouse, which is not ours and keeps what it was given."""
+    """Passes orders on to the warehouse, an external service that records them."""
 
     def __init__(self, agent_id: AgentId, warehouse: list[Any]) -> None:
         self.id, self._warehouse = agent_id, warehouse
@@ -50,7 +50,7 @@ class Book:
 
 
 class Deployment:
-    """Servers with a host on and off, and what their warehouse was given."""
+    """Servers with a host that starts and stops, and the warehouse's records."""
 
     def __init__(self, nats: NatsServer, postgres: PostgresServer) -> None:
         self.nats, self.postgres = nats, postgres
@@ -58,7 +58,7 @@ class Deployment:
 
     @asynccontextmanager
     async def host(self) -> AsyncIterator[Runtime]:
-        """A host that serves the book."""
+        """Run a host that serves the book."""
         url = self.postgres.url
         settings = Settings(postgres_url=url, lease_s=2, gateway=False)
         async with build_runtime(self.nats.url, url, settings=settings) as runtime:
@@ -66,7 +66,7 @@ class Deployment:
             yield runtime
 
     async def order(self, runtime: Runtime, number: str, runs: int) -> None:
-        """Publish an order as a service that is not ours, and wait until its run has ended."""
+        """Publish an order as an external client, and wait until its run has ended."""
         subject = f"agent.v1.default.{BOOK.type}.{BOOK.key}.ext.shop"
         body = json.dumps({"order": number}).encode()
         async with raw_nats(self.nats.url) as shop:
@@ -76,7 +76,7 @@ class Deployment:
 
     @asynccontextmanager
     async def cashiers(self, charged: dict[tuple[str, str, str], str]) -> AsyncIterator[None]:
-        """A host that serves the cashiers."""
+        """Run a host that serves the cashiers."""
         url = self.postgres.url
         settings = Settings(postgres_url=url, lease_s=2, gateway=False)
         async with build_runtime(self.nats.url, url, settings=settings) as runtime:
@@ -85,7 +85,7 @@ class Deployment:
             yield
 
     async def publish(self, orders: Sequence[str]) -> None:
-        """Publish orders to both cashiers as a service that is not ours."""
+        """Publish orders to both cashiers as an external client."""
         async with raw_nats(self.nats.url) as shop:
             for agent in (MANY, SINGLE):
                 subject = f"agent.v1.default.{agent.type}.{agent.key}.ext.shop"
@@ -94,7 +94,7 @@ class Deployment:
                     assert "error" not in ack
 
     async def until_ended(self, runtime: Runtime, count: int) -> None:
-        """Return when the database knows so many runs, all of them completed."""
+        """Return when the database has this many runs, all of them completed."""
 
         async def ended() -> bool:
             rows = await runtime.store.lists.runs(agent=BOOK, limit=20)
@@ -103,16 +103,16 @@ class Deployment:
         await until(ended, f"{count} runs ended")
 
     def back_up(self, dump: Path) -> None:
-        """Do what the document says."""
+        """Execute the document's back-up."""
         postgres("pg_dump", "-Fc", "-f", str(dump), self.postgres.url)
 
     def restore(self, dump: Path) -> None:
-        """Do what the document says."""
+        """Execute the document's restore."""
         postgres("psql", "-c", "drop schema callboard cascade", self.postgres.url)
         postgres("pg_restore", "-d", self.postgres.url, str(dump))
 
     async def forget_mail(self) -> None:
-        """Delete MAIL and TOPIC, which does no harm."""
+        """Delete MAIL and TOPIC, which loses nothing."""
         async with raw_nats(self.nats.url) as admin:
             for stream in ("MAIL", "TOPIC"):
                 answer = await admin.publish(f"$JS.API.STREAM.DELETE.{stream}")
@@ -125,10 +125,10 @@ def deployment(own_nats: OwnNats, own_postgres: OwnPostgres) -> Deployment:
     return Deployment(own_nats(), own_postgres())
 
 
-async def test_a_restored_database_gets_what_external_clients_published_since(
+async def test_a_restored_database_gets_later_external_messages(
     deployment: Deployment, tmp_path: Path
 ) -> None:
-    """Orders before the back-up are not done again; those since are, and new ones come behind them."""
+    """Orders before the back-up are not repeated. Later ones are handled, and new ones come after them."""
     dump = tmp_path / "callboard.dump"
     async with deployment.host() as runtime:
         await deployment.order(runtime, "before", 1)
@@ -143,10 +143,10 @@ async def test_a_restored_database_gets_what_external_clients_published_since(
     assert deployment.warehouse == ["before", "since", "since", "after"]
 
 
-async def test_a_database_older_than_its_stream_reads_on_where_it_was(
+async def test_a_database_older_than_its_stream_continues_at_its_cursor(
     deployment: Deployment, tmp_path: Path
 ) -> None:
-    """Without the deletion of MAIL nothing is done twice that was known, and the host starts."""
+    """Without the deletion of MAIL no known order is repeated, and the host starts."""
     dump = tmp_path / "callboard.dump"
     async with deployment.host() as runtime:
         await deployment.order(runtime, "before", 1)
@@ -160,10 +160,10 @@ async def test_a_database_older_than_its_stream_reads_on_where_it_was(
 
 
 class Cashier:
-    """Charges for orders, by a service that is not ours and knows a charge by its key.
+    """Charges for orders, at an external service that identifies a charge by its key.
 
-    Attributes:
-        charged: Keys, by who charged, whether the key was the message's or the run's, and the order.
+    Attributes: charged: Keys, by who charged, whether the key was the message's or the run's, and
+    the order.
     """
 
     def __init__(self, agent_id: AgentId, charged: dict[tuple[str, str, str], str]) -> None:
@@ -180,10 +180,10 @@ class Cashier:
         self.charged[self.id.type, kind, order] = idempotency_key()
 
 
-async def test_messages_that_are_cut_into_other_runs_are_charged_under_the_same_keys(
+async def test_messages_batched_differently_are_charged_under_the_same_keys(
     deployment: Deployment, tmp_path: Path
 ) -> None:
-    """A message's key never changes; a run's does, but where each message has a run of its own."""
+    """A message's key never changes; a run's does, unless each message has a run of its own."""
     dump = tmp_path / "callboard.dump"
     orders = [str(n) for n in range(40)]
     first: dict[tuple[str, str, str], str] = {}
@@ -204,5 +204,5 @@ async def test_messages_that_are_cut_into_other_runs_are_charged_under_the_same_
 
 
 def has(charged: dict[tuple[str, str, str], str], count: int) -> bool:
-    """Whether so much was charged."""
+    """Return whether this much was charged."""
     return len(charged) == count

@@ -1,4 +1,4 @@
-"""`callboard tap` and `callboard ask` through the broker: what an onlooker sees, and who may not look."""
+"""`callboard tap` and `callboard ask` through the broker: the output, and the rights that they need."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NODE = AgentId("node", "a")
 
 
 async def next_of(traffic: AsyncIterator[Seen], kind: str) -> Seen:
-    """The next message of this kind."""
+    """Return the next message of this kind."""
     async with asyncio.timeout(15):
         async for seen in traffic:
             if seen.kind == kind:
@@ -38,10 +38,10 @@ async def next_of(traffic: AsyncIterator[Seen], kind: str) -> Seen:
     raise AssertionError(kind)
 
 
-async def test_traffic_is_told_by_kind_place_and_sender(
+async def test_traffic_is_printed_with_kind_place_and_sender(
     fleet: Hosts, outsider: RawNats, nats_server: TestNats, namespace: str
 ) -> None:
-    """A message from outside and a post; content only when asked for."""
+    """A message from outside and a post; content only if requested."""
     await fleet.serving("tests.system.fleet:NODES")
     settings = Settings(namespace=namespace)
     head = f"{namespace}.agent.v1.default.node.a"
@@ -61,7 +61,7 @@ async def test_traffic_is_told_by_kind_place_and_sender(
 async def test_an_agent_is_asked_through_the_gateway_and_through_the_database(
     fleet: Hosts, cli: Cli, tmp_path: Path
 ) -> None:
-    """Both print the output; the same id is the same run; a run that failed is exit code 1."""
+    """Both print the output. The same id is the same run; a failed run is exit code 1."""
     await fleet.serving()
     job = tmp_path / "job.json"
     job.write_text(json.dumps({"ledger": str(tmp_path / "ledger")}))
@@ -85,16 +85,16 @@ async def test_an_agent_is_asked_through_the_gateway_and_through_the_database(
     assert "Traceback" not in failed.err
 
 
-async def test_who_may_not_listen_is_told_so(tmp_path: Path) -> None:
-    """With the shipped permissions an outside service cannot look on; the remedy is in the error."""
+async def test_a_client_without_the_right_to_listen_gets_an_error(tmp_path: Path) -> None:
+    """With the shipped permissions an external client cannot listen; the error has the remedy."""
     async with secured_server(tmp_path) as port:
         with pytest.raises(NotPermittedError, match="may subscribe"):
             async with listen(url_of(port, "crm"), Settings(), Filter()):
                 pass
 
 
-async def test_what_is_of_no_kind_is_shown_as_it_is(nats_server: TestNats) -> None:
-    """A pattern of one's own may match anything."""
+async def test_subjects_of_no_kind_are_shown_unchanged(nats_server: TestNats) -> None:
+    """A custom pattern may match any subject."""
     async with raw_nats(nats_server.url) as other:
         settings = Settings(namespace="nobody-here")
         async with listen(nats_server.url, settings, Filter(pattern="x.>")) as traffic:
@@ -121,7 +121,7 @@ async def test_what_is_of_no_kind_is_shown_as_it_is(nats_server: TestNats) -> No
     ],
 )
 def test_every_subject_has_a_kind_and_a_place(subject: str, kind: str, place: str) -> None:
-    """What nobody of ours would publish is shown as it is."""
+    """Unknown subjects are shown unchanged."""
     seen = read_message(
         subject, {"Actor-Reason": "no%20one", "Actor-Sender": "%zz"}, b"\xff" * 2000
     )
@@ -131,7 +131,7 @@ def test_every_subject_has_a_kind_and_a_place(subject: str, kind: str, place: st
 
 
 def test_filters_become_subjects() -> None:
-    """Each narrows what the server sends; two of them are too many."""
+    """Each filter narrows what the server sends; two of them are refused."""
     of_run = Filter(run=RunId("r1")).patterns()
 
     assert Filter(agent=AgentId("desk", "a b")).patterns()[0] == "dead.v1.default.desk.a%20b"

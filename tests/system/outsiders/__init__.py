@@ -1,1 +1,1 @@
-"""Services that are no hosts: over NATS alone, honest, hostile and lost."""
+"""Tests of external clients over NATS alone: correct, hostile and disconnected ones."""

@@ -1,4 +1,4 @@
-"""What a Python service does with `ActorClient`, against a host on real servers."""
+"""Calls of a Python service with `ActorClient`, against a host on real servers."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ HURRY: Final = Patience(attempt_s=1, slice_s=1, grace_s=1, silence_s=6, unserved
 
 
 class Talker:
-    """Says what its model says, once it was told to; fails where the payload says so."""
+    """Answers by its model, after a signal; fails if the payload requests it."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id, self.model = agent_id, greeter()
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-        """Return what was asked, who asked it, and what the model said."""
+        """Return the payload, the asker, and the model's answer."""
         payload: Any = inbox[0].payload
         if payload == "fail":
             raise TerminalError("told to fail")
@@ -63,7 +63,7 @@ class Talker:
 async def bed(
     postgres_server: TestPostgres, nats_server: TestNats, redis_server: TestRedis
 ) -> AsyncIterator[Bed]:
-    """A host that serves; the module's tests differ in keys."""
+    """Yield a host that serves; the module's tests differ in keys."""
     async with make_bed(postgres_server, nats_server, redis_server) as made, made.running():
         await made.runtime.register_type("talker", Talker)
         yield made
@@ -71,21 +71,21 @@ async def bed(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def crm(bed: Bed) -> AsyncIterator[ActorClient]:
-    """The service `crm`."""
+    """Yield the service `crm`."""
     async with connected(bed) as client:
         yield client
 
 
 @asynccontextmanager
 async def connected(bed: Bed, *, url: str = "", **more: Any) -> AsyncIterator[ActorClient]:
-    """A client of the bed."""
+    """Yield a client of the bed."""
     given: dict[str, Any] = {"publisher": "crm", "timeout": 10, "patience": HURRY, **more}
     async with ActorClient(url or bed.nats_url, namespace=bed.namespace, **given) as client:
         yield client
 
 
 async def test_a_question_gets_its_answer(crm: ActorClient) -> None:
-    """Any JSON value goes in, the run's output comes out; the same id gives the same answer."""
+    """The payload is any JSON value, the answer is the run's output; the same id gives the same answer."""
     answer: Any = await crm.ask("talker/a", [1, "ä"], id="q-1")
     again = await crm.ask("talker/a", [1, "ä"], id="q-1")
 
@@ -94,7 +94,7 @@ async def test_a_question_gets_its_answer(crm: ActorClient) -> None:
 
 
 async def test_a_run_that_does_not_complete_is_an_error_of_ask(crm: ActorClient) -> None:
-    """It failed, it was cancelled, or it goes on: each tells the run."""
+    """It failed, it was cancelled, or it is still open: each error has the run."""
     with pytest.raises(RunFailedError, match="told to fail") as failed:
         await crm.ask("talker/b", "fail")
     with pytest.raises(AskTimeoutError) as late:
@@ -122,7 +122,7 @@ async def _caught(call: Any) -> Exception | None:
 
 
 async def test_a_run_is_followed_by_its_id(crm: ActorClient) -> None:
-    """Submit, look, signal by reference and by id, and get the result."""
+    """Submit, inspect, signal by reference and by id, and get the result."""
     run = await crm.submit("waiter/c", {"count": 2}, id="m-1")
     same = await crm.submit("waiter/c", {"count": 2}, id="m-1")
     before = await crm.status(run)
@@ -135,12 +135,12 @@ async def test_a_run_is_followed_by_its_id(crm: ActorClient) -> None:
     assert same == run == RunRef(run.run_id, "waiter/c")
     assert before.status in {"PENDING", "RUNNING", "SUSPENDED"}
     assert ended.status == "COMPLETED"
-    assert ended.output in ([1, {"n": 2}], [{"n": 2}, 1])  # they went two ways
+    assert ended.output in ([1, {"n": 2}], [{"n": 2}, 1])  # they took two ways
     assert (after.status, after.parked) == ("COMPLETED", None)
 
 
-async def test_a_busy_agent_is_met_in_four_ways(bed: Bed, crm: ActorClient) -> None:
-    """Queue behind it, join its run, be rejected, or interrupt it; asked again nothing happens twice."""
+async def test_a_busy_agent_has_four_ways_to_handle_a_conflict(bed: Bed, crm: ActorClient) -> None:
+    """Queue behind it, join its run, be rejected, or interrupt it; a repeated call changes nothing."""
     first = await crm.submit("waiter/d", {"count": 1})
     await _until_open(crm, first)
     queued = await crm.submit("waiter/d", {"count": 0}, on_conflict="queue")
@@ -180,8 +180,8 @@ async def _until_open(crm: ActorClient, run: RunRef) -> None:
     await until(is_open, f"{run} executes")
 
 
-async def test_publishers_and_tenants_do_not_meet(bed: Bed, crm: ActorClient) -> None:
-    """The same ids of two services are two messages and two runs; a tenant sees nothing of another."""
+async def test_publishers_and_tenants_are_separate(bed: Bed, crm: ActorClient) -> None:
+    """The same ids of two services are two messages and two runs; a tenant cannot see another's."""
     agent = AgentId("desk", "ids")
     async with connected(bed, publisher="shop") as shop, connected(bed, tenant="acme") as acme:
         for client in (crm, shop, crm):
@@ -206,8 +206,8 @@ async def test_publishers_and_tenants_do_not_meet(bed: Bed, crm: ActorClient) ->
     assert ended.status == "COMPLETED"
 
 
-async def test_what_nobody_has_is_told(crm: ActorClient) -> None:
-    """An unknown run, a type that nobody serves, an entry that is not there yet."""
+async def test_unknown_runs_types_and_entries_are_errors(crm: ActorClient) -> None:
+    """An unknown run, a type without a host, an entry that is not there yet."""
     for call in (
         crm.status("none"),
         crm.result("none"),
@@ -258,7 +258,7 @@ async def test_a_run_is_watched_live(crm: ActorClient) -> None:
 async def test_an_agent_follows_a_topic_at_the_request_of_a_client(
     bed: Bed, crm: ActorClient
 ) -> None:
-    """It gets what is published from then on, once per id, until it follows no more."""
+    """It gets the posts from then on, once per id, until it unfollows."""
     await crm.follow("desk/follower", "news/eu")
     await crm.follow("desk/follower", "news/eu", "eager")
     for n in (1, 2, 2):
@@ -278,8 +278,8 @@ async def test_the_agents_are_described(crm: ActorClient) -> None:
     assert "talker" in str(document)
 
 
-async def test_what_is_sent_arrives_in_order_over_a_line_that_breaks(bed: Bed) -> None:
-    """Connections are reset and acknowledgements lost: each message is handled once, in its place."""
+async def test_messages_arrive_in_order_over_a_failing_connection(bed: Bed) -> None:
+    """Connections are reset and acknowledgements lost: each message is handled once, in its order."""
     agent = AgentId("desk", "order")
     async with FaultProxy.to(bed.nats_url) as proxy, AsyncExitStack() as stack:
         url = proxy.through(bed.nats_url)

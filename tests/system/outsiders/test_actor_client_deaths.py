@@ -1,4 +1,4 @@
-"""Hosts that are killed and servers that restart while an `ActorClient` waits for something."""
+"""Hosts are killed and servers restart while an `ActorClient` waits."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ HURRY: Final = Patience(attempt_s=1, slice_s=1, grace_s=0.5, silence_s=6, unserv
 LIMIT_S: Final = 25
 
 
-async def test_a_host_that_is_killed_costs_no_answer(
+async def test_a_killed_host_loses_no_answer(
     fleet: Hosts, nats_server: TestNats, namespace: str, tmp_path: Path
 ) -> None:
-    """Another one gives the answer to the question that it held, and goes on with its events."""
+    """Another host answers its question, and continues its events."""
     ledgers = [tmp_path / "asked", tmp_path / "watched"]
     first = await fleet.serving("tests.system.fleet:STUCK")
     client = ActorClient(
@@ -59,7 +59,7 @@ async def _watched(client: ActorClient, run_id: str) -> list[tuple[str, int]]:
 async def test_a_server_that_restarts_loses_and_doubles_nothing(
     own_nats: OwnNats, postgres_server: TestPostgres, schema: str
 ) -> None:
-    """In the midst of a row of messages, a question, and events; all of them go on by themselves."""
+    """During messages in sequence, a question, and events; all of them continue by themselves."""
     nats, notes, desk = own_nats(durable=True), Notes(), AgentId("desk", "a")
     settings = Settings(db_schema=schema, suspend_after=0.05)
     client = ActorClient(nats.url, publisher="crm", timeout=LIMIT_S, patience=HURRY)

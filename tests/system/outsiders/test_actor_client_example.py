@@ -1,4 +1,4 @@
-"""The Python service of `examples/outside`, and what docs/clients.md shows of it."""
+"""The Python service of `examples/outside`, and its parts in docs/clients.md."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 SERVICE = ROOT / "examples" / "outside" / "service.py"
 
 
-async def test_the_service_of_the_examples_does_what_it_says(
+async def test_the_service_of_the_examples_works_as_documented(
     nats_server: TestNats, postgres_server: TestPostgres, schema: str, namespace: str
 ) -> None:
-    """As a program of its own it asks, watches, sends, publishes, and meets a time-out."""
+    """As a separate program it asks, watches, sends, publishes, and gets a time-out."""
     settings = Settings(db_schema=schema, namespace=namespace, suspend_after=0.05)
     building = build_runtime(nats_server.url, postgres_server.url, None, settings=settings)
     async with building as runtime, asyncio.timeout(60):
@@ -49,7 +49,7 @@ async def test_the_service_of_the_examples_does_what_it_says(
 
 
 def test_the_document_shows_the_service() -> None:
-    """Each Python block of docs/clients.md is a part of the program that is tested."""
+    """Each Python block of docs/clients.md is a part of the tested program."""
     program = SERVICE.read_text(encoding="utf-8")
     shown = blocks("docs/clients.md", "python")
     lines = {line.strip() for line in program.splitlines()}

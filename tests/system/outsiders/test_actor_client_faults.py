@@ -1,4 +1,4 @@
-"""`ActorClient` against hosts that are silent, absent or broken, and servers that go away."""
+"""`ActorClient` against hosts that are silent, absent or broken, and servers that fail."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 HURRY = Patience(attempt_s=0.3, slice_s=0.3, grace_s=0.2, silence_s=0.4, unserved_s=0.3)
 LISTENING = replace(HURRY, silence_s=1.5)
-"""Where the answers to each asking are counted."""
+"""Counter of the answers to each request."""
 
 
 def made(url: str, namespace: str = "", **more: Any) -> ActorClient:
-    """A client that does not wait long."""
+    """Yield a client with a short timeout."""
     given: dict[str, Any] = {"publisher": "crm", "timeout": 5, "patience": HURRY, **more}
     return ActorClient(url, namespace=namespace, **given)
 
@@ -47,7 +47,7 @@ def made(url: str, namespace: str = "", **more: Any) -> ActorClient:
 async def test_a_silent_host_is_asked_again_with_the_same_id(
     nats_server: TestNats, namespace: str
 ) -> None:
-    """Each attempt is the same request, so whoever takes the next one gives the same run's answer."""
+    """Each attempt is the same request, so each host's answer is that of the same run."""
     async with (
         gateway(nats_server.url, namespace) as hosts,
         made(nats_server.url, namespace) as client,
@@ -68,7 +68,7 @@ async def test_a_silent_host_is_asked_again_with_the_same_id(
 
 
 async def test_a_long_ask_is_many_short_ones(nats_server: TestNats, namespace: str) -> None:
-    """A host that says that the run goes on is asked again; in the end the run's id is told."""
+    """A host that answers "still open" is asked again; at the end the error has the run's id."""
     async with (
         gateway(nats_server.url, namespace) as hosts,
         made(nats_server.url, namespace) as client,
@@ -87,10 +87,10 @@ async def test_a_long_ask_is_many_short_ones(nats_server: TestNats, namespace: s
     assert "result(run_id)" in caught.value.remedy
 
 
-async def test_a_question_that_no_host_has_taken_in_time_may_be_taken_yet(
+async def test_a_question_that_timed_out_may_still_be_executed(
     nats_server: TestNats, namespace: str
 ) -> None:
-    """Without a run's id there is nothing to wait for; one that was told once is not forgotten."""
+    """Without a run's id there is nothing to wait for; an id that was received once is kept."""
     async with (
         gateway(nats_server.url, namespace) as hosts,
         made(nats_server.url, namespace) as client,
@@ -106,8 +106,10 @@ async def test_a_question_that_no_host_has_taken_in_time_may_be_taken_yet(
     assert late.value.run_id == "r1"
 
 
-async def test_an_unknown_outcome_tells_how_to_go_on(nats_server: TestNats, namespace: str) -> None:
-    """What was sent and never answered may have been done; doing it again with the id is safe."""
+async def test_the_error_of_an_unknown_outcome_has_the_remedy(
+    nats_server: TestNats, namespace: str
+) -> None:
+    """A request without an answer may have been executed; a repeat with the same id is safe."""
     async with (
         gateway(nats_server.url, namespace) as hosts,
         made(nats_server.url, namespace, timeout=0.5) as client,
@@ -123,8 +125,10 @@ async def test_an_unknown_outcome_tells_how_to_go_on(nats_server: TestNats, name
     assert asked.value.run_id is None
 
 
-async def test_no_host_and_no_stream_are_told_soon(nats_server: TestNats, namespace: str) -> None:
-    """Nothing was done, and the error says what to start."""
+async def test_an_absent_host_or_stream_is_an_immediate_error(
+    nats_server: TestNats, namespace: str
+) -> None:
+    """Nothing was executed, and the error names what to start."""
     async with made(nats_server.url, namespace) as client:
         with pytest.raises(UnservedError, match="callboard host"):
             await client.ask("desk/a", {})
@@ -135,7 +139,7 @@ async def test_no_host_and_no_stream_are_told_soon(nats_server: TestNats, namesp
 
 
 async def test_answers_of_another_service_are_errors(nats_server: TestNats, namespace: str) -> None:
-    """What is cut off, refused or of another form is told in one line."""
+    """A cut, refused or malformed answer is a one-line error."""
     async with (
         gateway(nats_server.url, namespace) as hosts,
         made(nats_server.url, namespace) as client,
@@ -157,7 +161,7 @@ async def test_answers_of_another_service_are_errors(nats_server: TestNats, name
                 pass
 
 
-async def test_events_go_on_where_they_broke_off(nats_server: TestNats, namespace: str) -> None:
+async def test_events_continue_after_an_interruption(nats_server: TestNats, namespace: str) -> None:
     """Silence, a lost entry, a busy host, an overlap: no entry is missing and none comes twice."""
     entries = [event("entry", n) for n in range(6)]
     async with (
@@ -177,10 +181,10 @@ async def test_events_go_on_where_they_broke_off(nats_server: TestNats, namespac
     assert [one.body["from_seq"] for one in hosts.asked] == [0, 2, 2, 3, 5]
 
 
-async def test_a_beat_is_answered_and_a_slow_reader_is_served_anew(
+async def test_heartbeats_are_answered_and_a_slow_reader_gets_missed_events(
     nats_server: TestNats, namespace: str
 ) -> None:
-    """Whoever listens renews the stream; what a reader cannot take in time is asked for again."""
+    """A listening client renews the stream; events that a slow reader misses are requested again."""
     many = MAX_WAITING_FRAMES + 100
     async with (
         gateway(nats_server.url, namespace) as hosts,
@@ -204,10 +208,8 @@ async def test_a_beat_is_answered_and_a_slow_reader_is_served_anew(
     assert seen == many
 
 
-async def test_who_leaves_a_stream_is_sent_nothing_more(
-    nats_server: TestNats, namespace: str
-) -> None:
-    """What was kept for it is gone when its block is."""
+async def test_a_closed_stream_gets_no_more_events(nats_server: TestNats, namespace: str) -> None:
+    """Its host-side stream is closed at the end of the block."""
     async with (
         gateway(nats_server.url, namespace) as hosts,
         made(nats_server.url, namespace) as client,
@@ -227,7 +229,7 @@ def _waiting(client: ActorClient) -> Any:
 
 
 async def test_a_reader_may_take_its_time(own_nats: OwnNats) -> None:
-    """Longer over one event than the client waits for the next one: that is nobody's silence."""
+    """One event may take longer than the client waits for the next one: the host is not silent then."""
     server = own_nats()
     async with gateway(server.url) as hosts, made(server.url, timeout=2.5) as client:
         hosts.answers = [telling(event("entry", 0)), telling(event("end", 0))]
@@ -242,16 +244,18 @@ async def test_a_reader_may_take_its_time(own_nats: OwnNats) -> None:
     assert found == ["entry", "end"]
 
 
-async def test_events_of_nobody_end_with_an_error(nats_server: TestNats, namespace: str) -> None:
-    """Hearing nothing at all has a limit: the client's time-out."""
+async def test_events_without_a_sender_end_with_an_error(
+    nats_server: TestNats, namespace: str
+) -> None:
+    """The client's time-out limits the wait without any event."""
     async with made(nats_server.url, namespace, timeout=0.5) as client:
         with pytest.raises(UnservedError):
             async for _ in client.events("r1"):
                 pass
 
 
-async def test_a_server_that_is_away_is_named(own_nats: OwnNats) -> None:
-    """At once when connecting, after the time-out later; the URL's password is not shown."""
+async def test_the_error_of_an_absent_server_has_its_address(own_nats: OwnNats) -> None:
+    """At once on connect, after the time-out later; the URL's password is not shown."""
     with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1: .*Start nats-server") as caught:
         async with made("nats://me:hunter2@127.0.0.1:1"):
             pass
@@ -271,7 +275,7 @@ def _is_lost(client: ActorClient) -> bool:
     return requests is not None and requests.client.lost.is_set()
 
 
-async def test_a_closed_client_says_so(nats_server: TestNats, namespace: str) -> None:
+async def test_calls_of_a_closed_client_raise(nats_server: TestNats, namespace: str) -> None:
     """Before and after its block, and to calls that wait in it."""
     client = made(nats_server.url, namespace)
     with pytest.raises(UnreachableError, match="async with"):
@@ -299,8 +303,8 @@ async def _error_of(call: Any) -> BaseException | None:
     return None
 
 
-async def test_a_server_that_restarts_in_an_ask_costs_nothing(own_nats: OwnNats) -> None:
-    """The question is put again, over a new connection, with its id; so are events."""
+async def test_an_ask_survives_a_server_restart(own_nats: OwnNats) -> None:
+    """The question is sent again, over a new connection, with its id; so are events."""
     server = own_nats()
     async with gateway(server.url) as hosts, made(server.url, timeout=20) as client:
         hosts.answers = [silent]
@@ -326,7 +330,7 @@ async def test_a_server_that_restarts_in_an_ask_costs_nothing(own_nats: OwnNats)
 
 
 async def test_acknowledgements_that_are_lost_change_no_order(nats_server: TestNats) -> None:
-    """Messages to one agent wait for the one before, so what is sent again is not behind the next."""
+    """Messages to one agent wait for the previous one, so a repeated one does not come after the next."""
     stream = "CLIENTORDER"
     direct = await nats.connect(nats_server.url)
     async with FaultProxy.to(nats_server.url) as proxy:
@@ -370,8 +374,8 @@ USERS: dict[str, Any] = {
 }
 
 
-async def test_what_is_not_permitted_is_said_at_once(own_nats: OwnNats) -> None:
-    """A publish that the server refuses, an inbox that is somebody else's, a wrong password."""
+async def test_a_missing_permission_is_an_immediate_error(own_nats: OwnNats) -> None:
+    """A publish that the server refuses, a foreign inbox, a wrong password."""
     server = own_nats(settings=USERS)
     url = server.url.partition("@")[2] or server.url.removeprefix("nats://")
     async with made(f"nats://crm:p@{url}") as client:
@@ -387,10 +391,8 @@ async def test_what_is_not_permitted_is_said_at_once(own_nats: OwnNats) -> None:
             pass
 
 
-async def test_what_the_server_does_not_take_is_refused_before_it_is_sent(
-    own_nats: OwnNats,
-) -> None:
-    """The connection stays: a server would close it for a body that is over its limit."""
+async def test_a_too_large_message_is_refused_before_it_is_sent(own_nats: OwnNats) -> None:
+    """The connection stays open: a server would close it for a body over its limit."""
     server = own_nats(settings={"max_payload": 1024})
     async with gateway(server.url) as hosts, made(server.url) as client:
         hosts.answers = [saying({"run": "r1", "status": "RUNNING"})]

@@ -1,6 +1,6 @@
-"""What is no message becomes one dead letter, whoever published it, and its mailbox goes on.
+"""An invalid message becomes one dead letter, whoever published it, and its mailbox continues.
 
-All tests share one host: nothing bad may be in the way of the next.
+All tests share one host: no bad message may block the next one.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ HASHED: Final = "h-" + "0" * 32
 async def bed(
     postgres_server: TestPostgres, nats_server: TestNats, redis_server: TestRedis
 ) -> AsyncIterator[Bed]:
-    """One host for all tests of this file."""
+    """Yield one host for all tests of this file."""
     async with make_bed(postgres_server, nats_server, redis_server) as made, made.running():
         yield made
 
 
 def desk(key: str, tenant: str = "default") -> AgentId:
-    """The address of a desk."""
+    """Return the address of a desk."""
     return AgentId("desk", key, tenant)
 
 
 def original(letter: DeadLetter) -> bytes:
-    """The bytes that were published, as the dead letter keeps them."""
+    """Return the published bytes that the dead letter keeps."""
     payload: Any = letter.message.payload
     return base64.b64decode(payload["data"])
 
@@ -104,7 +104,7 @@ BODIES: Final[dict[str, tuple[dict[str, str], bytes, str]]] = {
 @pytest.mark.item(142)
 @pytest.mark.parametrize("name", BODIES)
 async def test_a_body_that_is_no_message_is_one_dead_letter(bed: Bed, name: str) -> None:
-    """It says what is wrong and keeps the bytes; what was published before and after is handled."""
+    """It has the error and the bytes; earlier and later messages are handled."""
     headers, body, words = BODIES[name]
     agent = desk(name)
     await bed.publish(agent, {"n": 1})
@@ -134,8 +134,8 @@ BAD_HEADERS: Final = {
 
 
 @pytest.mark.parametrize("name", BAD_HEADERS)
-async def test_headers_that_cannot_be_true_make_one_dead_letter(bed: Bed, name: str) -> None:
-    """Nothing is guessed, nobody else's mailbox gets anything, and what is equal is one letter."""
+async def test_invalid_headers_make_one_dead_letter(bed: Bed, name: str) -> None:
+    """Nothing is guessed, no other mailbox gets a message, and equal ones are one dead letter."""
     lines, words = BAD_HEADERS[name]
     agent = desk(name)
     for body in (b'{"n": 1}', b'{"n": 2}'):
@@ -170,10 +170,8 @@ BAD_MAIL: Final[dict[str, tuple[dict[str, Any], dict[str, str], str]]] = {
 
 
 @pytest.mark.parametrize("name", BAD_MAIL)
-async def test_a_message_of_a_host_that_is_not_understood_is_one_dead_letter(
-    bed: Bed, name: str
-) -> None:
-    """Another version's message, for example, is kept for a person and stops nobody."""
+async def test_an_unreadable_message_of_a_host_is_one_dead_letter(bed: Bed, name: str) -> None:
+    """Another version's message, for example, is kept for an operator and stops nothing."""
     changes, headers, words = BAD_MAIL[name]
     agent = desk(f"host-{name}")
     message = {
@@ -187,7 +185,7 @@ async def test_a_message_of_a_host_that_is_not_understood_is_one_dead_letter(
     }
     body = msgpack.packb({key: value for key, value in message.items() if value is not None})
     ack = await bed.outsider.publish(bed.subject(agent, "in"), body, HOST_HEADERS | headers)
-    # This one came to MAIL itself: behind it is only what is stored there later.
+    # It was published to MAIL directly: only messages stored later come after it.
     await until(lambda: _is_there(bed, agent), "the dead letter")
     payloads = await bed.payloads(agent)
     [letter] = await bed.letters(agent)
@@ -204,7 +202,7 @@ async def _is_there(bed: Bed, agent: AgentId) -> bool:
 
 @pytest.mark.parametrize("key", ["~fan", "~"])
 async def test_a_reserved_key_is_not_for_external_clients(bed: Bed, key: str) -> None:
-    """What is fanned out goes through such keys; an outsider's message to one is a dead letter."""
+    """The fan-out uses such keys; an external client's message to one is a dead letter."""
     agent = desk(key, "acme")
     await bed.publish(agent, {"n": 1})
     await until(lambda: _is_there(bed, agent), "the dead letter")
@@ -215,10 +213,8 @@ async def test_a_reserved_key_is_not_for_external_clients(bed: Bed, key: str) ->
 
 
 @pytest.mark.parametrize("spelling", ["~fan", "%7Efan%", "%7efan", "a=b", "%41", "%FF"])
-async def test_a_key_that_nobody_would_write_so_is_a_dead_letter_of_nobody(
-    bed: Bed, spelling: str
-) -> None:
-    """Two spellings of one key would be two mailboxes: there is only one."""
+async def test_a_misspelt_key_is_a_dead_letter_without_an_agent(bed: Bed, spelling: str) -> None:
+    """Two spellings of one key would be two mailboxes: only one is valid."""
     body = json.dumps({"key": spelling}).encode()
     subject = bed.subject(desk("x"), "ext.crm").replace(".x.", f".{spelling}.")
     await bed.outsider.publish(subject, body)
@@ -234,8 +230,8 @@ async def test_a_key_that_nobody_would_write_so_is_a_dead_letter_of_nobody(
 
 
 @pytest.mark.parametrize("key", [LONG, "é" * 22, HASHED, "🎉" * 256])
-async def test_a_long_key_is_told_by_a_header_and_unread_without_it(bed: Bed, key: str) -> None:
-    """The subject holds a hash; the header is compared with it."""
+async def test_a_long_key_needs_its_header(bed: Bed, key: str) -> None:
+    """The subject holds a hash, which is compared with the header."""
     agent, subject = desk(key), f"{bed.namespace}.agent.v1.default.desk.{token(key)}.ext.crm"
     target = {"Actor-Target": f"desk/{escaped(key)}"}
     body = json.dumps({"without": key}).encode()
@@ -264,10 +260,10 @@ async def _has(bed: Bed, body: bytes) -> bool:
         ("x" * 200, b"1", "hash"),
     ],
 )
-async def test_a_signal_that_is_none_is_one_dead_letter_and_the_run_waits_on(
+async def test_an_invalid_signal_is_one_dead_letter_and_the_run_waits_on(
     bed: Bed, name: str, body: bytes, words: str
 ) -> None:
-    """An operator's signals are not for outsiders."""
+    """Operators' signals are not for external clients."""
     agent = AgentId("waiter", f"bad {name[:20]} {body[:20]!r}")
     run_id = await bed.started(agent, "m", {"count": 1})
     if len(name) > 128:
@@ -284,8 +280,8 @@ async def test_a_signal_that_is_none_is_one_dead_letter_and_the_run_waits_on(
     assert original(letter) == body
 
 
-async def test_what_is_over_512_kib_is_refused_at_once_and_stored_nowhere(bed: Bed) -> None:
-    """The PubAck says so; there is no dead letter, because there was no message."""
+async def test_a_body_over_512_kib_is_refused_and_not_stored(bed: Bed) -> None:
+    """The PubAck has the error; there is no dead letter, because there was no message."""
     agent = desk("half-a-megabyte")
     ack = await bed.publish(agent, {"a": "x" * 512 * 1024})
     payloads = await bed.payloads(agent)
@@ -295,8 +291,8 @@ async def test_what_is_over_512_kib_is_refused_at_once_and_stored_nowhere(bed: B
     assert await bed.letters(agent) == []
 
 
-async def test_what_is_over_a_megabyte_costs_the_external_client_its_connection(bed: Bed) -> None:
-    """Nobody else notices."""
+async def test_a_body_over_a_megabyte_closes_the_clients_connection(bed: Bed) -> None:
+    """No other client is affected."""
     agent = desk("a-megabyte")
     async with raw_nats(bed.nats_url) as other:
         with pytest.raises(
@@ -308,8 +304,8 @@ async def test_what_is_over_a_megabyte_costs_the_external_client_its_connection(
 
 
 @pytest.mark.item(488)
-async def test_bytes_cannot_be_redriven_and_what_failed_can(bed: Bed) -> None:
-    """The refusal says what to do; the redriven message keeps its sender and is handled once."""
+async def test_invalid_bytes_cannot_be_redriven_and_failed_messages_can(bed: Bed) -> None:
+    """The refusal has the remedy; the redriven message keeps its sender and is handled once."""
     agent = desk("redrive")
     await bed.publish(agent, b"oops", message_id="bad")
     await bed.publish(agent, {"fail": True}, message_id="fails")

@@ -1,4 +1,4 @@
-"""Other services ask agents and hosts over plain NATS, and get answers, or errors that say what to do."""
+"""Requests of external clients to agents and hosts over plain NATS: answers, and errors with a remedy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def bed(
     postgres_server: TestPostgres, nats_server: TestNats, redis_server: TestRedis
 ) -> AsyncIterator[Bed]:
-    """Names of this module's own on the session's servers."""
+    """Yield names of this module's own on the session's servers."""
     async with make_bed(postgres_server, nats_server, redis_server) as made:
         yield made
 
@@ -50,7 +50,7 @@ def building(bed: Bed) -> AbstractAsyncContextManager[Runtime]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def host(bed: Bed) -> AsyncIterator[Runtime]:
-    """The host that answers."""
+    """Yield the host that answers."""
     async with building(bed) as runtime:
         for type_, factory in TYPES.items():
             await runtime.register_type(type_, factory)
@@ -59,28 +59,28 @@ async def host(bed: Bed) -> AsyncIterator[Runtime]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def crm(bed: Bed, host: Runtime) -> AsyncIterator[Outside]:
-    """A service of the default tenant."""
+    """Yield a service of the default tenant."""
     del host
     async with outside(bed.nats_url, bed.namespace) as service:
         yield service
 
 
 def gateway_of(host: Runtime) -> Gateway:
-    """The host's gateway."""
+    """Return the host's gateway."""
     [line] = host._host._listeners
     [found] = [one for one in line._users if isinstance(one, Gateway)]  # type: ignore[attr-defined]
     return found
 
 
 async def submitted(crm: Outside, agent: str, payload: object = None) -> str:
-    """The id of a run that was begun."""
+    """Return the id of a submitted run."""
     answer = await crm.api("submit", agent=agent, payload=payload)
     return str(answer.body["run"])
 
 
 @pytest.mark.item(199)
 async def test_an_agent_is_asked_and_answers(crm: Outside) -> None:
-    """Bare JSON in, JSON out, with the run in a header; the sender is the subject's publisher."""
+    """Request and answer are plain JSON, with the run in a header; the sender is the subject's publisher."""
     answer = await crm.ask("echo/a", {"text": "hi"}, Actor_Sender="agent:boss/1")
 
     assert answer.body == {"got": {"text": "hi"}, "from": "ext:crm", "metadata": {}}
@@ -89,7 +89,7 @@ async def test_an_agent_is_asked_and_answers(crm: Outside) -> None:
 
 
 async def test_a_cloud_event_is_answered_by_one(crm: Outside) -> None:
-    """Its attributes and its trace reach the agent; its id makes the question one question."""
+    """Its attributes and its trace reach the agent; its id identifies the question."""
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     event = {"ce_id": "e-1", "ce_source": "/orders", "ce_type": "order.paid", "traceparent": trace}
     answers = [await crm.ask("echo/ce", 17, **event) for _ in range(2)]
@@ -101,8 +101,8 @@ async def test_a_cloud_event_is_answered_by_one(crm: Outside) -> None:
     assert answers[0].headers["ce-id"] == answers[0].run == answers[1].run
 
 
-async def test_msgpack_is_spoken_where_it_is_asked_for(crm: Outside) -> None:
-    """Each way by its own header."""
+async def test_msgpack_is_used_where_the_headers_request_it(crm: Outside) -> None:
+    """Request and answer each by its own header."""
     head = {"Content_Type": "application/msgpack", "Accept": "application/msgpack"}
     answer = await crm.ask("echo/m", msgpack.packb({"n": [1, None]}), **head)
 
@@ -110,7 +110,7 @@ async def test_msgpack_is_spoken_where_it_is_asked_for(crm: Outside) -> None:
 
 
 async def test_a_question_asked_again_with_its_id_is_one_run(crm: Outside, host: Runtime) -> None:
-    """Whether at once or later; another service's same id is another question."""
+    """At once or later; the same id of another service is another question."""
     twice = await asyncio.gather(*(crm.ask("echo/twice", 1, Nats_Msg_Id="q-1") for _ in range(2)))
     later = await crm.ask("echo/twice", {"changed": True}, Nats_Msg_Id="q-1")
     runs = await host.store.lists.runs(agent=AgentId("echo", "twice"))
@@ -120,8 +120,8 @@ async def test_a_question_asked_again_with_its_id_is_one_run(crm: Outside, host:
 
 
 @pytest.mark.item(199)
-async def test_a_question_that_takes_too_long_leaves_its_run_going(crm: Outside) -> None:
-    """The error names the run; its result is had later, and a signal reaches it meanwhile."""
+async def test_the_run_of_a_timed_out_question_continues(crm: Outside) -> None:
+    """The error has the run; its result can be read later, and a signal reaches it meanwhile."""
     asked = await crm.ask("waiter/late", Actor_Timeout="1.5", Nats_Msg_Id="late")
     run = asked.body["error"]["run"]
     waited = await crm.api("result", run=run, timeout=0.05)
@@ -135,8 +135,8 @@ async def test_a_question_that_takes_too_long_leaves_its_run_going(crm: Outside)
     assert (again.body, again.run) == (7, run)
 
 
-async def test_runs_that_fail_or_are_cancelled_say_so(crm: Outside) -> None:
-    """With the run, and with what it said."""
+async def test_the_error_of_a_failed_or_cancelled_run_has_its_reason(crm: Outside) -> None:
+    """The error has the run and its error text."""
     failed = await crm.ask("failing/a", "this")
     run = await submitted(crm, "waiter/cancelled")
     cancelled = [(await crm.api("cancel", run=run, reason="enough")).body["cancelled"]]
@@ -155,8 +155,8 @@ async def test_runs_that_fail_or_are_cancelled_say_so(crm: Outside) -> None:
     assert "stop it" in answer.headers["Nats-Service-Error"]
 
 
-async def test_nobody_waits_for_agents_that_nobody_serves(crm: Outside, host: Runtime) -> None:
-    """The answer says so at once, and nothing was submitted."""
+async def test_a_question_to_an_unserved_type_fails_at_once(crm: Outside, host: Runtime) -> None:
+    """The error comes at once, and nothing was submitted."""
     answer = await crm.ask("nobody/a", {})
 
     assert (answer.code, answer.body["error"]["type"]) == (404, "unserved")
@@ -165,7 +165,7 @@ async def test_nobody_waits_for_agents_that_nobody_serves(crm: Outside, host: Ru
 
 
 async def test_a_busy_agent_can_be_joined_refused_or_interrupted(crm: Outside) -> None:
-    """As the header says."""
+    """The header selects it."""
     run = await submitted(crm, "waiter/busy")
     await until_open(crm, run)
     refused = await crm.ask("waiter/busy", Actor_On_Conflict="reject")
@@ -178,7 +178,7 @@ async def test_a_busy_agent_can_be_joined_refused_or_interrupted(crm: Outside) -
 
 
 async def until_open(crm: Outside, run: str) -> None:
-    """Return once a run has begun and rests."""
+    """Return once a run has started and is idle."""
 
     async def rests() -> bool:
         return bool((await crm.api("status", run=run)).body["status"] == "SUSPENDED")
@@ -187,7 +187,7 @@ async def until_open(crm: Outside, run: str) -> None:
 
 
 async def test_agents_follow_topics_for_a_service(crm: Outside, host: Runtime) -> None:
-    """Until it ends that; each once."""
+    """Each post once, until it unfollows."""
     done = [
         (await crm.api(verb, agent="echo/fan", topic="news/gw")).body
         for verb in ("follow", "unfollow", "unfollow")
@@ -200,8 +200,8 @@ async def test_agents_follow_topics_for_a_service(crm: Outside, host: Runtime) -
     assert await host.unfollow(AgentId("echo", "fan"), "news")
 
 
-async def test_what_another_tenant_owns_is_unknown(bed: Bed, crm: Outside) -> None:
-    """Whatever is asked about it; naming its agents is refused."""
+async def test_runs_of_another_tenant_are_unknown(bed: Bed, crm: Outside) -> None:
+    """For each request; naming the tenant's agents is refused."""
     run = await submitted(crm, "waiter/mine")
     async with outside(bed.nats_url, bed.namespace, tenant="acme") as other:
         answers = [
@@ -285,7 +285,7 @@ BAD: list[tuple[str, bytes, dict[str, str], int]] = [
 async def test_bad_requests_are_refused_with_a_reason_and_do_nothing(
     crm: Outside, host: Runtime
 ) -> None:
-    """Each error names what is wrong and what to do; the next request is served."""
+    """Each error has the problem and the remedy; the next request is served."""
     for subject, body, headers, code in BAD:
         answer = await crm.request(subject, body, headers)
         assert answer.code == code, (subject, body[:60], headers, answer)
@@ -298,8 +298,8 @@ async def test_bad_requests_are_refused_with_a_reason_and_do_nothing(
     assert (await crm.ask("echo/good", 1)).code == 0
 
 
-async def test_answers_that_are_too_large_say_which_run_has_them(crm: Outside) -> None:
-    """And an event with a large entry comes without its data."""
+async def test_the_error_of_a_too_large_answer_has_the_run(crm: Outside) -> None:
+    """An event with a large entry comes without its data."""
     answer = await crm.ask("sayer/a", {"letters": 1_200_000})
     run = answer.body["error"]["run"]
     events = await crm.events(run=run)
@@ -309,10 +309,10 @@ async def test_answers_that_are_too_large_say_which_run_has_them(crm: Outside) -
     assert cut == ["effect.result", "run.completed", "COMPLETED"]
 
 
-async def test_a_host_holds_no_more_requests_than_it_may(
+async def test_the_requests_that_a_host_holds_are_limited(
     crm: Outside, host: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More are told to come again, and are served when there is room."""
+    """Further ones are refused with a retry, and are served when there is capacity."""
     monkeypatch.setattr("broker.gateway.gateway.MAX_REQUESTS", 3)
     gateway = gateway_of(host)
     held = [
@@ -336,10 +336,10 @@ async def test_a_host_holds_no_more_requests_than_it_may(
     assert gateway.held == 0
 
 
-async def test_a_host_holds_no_more_bytes_than_it_may(
+async def test_the_bytes_that_a_host_holds_are_limited(
     crm: Outside, host: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of bodies and headers alike, while their runs go on; a small request is served beside them."""
+    """Bytes of bodies and headers, while their runs execute; a small request is served beside them."""
     monkeypatch.setattr("broker.gateway.gateway.MAX_HELD_BYTES", 300_000)
     gateway = gateway_of(host)
     runs = []
@@ -359,10 +359,10 @@ async def test_a_host_holds_no_more_bytes_than_it_may(
     assert (gateway.held, gateway._held_bytes) == (0, 0)
 
 
-async def test_nothing_piles_up_for_who_asks_and_does_not_read(
+async def test_the_send_buffer_of_a_client_that_does_not_read_is_limited(
     crm: Outside, host: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While much waits to be sent already, a refusal is left unsaid."""
+    """If much waits to be sent already, a refusal is not sent."""
     mute = await crm.client.subscribe("_INBOX_mute.flood")
     with monkeypatch.context() as full:
         full.setattr("broker.gateway.gateway.MAX_REQUESTS", 0)
@@ -376,10 +376,10 @@ async def test_nothing_piles_up_for_who_asks_and_does_not_read(
     assert mute.pending_msgs == 0
 
 
-async def test_a_subject_that_is_no_text_costs_no_connection(
+async def test_a_subject_that_is_no_text_keeps_the_connection(
     bed: Bed, host: Runtime, crm: Outside
 ) -> None:
-    """Whoever may publish anything says it to the gateway: as place of the answer, and as a renewal."""
+    """A client that may publish anything sends it to the gateway: as reply subject, and as renewal."""
     client = gateway_of(host)._client
     streams = gateway_of(host)._streams
     assert client is not None
@@ -395,10 +395,10 @@ async def test_a_subject_that_is_no_text_costs_no_connection(
 
 @pytest.mark.item(483)
 @pytest.mark.parametrize("way", ["ask", "submit"])
-async def test_a_question_continues_the_trace_of_who_asks(
+async def test_a_question_continues_the_trace_of_its_sender(
     crm: Outside, host: Runtime, way: str
 ) -> None:
-    """Also when that is all that its headers say."""
+    """Also if its headers have nothing else."""
     caller = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     if way == "ask":
         run = (await crm.ask(f"echo/traced-{way}", 1, traceparent=caller)).run
@@ -445,10 +445,10 @@ async def test_a_run_is_watched_from_its_first_entry_to_its_end(
     assert (await crm.events(run=run, from_seq=99))[0]["error"]["code"] == 400
 
 
-async def test_a_reader_that_has_gone_is_forgotten(
+async def test_the_stream_of_a_disconnected_reader_is_closed(
     crm: Outside, host: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that answers its beats is not, however little happens."""
+    """A reader that answers its heartbeats keeps its stream, however few events there are."""
     monkeypatch.setattr(events_stream, "BEAT_EVERY_S", 0.05)
     monkeypatch.setattr(events_stream, "FORGET_AFTER_S", 2.5)
     gateway = gateway_of(host)
@@ -472,10 +472,10 @@ async def test_a_reader_that_has_gone_is_forgotten(
     assert host._live._readers == {}
 
 
-async def test_a_reader_that_may_not_answer_beats_renews_its_stream_by_a_request(
+async def test_a_reader_without_the_right_to_answer_heartbeats_renews_by_a_request(
     crm: Outside, host: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of another account, for example; what is no renewal does nothing."""
+    """Of another account, for example; an invalid renewal has no effect."""
     monkeypatch.setattr(events_stream, "BEAT_EVERY_S", 0.05)
     monkeypatch.setattr(events_stream, "FORGET_AFTER_S", 2.5)
     gateway = gateway_of(host)
@@ -498,8 +498,8 @@ async def test_a_reader_that_may_not_answer_beats_renews_its_stream_by_a_request
     assert held == 1
 
 
-async def test_hosts_are_seen_as_a_micro_service(crm: Outside, host: Runtime) -> None:
-    """Ping, info and stats name the host and what it serves, and count."""
+async def test_hosts_are_a_nats_micro_service(crm: Outside, host: Runtime) -> None:
+    """Ping, info and stats have the host's name, its types, and counts."""
     mine = f"$SRV.STATS.callboard.{host.owner}"
     counted = [await stats_of(crm, mine)]
     await crm.ask("echo/counted", 1)
@@ -518,13 +518,13 @@ async def test_hosts_are_seen_as_a_micro_service(crm: Outside, host: Runtime) ->
 
 
 async def stats_of(crm: Outside, subject: str) -> Any:
-    """What a host answers."""
+    """Return a host's answer."""
     answer = await crm.client.request(subject, timeout=PATIENCE_S)
     return json.loads(answer.data)
 
 
-async def test_nobody_takes_requests_where_no_host_is(bed: Bed) -> None:
-    """The broker itself says so, at once."""
+async def test_requests_without_a_host_get_no_responders(bed: Bed) -> None:
+    """The broker itself answers so, at once."""
     async with outside(bed.nats_url, f"{bed.namespace}-none") as service:
         with pytest.raises(NoRespondersError):
             await service.ask("echo/a", 1)

@@ -1,4 +1,4 @@
-"""Who asks and watches loses nothing when hosts die, and does not know which host does the work."""
+"""External clients get their answers and events over crashes of hosts, from any host."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SERVES = "tests.system.asking:TYPES"
 
 @pytest.fixture
 async def crm(fleet: Hosts, nats_server: TestNats, namespace: str) -> AsyncIterator[Outside]:
-    """A service outside; hosts keep nothing in memory that waits."""
+    """Yield an external service; hosts evict waiting runs."""
     fleet.more["suspend_after"] = 0.05
     async with outside(nats_server.url, namespace) as service:
         yield service
@@ -53,9 +53,9 @@ async def until_answered(ask: Callable[[], Awaitable[Answered]]) -> Answered:
 async def test_a_question_whose_host_is_killed_is_asked_again_and_answered_by_the_same_run(
     fleet: Hosts, crm: Outside
 ) -> None:
-    """Once: the run began on the dead host, and goes on where the question is asked again.
+    """The run starts on the killed host, and continues when the question is sent again.
 
-    The broker may give the dead host what is sent before it sees that its connection is closed.
+    The broker may deliver a request to the dead host before it notices the closed connection.
     """
     first = await fleet.serving(SERVES)
     lost = asyncio.create_task(crm.ask("waiter/q", 1, Nats_Msg_Id="q-1"))
@@ -85,7 +85,7 @@ async def test_a_question_whose_host_is_killed_is_asked_again_and_answered_by_th
 async def door(
     fleet: Hosts, nats_server: TestNats, postgres_server: TestPostgres, namespace: str
 ) -> AsyncIterator[Runtime]:
-    """A host of this process that takes all requests, and serves no agent."""
+    """Yield a host of this process that takes all requests, and serves no agent."""
     fleet.more["gateway"] = False
     settings = Settings(db_schema=fleet.schema, namespace=namespace, lease_s=10)
     async with build_runtime(nats_server.url, postgres_server.url, settings=settings) as runtime:
@@ -93,23 +93,23 @@ async def door(
 
 
 def bus_of(door: Runtime) -> NatsDeltaBus:
-    """What carries pieces and hints of ends to the door."""
+    """Return the bus that carries pieces and notifications of ends to the gateway."""
     bus = door._live.bus
     assert isinstance(bus, NatsDeltaBus)
     return bus
 
 
 async def until_heard(bus: NatsDeltaBus, place: str) -> None:
-    """Return once the broker sends what is told there."""
+    """Return once the broker forwards notifications."""
     await until(lambda: place in bus._subscribed, f"{place} is heard")
     assert bus._client is not None
     await bus._client.flush()
 
 
-async def test_a_run_is_watched_over_the_deaths_of_its_hosts(
+async def test_a_run_is_watched_over_crashes_of_its_hosts(
     fleet: Hosts, crm: Outside, door: Runtime, tmp_path: Path
 ) -> None:
-    """Every entry once, in order; pieces of a new attempt say so; who was broken off goes on behind."""
+    """Every entry once, in order. Pieces of a new attempt are marked, and a reader can reconnect."""
     first = await fleet.serving(SERVES)
     bus, gate = bus_of(door), tmp_path / "gate"
     answer = await crm.api("submit", agent="teller/a", payload={"gate": str(gate)}, id="t-1")
@@ -145,7 +145,7 @@ async def test_a_run_is_watched_over_the_deaths_of_its_hosts(
 async def test_a_host_without_the_agent_is_notified_of_its_end(
     fleet: Hosts, crm: Outside, door: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It need not look: who waits, by request or in its process, has the end as soon as it is there."""
+    """It does not poll: waiters, by request or in its process, get the end as soon as it is recorded."""
     await fleet.serving(SERVES)
     monkeypatch.setattr("actors.runtime.client.client.FIRST_POLL_S", 600.0)
     bus = bus_of(door)
@@ -161,10 +161,10 @@ async def test_a_host_without_the_agent_is_notified_of_its_end(
     await until(lambda: watched not in bus._subscribed, "nobody watches any more")
 
 
-async def test_a_host_that_stops_answers_what_it_can_and_hands_on_the_rest(
+async def test_a_stopping_host_answers_ended_runs_and_refers_the_rest(
     nats_server: TestNats, postgres_server: TestPostgres, schema: str, namespace: str
 ) -> None:
-    """It leaves the group first; what ends in time is answered, the rest is told to ask another host."""
+    """It leaves the group first; runs that end in time are answered, the others get an error with a retry."""
     settings = Settings(db_schema=schema, namespace=namespace, suspend_after=20)
     building = build_runtime(nats_server.url, postgres_server.url, settings=settings)
     async with outside(nats_server.url, namespace) as service, building as runtime:
@@ -186,16 +186,16 @@ async def test_a_host_that_stops_answers_what_it_can_and_hands_on_the_rest(
 
 
 def gateway_of(runtime: Runtime) -> Gateway:
-    """The host's gateway."""
+    """Return the host's gateway."""
     [line] = runtime._host._listeners
     [found] = [one for one in line._users if isinstance(one, Gateway)]  # type: ignore[attr-defined]
     return found
 
 
-async def test_a_broker_that_went_is_served_again_when_it_is_back(
+async def test_hosts_serve_a_broker_again_after_its_outage(
     own_nats: OwnNats, postgres_server: TestPostgres, schema: str
 ) -> None:
-    """Hosts come back to the group by themselves; a run that was asked for meanwhile is still one."""
+    """Hosts rejoin the group by themselves; a run requested meanwhile exists once."""
     server = own_nats()
     settings = Settings(db_schema=schema, lease_s=10)
     async with build_runtime(server.url, postgres_server.url, settings=settings) as runtime:

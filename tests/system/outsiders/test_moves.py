@@ -1,4 +1,4 @@
-"""What outsiders published is read again after a move, a loss or a roll-back, and handled once."""
+"""External messages are read again after a move, a loss or a roll-back, and handled once."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ NOBODY = AgentId("invalid", "invalid")
 async def bed(
     postgres_server: TestPostgres, nats_server: TestNats, redis_server: TestRedis
 ) -> AsyncIterator[Bed]:
-    """Servers and an outsider; each test starts hosts of its own."""
+    """Yield servers and an external client; each test starts its own hosts."""
     async with make_bed(postgres_server, nats_server, redis_server) as made:
         yield made
 
 
 class Seen(NamedTuple):
-    """All that came of what was published."""
+    """The outcomes of all published messages."""
 
     handled: list[JsonValue]
     letters: list[tuple[int, int]]
@@ -41,7 +41,7 @@ class Seen(NamedTuple):
 
 
 async def set_back(bed: Bed, how: str) -> None:
-    """Make the next host read everything again."""
+    """Let the next host read all messages again."""
     if how == "cursors":
         await bed.execute("delete from cursors")
     elif how == "epoch":
@@ -51,7 +51,7 @@ async def set_back(bed: Bed, how: str) -> None:
 
 
 async def publish_all(bed: Bed, agent: AgentId, waiter: AgentId) -> RunId:
-    """Publish what is good, what is bad and what is for nobody, with and without ids."""
+    """Publish valid, invalid and unaddressed messages, with and without ids."""
     run_id = await bed.started(waiter, "start", {"count": 3, "agent": str(waiter)})
     await bed.signal(run_id, 1, agent=waiter)
     await bed.signal(run_id, 2, agent=waiter, message_id="s")
@@ -68,7 +68,7 @@ async def publish_all(bed: Bed, agent: AgentId, waiter: AgentId) -> RunId:
 
 
 async def seen(bed: Bed, agent: AgentId, waiter: AgentId, run_id: RunId) -> Seen:
-    """Look, behind all that was published before."""
+    """Return the outcomes of all messages published before."""
     handled = await bed.payloads(agent)
     await until(lambda: _is_there(bed, NOBODY), "the letter of nobody")
     found = [*await bed.letters(agent), *await bed.letters(waiter), *await bed.letters(NOBODY)]
@@ -85,10 +85,10 @@ async def _is_there(bed: Bed, agent: AgentId) -> bool:
 
 @pytest.mark.item(194, 199, 200, 481)
 @pytest.mark.parametrize("how", ["cursors", "epoch", "mail"])
-async def test_what_is_read_again_is_handled_once_also_without_an_id(bed: Bed, how: str) -> None:
-    """Messages, signals and dead letters; and what came while no host was there is handled too.
+async def test_messages_read_again_are_handled_once_also_without_an_id(bed: Bed, how: str) -> None:
+    """Messages, signals and dead letters; those that came without a host are handled, too.
 
-    Each dead letter is in the stream DEAD once, for whoever watches.
+    Each dead letter is in the stream DEAD once.
     """
     agent, waiter = AgentId("desk", f"again-{how}"), AgentId("waiter", f"again-{how}")
     async with bed.running():
@@ -128,7 +128,7 @@ async def _has_taken_two(bed: Bed, run_id: RunId) -> bool:
 async def test_an_id_counts_also_when_the_same_message_is_published_to_the_next_host(
     bed: Bed,
 ) -> None:
-    """The broker has forgotten it; Postgres has not."""
+    """The broker has dropped the id; Postgres has not."""
     agent = AgentId("desk", "next")
     async with bed.running():
         await bed.publish(agent, {"n": 1}, message_id="m")

@@ -1,6 +1,6 @@
-"""Services that are not ours publish to agents by the documented subjects, over a socket.
+"""External clients publish to agents by the documented subjects, over a socket.
 
-All tests share one host: what one of them does must not disturb the next.
+All tests share one host: no test may disturb the next.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def bed(
     postgres_server: TestPostgres, nats_server: TestNats, redis_server: TestRedis
 ) -> AsyncIterator[Bed]:
-    """One host for all tests of this file."""
+    """Yield one host for all tests of this file."""
     async with make_bed(postgres_server, nats_server, redis_server) as made, made.running():
         yield made
 
 
 def desk(key: str, tenant: str = "default") -> AgentId:
-    """The address of a desk."""
+    """Return the address of a desk."""
     return AgentId("desk", key, tenant)
 
 
 @pytest.mark.item(33, 481)
 async def test_a_published_object_is_handled_by_the_agent_that_the_subject_names(bed: Bed) -> None:
-    """Nobody submits anything: the message starts the run, and its sender is the publisher."""
+    """Without a submit: the message starts the run, and its sender is the publisher."""
     ack = await bed.publish(desk("plain"), {"say": "hello"})
     handled = await bed.handled(desk("plain"))
 
@@ -54,7 +54,7 @@ async def test_a_published_object_is_handled_by_the_agent_that_the_subject_names
 
 @pytest.mark.item(201)
 async def test_messages_of_a_publisher_are_handled_in_their_order(bed: Bed) -> None:
-    """Two publishers at once keep an order each."""
+    """Two concurrent publishers each keep their order."""
 
     async def publish(publisher: str) -> None:
         for n in range(20):
@@ -87,8 +87,8 @@ BODIES: Final[dict[str, tuple[dict[str, str], bytes, object]]] = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-async def test_a_body_reaches_the_agent_as_it_is(bed: Bed, name: str) -> None:
-    """JSON by default, msgpack where the header says so, up to 256 KiB and 64 levels."""
+async def test_a_body_reaches_the_agent_unchanged(bed: Bed, name: str) -> None:
+    """JSON by default, msgpack if the header says so, up to 256 KiB and 64 levels."""
     headers, body, payload = BODIES[name]
     await bed.publish(desk(f"body-{name}"), body, headers=headers)
 
@@ -97,7 +97,7 @@ async def test_a_body_reaches_the_agent_as_it_is(bed: Bed, name: str) -> None:
 
 
 async def test_a_cloud_event_keeps_its_id_and_its_attributes(bed: Bed) -> None:
-    """Binary mode: the id dedups, the attributes are metadata, the body is the data."""
+    """Binary mode: the id is used for deduplication, the attributes are metadata, the body is the data."""
     trace = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
     event = {
         "ce-specversion": "1.0",
@@ -121,8 +121,8 @@ async def test_a_cloud_event_keeps_its_id_and_its_attributes(bed: Bed) -> None:
 
 
 @pytest.mark.item(199)
-async def test_an_id_counts_once_per_agent_and_publisher(bed: Bed) -> None:
-    """Two publishers, two tenants and two agents may use the same id; one publisher counts once."""
+async def test_an_id_is_accepted_once_per_agent_and_publisher(bed: Bed) -> None:
+    """Two publishers, two tenants and two agents may use the same id; a repeat of one publisher is dropped."""
     places = [
         (desk("ids"), "crm"),
         (desk("ids"), "shop"),
@@ -140,7 +140,7 @@ async def test_an_id_counts_once_per_agent_and_publisher(bed: Bed) -> None:
     assert [one.sender for one in await bed.handled(desk("ids", "acme"))] == ["ext:crm"]
 
 
-async def test_an_id_counts_once_however_close_together_it_comes(bed: Bed) -> None:
+async def test_concurrent_messages_of_one_id_are_accepted_once(bed: Bed) -> None:
     """Twenty publishers send the same id in one packet; each is acknowledged and handled once."""
     subjects = [bed.subject(desk("burst"), f"ext.p{n % 20}") for n in range(40)]
     body = b'{"n":1}'
@@ -165,10 +165,8 @@ async def test_messages_without_an_id_are_all_handled(bed: Bed) -> None:
 
 
 @pytest.mark.item(199, 486)
-async def test_an_external_client_who_uses_the_id_of_a_message_between_agents_does_not_stop_it(
-    bed: Bed,
-) -> None:
-    """He was first, and both are handled: an id belongs to its sender."""
+async def test_an_external_id_does_not_block_an_agents_message_of_the_same_id(bed: Bed) -> None:
+    """The client's message came first, and both are handled: an id belongs to its sender."""
     run_id = run_id_of_mail(desk("from"), "ext:crm", "start")
     ids = [message_id_of_run(run_id, str(position)) for position in range(3)]
     for message_id in ids:
@@ -181,8 +179,8 @@ async def test_an_external_client_who_uses_the_id_of_a_message_between_agents_do
     assert [(one.sender, one.id in ids) for one in true] == [("agent:desk/from", True)]
 
 
-async def test_the_sender_is_the_subjects_whatever_the_headers_claim(bed: Bed) -> None:
-    """Our own header names are no way to be somebody else, or to cancel anything."""
+async def test_the_sender_comes_from_the_subject_and_not_from_headers(bed: Bed) -> None:
+    """Our own header names neither change the sender nor cancel anything."""
     forged = {
         "Actor-Sender": "agent:boss/1",
         "Actor-Kind": "cancel",
@@ -213,10 +211,10 @@ async def test_the_sender_is_the_subjects_whatever_the_headers_claim(bed: Bed) -
         ("Nats-Stream-Source", "EDGE 1 > > agent.v1.acme.desk.k.ext.boss"),
     ],
 )
-async def test_a_header_that_would_steer_the_stream_is_refused(
+async def test_headers_that_control_the_stream_are_refused(
     bed: Bed, header: str, value: str
 ) -> None:
-    """The PubAck holds the error, nothing is stored, and what was there is still there."""
+    """The PubAck has the error, nothing is stored, and stored messages stay."""
     agent = desk(f"steer-{header}-{value.partition(' ')[0].strip('@')}")
     before = (await bed.publish(agent, {"n": 1}))["seq"]
     ack = await bed.publish(agent, {"n": 2}, headers={header: value})
@@ -227,8 +225,8 @@ async def test_a_header_that_would_steer_the_stream_is_refused(
     assert await bed.payloads(agent) == [{"n": 1}, {"n": 3}]
 
 
-async def test_without_permissions_everybody_who_can_connect_is_believed(bed: Bed) -> None:
-    """He reaches any tenant as any publisher; on `.in` he is nobody, for no commit has sent that."""
+async def test_without_permissions_any_client_can_use_any_name(bed: Bed) -> None:
+    """It reaches any tenant as any publisher; on `.in` it is no sender, because no commit has sent that."""
     body = msgpack.packb(
         {
             "v": 1,
@@ -288,7 +286,7 @@ async def test_any_key_can_be_addressed(bed: Bed, key: str) -> None:
 
 @pytest.mark.item(159, 168, 226)
 async def test_a_signal_wakes_the_run_that_waits_for_it(bed: Bed) -> None:
-    """It is no more than rows when the signal comes."""
+    """It is suspended when the signal comes."""
     agent = AgentId("waiter", "waits")
     run_id = await bed.started(agent, "m", {"count": 1})
     await until_run(bed.runtime, run_id, lambda r: r.status is RunStatus.SUSPENDED, "suspended")
@@ -300,7 +298,7 @@ async def test_a_signal_wakes_the_run_that_waits_for_it(bed: Bed) -> None:
 @pytest.mark.item(132)
 @pytest.mark.parametrize("body", [None, b"", 7, "text", [1, 2], {"a": None}])
 async def test_a_signal_that_comes_before_the_wait_is_kept(bed: Bed, body: object) -> None:
-    """Any JSON is its payload, and no body at all is null."""
+    """Any JSON is its payload, and an empty body is null."""
     agent = AgentId("waiter", f"early-{body}")
     run_id = await bed.started(agent, "m", {"count": 1, "late_s": 0.2})
     await bed.signal(run_id, body, agent=agent)
@@ -308,8 +306,8 @@ async def test_a_signal_that_comes_before_the_wait_is_kept(bed: Bed, body: objec
     assert (await bed.ended(run_id)).result == [body or None]
 
 
-async def test_a_signals_id_counts_once_per_run_and_publisher(bed: Bed) -> None:
-    """The same id again wakes nobody; another publisher may use it, and so may a message."""
+async def test_a_signals_id_is_accepted_once_per_run_and_publisher(bed: Bed) -> None:
+    """A repeated id wakes nothing; another publisher, or a message, may use it."""
     agent = AgentId("waiter", "ids")
     run_id = await bed.started(agent, "m", {"count": 3})
     for n, message_id, publisher in (
@@ -324,7 +322,7 @@ async def test_a_signals_id_counts_once_per_run_and_publisher(bed: Bed) -> None:
 
 
 async def test_a_signal_to_a_run_that_has_ended_is_dropped(bed: Bed) -> None:
-    """It is no dead letter, and the agent handles what comes next."""
+    """It is no dead letter, and the agent handles later messages."""
     agent = AgentId("waiter", "ended")
     run_id = await bed.started(agent, "m", {"count": 1})
     await bed.signal(run_id, 1, agent=agent)
@@ -357,10 +355,8 @@ async def test_a_signal_reaches_only_a_run_of_the_addressed_agent(
     assert f"has no run {run_id}" in letters[0].last_error
 
 
-async def test_a_signal_to_no_run_at_all_is_one_dead_letter_that_nobody_can_redrive(
-    bed: Bed,
-) -> None:
-    """It says what it was."""
+async def test_a_signal_to_an_unknown_run_is_a_dead_letter_without_redrive(bed: Bed) -> None:
+    """It keeps the content."""
     agent = AgentId("waiter", "nobody")
     await bed.signal(run_id_of_mail(agent, "ext:x", "none"), {"a": 1}, agent=agent)
     await bed.handled(agent)

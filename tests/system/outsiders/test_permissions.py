@@ -1,4 +1,4 @@
-"""A server with the shipped accounts and permissions (`compose/nats/`): what each party can do."""
+"""A server with the shipped accounts and permissions (`compose/nats/`): the rights of each user."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MINE, OTHERS = AgentId("desk", "1"), AgentId("desk", "1", "acme")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def port(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[int]:
-    """A server with the shipped configuration."""
+    """Yield a server with the shipped configuration."""
     async with secured_server(tmp_path_factory.mktemp("nats")) as found:
         yield found
 
@@ -37,7 +37,7 @@ async def port(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[int]:
 async def bed(
     postgres_server: TestPostgres, nats_server: TestNats, redis_server: TestRedis, port: int
 ) -> AsyncIterator[Bed]:
-    """A host that is logged in as `host`, with no more rights than that; there is no namespace."""
+    """Yield a host logged in as `host`, with no other rights; there is no namespace."""
     async with make_bed(postgres_server, nats_server, redis_server) as made:
         one = Bed(
             nats_url=url_of(port, "crm"),
@@ -54,7 +54,7 @@ async def bed(
 
 
 async def until_handled(bed: Bed, agent: AgentId, n: int) -> list[str | None]:
-    """Return the senders of what the agent was given, once it was given this."""
+    """Return the senders of the agent's messages, once it has got this one."""
     await bed.notes.until(agent, {"n": n})
     return [one.sender for one in bed.notes.handled[agent] if one.payload == {"n": n}]
 
@@ -88,7 +88,7 @@ async def test_a_publisher_posts_to_topics_of_its_tenant_under_its_own_name(
 async def test_a_tenant_with_an_account_of_its_own_gets_its_acknowledgement_too(
     bed: Bed, port: int
 ) -> None:
-    """Its users may do all that its account may: messages and signals to the tenant's agents."""
+    """Its users have the account's rights: messages and signals to the tenant's agents."""
     async with raw_nats(url_of(port, "acme")) as acme:
         ack = await acme.publish(bed.subject(OTHERS, "ext.billing"), b'{"n": 2}')
         signal = await acme.publish(bed.subject(OTHERS, "sig.billing.run1.go"), b"1")
@@ -167,10 +167,8 @@ async def test_a_publisher_can_publish_nothing_else(bed: Bed, port: int, subject
         "$SYS.>",
     ],
 )
-async def test_a_publisher_can_hear_nothing_but_its_own_answers(
-    bed: Bed, port: int, subject: str
-) -> None:
-    """Not other services' mail, and not what hosts are answered."""
+async def test_a_publisher_receives_only_its_own_answers(bed: Bed, port: int, subject: str) -> None:
+    """Neither other services' messages, nor the hosts' answers."""
     async with raw_nats(url_of(port, "crm"), inbox="_INBOX_crm") as crm:
         await crm.send(f"SUB {subject} 7\r\n".encode())
         with pytest.raises(RawNatsError, match="Permissions Violation for Subscription"):
@@ -195,10 +193,10 @@ async def test_a_publisher_can_hear_nothing_but_its_own_answers(
         "$JS.API.INFO",
     ],
 )
-async def test_a_tenants_account_reaches_nothing_else_however_much_its_users_may(
+async def test_a_tenants_account_reaches_nothing_else_whatever_its_users_rights(
     bed: Bed, port: int, subject: str
 ) -> None:
-    """Nobody answers there: what was published went nowhere."""
+    """No one answers there: the published messages were not delivered."""
     async with raw_nats(url_of(port, "acme")) as acme:
         try:
             answer = await acme.request(subject, b'{"n": 4}')
@@ -208,8 +206,8 @@ async def test_a_tenants_account_reaches_nothing_else_however_much_its_users_may
         assert b"503" in answer.head or b'"error"' in answer.body
 
 
-async def test_a_publisher_is_answered_where_only_it_can_listen(bed: Bed, port: int) -> None:
-    """An ask of its own, through the gateway; so is a service of a tenant with its own account."""
+async def test_a_publisher_gets_answers_on_its_private_inbox(bed: Bed, port: int) -> None:
+    """An ask through the gateway, also of a service of a tenant with its own account."""
     for user, name, tenant in (("crm", "crm", "default"), ("acme.billing", "billing", "acme")):
         subject = f"ask.v1.{tenant}.waiter.{name}.{name}"
         async with raw_nats(url_of(port, user), inbox=f"_INBOX_{name}") as service:
@@ -219,7 +217,7 @@ async def test_a_publisher_is_answered_where_only_it_can_listen(bed: Bed, port: 
             assert b"Actor-Status: COMPLETED" in answer.head
 
 
-async def test_events_of_a_run_come_across_accounts(bed: Bed, port: int) -> None:
+async def test_events_of_a_run_cross_accounts(bed: Bed, port: int) -> None:
     """One request, many answers: to a service of the hosts' account, and to one of a tenant's."""
     for user, name, tenant in (("crm", "crm", "default"), ("acme.billing", "billing", "acme")):
         async with raw_nats(url_of(port, user), inbox=f"_INBOX_{name}") as service:
@@ -241,7 +239,7 @@ async def test_events_of_a_run_come_across_accounts(bed: Bed, port: int) -> None
 async def test_a_publisher_with_the_grant_reaches_runs_that_others_started(
     bed: Bed, port: int
 ) -> None:
-    """It hears them live, and a signal of its own by the broker ends one; without it, one is unknown."""
+    """It gets their live events, and its signal by the broker ends one; without the grant a run is unknown."""
     agent = AgentId("waiter", "granted")
     async with raw_nats(url_of(port, "crm"), inbox="_INBOX_crm") as crm:
         body = json.dumps({"agent": str(agent), "payload": {"count": 1}, "id": "g"}).encode()
@@ -261,7 +259,7 @@ async def test_a_publisher_with_the_grant_reaches_runs_that_others_started(
 
 
 async def test_a_tenant_sees_live_runs_of_its_own_only(bed: Bed, port: int) -> None:
-    """Its account hears what hosts publish about its runs, and of no other tenant's anything."""
+    """Its account gets the hosts' publications about its own runs, and of no other tenant's."""
     async with (
         raw_nats(url_of(port, "acme")) as acme,
         raw_nats(url_of(port, "host"), inbox="_INBOX_host.t") as host,
@@ -302,10 +300,10 @@ async def test_a_tenant_sees_live_runs_of_its_own_only(bed: Bed, port: int) -> N
         "$JS.API.DIRECT.GET.MAIL",
     ],
 )
-async def test_a_host_can_neither_pose_as_an_external_client_nor_lose_what_external_clients_sent(
+async def test_a_host_can_neither_impersonate_external_clients_nor_delete_their_messages(
     bed: Bed, port: int, subject: str
 ) -> None:
-    """Who sent something is what the server vouches for, also against a host that was taken over."""
+    """The server vouches for the sender of a message, also against a compromised host."""
     async with raw_nats(url_of(port, "host"), inbox="_INBOX_host.t") as host:
         with pytest.raises(RawNatsError, match="Permissions Violation for Publish"):
             await host.publish(subject, b"{}")
@@ -325,10 +323,10 @@ async def test_a_host_can_neither_pose_as_an_external_client_nor_lose_what_exter
         "$JS.API.CONSUMER.MSG.NEXT.MAIL.x",
     ],
 )
-async def test_the_admin_looks_and_sets_up_but_sends_nothing(
+async def test_the_admin_reads_and_configures_but_sends_nothing(
     bed: Bed, port: int, subject: str
 ) -> None:
-    """It reads about streams and hears traffic; agents get nothing from it."""
+    """It reads about streams and listens to traffic; agents get no message from it."""
     async with raw_nats(url_of(port, "admin"), inbox="_INBOX_admin") as admin:
         info = await admin.request("$JS.API.STREAM.INFO.MAIL")
         assert json.loads(info.body)["config"]["name"] == "MAIL"
@@ -348,10 +346,10 @@ async def test_the_admin_looks_and_sets_up_but_sends_nothing(
         "_INBOX_admin.1",
     ],
 )
-async def test_no_answer_goes_where_its_asker_may_not_publish(
+async def test_no_answer_goes_to_a_subject_forbidden_to_the_requester(
     bed: Bed, port: int, place: str
 ) -> None:
-    """A host may publish wherever it is asked to; who asks does not get that right by it."""
+    """A host may publish to any requested subject; the requester does not get that right by it."""
     async with (
         raw_nats(url_of(port, "crm"), inbox="_INBOX_crm") as crm,
         raw_nats(url_of(port, "admin"), inbox="_INBOX_admin") as admin,
@@ -370,9 +368,9 @@ async def test_no_answer_goes_where_its_asker_may_not_publish(
             redirected = place.format(edge=edge)
             await crm.send(publish_bytes(f"api.v1.default.crm.{verb}", body, reply=redirected))
         frame = await crm.request("api.v1.default.crm.events", wanted)
-        while b"Actor-Event: end" not in frame.head:  # the host has come past the others
+        while b"Actor-Event: end" not in frame.head:  # the host is past the others
             frame = await crm.frame()
-        await admin.settled()  # and nothing came of them
+        await admin.settled()  # and they had no effect
         now = [
             json.loads((await admin.request(f"$JS.API.STREAM.INFO.{name}")).body)["created"]
             for name in (edge, "MAIL")
@@ -381,10 +379,10 @@ async def test_no_answer_goes_where_its_asker_may_not_publish(
         assert now == made
 
 
-async def test_what_a_stolen_hosts_login_has_jetstream_say_is_no_message_of_an_external_client(
+async def test_jetstream_answers_to_a_stolen_host_login_are_no_external_messages(
     bed: Bed, port: int
 ) -> None:
-    """The server answers a host's questions wherever it says; agents are not given that."""
+    """The server answers a host's requests at any subject; agents do not get these answers."""
     place = bed.subject(OTHERS, "ext.shop")
     asked = (
         ("$JS.API.INFO", b""),
@@ -417,7 +415,7 @@ async def test_what_a_stolen_hosts_login_has_jetstream_say_is_no_message_of_an_e
 
 
 async def acknowledgements(bed: Bed) -> list[DeadLetter]:
-    """The dead letters of `OTHERS` that are answers of the server."""
+    """Return the dead letters of `OTHERS` that are answers of the server."""
     letters = await bed.runtime.store.lists.dead_letters(agent=OTHERS)
     return [one for one in letters if "acknowledgement" in str(one.last_error)]
 
@@ -425,7 +423,10 @@ async def acknowledgements(bed: Bed) -> list[DeadLetter]:
 async def test_an_acknowledgement_that_is_sent_to_an_agent_is_no_message(
     bed: Bed, port: int
 ) -> None:
-    """The server sends it wherever its publisher says, with nobody's permissions; never as orders."""
+    """The server sends it to any subject that its publisher names, without permissions.
+
+    It is never an order.
+    """
     target = bed.subject(OTHERS, "ext.shop")
 
     async def are_letters() -> bool:
@@ -460,8 +461,8 @@ async def test_an_acknowledgement_that_is_sent_to_an_agent_is_no_message(
     assert kept_from == 1
 
 
-async def test_nothing_that_was_refused_was_handled(bed: Bed, port: int) -> None:
-    """Both mailboxes go on."""
+async def test_refused_messages_were_not_handled(bed: Bed, port: int) -> None:
+    """Both mailboxes continue."""
     async with raw_nats(url_of(port, "crm"), inbox="_INBOX_crm") as crm:
         with pytest.raises(RawNatsError):
             await crm.publish(bed.subject(OTHERS, "ext.crm"), b'{"n": 5}')
@@ -475,8 +476,8 @@ async def test_nothing_that_was_refused_was_handled(bed: Bed, port: int) -> None
         assert not [one for one in found if one in [{"n": 3}, {"n": 4}, {"n": 5}]]
 
 
-async def test_a_wrong_password_opens_nothing(port: int) -> None:
-    """And so does none."""
+async def test_a_wrong_password_is_refused(port: int) -> None:
+    """No password is refused, too."""
     for url in (f"nats://crm:wrong@127.0.0.1:{port}", f"nats://127.0.0.1:{port}"):
         with pytest.raises(RawNatsError, match=r"Authorization Violation|closed"):
             async with raw_nats(url):

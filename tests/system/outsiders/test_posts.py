@@ -1,7 +1,7 @@
-"""SIGKILL while a post is on its way to thousands of followers, who come and go meanwhile.
+"""SIGKILL during the delivery of a post to thousands of followers, which follow and unfollow meanwhile.
 
-Most followers are of a type that nobody serves: what they got stays to be counted. Some are served,
-and keep what they were given.
+Most followers are of a type that no host serves: their posts stay rows and are counted. Some are
+served, and keep their posts.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ LEASE_S: Final = 1.0
 
 
 class Crier:
-    """Publishes three posts, with a step behind each."""
+    """Publishes three posts, with a step after each."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
-        """The payload does not matter."""
+        """Execute; the payload is ignored."""
         del inbox
         for n in range(POSTS):
             await ctx.emit(TOPIC, {"n": n})
@@ -57,12 +57,12 @@ CRIERS: Final[dict[str, Callable[[AgentId], Agent]]] = {"node": Node, "crier": C
 
 
 def crowd(first: int, count: int) -> list[AgentId]:
-    """Agents that nobody serves."""
+    """Return agents of an unserved type."""
     return [AgentId("crowd", f"{n:06}") for n in range(first, first + count)]
 
 
 def nodes(first: int, count: int) -> list[AgentId]:
-    """Agents that keep what they were given."""
+    """Return agents that keep their messages."""
     return [AgentId("node", f"{n:06}") for n in range(first, first + count)]
 
 
@@ -74,14 +74,14 @@ async def follow(client: Runtime, agents: Iterable[AgentId]) -> None:
 
 
 async def unfollow(client: Runtime, agents: Iterable[AgentId]) -> None:
-    """End that for all of them."""
+    """Let all of them unfollow."""
     async with asyncio.TaskGroup() as tasks:
         for agent in agents:
             tasks.create_task(client.unfollow(agent, TOPIC.type, TOPIC.source))
 
 
 async def got(rows: Rows) -> Counter[str]:
-    """How many posts each agent got."""
+    """Return how many posts each agent got."""
     found = await rows.connection.fetch(
         "select agent, count(*) as n from inbox where sender = $1 group by agent", SENDER
     )
@@ -89,7 +89,7 @@ async def got(rows: Rows) -> Counter[str]:
 
 
 async def publish(outsider: RawNats, namespace: str, payload: object) -> None:
-    """Publish as the outsider `crm`, and have it acknowledged."""
+    """Publish as the external client `crm`, and wait for the acknowledgement."""
     subject = f"{namespace}.topic.v1.{TOPIC.tenant}.{TOPIC.type}.{TOPIC.source}.ext.crm"
     ack = await outsider.publish(subject, json.dumps(payload).encode(), {"Nats-Msg-Id": "p-1"})
     assert "error" not in ack, ack
@@ -105,10 +105,10 @@ async def publish(outsider: RawNats, namespace: str, payload: object) -> None:
         for point, nth, moment in with_moments([("ingest", 1), ("expand", 1), ("expand", 7)])
     ],
 )
-async def test_each_follower_of_the_moment_gets_a_post_once_after_any_death(  # noqa: PLR0917 - fixtures
+async def test_each_current_follower_gets_a_post_once_after_any_crash(  # noqa: PLR0917 - fixtures
     fleet: Hosts, client: Runtime, rows: Rows, outsider: RawNats, namespace: str, fault: str
 ) -> None:
-    """The reader of the topic, or who brings the post; those who come after it get nothing."""
+    """The reader of the topic, or the host that delivers the post, is killed; later followers get nothing."""
     await client.store.shards.declare(Serves(types=("crowd", "node")))
     stay, leave, come = crowd(0, COUNT), crowd(COUNT, 200), crowd(COUNT + 200, 200)
     await follow(client, [*stay, *leave, *nodes(0, SERVED), *nodes(SERVED, SERVED)])
@@ -141,10 +141,10 @@ async def test_each_follower_of_the_moment_gets_a_post_once_after_any_death(  # 
 @pytest.mark.timeout(120)
 @pytest.mark.item(94, 147, 486)
 @pytest.mark.parametrize(("nth", "moment"), with_moments([(1,), (2,), (3,), (4,)]))
-async def test_posts_of_a_run_reach_each_follower_once_and_in_order_after_any_death(  # noqa: PLR0917 - fixtures
+async def test_posts_of_a_run_reach_each_follower_once_and_in_order_after_any_crash(  # noqa: PLR0917 - fixtures
     fleet: Hosts, client: Runtime, rows: Rows, nth: int, moment: str
 ) -> None:
-    """The host is killed at each commit of the run that publishes; the next one goes on."""
+    """The host is killed at each commit of the run that publishes; the next one continues."""
     serves = f"{__name__}:CRIERS"
     followers = nodes(0, SERVED)
     await follow(client, followers)

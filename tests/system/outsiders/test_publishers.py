@@ -1,4 +1,4 @@
-"""Two services of one tenant: each sees and controls what it started, and no more without a grant."""
+"""Two services of one tenant: each controls only the runs that it started, unless it has a grant."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ VERBS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
 async def bed(
     postgres_server: TestPostgres, nats_server: TestNats, redis_server: TestRedis
 ) -> AsyncIterator[Bed]:
-    """Names of this module's own on the session's servers."""
+    """Yield names of this module's own on the session's servers."""
     async with make_bed(postgres_server, nats_server, redis_server) as made:
         yield made
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def host(bed: Bed) -> AsyncIterator[Runtime]:
-    """The host that answers."""
+    """Yield the host that answers."""
     settings = Settings(db_schema=bed.schema, namespace=bed.namespace, suspend_after=0.05)
     building = build_runtime(bed.nats_url, bed.postgres_url, bed.redis_url, settings=settings)
     async with building as runtime:
@@ -56,14 +56,14 @@ async def host(bed: Bed) -> AsyncIterator[Runtime]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def crm(bed: Bed, host: Runtime) -> AsyncIterator[Outside]:
-    """The service that is curious."""
+    """Yield the service that reads other services' runs."""
     del host
     async with outside(bed.nats_url, bed.namespace) as service:
         yield service
 
 
 async def begun(bed: Bed, key: str) -> RunId:
-    """A run that the service `shop` started; it waits for a signal."""
+    """Return a run that the service `shop` started; it waits for a signal."""
     async with outside(bed.nats_url, bed.namespace, publisher="shop") as shop:
         asked = await shop.api("submit", agent=f"waiter/{key}", payload={"card": 1}, id=key)
         run = asked.body["run"]
@@ -76,7 +76,7 @@ async def begun(bed: Bed, key: str) -> RunId:
 
 
 async def test_a_run_of_another_publisher_is_unknown(bed: Bed, crm: Outside, host: Runtime) -> None:
-    """Whoever computes its id: it is not seen, signalled or cancelled, and goes on."""
+    """Also for a client that computes its id: it cannot be read, signalled or cancelled, and continues."""
     run = await begun(bed, "card")
     answers = [await crm.api(verb, run=run, **more) for verb, more in VERBS]
     row = await host.store.reads.run(run)
@@ -93,7 +93,7 @@ async def test_a_run_of_another_publisher_is_unknown(bed: Bed, crm: Outside, hos
 async def test_an_agent_that_works_for_another_publisher_is_busy(
     bed: Bed, crm: Outside, host: Runtime, how: str
 ) -> None:
-    """Its run is neither joined nor interrupted, by a question or a submit; behind it there is room."""
+    """Its run is neither joined nor interrupted, by a question or a submit; a message can queue behind it."""
     run = await begun(bed, how)
     asked = await crm.ask(f"waiter/{how}", Actor_On_Conflict=how)
     submitted = await crm.api("submit", agent=f"waiter/{how}", payload=1, on_conflict=how)
@@ -108,7 +108,9 @@ async def test_an_agent_that_works_for_another_publisher_is_busy(
     assert row.cancel_requested is None
 
 
-async def test_with_the_grant_all_runs_of_the_tenant_are_seen(bed: Bed, host: Runtime) -> None:
+async def test_with_the_grant_all_runs_of_the_tenant_are_accessible(
+    bed: Bed, host: Runtime
+) -> None:
     """Read, signalled, joined and interrupted; its own runs may have any priority."""
     first, second, third = [await begun(bed, key) for key in ("g1", "g2", "g3")]
     async with outside(bed.nats_url, bed.namespace, tail=".tenant") as ops:
@@ -130,10 +132,10 @@ async def test_with_the_grant_all_runs_of_the_tenant_are_seen(bed: Bed, host: Ru
     assert row.cancel_requested is not None
 
 
-async def test_a_run_of_messages_is_of_its_only_sender(
+async def test_a_run_of_messages_belongs_to_its_only_sender(
     bed: Bed, crm: Outside, host: Runtime
 ) -> None:
-    """As one that it asked for; another publisher does not see it."""
+    """Like a run of its question; another publisher cannot see it."""
     async with bed.connected():
         await bed.publish(AgentId("waiter", "mail"), {"n": 1}, message_id="m")
     run = run_id_of_mail(AgentId("waiter", "mail"), "ext:crm", "m")
@@ -150,10 +152,10 @@ async def test_a_run_of_messages_is_of_its_only_sender(
 
 
 @pytest.mark.parametrize("key", sorted(SET_BY_RUNTIME))
-async def test_metadata_cannot_claim_what_the_runtime_says(
+async def test_metadata_cannot_use_the_runtimes_own_keys(
     crm: Outside, host: Runtime, key: str
 ) -> None:
-    """Refused by its name, and nothing is submitted; other keys reach the agent."""
+    """The error names the key, and nothing is submitted; other keys reach the agent."""
     bad = await crm.api("submit", agent=f"echo/m-{key}", payload=1, metadata={key: "ext:boss"})
     good = await crm.api("submit", agent="echo/own", payload=1, metadata={"color": "red"})
     result = await crm.api("result", run=good.body["run"])

@@ -1,6 +1,6 @@
-"""Services that are not ours, with clients that are not ours: Node.js, a plain socket, a shell.
+"""External services with other clients: Node.js, a plain socket, a shell.
 
-They run the programs of `examples/outside`, as a reader would, against a host and know one URL.
+They run the programs of `examples/outside` against a host, and know one URL.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ ERRORS: Final = [
 ]
 """Subject, body, a header, and the code of the error."""
 ENTRIES: Final = ["run.started", "llm.call", "run.completed"]
-"""Some of those that every watched run has."""
+"""Some event names that every watched run has."""
 
 
 class Said(NamedTuple):
-    """What a program printed, and its exit code."""
+    """Output and exit code of a program."""
 
     code: int
     out: str
@@ -59,18 +59,18 @@ class Said(NamedTuple):
 
     @property
     def data(self) -> Any:
-        """Its output as JSON."""
+        """The output as JSON."""
         return json.loads(self.out)
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the socket's program prints beside the answer."""
+        """The output of the socket's program besides the answer."""
         return dict(line.split(": ", 1) for line in self.err.splitlines())
 
 
 @dataclass(frozen=True, slots=True)
 class Strangers:
-    """Runs programs that know the URL of a broker, and looks into the host behind it."""
+    """Runs programs that know the URL of a broker, and reads the state of its host."""
 
     url: str
     runtime: Runtime
@@ -84,7 +84,7 @@ class Strangers:
 
     @asynccontextmanager
     async def running(self, *program: str) -> AsyncIterator[asyncio.subprocess.Process]:
-        """A program runs inside the block."""
+        """Run a program inside the block."""
         process = await asyncio.create_subprocess_exec(
             *program,
             env={**os.environ, "CALLBOARD_NATS_URL": self.url},
@@ -99,12 +99,12 @@ class Strangers:
                 await process.wait()
 
     async def request(self, subject: str, body: object, *headers: str) -> Said:
-        """Ask over a plain socket; a body that is no text is sent as JSON."""
+        """Send a request over a plain socket; a body that is no text is sent as JSON."""
         text = body if isinstance(body, str) else json.dumps(body)
         return await self.run(*SOCKET, self.url, subject, text, *headers)
 
     async def api(self, verb: str, body: object) -> Said:
-        """Call a verb as the service `crm`."""
+        """Call an API verb as the service `crm`."""
         return await self.request(f"api.v1.default.crm.{verb}", body)
 
     async def waiting(self, key: str) -> str:
@@ -117,7 +117,7 @@ class Strangers:
     async def watched(
         self, run: str, *program: str, disturb: Callable[[], None] = lambda: None
     ) -> tuple[str, int]:
-        """Let a program watch a run that waits; signal the run when something was seen."""
+        """Let a program watch a run that waits; signal the run when an event was received."""
         async with self.running(*program) as process, asyncio.timeout(PATIENCE_S):
             assert process.stdout is not None
             seen = [await process.stdout.readline()]
@@ -134,7 +134,7 @@ class Strangers:
 async def strangers(
     postgres_server: TestPostgres, own_nats: OwnNats, schema: str
 ) -> AsyncIterator[Strangers]:
-    """A host that serves the example's agents, on a broker of its own, so that subjects stand as they are."""
+    """Yield a host that serves the example's agents, on a broker of its own: subjects have no prefix."""
     url = own_nats().url
     settings = Settings(db_schema=schema, suspend_after=0.05)
     async with build_runtime(url, postgres_server.url, settings=settings) as runtime:
@@ -145,7 +145,7 @@ async def strangers(
 
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs in JavaScript, with the packages of NATS beside them."""
+    """Return the programs in JavaScript, with the packages of NATS."""
     missing = [name for name in ("node", "npm") if shutil.which(name) is None]
     if missing:
         pytest.skip(f"no {' and no '.join(missing)} on this machine: install Node.js 18 or newer")
@@ -180,7 +180,7 @@ async def test_a_socket_asks_and_gets_the_answer(strangers: Strangers) -> None:
 
 
 async def test_a_shell_asks_and_publishes(strangers: Strangers) -> None:
-    """Bash alone is enough, also for letters of two bytes."""
+    """Bash alone is enough, also for characters of two bytes."""
     program = ("bash", str(OUTSIDE / "ask.sh"))
     asked = await strangers.run(*program, "ask.v1.default.desk.k.crm", '{"text": "große Wale"}')
     stored = await strangers.run(
@@ -193,8 +193,8 @@ async def test_a_shell_asks_and_publishes(strangers: Strangers) -> None:
     assert (failed.code, failed.data["error"]["code"]) == (1, 400)
 
 
-async def test_what_goes_wrong_is_said(strangers: Strangers) -> None:
-    """Each error has a code, a sentence and a remedy, and the program that asked ends with 1."""
+async def test_errors_have_code_sentence_and_remedy(strangers: Strangers) -> None:
+    """Each error has a code, a sentence and a remedy, and the program exits with 1."""
     for subject, body, header, code in ERRORS:
         said = await strangers.request(subject, body, header)
         case = (subject, body, header, said)
@@ -208,8 +208,8 @@ async def test_what_goes_wrong_is_said(strangers: Strangers) -> None:
         assert error["remedy"], case
 
 
-async def test_who_does_not_wait_for_the_answer_gets_it_later(strangers: Strangers) -> None:
-    """408 names the run, which goes on: it can be looked at, signalled and waited for."""
+async def test_the_answer_of_a_timed_out_ask_can_be_read_later(strangers: Strangers) -> None:
+    """408 has the run, which continues: it can be inspected, signalled and awaited."""
     question = {"text": "to be", "wait": True}
     late = await strangers.request(
         "ask.v1.default.desk.k.crm", question, "Nats-Msg-Id:q-1", "Actor-Timeout:1.5"
@@ -269,7 +269,7 @@ async def test_a_socket_watches_a_run(strangers: Strangers) -> None:
 
 
 async def test_node_publishes_asks_and_watches(strangers: Strangers, node: Path) -> None:
-    """With the packages of NATS and nothing of ours."""
+    """With the packages of NATS and none of our code."""
 
     def program(name: str, *arguments: str) -> tuple[str, ...]:
         return ("node", str(node / name), *arguments)
@@ -295,7 +295,7 @@ async def test_node_publishes_asks_and_watches(strangers: Strangers, node: Path)
     assert unknown.code == 1
 
 
-async def test_node_goes_on_where_its_connection_was_lost(strangers: Strangers, node: Path) -> None:
+async def test_node_continues_after_a_lost_connection(strangers: Strangers, node: Path) -> None:
     """No entry twice and none missing."""
     run = await strangers.waiting("w")
     async with FaultProxy.to(strangers.url) as proxy:

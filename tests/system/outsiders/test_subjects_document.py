@@ -1,4 +1,4 @@
-"""What `docs/subjects.md` shows is done by an outsider, and what it says about it is true."""
+"""The commands of `docs/subjects.md` are executed by an external client, and its statements are checked."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DOCUMENT = "docs/subjects.md"
 async def bed(
     postgres_server: TestPostgres, own_nats: OwnNats, redis_server: TestRedis, schema: str
 ) -> AsyncIterator[Bed]:
-    """A host without a namespace, so that the commands stand as they are."""
+    """Yield a host without a namespace, so that the commands stand as they are."""
     one = Bed(own_nats().url, postgres_server.url, redis_server.url, schema, "", Notes())
     async with one.running(), one.connected():
         await one.runtime.register_type("approval", lambda id_: Waiter(id_, one.notes))
@@ -47,7 +47,7 @@ async def bed(
 
 
 class Reader:
-    """Does what the document shows, one command after the other."""
+    """Executes the document's commands, one after the other."""
 
     def __init__(self, bed: Bed, run_id: RunId) -> None:
         self._bed, self._run_id = bed, run_id
@@ -60,7 +60,7 @@ class Reader:
         }
 
     async def do(self, command: Publish) -> None:
-        """Publish, then look whether it came to what is said."""
+        """Publish, then check the documented outcome."""
         subject = command.subject.replace("RUN", self._run_id)
         ack = await self._bed.outsider.publish(subject, command.body.encode(), command.headers)
         assert "error" not in ack
@@ -80,7 +80,7 @@ class Reader:
         assert self._bed.notes.handled[follower][-1].sender == sender
 
     async def _nothing(self) -> None:
-        """What is handled once too often is seen at the end."""
+        """Check nothing yet: a message handled too often is found at the end."""
 
     async def _dead_letter(self, agent: str, words: str) -> None:
         agent_id = AgentId.parse(agent)
@@ -95,10 +95,10 @@ class Reader:
 
 
 @pytest.mark.item(33, 159, 199)
-async def test_every_command_of_the_document_does_what_is_said_below_it(
+async def test_every_command_of_the_document_has_the_documented_outcome(
     bed: Bed, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And the command line lists the dead letters that the document promises."""
+    """The command line lists the documented dead letters."""
     run_id = await bed.started(AgentId("approval", "order-17"), "start", {"count": 1})
     commands = [one for block in blocks(DOCUMENT, "sh") for one in published(block)]
     reader = Reader(bed, run_id)
@@ -124,14 +124,14 @@ class Clerk:
         self.id = agent_id
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> dict[str, Any]:
-        """Return what was said, and by whom."""
+        """Return payload and sender."""
         del ctx
         return {"said": inbox[0].payload, "by": inbox[0].sender}
 
 
 @pytest.mark.item(33, 199)
 async def test_every_request_of_the_document_gets_the_answer_below_it(bed: Bed) -> None:
-    """Answers as they stand, errors by code, type and words, streams by the names of their events."""
+    """Answers as written, errors by code, type and text, streams by the names of their events."""
     await bed.runtime.register_type("clerk", Clerk)
     commands = [one for block in blocks(DOCUMENT, "sh") for one in requested(block)]
     async with outside(bed.nats_url, "") as service:
@@ -179,7 +179,7 @@ async def test_the_configuration_of_the_document_lets_services_ask_and_watch(
                 assert (await service.ask("clerk/a", 1)).body["by"] == f"ext:{publisher}"
                 begun = await service.api("submit", agent="approval/a", payload={"count": 1})
                 watching = asyncio.create_task(service.events(run=begun.body["run"]))
-                await asyncio.sleep(3.5)  # more than a silent reader is given
+                await asyncio.sleep(3.5)  # more than a silent reader gets
                 await service.api("signal", run=begun.body["run"], name="go", payload=1)
                 assert (await watching)[-1]["name"] == "COMPLETED"
             for subject in ("ask.v1.default.clerk.a.shop", "ask.v1.acme.clerk.a.crm"):
@@ -187,7 +187,7 @@ async def test_the_configuration_of_the_document_lets_services_ask_and_watch(
                     await crm.client.request(subject, b"1", timeout=0.5)
 
 
-async def test_the_transcript_of_the_document_is_what_a_server_answers(bed: Bed) -> None:
+async def test_the_transcript_of_the_document_is_a_servers_answer(bed: Bed) -> None:
     """Byte counts included; both messages are handled."""
     [transcript] = blocks(DOCUMENT, "nats")
     steps = [(line[:1], line[2:]) for line in transcript.splitlines()]
@@ -208,8 +208,8 @@ async def test_the_transcript_of_the_document_is_what_a_server_answers(bed: Bed)
     assert await bed.payloads(AgentId("desk", "k7")) == [{"say": "hello"}, {"n": 1}]
 
 
-async def test_the_examples_publish_what_their_readme_says(bed: Bed) -> None:
-    """The script in Python is run twice, the one in shell is done by hand; each order counts once."""
+async def test_the_examples_publish_as_their_readme_documents(bed: Bed) -> None:
+    """The script in Python is run twice, the one in shell by hand; each order counts once."""
     program = str(ROOT / "examples" / "outside" / "publish.py")
     server = bed.nats_url.removeprefix("nats://")
     for _ in range(2):

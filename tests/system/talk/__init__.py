@@ -1,1 +1,1 @@
-"""Agents that talk while hosts die."""
+"""Tests of agents that communicate while hosts crash."""

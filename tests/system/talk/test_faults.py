@@ -1,4 +1,4 @@
-"""Parents, askers and those they wait for die, freeze, or lose their servers: one fault each."""
+"""Parents, askers and their targets crash, freeze, or lose their servers: one fault each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RIGHT: Final = f"{HERE}:PAIR_RIGHT"
 SIDES: Final = {"left": LEFT, "right": RIGHT}
 LEASE_S: Final = 1.2
 BRIEF_S: Final = 0.6
-"""Where hosts die in turn, and one that loses its lease spoils nothing."""
+"""For tests in which hosts crash in turn, and a lost lease does no harm."""
 PARENT: Final = AgentId("parent", "a")
 ASKER: Final = AgentId("asker", "a")
 DESK: Final = AgentId("deskr", "a")
@@ -41,12 +41,12 @@ ASKS: Final = 200
 
 
 def job(folder: Path, **more: Any) -> dict[str, Any]:
-    """What the agents are told: where to note it, what to wait for, and the rest."""
+    """Return an agent's job: where to record it, what to wait for, and the rest."""
     return {"ledger": str(folder / "ledger"), "gate": str(folder / "gate"), "n": 1, **more}
 
 
 async def kinds(rows: Rows, *wanted: str) -> Counter[str]:
-    """How many entries of these kinds there are in all logs."""
+    """Return how many entries of these kinds there are in all logs."""
     found = await rows.connection.fetch(
         "select kind, count(*) as n from event_log where kind = any($1) group by kind", list(wanted)
     )
@@ -54,18 +54,18 @@ async def kinds(rows: Rows, *wanted: str) -> Counter[str]:
 
 
 async def children(rows: Rows) -> list[tuple[RunId, str]]:
-    """Run and status of every run that was spawned."""
+    """Return run and status of every run that was spawned."""
     found = await rows.connection.fetch("select run_id, status from runs where parent is not null")
     return [(RunId(row["run_id"]), row["status"]) for row in found]
 
 
 def names(folder: Path) -> Counter[str]:
-    """How often each step happened."""
+    """Return how often each step happened."""
     return Counter(line.name for line in executed(folder / "ledger"))
 
 
 async def until_working(folder: Path, *, times: int = 1) -> int:
-    """Return the process in which what waits for the gate began for so many times."""
+    """Return the process in which the gated work started for the n-th time."""
     await until(lambda: names(folder)["work"] >= times, "work")
     return [line.pid for line in executed(folder / "ledger") if line.name == "work"][times - 1]
 
@@ -81,7 +81,7 @@ async def until_ended(rows: Rows, agent: AgentId | str) -> None:
 
 
 async def start(fleet: Hosts, *serves: str, suspend_after: float = 5) -> list[HostProcess]:
-    """A host for each."""
+    """Start a host for each side."""
     hosts = [fleet.start(one, lease_s=LEASE_S, suspend_after=suspend_after) for one in serves]
     for host in hosts:
         await host.until("host.serving")
@@ -89,7 +89,7 @@ async def start(fleet: Hosts, *serves: str, suspend_after: float = 5) -> list[Ho
 
 
 async def kill(*hosts: HostProcess) -> None:
-    """Let them die at once."""
+    """Kill them at once."""
     for host in hosts:
         host.send(signal.SIGKILL)
     for host in hosts:
@@ -99,10 +99,10 @@ async def kill(*hosts: HostProcess) -> None:
 @pytest.mark.item(145, 229, 231, 235)
 @pytest.mark.parametrize("child", ["kidl", "kidr"])
 @pytest.mark.parametrize("then", ["die", "flush and die"])
-async def test_a_parent_that_dies_right_behind_its_spawn_has_one_child(  # noqa: PLR0917 - fixtures
+async def test_a_parent_killed_right_after_its_spawn_has_one_child(  # noqa: PLR0917 - fixtures
     fleet: Hosts, client: Runtime, rows: Rows, tmp_path: Path, then: str, child: str
 ) -> None:
-    """Before it was durable there is none; afterwards it is there, and is not born again."""
+    """Before the spawn is durable there is no child; afterwards there is one, and it is not spawned again."""
     doomed = await fleet.serving(LEFT, lease_s=LEASE_S)
     run_id = await client.submit(PARENT, job(tmp_path, child=child, then=then))
     assert await doomed.exit_code() == -9
@@ -123,10 +123,10 @@ async def test_a_parent_that_dies_right_behind_its_spawn_has_one_child(  # noqa:
 
 @pytest.mark.item(145, 235)
 @pytest.mark.parametrize("suspend_after", [0, 5])
-async def test_a_child_that_ended_before_its_parent_and_its_host_died_is_joined(  # noqa: PLR0917 - fixtures
+async def test_a_child_that_ended_before_both_hosts_were_killed_is_joined(  # noqa: PLR0917 - fixtures
     fleet: Hosts, client: Runtime, rows: Rows, tmp_path: Path, suspend_after: float
 ) -> None:
-    """Both hosts are gone between the child's end and the join: the rows have the result."""
+    """Both hosts are killed between the child's end and the join: the rows have the result."""
     await start(fleet, LEFT, RIGHT, suspend_after=suspend_after)
     run_id = await client.submit(PARENT, job(tmp_path, child="kidr", then="wait"))
     await until_ended(rows, "kidr/")
@@ -141,10 +141,10 @@ async def test_a_child_that_ended_before_its_parent_and_its_host_died_is_joined(
 @pytest.mark.item(145, 146, 231, 235, 244)
 @pytest.mark.parametrize("waiting", ["joins", "asks"])
 @pytest.mark.parametrize("suspend_after", [0, 5])
-async def test_what_is_waited_for_ends_while_nobody_serves_who_waits(  # noqa: PLR0917 - fixtures
+async def test_a_wait_gets_a_result_from_before_its_hosts_restart(  # noqa: PLR0917 - fixtures
     fleet: Hosts, client: Runtime, rows: Rows, tmp_path: Path, suspend_after: float, waiting: str
 ) -> None:
-    """In memory or not when its host dies: the next one finds the result, or the reply."""
+    """In memory or not when its host is killed: the next one finds the result, or the reply."""
     doomed, other = await start(fleet, LEFT, RIGHT, suspend_after=suspend_after)
     if waiting == "joins":
         run_id = await client.submit(PARENT, job(tmp_path, child="gated", then="join"))
@@ -165,10 +165,10 @@ async def test_what_is_waited_for_ends_while_nobody_serves_who_waits(  # noqa: P
 @pytest.mark.item(90, 146, 244, 248)
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("nth", [1, 2, 3])
-async def test_asker_and_target_die_in_turn_at_each_commit(  # noqa: PLR0917 - fixtures
+async def test_an_ask_survives_alternating_crashes_at_each_commit(  # noqa: PLR0917 - fixtures
     fleet: Hosts, client: Runtime, rows: Rows, tmp_path: Path, nth: int, moment: str
 ) -> None:
-    """The next host is killed there, too: the third one of either side comes through."""
+    """The next host is killed there, too; the third one of either side succeeds."""
     hosts = {
         side: [
             fleet.start(serves, lease_s=BRIEF_S, suspend_after=0, fault=f"commit:{nth}:{moment}")
@@ -213,7 +213,7 @@ async def _is_over(rows: Rows) -> bool:
 async def test_a_target_frozen_past_its_lease_has_not_failed(
     fleet: Hosts, client: Runtime, rows: Rows, tmp_path: Path
 ) -> None:
-    """Another host answers; when the frozen one goes on, what it says comes too late to count."""
+    """Another host answers; the frozen one's late answer does not count."""
     asking, frozen = await start(fleet, LEFT, RIGHT)
     run_id = await client.submit(ASKER, job(tmp_path, target=str(GATED)))
     assert await until_working(tmp_path) == frozen.pid
@@ -243,7 +243,7 @@ async def test_a_target_frozen_past_its_lease_has_not_failed(
 async def test_a_target_without_a_host_has_timed_out_and_not_failed(  # noqa: PLR0917 - fixtures
     fleet: Hosts, client: Runtime, rows: Rows, tmp_path: Path, how: str
 ) -> None:
-    """Its run is open and named, and goes on as soon as somebody serves it; the asker has ended."""
+    """Its run is open and named, and continues as soon as a host serves it; the asker has ended."""
     _, host = await start(fleet, LEFT, RIGHT)
     run_id = await client.submit(ASKER, job(tmp_path, target=str(GATED), timeout=3))
     await until_working(tmp_path)
@@ -266,7 +266,7 @@ async def test_a_target_without_a_host_has_timed_out_and_not_failed(  # noqa: PL
 
 @pytest.fixture
 def own_hosts(postgres: PostgresServer, nats: NatsServer, tmp_path: Path) -> Iterator[Hosts]:
-    """Hosts on these servers; all mail goes by the broker."""
+    """Start hosts on these servers; all messages go by the broker."""
     schema = f"t_{secrets.token_hex(4)}"
     more: dict[str, object] = {"nats_url": nats.url, "local_delivery": False}
     hosts = Hosts(postgres.url, schema, tmp_path, more)
@@ -276,10 +276,10 @@ def own_hosts(postgres: PostgresServer, nats: NatsServer, tmp_path: Path) -> Ite
 
 @pytest.mark.slow
 @pytest.mark.item(90, 145, 146, 244, 248, 482, 486)
-async def test_two_hundred_asks_outlast_a_restart_of_both_servers(
+async def test_two_hundred_asks_survive_a_restart_of_both_servers(
     own_hosts: Hosts, postgres: PostgresServer, nats: NatsServer, tmp_path: Path
 ) -> None:
-    """In flight when PostgreSQL is restarted and when NATS is killed: all are replied to, once."""
+    """In flight when PostgreSQL is restarted and when NATS is killed: all get one reply."""
     settings = Settings(postgres_url=own_hosts.url, db_schema=own_hosts.schema)
     for serves in SIDES.values():
         await own_hosts.serving(serves, lease_s=5, suspend_after=0.05)

@@ -1,7 +1,7 @@
-"""SIGKILL at each write of a conversation between two hosts, before and after it.
+"""SIGKILL before and after each write of a conversation between two hosts.
 
-The conversation of `talking`: spawn, ask, join, reply and emit over both hosts; all mail goes by the
-broker. CI tries one death in seven, `CALLBOARD_TEST_SLOW=1` all of them.
+The conversation of `talking`: spawn, ask, join, reply and emit over both hosts; all messages go by
+the broker. CI tests one crash in seven, `CALLBOARD_TEST_SLOW=1` all of them.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ FEWEST: Final = {
     "left": {"commit": 12, "append": 3, "publish": 2, "ingest": 2, "expand": 1},
     "right": {"commit": 8, "append": 2, "publish": 2, "ingest": 1, "expand": 1},
 }
-"""Turns, and messages, that come together may be one write. An append is one if no commit is in its group.
+"""Writes, and messages, that come together may be one write. An append is one if no commit is in its group.
 
-On a busy machine that is certain of what an agent writes alone: on the left a plan, the intent to pay and the
-end; on the right the first intent of the children, and the one to file.
+On a busy machine that is certain only for what an agent writes alone: on the left a plan, the
+intent to pay and the end; on the right the first intent of the children, and the one to file.
 """
 MOST: Final = {
     "left": {"commit": 20, "append": 9, "publish": 4, "ingest": 4, "expand": 1},
@@ -68,7 +68,7 @@ PAIRS: Final = [
 async def start(
     fleet: Hosts, faults: dict[str, str], suspend_after: float, lease_s: float = LEASE_S
 ) -> dict[str, HostProcess]:
-    """A host for each side."""
+    """Start a host for each side."""
     hosts = {
         side: fleet.start(
             SIDES[side], fault=faults.get(side, ""), lease_s=lease_s, suspend_after=suspend_after
@@ -81,9 +81,9 @@ async def start(
 
 
 async def bury(fleet: Hosts, doomed: dict[str, HostProcess], rows: Rows) -> set[str]:
-    """Start another host for each that dies, until all are dead or it is over.
+    """Start another host for each that is killed, until all are dead or the conversation is over.
 
-    Returns what was recorded at the first death.
+    Returns the effects recorded at the first crash.
     """
     before: set[str] = set()
 
@@ -106,7 +106,7 @@ async def bury(fleet: Hosts, doomed: dict[str, HostProcess], rows: Rows) -> set[
 
 @pytest.mark.item(145, 146, 172, 229, 231, 235, 244, 486)
 @pytest.mark.parametrize(("side", "point", "nth", "moment"), POINTS if IS_SLOW else CERTAIN[2::5])
-async def test_a_conversation_ends_well_after_a_death_at_any_write(  # noqa: PLR0917 - fixtures
+async def test_a_conversation_completes_after_a_crash_at_any_write(  # noqa: PLR0917 - fixtures
     fleet: Hosts,
     client: Runtime,
     rows: Rows,
@@ -116,7 +116,7 @@ async def test_a_conversation_ends_well_after_a_death_at_any_write(  # noqa: PLR
     nth: int,
     moment: str,
 ) -> None:
-    """Every child is born once, every ask replied to once, and nothing recorded happens again."""
+    """Every child is spawned once, every ask gets one reply, and no recorded effect is repeated."""
     ledger = tmp_path / "ledger"
     suspend_after = 5 * (nth % 2)
     hosts = await start(fleet, {side: f"{point}:{nth}:{moment}"}, suspend_after)
@@ -126,16 +126,16 @@ async def test_a_conversation_ends_well_after_a_death_at_any_write(  # noqa: PLR
     await until_over(client, rows, run_id)
 
     assert await problems(rows, ledger, before) == []
-    if nth <= FEWEST[side][point]:  # it may come behind the last row
+    if nth <= FEWEST[side][point]:  # it may come after the last row
         assert await hosts[side].exit_code() == -9
 
 
 @pytest.mark.item(145, 146, 172, 229, 235, 244, 486)
 @pytest.mark.parametrize(("left", "right"), PAIRS if IS_SLOW else PAIRS[2::3])
-async def test_a_conversation_ends_well_when_both_hosts_die(  # noqa: PLR0917 - fixtures
+async def test_a_conversation_completes_when_both_hosts_are_killed(  # noqa: PLR0917 - fixtures
     fleet: Hosts, client: Runtime, rows: Rows, tmp_path: Path, left: str, right: str
 ) -> None:
-    """Nobody is left who remembers, but the rows."""
+    """Only the rows have the state."""
     ledger = tmp_path / "ledger"
     hosts = await start(fleet, {"left": left, "right": right}, 0)
     await follow_all(client)
@@ -150,7 +150,7 @@ async def test_a_conversation_ends_well_when_both_hosts_die(  # noqa: PLR0917 - 
 async def test_these_kill_points_are_all_there_are(
     fleet: Hosts, client: Runtime, rows: Rows, tmp_path: Path
 ) -> None:
-    """An undisturbed conversation has no more writes than were tried, and each step happens once."""
+    """An undisturbed conversation has no more writes than were tested, and each step happens once."""
     ledger = tmp_path / "ledger"
     faults = {
         side: ",".join(f"{point}:{most + 1}:before" for point, most in points.items())
@@ -167,10 +167,10 @@ async def test_these_kill_points_are_all_there_are(
 
 @pytest.mark.item(94, 486)
 @pytest.mark.parametrize("moment", ["before", "after"])
-async def test_a_process_that_dies_while_it_publishes_does_it_again_to_nobodys_harm(
+async def test_a_process_killed_while_publishing_repeats_without_duplicates(
     fleet: Hosts, client: Runtime, rows: Rows, moment: str
 ) -> None:
-    """The same post from the next process: each follower was, or is, given it once."""
+    """The same post comes from the next process: each follower gets it once."""
     await follow_all(client)
     doomed = fleet.start(
         SIDES["left"], f"{HERE}:announce", fault=f"post:1:{moment}", lease_s=LEASE_S

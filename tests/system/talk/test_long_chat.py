@@ -40,12 +40,10 @@ MISSING: Final = [name for name in WHEELS if find_spec(name) is None]
 class Talk:
     """A conversation: notes, the third of them the fact, and a question about it.
 
-    Attributes:
-        window: Tokens of the model's window.
-        notes: Messages before the question, or a few more.
-        deaths: When a host dies: once a call is ``asked``, in mid-stream, or once it is ``answered``.
-            The deaths are evenly spread.
-        unchanged: Part of the requests that have the whole request before them as their beginning.
+    Attributes: window: Tokens of the model's window. notes: Messages before the question, or a few
+    more. deaths: When a host is killed: once a call is ``asked``, in mid-stream, or once it is
+    ``answered``. The crashes are evenly spread. unchanged: Part of the requests whose start is the
+    whole request before them.
     """
 
     window: int
@@ -55,12 +53,12 @@ class Talk:
 
     @property
     def agent(self) -> AgentId:
-        """The agent that has a model with this window."""
+        """The agent whose model has this window."""
         return AgentId("pupil", str(self.window))
 
     @property
     def dying(self) -> dict[int, str]:
-        """The deaths, by the number of the message."""
+        """The crashes, by the number of the message."""
         parts = len(self.deaths) + 1
         return {self.notes * n // parts: death for n, death in enumerate(self.deaths, 1)}
 
@@ -82,21 +80,22 @@ LONG: Final = Talk(
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A message, and the payload of its run's one call of the model, calls for summaries aside."""
+    """A message, and the payload of its run's only model call, apart from calls for summaries."""
 
     text: str
     call: dict[str, Any]
 
     @property
     def answer(self) -> str:
-        """The text that the model answered."""
+        """The model's answer."""
         return LLMResponse.model_validate(self.call["value"]).text
 
 
 async def said(client: Runtime, fleet: Hosts, talk: Talk, ledger: str) -> list[Said]:
-    """Send each message once the one before is answered, and start a host for each that dies.
+    """Send each message once the one before is answered, and start a host for each that is killed.
 
-    The question comes behind a note whose window was compacted: this model finds a fact in a short window.
+    The question follows a note whose window was compacted: this model finds a fact in a short
+    window.
     """
     host = await fleet.serving(SERVES)
     done: list[Said] = []
@@ -123,7 +122,7 @@ async def call_of(client: Runtime, run_id: RunId) -> dict[str, Any]:
 
 
 def transcript(talk: Talk, done: list[Said]) -> list[str]:
-    """Return the conversation with its receipts: how each window was made, and what the provider counted."""
+    """Return the conversation with its receipts: the composition of each window, and the provider's counts."""
     lines = []
     for n, one in enumerate(done, 1):
         receipt, usage = one.call["receipt"], one.call["usage"]
@@ -142,9 +141,10 @@ def transcript(talk: Talk, done: list[Said]) -> list[str]:
 
 
 def unchanged(calls: list[dict[str, Any]], pids: dict[int, int]) -> list[bool]:
-    """Return of each call but the first if no host died and nothing was compacted since the call before.
+    """Return for each call whether it starts with the whole request before it.
 
-    The provider's own count of cached tokens has to agree.
+    The first call is left out, and so are calls after a crash or a compaction. The provider's own
+    count of cached tokens has to agree.
     """
     found = []
     for n, (before, call) in enumerate(pairwise(calls), 2):
@@ -172,10 +172,13 @@ def unchanged(calls: list[dict[str, Any]], pids: dict[int, int]) -> list[bool]:
         ),
     ],
 )
-async def test_a_conversation_longer_than_its_window_ends_and_knows_its_third_turn(
+async def test_a_conversation_longer_than_its_window_keeps_the_fact_of_its_third_turn(
     fleet: Hosts, client: Runtime, tmp_path: Path, talk: Talk
 ) -> None:
-    """Hosts die. No turn is missing or double, no request is too long, no recorded call is asked again."""
+    """Hosts are killed.
+
+    No turn is missing or doubled, no request is too long, no recorded call is repeated.
+    """
     ledger = str(tmp_path / "ledger")
     done = await said(client, fleet, talk, ledger)
     print(*transcript(talk, done), sep="\n")  # noqa: T201 - shown by `-s`
@@ -200,7 +203,7 @@ async def test_a_conversation_longer_than_its_window_ends_and_knows_its_third_tu
 
 
 def _knows_by_summary(view: SessionView, last: Said) -> None:
-    """Check that the last window began behind the third message, and that the answer has the fact."""
+    """Check that the last window starts after the third message, and that the answer has the fact."""
     assert last.call["receipt"]["cut"] > 4
     assert view.cut is not None
     assert view.cut.summary is not None

@@ -30,7 +30,7 @@ PAUSE_S: Final = 0.05
 
 
 def answer(messages: Sequence[ChatMessage], options: GenerationOptions) -> ModelReply:
-    """Answer the last message, a long one in pieces with pauses; a refund is a risky tool's."""
+    """Answer the last message, a long one in pieces with pauses; a refund calls a risky tool."""
     del options
     last = messages[-1]
     if last.role == "tool":
@@ -47,7 +47,7 @@ def answer(messages: Sequence[ChatMessage], options: GenerationOptions) -> Model
 
 
 async def refund(order: str) -> str:
-    """Give money back."""
+    """Pay a refund."""
     return f"refunded {order}"
 
 
@@ -82,7 +82,7 @@ ALL = [APP, FLOWS]
 
 @asynccontextmanager
 async def client_of(url: str) -> AsyncIterator[httpx2.AsyncClient]:
-    """Yield a client of the API there."""
+    """Yield a client of the API at this address."""
     async with httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False) as client:
         yield client
 
@@ -94,7 +94,7 @@ async def done(response: httpx2.Response) -> Any:
 
 
 async def raw(url: str, *pieces: bytes) -> bytes:
-    """Return what a server answers to these bytes, up to the end of the connection."""
+    """Return a server's answer to these bytes, up to the end of the connection."""
     host, _, port = url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     answer = b""

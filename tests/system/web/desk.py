@@ -1,6 +1,6 @@
-"""A desk that does all that a page can show: long answers, tools, approvals, specialists, files, failures.
+"""An agent with all features of the chat page: long answers, tools, approvals, specialists, files, failures.
 
-A test decides when it goes on: `Desk.hold` names a word, and an answer that has it waits there.
+A test decides when it continues: `Desk.hold` names a word, and an answer with it is blocked there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SPECIALIST: Final = AgentId("specialist", "whales")
 
 
 async def refund(order: str, amount: int) -> dict[str, Any]:
-    """Give money back, and leave a receipt."""
+    """Pay a refund, and store a receipt."""
     receipt = f"order {order}: {amount} EUR\n".encode()
     await session_artifacts().put(f"receipt-{order}.txt", receipt, content_type="text/plain")
     return {"order": order, "paid": amount}
@@ -57,11 +57,11 @@ async def look_up(order: str) -> dict[str, Any]:
 
 
 class Team(ReActAgent):
-    """A desk that asks a specialist first, if it is told so."""
+    """An agent that asks a specialist first, if the message requests it."""
 
     @override
     async def run(self, ctx: Any, inbox: Any) -> Any:
-        """Answer, perhaps behind a specialist."""
+        """Answer, perhaps after a specialist."""
         text = inbox[0].payload["text"]
         if "specialist" in text:
             await ctx.join(await ctx.spawn(SPECIALIST, {"text": text}))
@@ -72,14 +72,14 @@ class Team(ReActAgent):
 class Desk:
     """The model of all agents here.
 
-    Attributes:
-        gates: By a word: an answer to a message with it waits in the middle, until the event is set.
+    Attributes: gates: By a word: an answer to a message with it blocks in the middle, until the
+    event is set.
     """
 
     gates: dict[str, asyncio.Event] = field(default_factory=dict)
 
     def hold(self, word: str) -> asyncio.Event:
-        """Let answers to messages with a word wait in the middle of their second piece."""
+        """Block answers to messages with a word in the middle of their second piece."""
         return self.gates.setdefault(word, asyncio.Event())
 
     def __call__(self, messages: Sequence[ChatMessage], options: GenerationOptions) -> ModelReply:
@@ -132,7 +132,7 @@ class Desk:
 async def served(
     desk: Desk, address: str = "127.0.0.1:0", *, is_guarded: bool = False
 ) -> AsyncIterator[tuple[str, AgentRuntime]]:
-    """Yield the URL of the pages of this desk, in memory, and its sessions; guarded ones ask who asks."""
+    """Yield the URL of the pages of this desk, in memory, and its sessions; guarded ones need a token."""
     main, specialist = desk.agents()
     async with Runtime() as runtime:
         await runtime.register(specialist)

@@ -1,4 +1,4 @@
-"""Programs for Node, installed into a folder of the machine's, outside of the repository; AG-UI's client."""
+"""Programs for Node, installed into a folder outside of the repository; the AG-UI client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT_S: Final = 60
 
 
 def node_module(package: str, version: str, entry: str) -> Path:
-    """A file of a package of npm's, installed once; without Node or the package the test is skipped."""
+    """Return a file of an npm package, installed once; skip the test without Node or the package."""
     name = package.strip("@").replace("/", "-")
     folder = Path(tempfile.gettempdir()) / f"callboard-{name}-{version}-{getpass.getuser()}"
     library = folder / "node_modules" / package / entry
@@ -33,7 +33,7 @@ def node_module(package: str, version: str, entry: str) -> Path:
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("needs npm: install it")
-    # Into a folder of its own first: several test processes may come here at once.
+    # Into a folder of its own first: several test processes may install at once.
     with tempfile.TemporaryDirectory(dir=folder.parent) as made:
         wanted = (
             npm,
@@ -62,10 +62,9 @@ def node_module(package: str, version: str, entry: str) -> Path:
 
 
 class NodeThread:
-    """A thread that the real client holds.
+    """A thread held by the real client.
 
-    Attributes:
-        answer: What it said last.
+    Attributes: answer: Its last answer.
     """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -73,7 +72,7 @@ class NodeThread:
         self.answer: dict[str, Any] = {}
 
     async def do(self, what: str, **more: Any) -> dict[str, Any]:
-        """Let the client do something, and return what it says."""
+        """Let the client execute a command, and return its answer."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"do": what, **more}).encode() + b"\n")
@@ -83,19 +82,19 @@ class NodeThread:
         return self.answer
 
     async def ask(self, run: str, text: str, **more: Any) -> dict[str, Any]:
-        """Say something, and run."""
+        """Add a message, and run."""
         await self.do("say", id=f"u-{run}", text=text)
         return await self.do("run", runId=run, **more)
 
     @property
     def texts(self) -> list[str]:
-        """The messages that it shows."""
+        """Return the messages that it shows."""
         return [one.get("content") or "" for one in self.answer["messages"]]
 
 
 @asynccontextmanager
 async def thread_of(url: str, thread: str, token: str = "") -> AsyncIterator[NodeThread]:
-    """Yield a thread of the client there."""
+    """Yield a thread of the client at this address."""
     library = node_module("@ag-ui/client", "1.0.0", "dist/index.mjs")
     process = await asyncio.create_subprocess_exec(
         *("node", str(SCRIPT), str(library), url, token),

@@ -1,4 +1,4 @@
-"""Flows that a page has to show: a question, branches, a sub-graph, a failure, and moves that no code names."""
+"""Flows for the pages: a question, branches, a sub-graph, a failure, and undeclared moves."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def decide(run: RunState, _ctx: Any) -> StepPlan:
 
 
 def pay(run: RunState, _ctx: Any) -> StepPlan:
-    """Give the money back."""
+    """Pay the refund."""
     effect = Effect(EffectType.TOOL_CALLS, {"order": run.vars["order"]}, "paid")
     return StepPlan("pay", effect, next_node="tell")
 
 
 def tell(_run: RunState, _ctx: Any) -> StepPlan:
-    """Write a mail and book it, at the same time."""
+    """Send a mail and book it, concurrently."""
     return StepPlan("tell", parallel={"by mail": "mail", "in books": "book"}, next_node="end")
 
 
@@ -54,7 +54,7 @@ def book(_run: RunState, _ctx: Any) -> StepPlan:
 
 
 def end(run: RunState, _ctx: Any) -> StepPlan:
-    """Say what was paid."""
+    """Output the payment."""
     return StepPlan("end", complete_output={"paid": run.vars.get("paid")})
 
 
@@ -65,7 +65,7 @@ def enter(_run: RunState, _ctx: Any) -> StepPlan:
 
 
 def count(run: RunState, _ctx: Any) -> StepPlan:
-    """Count up to three, then go where the vars say."""
+    """Count up to three, then continue at the node that the vars name."""
     run.vars["n"] = n = run.vars.get("n", 0) + 1
     return StepPlan("count", next_node="count" if n < 3 else run.vars["next"])
 
@@ -77,14 +77,14 @@ def charge(run: RunState, _ctx: Any) -> StepPlan:
 
 
 def hurt(run: RunState, _ctx: Any) -> StepPlan:
-    """Ask in the words of an attacker."""
+    """Ask with the text of an attacker."""
     run.vars[EVIL] = {EVIL: [EVIL]}
     payload = {"prompt": EVIL, "choices": [EVIL], "wait_key": EVIL}
     return StepPlan(EVIL, Effect(EffectType.ASK_USER, payload, "answer"), next_node="fail")
 
 
 def fail(run: RunState, _ctx: Any) -> StepPlan:
-    """Fail in their words, too."""
+    """Fail with the text of an attacker, too."""
     raise ValueError(EVIL + str(run.vars["answer"]["response"]))
 
 
@@ -107,7 +107,7 @@ SPECS: Final = (
 
 
 async def done(_run: RunState, effect: Effect) -> EffectOutcome:
-    """Do it, or say that the bank is closed."""
+    """Execute it, or raise that the bank is closed."""
     if "fails" in effect.payload:
         return EffectOutcome.failed("the bank is closed", retryable=False)
     return EffectOutcome.completed({"done": dict(effect.payload)})

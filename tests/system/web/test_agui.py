@@ -1,4 +1,4 @@
-"""The real client of AG-UI, under Node, against processes of a deployment."""
+"""The real AG-UI client, under Node, against processes of a deployment."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PICK = {
 
 
 def types(answer: dict[str, Any]) -> list[str]:
-    """The types of a run's events, each once in a row."""
+    """Return the types of a run's events; consecutive equal types count once."""
     found = [one["type"] for one in answer["events"]]
     return [one for one, before in zip(found, [None, *found], strict=False) if one != before]
 
 
 def resolved(answer: dict[str, Any], *, approved: bool = True) -> list[dict[str, Any]]:
-    """The answers to what the client waits for."""
+    """Return the answers to the client's interrupts."""
     payload = {"approved": approved}
     return [
         {"interruptId": one["id"], "status": "resolved", "payload": payload}
@@ -62,8 +62,8 @@ async def test_answers_tools_and_approvals_reach_the_real_client(fleet: Hosts) -
         assert thread.texts[-2:] == ["refunded 7", "It is paid."]
 
 
-async def test_the_result_of_a_tool_comes_after_the_host_was_killed(fleet: Hosts) -> None:
-    """Another host, and another API process, go on with the run."""
+async def test_the_result_of_a_tool_arrives_after_the_host_was_killed(fleet: Hosts) -> None:
+    """Another host, and another API process, continue the run."""
     first, url = await fleet.web(SPEC)
     async with thread_of(f"{url}/agui/{APP_NAME}", "t") as thread:
         asked = await thread.ask("r1", "pick_color", tools=[PICK])
@@ -84,7 +84,7 @@ async def test_the_result_of_a_tool_comes_after_the_host_was_killed(fleet: Hosts
 
 
 async def test_another_tenant_finds_nothing(fleet: Hosts, cli: Cli) -> None:
-    """The real client is told 404."""
+    """The real client gets a 404."""
     _, url = await fleet.web(SPEC, "--auth", "tokens")
     tokens = []
     for name, tenant in (("ada", "default"), ("bob", "default"), ("eve", "acme")):

@@ -1,4 +1,4 @@
-"""Journeys through the pages in a real Chromium: what people do, and that they see what is so."""
+"""Journeys of users through the pages in a real Chromium."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ expect.set_options(timeout=15_000)
 
 
 class Place:
-    """A browser, and the pages that a desk is served at."""
+    """A browser, and the address of a desk's pages."""
 
     def __init__(self, browser: Browser, url: str, talks: AgentRuntime, desk: Desk) -> None:
         self.browser, self.url, self.talks, self.desk = browser, url, talks, desk
@@ -49,20 +49,20 @@ class Place:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def place() -> AsyncIterator[Place]:
-    """One browser, and one desk in memory, for all tests here."""
+    """Yield one browser, and one desk in memory, for all tests here."""
     desk = Desk()
     async with chromium() as browser, served(desk) as (url, talks):
         yield Place(browser, url, talks, desk)
 
 
 async def say(page: Page, text: str) -> None:
-    """Write a message, and send it by the keyboard."""
+    """Type a message, and send it by the keyboard."""
     await page.fill("#text", text)
     await page.press("#text", "Enter")
 
 
 async def check_access(page: Page) -> None:
-    """Nothing on the page is out of reach of those who hear it or have no mouse."""
+    """Check that all of the page can be used by a screen reader and without a mouse."""
     found = (await Axe().run(page)).response["violations"]
     bad = [(one["id"], [node["html"] for node in one["nodes"]]) for one in found]
     assert not [one for one, rule in zip(bad, found, strict=True) if rule["impact"] in HARD], bad
@@ -72,7 +72,7 @@ HARD: Final = ("serious", "critical")
 
 
 async def choose(page: Page, name: str) -> None:
-    """Open the menu of the conversation, and take an entry of it, by the keyboard alone."""
+    """Open the menu of the conversation, and select an entry of it, by the keyboard alone."""
     await page.locator(".menu summary").focus()
     await page.keyboard.press("Enter")
     await page.keyboard.press("Tab")
@@ -84,7 +84,10 @@ async def choose(page: Page, name: str) -> None:
 
 @pytest.mark.parametrize("width", [1280, PHONE["width"]])
 async def test_a_conversation_is_renamed_and_deleted_by_keyboard(place: Place, width: int) -> None:
-    """Each after a question. With an open run it is not deleted, and the question says why and stays."""
+    """Each after a confirmation.
+
+    With an open run it is not deleted; the dialog stays and has the reason.
+    """
     gate = place.desk.hold(f"manage{width} whales")
     size = {"width": width, "height": 760}
     async with watched(place.browser, place.url, viewport=size) as seen:
@@ -124,7 +127,10 @@ async def test_a_conversation_is_renamed_and_deleted_by_keyboard(place: Place, w
 
 @pytest.mark.item(349, 351, 362, 364, 371)
 async def test_a_reload_in_the_middle_of_an_answer_shows_the_same(place: Place) -> None:
-    """So does a second reader; the answer's end comes to both, as HTML. A message waits, and is cancelled."""
+    """A second reader gets the same.
+
+    The answer's end comes to both, as HTML. A queued message is cancelled.
+    """
     gate = place.desk.hold("reload whales")
     async with (
         watched(place.browser, place.url) as seen,
@@ -159,7 +165,7 @@ async def test_a_reload_in_the_middle_of_an_answer_shows_the_same(place: Place) 
 
 @pytest.mark.item(369, 376)
 async def test_an_approval_is_given_and_refused_by_keyboard_alone(place: Place) -> None:
-    """With a reason; tools, and the file that one has left, are cards in place, after a reload too."""
+    """With a reason. Tools, and the file of one, are cards in place, after a reload too."""
     async with watched(place.browser, place.url, color_scheme="dark") as seen:
         page = seen.page
         await page.goto(await place.session("keys"))
@@ -193,7 +199,7 @@ async def test_an_approval_is_given_and_refused_by_keyboard_alone(place: Place) 
 
 @pytest.mark.item(357)
 async def test_an_edited_message_is_a_branch_on_a_phone(place: Place) -> None:
-    """Arrows lead to what was said before, and back; nothing is wider than the screen."""
+    """Arrows lead to the earlier version, and back; nothing is wider than the screen."""
     async with watched(place.browser, place.url, viewport=PHONE) as seen:
         page = seen.page
         await page.goto(await place.session("branches"))
@@ -217,8 +223,8 @@ async def test_an_edited_message_is_a_branch_on_a_phone(place: Place) -> None:
 
 
 @pytest.mark.item(370)
-async def test_a_specialist_is_opened_beside_while_it_speaks(place: Place) -> None:
-    """With its words so far, then the rest; the conversation goes on, and a run is stopped."""
+async def test_a_specialist_is_opened_beside_the_chat_while_it_answers(place: Place) -> None:
+    """With its text so far, then the rest; the conversation continues, and a run is stopped."""
     gate = place.desk.hold("specialist of beside")
     async with watched(place.browser, place.url) as seen:
         page = seen.page
@@ -249,8 +255,8 @@ async def test_a_specialist_is_opened_beside_while_it_speaks(place: Place) -> No
         await expect(page.locator(".live > *")).to_have_count(0)
 
 
-async def test_a_page_comes_back_after_its_server_has_died(place: Place) -> None:
-    """It says so meanwhile, and misses nothing: neither stored events nor the middle of an answer."""
+async def test_a_page_reconnects_after_a_crash_of_its_server(place: Place) -> None:
+    """It shows the outage, and misses neither stored events nor the middle of an answer."""
     gate = place.desk.hold("restart whales")
     application = app(place.talks, is_loopback=True)
     async with watched(place.browser, "http://127.0.0.1") as seen:
@@ -281,7 +287,7 @@ async def test_a_page_comes_back_after_its_server_has_died(place: Place) -> None
 
 
 async def test_a_person_signs_in_and_out(place: Place) -> None:
-    """With a token; who is nobody comes to that page from any other one, and then where they wanted to go."""
+    """With a token. Each other page redirects to the login, and the login back."""
     secret = new_secret(BEARER)
     async with (
         served(place.desk, is_guarded=True) as (url, talks),
@@ -322,7 +328,7 @@ async def test_a_person_signs_in_and_out(place: Place) -> None:
 
 
 async def test_two_thousand_messages_are_scrolled_to_the_first(place: Place) -> None:
-    """Each is there once, in order, and the reader stays at the message that they look at."""
+    """Each exists once, in order, and the reader's scroll position stays."""
     address = await place.session("many")
     agent, transcripts = place.talks.agent_id("many"), place.talks.runtime.store.transcripts
     for n in range(0, MANY, 2):
@@ -348,8 +354,8 @@ async def test_two_thousand_messages_are_scrolled_to_the_first(place: Place) -> 
 @pytest.mark.skipif(not IS_SLOW, reason="both themes, both widths: CALLBOARD_TEST_SLOW=1")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1440])
-async def test_every_page_can_be_read_by_all(place: Place, scheme: Any, width: int) -> None:
-    """By those who hear it, in both themes, at both widths; without scripts, too."""
+async def test_every_page_is_accessible(place: Place, scheme: Any, width: int) -> None:
+    """By screen readers, in both themes, at both widths; without scripts, too."""
     name = f"read-{scheme}-{width}"
     address = await place.session(name)
     run = await place.talks.start("ask the specialist about whales", session_id=name)

@@ -1,4 +1,4 @@
-"""Journeys through the pages of flows in a real Chromium: what operators do with runs, and what they see."""
+"""Journeys of operators through the pages of flows in a real Chromium."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SIZES: Final = [
 
 
 class Counter:
-    """A browser, and the pages that flows are served at."""
+    """A browser, and the address of the flows' pages."""
 
     def __init__(self, browser: Browser, url: str, runs: FlowRuns, runtime: Runtime) -> None:
         self.browser, self.url, self.runs, self.runtime = browser, url, runs, runtime
@@ -54,24 +54,24 @@ class Counter:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def counter() -> AsyncIterator[Counter]:
-    """One browser, and one app of flows in memory, for all tests here."""
+    """Yield one browser, and one app of flows in memory, for all tests here."""
     async with chromium() as browser, flows_served() as (url, runs, runtime):
         yield Counter(browser, url, runs, runtime)
 
 
 def node(page: Page, name: str) -> Any:
-    """Find a node of the drawing, by its name."""
+    """Return a node of the drawing, by its name."""
     return page.locator("svg.graph .node").filter(has=page.locator("title", has_text=name)).first
 
 
 async def places_of_nodes(page: Page) -> Any:
-    """Return where all boxes and lines of the drawing are."""
+    """Return the positions of all boxes and lines of the drawing."""
     script = "all => all.map((one) => [one.getAttribute('x'), one.getAttribute('y'), one.getAttribute('d')])"
     return await page.locator("svg.graph rect, svg.graph .edge[id]").evaluate_all(script)
 
 
-async def test_an_operator_answers_what_a_flow_asks_and_sees_it_end(counter: Counter) -> None:
-    """Its states change while they look, the drawing stays where it is; a sub-run is a link away."""
+async def test_an_operator_answers_a_flows_question_and_sees_its_end(counter: Counter) -> None:
+    """States change on the open page and the drawing stays in place; a link leads to the sub-run."""
     run = await counter.started("refund", order=7)
     async with watched(counter.browser, counter.url) as seen:
         page = seen.page
@@ -101,13 +101,13 @@ async def test_an_operator_answers_what_a_flow_asks_and_sees_it_end(counter: Cou
         await check_access(page)
 
 
-async def test_an_answer_from_a_page_that_is_behind_changes_nothing(counter: Counter) -> None:
-    """It says so plainly, and shows the present."""
+async def test_an_answer_from_an_outdated_page_changes_nothing(counter: Counter) -> None:
+    """The page shows that, and the current state."""
     run = await counter.started("refund", order=9)
     async with watched(counter.browser, counter.url) as seen:
         page = seen.page
         await page.route("**/ledger*", lambda route: route.abort())
-        seen.is_cut = True  # the page hears of nothing
+        seen.is_cut = True  # the page gets no events
         await page.goto(counter.page_of(run))
         await expect(page.get_by_role("button", name="no")).to_be_visible()
         await counter.runs.resume(run, "ok/1", {"response": "yes"})
@@ -120,8 +120,8 @@ async def test_an_answer_from_a_page_that_is_behind_changes_nothing(counter: Cou
     assert (await counter.runs.state(run)).vars["answer"] == {"response": "yes"}
 
 
-async def test_a_page_of_a_run_comes_back_after_its_server_has_died(counter: Counter) -> None:
-    """It says so meanwhile, and shows what happened without it: an end of which the ledger has no record."""
+async def test_a_page_of_a_run_reconnects_after_a_crash_of_its_server(counter: Counter) -> None:
+    """It shows the outage, and then what happened meanwhile: an end of which the ledger has no record."""
     run = await counter.started("refund", order=5)
     application = app(counter.runtime, is_loopback=True)
     stop = application.end_streams
@@ -143,7 +143,7 @@ async def test_a_page_of_a_run_comes_back_after_its_server_has_died(counter: Cou
 
 
 async def test_a_failed_node_is_found_and_the_vars_before_it_are_read(counter: Counter) -> None:
-    """By the scrubber, with a move that no code names as a dashed line; by links, slider and ledger."""
+    """By the scrubber, with an undeclared move as a dashed line; by links, slider and ledger."""
     run = await counter.started("charges", order=1, next="charge")
     async with watched(counter.browser, counter.url, color_scheme="dark") as seen:
         page = seen.page
@@ -171,8 +171,11 @@ async def test_a_failed_node_is_found_and_the_vars_before_it_are_read(counter: C
         await check_access(page)
 
 
-async def test_a_run_is_paused_told_something_and_cancelled_by_who_may(counter: Counter) -> None:
-    """After a login, with its CSRF token; who may only run flows sees no such buttons. A snapshot is a file."""
+async def test_a_run_is_paused_messaged_and_cancelled_by_an_operator(counter: Counter) -> None:
+    """After a login, with its CSRF token.
+
+    Without the operator scope the buttons are missing. A snapshot is a file.
+    """
     async with (
         flows_served(is_guarded=True) as (url, runs, runtime),
         watched(counter.browser, url) as seen,
@@ -242,7 +245,7 @@ async def test_hostile_text_in_every_field_stays_text(counter: Counter) -> None:
 
 @pytest.mark.parametrize(("scheme", "width"), SIZES)
 async def test_reading_works_with_javascript_off(counter: Counter, scheme: Any, width: int) -> None:
-    """All pages, at any step; nothing is wider than the screen, and nobody is left out."""
+    """All pages, at any step; nothing is wider than the screen, and all pages are accessible."""
     run = await counter.started("charges", order=1, next="charge")
     waiting = await counter.started("refund", order=7)
     await counter.runtime.wait(run)

@@ -1,4 +1,4 @@
-"""Pages of two processes of `callboard serve`, with NATS and PostgreSQL: each shows what the other one does."""
+"""Pages of two `callboard serve` processes with NATS and PostgreSQL: each shows the other's events."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ REMEMBER: Final = """() => {
     if (live?.textContent) window.said.push(live.textContent);
   }).observe(document.getElementById("path"), { subtree: true, childList: true });
 }"""
-"""Keeps all that an answer under way has shown: it may be over before anybody looks."""
+"""Keeps all shown pieces of an answer: it may be complete before the test reads the page."""
 
 
 @pytest.mark.skipif(not IS_SLOW, reason="starts processes and a browser: CALLBOARD_TEST_SLOW=1")
 async def test_pages_of_two_processes_show_the_same(fleet: Hosts) -> None:
-    """Pieces of an answer, an approval that is given at the other one, and what the living one says later."""
+    """Pieces of an answer, an approval made on the other one, and later answers of the living one."""
     _, here = await fleet.web(SPEC)
     alone, there = await fleet.web("--no-agents", "--app", APP_NAME)
     async with chromium() as browser, watched(browser, here) as one, watched(browser, there) as two:

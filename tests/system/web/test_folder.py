@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def test_two_processes_share_the_servers_of_a_folder(hosts: Hosts, tmp_path: Path) -> None:
-    """The first one runs them. The second one hears pieces of its answers, by their NATS."""
+    """The first one runs them. The second one gets pieces of its answers over NATS."""
     data = "--data", str(tmp_path / "data")
     owner, here = await hosts.web(SPEC, *data)
     guest, there = await hosts.web("--no-agents", "--app", APP_NAME, *data)

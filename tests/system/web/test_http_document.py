@@ -1,4 +1,4 @@
-"""The commands of docs/http.md and of the README, typed as they stand against a server."""
+"""The commands of docs/http.md and of the README, typed unchanged against a server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEAST = 40
 
 
 def script_of(page: str, address: str, language: str = "sh") -> tuple[str, list[str]]:
-    """A script that prints what each command prints, with a NUL behind it; and what each has to print."""
+    """Return a script that prints each command's output followed by a NUL, and the expected outputs."""
     found = [block for block in blocks(page, language) if ADDRESS in block]
     lines = [line for block in found for line in block.splitlines()]
     script, wanted = ["set -euo pipefail"], []
@@ -41,7 +41,7 @@ def script_of(page: str, address: str, language: str = "sh") -> tuple[str, list[
 
 
 async def typed(script: str, folder: Path = ROOT, **variables: str) -> list[str]:
-    """Type it into a shell, and return what the marked commands print."""
+    """Type it into a shell, and return the output of the marked commands."""
     shell = await asyncio.create_subprocess_exec(
         *("bash", "-c", script),
         stdout=asyncio.subprocess.PIPE,
@@ -62,7 +62,7 @@ async def typed(script: str, folder: Path = ROOT, **variables: str) -> list[str]
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """Yield a port that no other process is given: it is bound, and can be listened on with SO_REUSEADDR."""
+    """Yield a port that no other process gets: it is bound, and can be listened on with SO_REUSEADDR."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
@@ -73,7 +73,7 @@ def reserved_port() -> Iterator[int]:
 @pytest.mark.parametrize(
     ("language", "auth", "least"), [("sh", "none", LEAST), ("bash", "tokens", 10)]
 )
-async def test_the_commands_of_the_page_do_what_it_says(  # noqa: PLR0917 - fixtures
+async def test_the_commands_of_the_page_have_the_documented_output(  # noqa: PLR0917 - fixtures
     fleet: Hosts, tmp_path: Path, language: str, auth: str, least: int
 ) -> None:
     """In their order, in one shell: those of the whole page, and those about tokens."""
@@ -87,7 +87,7 @@ async def test_the_commands_of_the_page_do_what_it_says(  # noqa: PLR0917 - fixt
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl: install it")
-async def test_the_commands_of_the_readme_do_what_it_says(tmp_path: Path) -> None:
+async def test_the_commands_of_the_readme_have_the_documented_output(tmp_path: Path) -> None:
     """One server with its own NATS and PostgreSQL, and nothing else."""
     with reserved_port() as port:
         script, wanted = script_of("README.md", f"127.0.0.1:{port}")
@@ -99,7 +99,7 @@ async def test_the_commands_of_the_readme_do_what_it_says(tmp_path: Path) -> Non
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl: install it")
 async def test_the_flow_of_the_readme_is_served(fleet: Hosts, tmp_path: Path) -> None:
-    """The file that it shows is all that a server needs; the command starts a run of it."""
+    """A server needs only the file that it shows; the command starts a run of it."""
     (flow,) = blocks("README.md", "yaml")
     (tmp_path / "leave.yaml").write_text(flow, encoding="utf-8")
     ((serve, *commands),) = [block.splitlines() for block in blocks("README.md", "bash")]

@@ -1,4 +1,4 @@
-"""Flows that are installed over HTTP, and executed by hosts that die."""
+"""Flows that are installed over HTTP, and executed by hosts that are killed."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ ASK: dict[str, Any] = {
 
 
 @pytest.mark.item(469, 470)
-async def test_another_host_goes_on_with_a_run_of_an_installed_flow(fleet: Hosts) -> None:
-    """The first host is killed while the run waits. The second one has never seen the bundle."""
+async def test_another_host_continues_a_run_of_an_installed_flow(fleet: Hosts) -> None:
+    """The first host is killed while the run waits. The second one does not know the bundle."""
     _, url = await fleet.web("--no-agents", "--app", APP_NAME)
     first = fleet.start(SERVE)
     await first.until("host.serving")
@@ -64,8 +64,8 @@ async def test_another_host_goes_on_with_a_run_of_an_installed_flow(fleet: Hosts
 
 
 @pytest.mark.item(471)
-async def test_a_process_that_dies_in_installs_leaves_whole_bundles(fleet: Hosts) -> None:
-    """Whatever is listed afterwards can be opened; what was not there can be installed."""
+async def test_a_crash_during_installs_leaves_only_complete_bundles(fleet: Hosts) -> None:
+    """Each listed bundle can be opened; a missing one can be installed."""
     server, url = await fleet.web("--no-agents", "--app", APP_NAME)
     bundles = [
         zipped(files_of({"assets/a": bytes([n]) * 300_000}, bundle_id=f"b{n}")) for n in range(12)

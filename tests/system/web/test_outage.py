@@ -1,4 +1,4 @@
-"""A process of the API whose database goes away and comes back: what it answers, and what its probes say."""
+"""An API process during an outage of its database: its answers and its probes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 async def asked(client: httpx2.AsyncClient, path: str, token: str) -> tuple[int, str, str]:
-    """Status, code and Retry-After of an answer."""
+    """Return status, code and Retry-After of an answer."""
     answer = await client.get(path, headers={"authorization": f"Bearer {token}"})
     return (
         answer.status_code,
@@ -31,10 +31,10 @@ async def asked(client: httpx2.AsyncClient, path: str, token: str) -> tuple[int,
     )
 
 
-async def test_no_token_is_refused_because_the_database_is_away(
+async def test_no_token_is_refused_during_an_outage_of_the_database(
     own_postgres: OwnPostgres, hosts: Hosts, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Requests get 503 with Retry-After, whether their token is one or none, and `/readyz` says why."""
+    """Requests get 503 with Retry-After, with a valid token or an invalid one, and `/readyz` has the reason."""
     server = await asyncio.to_thread(own_postgres, durable=True)
     words = "--no-agents", "--app", APP_NAME, "--auth", "tokens"
     process, url = await hosts.web(*words, url=server.url, http=ANY_PORT, outage_s=0.5)

@@ -1,4 +1,4 @@
-"""Requests made from the OpenAPI document, at limits and beyond; with CALLBOARD_TEST_SLOW random ones, too."""
+"""Requests generated from the OpenAPI document; with CALLBOARD_TEST_SLOW random ones, too."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 LEAST = 500
 PHASES = "fuzzing,coverage" if IS_SLOW else "coverage"
-"""The requests of `coverage` are the same each time: a thousand in 5 s of CPU. `fuzzing` takes 25 s more."""
+"""The requests of `coverage` are the same each time: a thousand in 5 s of CPU.
+
+`fuzzing` takes 25 s more.
+"""
 
 
 @pytest.mark.timeout(300)
-async def test_no_request_of_the_document_is_a_fault(fleet: Hosts) -> None:
-    """At least 500, each answered with a status and a body that the document names."""
+async def test_no_request_of_the_document_causes_a_server_error(fleet: Hosts) -> None:
+    """At least 500, each answered with a status and a body that the document has."""
     _, url = await fleet.web(WITH_FLOWS)
     phases = "--phases", PHASES, "--max-examples", "40", "--no-color"
     tool = await asyncio.create_subprocess_exec(

@@ -19,7 +19,7 @@ WAIT = {"prefer": "wait=20"}
 
 @pytest.mark.item(349, 356, 361, 364, 366, 372, 378)
 async def test_any_api_process_serves_any_session(fleet: Hosts) -> None:
-    """One executes the agents, the other one has none: they show the same, and either takes messages."""
+    """One executes the agents, the other one has none. Both show the same, and both accept messages."""
     serving, here = await fleet.web(SPEC)
     alone, there = await fleet.web("--no-agents", "--app", APP_NAME)
     async with client_of(here) as first, client_of(there) as second:
@@ -59,7 +59,7 @@ async def test_any_api_process_serves_any_session(fleet: Hosts) -> None:
 
 @pytest.mark.item(416, 418, 459)
 async def test_a_process_without_agents_starts_and_answers_runs_of_flows(fleet: Hosts) -> None:
-    """It registers the flows, and executes none; the ledger is a stream there, too, up to the run's end."""
+    """It registers the flows and executes none; it streams the ledger up to the run's end."""
     _, here = await fleet.web(WITH_FLOWS)
     _, there = await fleet.web(WITH_FLOWS, "--no-agents")
     async with client_of(here) as first, client_of(there) as second:
@@ -124,8 +124,8 @@ async def test_hostile_connections_are_ended(fleet: Hosts) -> None:
         assert (await client.get("/v1/apps", headers={"host": "evil.example"})).status_code == 403
 
 
-async def test_an_address_that_others_reach_is_refused_without_authentication(cli: Cli) -> None:
-    """Before anything is started, with the way out; so is a process that would serve nothing."""
+async def test_a_public_address_is_refused_without_authentication(cli: Cli) -> None:
+    """Before anything is started, with the remedy; so is a process that would serve nothing."""
     for address in ("0.0.0.0:8123", "[::]:8123", "192.0.2.1:8123", "example.org:80", ":8123"):
         said = await cli.call("serve", SPEC, "--listen", address)
         assert (said.code, "--auth none needs no login" in said.err) == (Exit.USAGE, True), said

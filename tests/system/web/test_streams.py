@@ -1,4 +1,4 @@
-"""Streams of events over sockets, NATS and PostgreSQL: cut lines, killed processes, orderly ends."""
+"""Streams of events over sockets, NATS and PostgreSQL: disconnects, killed processes, orderly ends."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ async def until_end(events: AsyncIterator[dict[str, Any]]) -> list[dict[str, Any
 
 
 def stored(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that have an id, without it: a fact may fall between other entries for another reader."""
+    """Return stored events without their id: another reader may get a fact between other entries."""
     return [{**one["data"], "event_id": None} for one in events if "id" in one]
 
 
 def text_of(events: list[dict[str, Any]]) -> str:
-    """The text of an answer, as a reader puts it together of pieces and snapshots."""
+    """Return the text of an answer, assembled from pieces and snapshots like a reader's."""
     said = ""
     for event in events:
         if event["event"] == "text_delta":
@@ -75,8 +75,8 @@ def text_of(events: list[dict[str, Any]]) -> str:
 
 
 @pytest.mark.item(348, 349, 361, 364, 371, 374, 375, 378)
-async def test_a_line_that_is_cut_goes_on_at_another_process(fleet: Hosts) -> None:
-    """In the middle of an answer, behind the last event: nothing is missing, nothing comes twice."""
+async def test_a_stream_continues_at_another_process_after_a_disconnect(fleet: Hosts) -> None:
+    """In the middle of an answer, after the last event: no event is missing, none comes twice."""
     _, here = await fleet.web(SPEC)
     _, there = await fleet.web("--no-agents", "--app", APP_NAME)
     async with client_of(here) as first, client_of(there) as second:
@@ -84,7 +84,7 @@ async def test_a_line_that_is_cut_goes_on_at_another_process(fleet: Hosts) -> No
         seen = []
         asked = {"json": {"text": "long", "message_id": "m"}}
         async with reading(first, "POST", "/v1/sessions/s/runs", **asked) as events:
-            async for event in events:  # a piece may be there before the entries in front of it
+            async for event in events:  # a piece may arrive before the entries in front of it
                 seen.append(event)
                 if stored(seen) and event["event"] == "text_delta":
                     break
@@ -109,8 +109,8 @@ async def test_a_line_that_is_cut_goes_on_at_another_process(fleet: Hosts) -> No
 
 
 @pytest.mark.item(356, 372, 375)
-async def test_a_stream_outlives_the_process_that_served_it(fleet: Hosts) -> None:
-    """An API process is killed, then another one ends in order, while a host goes on: clients move."""
+async def test_a_stream_survives_the_process_that_served_it(fleet: Hosts) -> None:
+    """An API process is killed, then another one shuts down, while a host continues: clients reconnect."""
     await fleet.serving(SPEC)
     killed, here = await fleet.web("--no-agents", "--app", APP_NAME)
     ended, there = await fleet.web("--no-agents", "--app", APP_NAME)
@@ -124,7 +124,7 @@ async def test_a_stream_outlives_the_process_that_served_it(fleet: Hosts) -> Non
             while not stored(seen):
                 seen.append(await anext(events))
             killed.send(signal.SIGKILL)
-            with contextlib.suppress(httpx2.HTTPError):  # the line is cut
+            with contextlib.suppress(httpx2.HTTPError):  # the connection is closed
                 async for event in events:
                     seen.append(event)  # noqa: PERF401 - what came before the cut counts
     async with client_of(there) as client:
@@ -149,8 +149,8 @@ async def test_a_stream_outlives_the_process_that_served_it(fleet: Hosts) -> Non
 
 
 @pytest.mark.item(372, 379)
-async def test_a_reader_whose_connection_ends_cancels_only_if_it_says_so(fleet: Hosts) -> None:
-    """The server hears of the end of the connection at once."""
+async def test_a_lost_connection_cancels_only_if_the_query_asks_for_it(fleet: Hosts) -> None:
+    """The server notices the end of the connection at once."""
     _, url = await fleet.web(SPEC)
     async with client_of(url) as client:
         await done(await client.post("/v1/sessions", json={"session_id": "s"}))

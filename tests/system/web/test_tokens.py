@@ -28,19 +28,19 @@ WAIT = {"prefer": "wait=20"}
 
 
 async def token_of(cli: Cli, name: str, *words: str) -> dict[str, str]:
-    """Make a token by the command line, and return the header that it goes in."""
+    """Make a token by the command line, and return the header with it."""
     said = await cli.call("tokens", "create", name, *words, "--json")
     return {"authorization": f"Bearer {said.data['token']}"}
 
 
 async def refusal(client: httpx2.AsyncClient, **headers: str) -> str:
-    """The code with which a request is refused; empty: it is not."""
+    """Return the error code of a request, or an empty text for a success."""
     answer = await client.get("/v1/sessions", headers=headers)
     return "" if answer.status_code == 200 else str(answer.json()["code"])
 
 
-async def test_a_token_counts_on_each_process_until_it_is_revoked(fleet: Hosts, cli: Cli) -> None:
-    """Its sessions are its principal's on both. Revoked, it opens nothing more, and its streams end."""
+async def test_a_token_is_valid_on_each_process_until_it_is_revoked(fleet: Hosts, cli: Cli) -> None:
+    """Its principal has its sessions on both. A revoked token is refused, and its streams end."""
     serving, here = await fleet.web(SPEC, "--auth", "tokens")
     alone, there = await fleet.web("--no-agents", "--app", APP_NAME, "--auth", "tokens")
     ada, bob = [await token_of(cli, name) for name in ("ada", "bob")]
@@ -91,8 +91,8 @@ async def test_a_token_counts_on_each_process_until_it_is_revoked(fleet: Hosts, 
         assert [secret for secret in secrets if secret in logged] == []
 
 
-async def test_a_login_counts_on_each_process(fleet: Hosts, cli: Cli) -> None:
-    """By its cookies, as a browser keeps them; a logout at one ends it at the other."""
+async def test_a_login_is_valid_on_each_process(fleet: Hosts, cli: Cli) -> None:
+    """By its cookies, as a browser keeps them; a logout at one process ends it at the other."""
     _, here = await fleet.web("--no-agents", "--app", APP_NAME, "--auth", "tokens")
     _, there = await fleet.web("--no-agents", "--app", APP_NAME, "--auth", "tokens")
     secret = (await token_of(cli, "ada"))["authorization"].removeprefix("Bearer ")
@@ -113,10 +113,10 @@ async def test_a_login_counts_on_each_process(fleet: Hosts, cli: Cli) -> None:
         assert await refusal(second, **by_cookie) == "token_revoked"
 
 
-async def test_tokens_of_another_system_are_taken_by_its_keys(
+async def test_tokens_of_another_system_are_accepted_by_its_keys(
     fleet: Hosts, cli: Cli, tmp_path: Path
 ) -> None:
-    """With the settings of the environment; without them nothing is served."""
+    """With the settings of the environment; without them no request is served."""
     key = ec.generate_private_key(ec.SECP256R1())
     public = jwt.algorithms.ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
     file = tmp_path / "jwks.json"
@@ -135,8 +135,8 @@ async def test_tokens_of_another_system_are_taken_by_its_keys(
         assert await refusal(client, authorization="Bearer cb_x") == "bad_token"
 
 
-async def test_odd_headers_are_refused(fleet: Hosts, cli: Cli) -> None:
-    """Two of them, one with a NUL, one that is too large, one in pieces: before anybody is looked for."""
+async def test_invalid_authorization_headers_are_refused(fleet: Hosts, cli: Cli) -> None:
+    """Two of them, one with a NUL, one that is too large, one in pieces: before the token is looked up."""
     _, url = await fleet.web("--no-agents", "--app", APP_NAME, "--auth", "tokens")
     good = (await token_of(cli, "ada"))["authorization"].encode()
     head = b"GET /v1/sessions HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n"

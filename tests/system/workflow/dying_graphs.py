@@ -1,7 +1,8 @@
-"""A program of graphs that dies at each of its persistence points in turn, and is started again.
+"""A program of graphs that crashes at each of its persistence points in turn, and is started again.
 
-`python -m tests.system.workflow.dying_graphs KIND FOLDER` prints a JSON line for each point: what the second
-process found and made of it. Each of the two is a process of its own, forked from this one.
+`python -m tests.system.workflow.dying_graphs KIND FOLDER` prints a JSON line for each point: the
+state that the second process found, and its outcome. Each of the two is a process of its own,
+forked from this one.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ def begin(run: RunState, _ctx: Any) -> StepPlan:
 
 
 def once(run: RunState, _ctx: Any) -> StepPlan:
-    """Ask for what must not happen twice."""
+    """Request an at-most-once effect."""
     effect = Effect(EffectType.LLM_CALL, {"n": 2}, "once", EffectMode.AT_MOST_ONCE)
     return StepPlan(run.current_node, effect, next_node="split")
 
 
 def split(_run: RunState, _ctx: Any) -> StepPlan:
-    """Do two things beside each other."""
+    """Start two branches."""
     return StepPlan("split", next_node="ask", parallel={"l": "left", "r": "right"})
 
 
@@ -75,7 +76,7 @@ MAIN = WorkflowSpec(
 
 
 def program(kind: str, folder: Path, fault: Callable[[str], None]) -> Stores:
-    """Do all that is to be done, or what is left of it."""
+    """Execute all effects, or the remaining ones."""
 
     def handler(run: RunState, effect: Effect) -> EffectOutcome:
         line = f"{run.run_id} {effect.payload['n']} {effect.mode}\n".encode()
@@ -103,7 +104,7 @@ def program(kind: str, folder: Path, fault: Callable[[str], None]) -> Stores:
 
 
 def told(stores: Stores) -> dict[str, Any]:
-    """Return what is there now."""
+    """Return the present state."""
     world = stores.folder / "world"
     lines = world.read_text(encoding="utf-8").split("\n")[:-1] if world.exists() else []
     runs = stores.runs.list_runs(limit=99)
@@ -116,7 +117,7 @@ def told(stores: Stores) -> dict[str, Any]:
 
 
 def forked(work: Callable[[], None]) -> int:
-    """Do something in a process of its own; return how it ended, as `os.waitpid` says."""
+    """Call a function in a process of its own; return its exit status, as `os.waitpid` gives it."""
     child = os.fork()
     if not child:
         try:
@@ -129,14 +130,14 @@ def forked(work: Callable[[], None]) -> int:
 
 
 class Points:
-    """A hook that counts, and dies at one of them."""
+    """A hook that counts, and crashes at one of the points."""
 
     def __init__(self, last: int | None = None) -> None:
         self.seen: list[str] = []
         self.last = last
 
     def __call__(self, point: str) -> None:
-        """Count, and die if this is the one."""
+        """Count, and crash if this is the chosen one."""
         self.seen.append(point)
         if len(self.seen) == self.last:
             os.kill(os.getpid(), signal.SIGKILL)

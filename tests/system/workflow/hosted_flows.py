@@ -1,4 +1,4 @@
-"""A flow that host processes serve. Every call of its handler leaves a line in a ledger."""
+"""A flow that host processes serve. Every call of its handler appends a line to a ledger."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 APP: Final = "hosted"
 STEPS: Final = 6
 ONCE: Final = 4
-"""The step that may happen once at most."""
+"""The at-most-once step."""
 
 
 def work(run: RunState, _ctx: Any) -> StepPlan:
@@ -39,7 +39,7 @@ def work(run: RunState, _ctx: Any) -> StepPlan:
 
 
 async def note(run: RunState, effect: Effect) -> EffectOutcome:
-    """Leave ``number pid`` in the ledger that the vars name, and take its time at the slow step."""
+    """Append ``number pid`` to the ledger that the vars name, and wait at the slow step."""
     n = effect.payload["n"]
     append_line(run.vars["ledger"], f"{n} {os.getpid()}")
     await asyncio.sleep(3 if n == run.vars.get("slow") else 0)
@@ -47,7 +47,7 @@ async def note(run: RunState, effect: Effect) -> EffectOutcome:
 
 
 def hold(run: RunState, _ctx: Any) -> StepPlan:
-    """A step with an effect that blocks, once at most if the vars say so; then an end."""
+    """A step with a blocking effect, at-most-once if the vars say so; then an end."""
     if "held_by" in run.vars:
         return StepPlan("hold", complete_output=run.vars["held_by"])
     mode = EffectMode.AT_MOST_ONCE if run.vars["once"] else EffectMode.IDEMPOTENT
@@ -56,12 +56,12 @@ def hold(run: RunState, _ctx: Any) -> StepPlan:
 
 
 def block(run: RunState, _effect: Effect) -> EffectOutcome:
-    """Keep the thread, in the ledger that the vars name, until this process is let go; return its pid."""
+    """Block the thread, recorded in the ledger of the vars, until this process is released; return its pid."""
     return EffectOutcome.completed(blockers.block(run.vars["ledger"]))
 
 
 async def serve(runtime: Runtime) -> None:
-    """Serve them; `block` is the one plain function among the handlers."""
+    """Serve them; `block` is the only plain function among the handlers."""
     specs = [
         WorkflowSpec("six", "work", {"work": work}),
         WorkflowSpec("held", "hold", {"hold": hold}),

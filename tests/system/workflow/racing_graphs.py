@@ -1,7 +1,7 @@
-"""Two processes that answer one wait at once, many times over.
+"""Two processes that answer one wait at once, many times.
 
-`python -m tests.system.workflow.racing_graphs KIND FOLDER TRIES` prints a JSON line for each try: how the two
-ended, and how often the node behind was called.
+`python -m tests.system.workflow.racing_graphs KIND FOLDER TRIES` prints a JSON line for each try:
+the outcomes of the two, and how often the next node was called.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def spec_of(folder: Path) -> WorkflowSpec:
-    """Return a graph that asks, and then writes down that it went on."""
+    """Return a graph that asks, and then records that it continued."""
 
     def after(run: RunState, ctx: Any) -> StepPlan:
         calls = os.open(folder / run.run_id, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

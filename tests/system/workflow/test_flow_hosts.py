@@ -34,7 +34,7 @@ POINTS = [
 
 
 async def check(runs: FlowRuns, run_id: RunId) -> None:
-    """The ledger has each step once, and its chain is whole."""
+    """Check that the ledger has each step once, and that its chain is complete."""
     records = await runs.ledger(run_id)
     assert verify_ledger_chain(records)["ok"]
     told = [(one["status"], one["effect"]["payload"]["n"]) for one in records[1:-2]]
@@ -44,10 +44,10 @@ async def check(runs: FlowRuns, run_id: RunId) -> None:
 @pytest.mark.slow
 @pytest.mark.item(391, 393, 398, 441)
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-async def test_another_host_goes_on_with_a_flow(
+async def test_another_host_continues_a_flow(
     hosts: Hosts, client: Runtime, tmp_path: Path, how: str
 ) -> None:
-    """What is recorded is not done again. The step of one that was frozen past its lease counts nowhere."""
+    """Recorded effects are not repeated. The step of a host frozen past its lease counts nowhere."""
     ledger = tmp_path / "ledger"
     first = await hosts.serving(SERVE)
     runs = FlowRuns(client, APP)
@@ -69,10 +69,13 @@ async def test_another_host_goes_on_with_a_flow(
 
 
 @pytest.mark.item(391, 398, 404, 415, 441)
-async def test_a_handler_that_blocks_has_a_thread(
+async def test_a_blocking_handler_runs_in_a_thread(
     hosts: Hosts, client: Runtime, tmp_path: Path
 ) -> None:
-    """The only host goes on with another run. Killed meanwhile, it is begun once more, or not at all."""
+    """The only host executes another run.
+
+    Killed meanwhile, the handler is started once more, or not at all.
+    """
     again, once, other = (tmp_path / name for name in ("again", "once", "other"))
     runs = FlowRuns(client, APP)
     first = await hosts.serving(SERVE)
@@ -104,10 +107,10 @@ async def test_a_handler_that_blocks_has_a_thread(
 @pytest.mark.slow
 @pytest.mark.item(391, 398, 404, 415, 441)
 @pytest.mark.timeout(300)
-async def test_a_flow_outlasts_kills_at_its_writes(
+async def test_a_flow_survives_kills_at_its_writes(
     hosts: Hosts, client: Runtime, tmp_path: Path
 ) -> None:
-    """No record is lost or double, one step at most is done again, and at most once is at most once."""
+    """No record is lost or doubled, at most one step is repeated, and an at-most-once step never."""
     runs = FlowRuns(client, APP)
     died = 0
     for number, point in enumerate(POINTS if IS_SLOW else POINTS[5::6]):

@@ -31,7 +31,7 @@ DRIVER = {"started", "executed", "saved", "resumed"}
 
 
 def check(found: dict[str, Any]) -> bool:
-    """Check what the second process made of it; whether the run was in doubt."""
+    """Check the second process's outcome; return whether the run was in doubt."""
     where = f"{found['number']} {found['point']}"
     done = Counter(found["world"])
     main = found["runs"]["main"]
@@ -77,7 +77,10 @@ def check(found: dict[str, Any]) -> bool:
 @pytest.mark.item(391, 398, 404, 414, 415, 421, 441, 442, 443)
 @pytest.mark.parametrize("kind", POINTS)
 def test_a_run_survives_a_kill_at_every_point(tmp_path: Path, kind: str) -> None:
-    """No record is lost, no recorded effect done again, nothing stays RUNNING; at most once is at most once."""
+    """No record is lost, no effect repeated, no run stays RUNNING.
+
+    At-most-once effects happen at most once.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "tests.system.workflow.dying_graphs", kind, str(tmp_path)],
         cwd=ROOT,

@@ -26,8 +26,8 @@ TRIES = 200
 @pytest.mark.slow
 @pytest.mark.item(414)
 @pytest.mark.parametrize("kind", ["files", "sqlite"])
-def test_of_two_processes_that_answer_one_succeeds(tmp_path: Path, kind: str) -> None:
-    """200 times: the other one is told that it was late, and the node behind is called once."""
+def test_one_of_two_answering_processes_succeeds(tmp_path: Path, kind: str) -> None:
+    """200 times: the other one gets the error that it was late, and the next node is called once."""
     done = subprocess.run(
         [
             sys.executable,
@@ -50,8 +50,8 @@ def test_of_two_processes_that_answer_one_succeeds(tmp_path: Path, kind: str) ->
 
 
 @pytest.mark.item(442)
-def test_a_database_that_is_held_is_waited_for(tmp_path: Path) -> None:
-    """Until it is let go; if that takes too long, the error says so, and nothing is written."""
+def test_a_locked_database_is_awaited(tmp_path: Path) -> None:
+    """Until the lock is released. If that takes too long, an error is raised, and nothing is written."""
     path = tmp_path / "graphs.db"
     patient = SqliteRunStore(SqliteDatabase(path, busy_s=60))
     hasty_database = SqliteDatabase(path, busy_s=0.05)
@@ -76,8 +76,8 @@ def test_a_database_that_is_held_is_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.item(442)
-def test_a_full_database_keeps_what_it_had(tmp_path: Path) -> None:
-    """The error says that it is full; with room it goes on."""
+def test_a_full_database_keeps_its_data(tmp_path: Path) -> None:
+    """The error names the full disk; with free space it continues."""
     database = SqliteDatabase(tmp_path / "graphs.db")
     runs = SqliteRunStore(database)
     run = RunState.new(workflow_id="graph", entry_node="a", run_id="r1", vars={"x": 1})
@@ -95,8 +95,8 @@ def test_a_full_database_keeps_what_it_had(tmp_path: Path) -> None:
     database.close()
 
 
-def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
-    """By its name."""
+def test_the_error_of_a_file_that_is_no_database_has_its_name(tmp_path: Path) -> None:
+    """The error has its name."""
     path = tmp_path / "graphs.db"
     path.write_bytes(b"not a database, but long enough to be looked at" * 40)
 

@@ -1,4 +1,4 @@
-"""A server of chat completions on loopback: real HTTP, with answers that a test gives."""
+"""A server of chat completions on loopback: real HTTP, with scripted answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def said(content: Any = "hello", **more: Any) -> dict[str, Any]:
 
 
 def wanting(*calls: tuple[str, str, str]) -> dict[str, Any]:
-    """Return a completion that wants calls: id, name and the text of the arguments of each."""
+    """Return a completion with tool calls: id, name and the text of the arguments of each."""
     told = [
         {"id": id_, "type": "function", "function": {"name": name, "arguments": text}}
         for id_, name, text in calls
@@ -41,11 +41,9 @@ def wanting(*calls: tuple[str, str, str]) -> dict[str, Any]:
 class ChatServer:
     """The server.
 
-    Attributes:
-        url: Where it listens.
-        answers: By path (``/chat/completions``): status and body of the next responses, in order; the last
-            one is repeated. Text is sent as it is.
-        asked: Method, path, headers (names in lower case) and body of each request.
+    Attributes: url: Its base URL. answers: By path (``/chat/completions``): status and body of the
+    next responses, in order; the last one is repeated. Text is sent unchanged. asked: Method, path,
+    headers (names in lower case) and body of each request.
     """
 
     url: str = ""
@@ -53,7 +51,7 @@ class ChatServer:
     asked: list[tuple[str, str, dict[str, str], Any]] = field(default_factory=list)
 
     def take(self, method: str, path: str, headers: dict[str, str], body: Any) -> tuple[int, bytes]:
-        """Note a request; return status and body of the response."""
+        """Record a request; return status and body of the response."""
         self.asked.append((method, path, headers, body))
         left = self.answers.get(path.partition("?")[0])
         if not left:
@@ -89,7 +87,7 @@ def chat_server(*answers: Any) -> Iterator[ChatServer]:
 
         @override
         def log_message(self, *_args: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     served.url = f"http://127.0.0.1:{server.server_address[1]}/v1"

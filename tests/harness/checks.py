@@ -1,4 +1,4 @@
-"""Laws that hold for every log whatever happened, and logs side by side."""
+"""Laws that hold for each log after any fault, and a view of two logs side by side."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def broken_laws(entries: Sequence[RunLogEntry]) -> list[str]:
-    """Return the laws of a log that this one breaks, in words; empty when all hold."""
+    """Return the laws of a log that this one breaks, as text; empty if all hold."""
     return [
         *_order(entries),
         *_ends(entries),
@@ -46,7 +46,7 @@ def _ends(entries: Sequence[RunLogEntry]) -> list[str]:
 
 
 def received(entries: Sequence[RunLogEntry]) -> list[RunLogEntry]:
-    """Return the entries that say that the run got a message, without those it has given back."""
+    """Return the entries for messages that the run received, without those it has released."""
     inputs: list[RunLogEntry] = []
     others: list[RunLogEntry] = []
     for entry in entries:
@@ -85,7 +85,7 @@ def _recorded_once(entries: Sequence[RunLogEntry]) -> list[str]:
 
 
 def _intents(entries: Sequence[RunLogEntry]) -> list[str]:
-    """A result of an effect stands behind its intent."""
+    """The result of an effect follows its intent."""
     begun: set[str] = set()
     found = []
     for entry in entries:
@@ -99,7 +99,7 @@ def _intents(entries: Sequence[RunLogEntry]) -> list[str]:
 
 
 def side_by_side(left: Iterable[object], right: Iterable[object], *, equal: Any) -> str:
-    """Return two lists as columns, the lines that differ marked."""
+    """Return two lists as columns; lines that differ are marked."""
     rows = []
     for index, (one, other) in enumerate(zip_longest(left, right)):
         agree = one is not None and other is not None and equal(one, other)

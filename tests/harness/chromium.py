@@ -1,7 +1,7 @@
 """The machine's Chromium, driven by playwright: one browser for a session of tests.
 
-Nothing is downloaded from elsewhere than the machine's own package source: as root, apt installs Chromium
-where there is none. Else the tests that need it are skipped, in CI too: `REMEDY` says what to do.
+Nothing is downloaded except from the machine's own package source: as root, apt installs Chromium
+if it is missing. Else the tests that need it are skipped, also in CI: `REMEDY` is the skip's text.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _APT_LIMIT_S: Final = 45
 
 
 def find_chromium() -> str:
-    """Return the path of Chromium; where there is none, install it, or skip the test."""
+    """Return the path of Chromium; install it if it is missing, or skip the test."""
     found = _found()
     if found is None and os.name == "posix" and os.geteuid() == 0 and shutil.which("apt-get"):
         with (Path(tempfile.gettempdir()) / "callboard-chromium.lock").open("w") as lock:
@@ -81,13 +81,11 @@ async def chromium() -> AsyncIterator[Browser]:
 
 @dataclass
 class Watched:
-    """A page that is watched: what went wrong in it.
+    """A page whose errors are recorded.
 
-    Attributes:
-        page: The page.
-        origin: All requests have to be for it.
-        wrong: Errors of scripts, refusals of the content policy, requests that failed or went elsewhere.
-        is_cut: The test cuts the line: requests may fail.
+    Attributes: page: The page. origin: All requests must go to it. wrong: Errors of scripts,
+    refusals of the content policy, failed requests, and requests to another origin. is_cut: The
+    test interrupts the connection: requests may fail.
     """
 
     page: Page
@@ -125,7 +123,7 @@ class Watched:
 
 @asynccontextmanager
 async def watched(browser: Browser, origin: str, **options: Any) -> AsyncIterator[Watched]:
-    """Yield a page of a context of its own, in which nothing may go wrong."""
+    """Yield a page in a context of its own; any error on it fails the test."""
     context = await browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **options})
     context.set_default_timeout(15_000)
     try:

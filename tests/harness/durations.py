@@ -1,8 +1,8 @@
 """Durations and CPU of test files: `--slowest-files=15` ends a run with their tables.
 
-Under xdist the controller hears of every test, so the sums are those of all workers; what a session's
-server takes to start is in the first test that asks for it. Nothing fails for being slow: a busy machine
-would fail the build.
+Under xdist the controller gets the reports of all tests, so the sums are those of all workers. The
+start of a session's server is counted for the first test that requests it. No test fails for being
+slow: a busy machine would fail the build.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
 LONG_S: Final = 60.0
-"""A file that takes longer is named as such."""
+"""A file that takes longer is marked."""
 
 
 CPU: Final = "cpu_s"
@@ -26,17 +26,17 @@ CPU: Final = "cpu_s"
 
 
 class CpuOfTests:
-    """A pytest plugin of workers that notes with each test how much CPU it took."""
+    """A pytest plugin of workers that records the CPU time of each test."""
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Note the CPU so far."""
+        """Record the CPU time so far."""
         self._before = _cpu_s()
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
-        """Add what was taken since, set-up and teardown included."""
+        """Add the CPU time since then, set-up and teardown included."""
         try:
             yield
         finally:
@@ -52,7 +52,7 @@ class FileDurations:
     """A pytest plugin that adds up set-up, call and teardown by test file."""
 
     def __init__(self, count: int) -> None:
-        """So many files stand in the table."""
+        """Print a table with this many files."""
         self._count = count
         self.seconds: Counter[str] = Counter()
         self.tests: Counter[str] = Counter()
@@ -82,7 +82,7 @@ class FileDurations:
             terminalreporter.write_line(f"{sum(self.cpu.values()):8.1f} s without servers")
 
     def table(self) -> list[str]:
-        """A line for each of the slowest files, one for all, and one that names the long ones."""
+        """Return a line for each of the slowest files, one for all, and one that names the long ones."""
         slowest = self.seconds.most_common(self._count)
         rows = [(seconds, self.tests[file], file) for file, seconds in slowest]
         rows.append((sum(self.seconds.values()), self.tests.total(), "all files"))
@@ -92,7 +92,7 @@ class FileDurations:
 
 
 def by_folder(files: Counter[str]) -> Counter[str]:
-    """Add up what files have by their folder below `tests`, two levels deep."""
+    """Add up the values of files by their folder below `tests`, two levels deep."""
     folders: Counter[str] = Counter()
     for file, amount in files.items():
         folders["/".join(file.split("/")[:-1][:3])] += amount

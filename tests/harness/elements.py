@@ -1,4 +1,4 @@
-"""The elements of a page, as a reader without scripts gets it."""
+"""The elements of a page, as a reader without scripts gets them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing_extensions import override
 
 
 class Elements(HTMLParser):
-    """The elements of a text, with their attributes, and all words between them.
+    """The elements of a text with their attributes, and the text between them.
 
-    Attributes:
-        found: Tags and attributes, in order.
-        text: What stands between tags.
+    Attributes: found: Tags and attributes, in order. text: The text between tags.
     """
 
     def __init__(self, text: str) -> None:
@@ -23,16 +21,16 @@ class Elements(HTMLParser):
 
     @override
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Remember an element."""
+        """Record an element."""
         self.found.append((tag, dict(attrs)))
 
     @override
     def handle_data(self, data: str) -> None:
-        """Remember words."""
+        """Record a text."""
         self.text += data
 
     def all(self, tag: str, class_: str = "") -> list[dict[str, str | None]]:
-        """Return the attributes of the elements of a tag, perhaps only of those that have a class."""
+        """Return the attributes of the elements of a tag, or only of those with a class."""
         return [
             attributes
             for name, attributes in self.found
@@ -40,5 +38,5 @@ class Elements(HTMLParser):
         ]
 
     def links(self) -> list[str]:
-        """Return where links lead."""
+        """Return the targets of links."""
         return [str(one["href"]) for one in self.all("a") if "href" in one]

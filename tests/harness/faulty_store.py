@@ -1,6 +1,6 @@
-"""A `RunStore` with bad manners at some calls: it fails or dies, before or after the call's work is done.
+"""A `RunStore` with injected faults: a call fails or kills its host, before or after its work is done.
 
-Hints that come through it may be late, lost or doubled.
+Hints that pass through it may be late, lost or doubled.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ MOST_LATE_S: Final = 4.0
 
 _LEFT_ALONE: Final = frozenset(("artifacts", "insight", "limits"))
 _ROLES: Final = (RunStore.__annotations__.keys() - _LEFT_ALONE) | {"mail", "outbox"}
-"""Those of the store whose calls go wrong."""
+"""Methods of the store whose calls can fail."""
 
 
 class Manner(StrEnum):
-    """What happens at the call."""
+    """The fault of a call."""
 
     ERROR_BEFORE = "error before"
-    """Nothing is written and the caller is told so."""
+    """Nothing is written and the caller gets an error."""
     ERROR_AFTER = "error after"
-    """It is written and the caller is not told: the outcome is unknown to it."""
+    """It is written and the caller gets an error: the outcome is unknown to it."""
     DIE_BEFORE = "die before"
     DIE_AFTER = "die after"
-    """The host is gone in the middle of the call, which never returns."""
+    """The host crashes in the middle of the call, which never returns."""
     DELAY = "delay"
     """The call takes `delay_s` seconds and works."""
     HOLD = "hold"
     """The call waits until the test sets `release`, and works then."""
     SENT = "sent"
-    """As `HOLD`, and it works then also if its caller was cancelled meanwhile: the request is at the server."""
+    """As `HOLD`, but it also works if its caller was cancelled meanwhile: the request is at the server."""
     LATE_ANSWER = "late answer"
     """The call works at once, and its answer waits until the test sets `release`."""
 
 
 class Door(StrEnum):
-    """How a message of an outsider gets into the rows, always in the same name."""
+    """The way of an external client's message into the rows, always under the same name."""
 
     OTHER = "another process"
-    """It writes the row; this host has a hint."""
+    """The client writes the row; this host gets a hint."""
     HOST = "the host"
     """The host writes the row itself."""
     UNTOLD = "without a hint"
-    """The host writes the row and tells nobody, as `Inbox.deliver(notify=False)` does."""
+    """The host writes the row without a hint, as `Inbox.deliver(notify=False)` does."""
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ class Faults:
     full: tuple[float, float] | None = None
 
     def strikes(self, method: str, *args: Any) -> bool:
-        """Count a call; True if it is the one."""
+        """Count a call; return True if it is the faulty one."""
         if self.method not in (None, method) or not self.wanted(*args):
             return False
         self.calls.append(method)
@@ -125,10 +125,8 @@ class Faults:
 class FaultyStore:
     """Wraps the store of one host.
 
-    Args:
-        store: Does the work.
-        faults: Shared by all hosts of a test.
-        die: Ends the host, at once and without a trace.
+    Args: store: Does the work. faults: Shared by all hosts of a test. die: Crashes the host at
+    once.
     """
 
     def __init__(self, store: RunStore, faults: Faults, die: Callable[[], None]) -> None:
@@ -140,7 +138,7 @@ class FaultyStore:
 
     @classmethod
     def wrap(cls, store: RunStore, faults: Faults, die: Callable[[], None]) -> RunStore:
-        """Return the wrapped store, typed as what it stands in for."""
+        """Return the wrapped store, typed as the store."""
         return cast("RunStore", cls(store, faults, die))
 
     def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:
@@ -172,7 +170,7 @@ class FaultyStore:
             role = self._role(member)
             setattr(self, name, role)
             return role
-        if name == "of":  # those of one tenant
+        if name == "of":  # runs of one tenant
             return lambda *args: self._role(member(*args))
         if not inspect.iscoroutinefunction(member):
             return member
@@ -238,7 +236,7 @@ class FaultyStore:
         await _never()
 
     def silence(self) -> None:
-        """The host is dead: none of its calls does anything or returns any more."""
+        """The host is dead: its calls do nothing and never return."""
         self._dead = True
         for role in self._roles:
             role.silence()

@@ -1,8 +1,8 @@
-"""A loop with real sockets in virtual time, so that programs on real servers take exactly as long as said.
+"""A loop with real sockets in virtual time, so that programs on real servers take their exact virtual time.
 
-Time stands still while a server is asked something, and while something is on its way that somebody
-watches (`Held.expect`). Else it jumps to the next timer, as in a simulation. What is asked is
-counted where the drivers ask it.
+Time stands still during a call of a server, and while an expected message is in flight
+(`Held.expect`). Else it jumps to the next timer, as in a simulation. Calls are counted in the
+drivers.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 DEADLOCK_S: Final = 10.0
 PATIENCE_S: Final = 5.0
 SLICES: Final = 20
-"""In so many pieces a silent server is waited for: a machine that stalls takes one of them."""
+"""Number of slices of the wait for a silent server: a machine that stalls takes one of them."""
 MOST_FORCED: Final = 20
-"""So often time goes on though something is under way; then that counts as lost."""
+"""Number of times that time goes on in spite of an open call; then the call counts as lost."""
 
 _ASKS: Final = (
     (asyncpg.Connection, ("close", "execute", "executemany", "fetch", "fetchrow", "fetchval")),
@@ -40,13 +40,13 @@ _ASKS: Final = (
 
 
 class Held:
-    """What holds the time: calls under way, and things expected."""
+    """The reasons for which time stands still: open calls, and expected messages."""
 
     def __init__(self) -> None:
         self._calls = 0
         self._expected: Counter[str] = Counter()
         self.before_ask: Callable[[], None] = lambda: None
-        """Called before a database is asked."""
+        """Called before a call of a database."""
 
     @override
     def __repr__(self) -> str:
@@ -63,7 +63,7 @@ class Held:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Something is under way."""
+        """Count an open call."""
         self._calls += 1
         try:
             yield
@@ -71,11 +71,11 @@ class Held:
             self._calls -= 1
 
     def expect(self, name: str) -> None:
-        """Something was sent; time stands still until it came."""
+        """Expect a message; time stands still until it has come."""
         self._expected[name] += 1
 
     def came(self, name: str) -> None:
-        """It came, perhaps unexpectedly."""
+        """Count an arrived message, perhaps an unexpected one."""
         self._expected.pop(name, None)
 
 
@@ -104,13 +104,9 @@ class _Selector(selectors.DefaultSelector):
 class HeldLoop(asyncio.SelectorEventLoop):
     """See the module's docstring.
 
-    Attributes:
-        held: What holds the time.
-        patience_s: Real seconds of silence after which time goes on all the same: what is waited
-            for may itself wait for a timer.
-        seed: Of chance.
-        forced: How often that was.
-        on_stuck: Called when that was `MOST_FORCED` times.
+    Attributes: held: The reasons for which time stands still. patience_s: Real seconds of silence
+    after which time goes on anyway: the expected answer may itself need a timer. seed: Of the
+    random choices. forced: How often that was. on_stuck: Called when that was `MOST_FORCED` times.
     """
 
     _scheduled: list[asyncio.TimerHandle]
@@ -130,7 +126,7 @@ class HeldLoop(asyncio.SelectorEventLoop):
         return self._virtual
 
     def jump(self) -> bool:
-        """Go on to the next timer; False if there is none."""
+        """Go on to the next timer; return False if there is none."""
         while self._scheduled and self._scheduled[0].cancelled():
             gone = heapq.heappop(self._scheduled)
             gone._scheduled = False  # type: ignore[attr-defined]
@@ -144,7 +140,7 @@ class HeldLoop(asyncio.SelectorEventLoop):
         return True
 
     async def end_tasks(self) -> None:
-        """End all other tasks: hosts that died left some behind."""
+        """End all other tasks: crashed hosts leave some."""
         rest = asyncio.all_tasks(self) - {asyncio.current_task(self)}
         for task in rest:
             task.cancel()
@@ -152,7 +148,7 @@ class HeldLoop(asyncio.SelectorEventLoop):
 
     @contextmanager
     def watching(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        """Count what the drivers of this loop ask, while the block lasts."""
+        """Count the calls of this loop's drivers inside the block."""
         with monkeypatch.context() as patch:
             for owner, names in _ASKS:
                 for name in names:

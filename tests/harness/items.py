@@ -39,10 +39,9 @@ def register(config: pytest.Config) -> None:
 
 
 def parse_rows(text: str) -> list[int]:
-    """The row numbers in `1-3, 7`, over any number of lines; `#` starts a comment.
+    """Return the row numbers in `1-3, 7`, over any number of lines; `#` starts a comment.
 
-    Raises:
-        ValueError: something else stands there, or a row is named twice.
+    Raises: ValueError: The text is malformed, or a row is named twice.
     """
     rows: list[int] = []
     for line in text.splitlines():
@@ -55,7 +54,7 @@ def parse_rows(text: str) -> list[int]:
 
 
 def as_ranges(rows: Iterable[int]) -> str:
-    """The inverse of `parse_rows`: `1-3, 7`."""
+    """Return rows as text, the inverse of `parse_rows`: `1-3, 7`."""
     spans: list[tuple[int, int]] = []
     for row in sorted(rows):
         if spans and spans[-1][1] == row - 1:
@@ -66,7 +65,7 @@ def as_ranges(rows: Iterable[int]) -> str:
 
 
 def collect() -> dict[int, set[str]]:
-    """The tests of each row, by asking pytest to collect the suite in a process of its own."""
+    """Return the tests of each row; pytest collects the suite in a process of its own."""
     argv = [
         sys.executable,
         "-m",
@@ -89,7 +88,7 @@ def collect() -> dict[int, set[str]]:
 
 
 def main() -> None:
-    """Print the rows that are due and have no test, and those that tests name too early."""
+    """Print the rows that are due and have no test, and the rows that tests name too early."""
     due, tests = set(parse_rows(DUE.read_text())), collect()
     for row in sorted(due & tests.keys()):
         print(f"{row:4}  {', '.join(sorted(tests[row]))}")  # noqa: T201

@@ -1,8 +1,8 @@
-"""Connections to PostgreSQL that outlive a test: a new one costs the server more than most tests do.
+"""Connections to PostgreSQL that survive a test: a new one costs the server more than most tests do.
 
-A server process is forked, reads the catalog, and compiles and plans each function that it is asked for.
-What a store closes is kept, as a pool keeps it, and the next store with the same settings gets it. A
-connection belongs to its event loop, so the loop outlives its tests, too.
+A server process is forked, reads the catalog, and compiles and plans each function that is called.
+A connection that a store closes is kept, as by a pool, and the next store with the same settings
+gets it. A connection belongs to its event loop, so the loop survives its tests, too.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ _loops: list[LastingLoop] = []
 
 
 class LastingLoop(asyncio.SelectorEventLoop):
-    """A loop of the machine in which one test after the other runs.
+    """An event loop in which one test after the other runs.
 
-    To its tests it is closed when they end: no call, no generator and no thread of theirs is left in it.
+    To its tests it is closed when they end: none of their calls, generators and threads is left in
+    it.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,7 @@ class LastingLoop(asyncio.SelectorEventLoop):
 
     @override
     def close(self) -> None:
-        """Forget what the test left, and go on."""
+        """Drop what the test left, and continue."""
         for handle in [*self._scheduled, *self._ready]:  # type: ignore[attr-defined]
             handle.cancel()
         self.set_exception_handler(None)
@@ -62,7 +63,7 @@ class LastingLoop(asyncio.SelectorEventLoop):
 
 @functools.cache
 def lasting_loop() -> LastingLoop:
-    """Return the one loop of the folders whose tests lend each other their schemas."""
+    """Return the one loop of the folders whose tests share their schemas."""
     return LastingLoop()
 
 
@@ -77,13 +78,13 @@ async def let_go(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class _Kept:
-    """Connections that nobody uses, the one that was used last at the end."""
+    """Unused connections, the last used one at the end."""
 
     def __init__(self) -> None:
         self._free: list[_KeptConnection] = []
 
     async def connect(self, url: str, settings: dict[str, str], **options: Any) -> _KeptConnection:
-        """Return a connection with these settings, opened if there is none."""
+        """Return a connection with these settings; open one if there is none."""
         opened_with = (url, {**settings, "application_name": OBSERVER})
         while free := [one for one in self._free if one.opened_with == opened_with]:
             self._free.remove(free[-1])
@@ -95,7 +96,7 @@ class _Kept:
         return await opened.named(settings["application_name"])
 
     async def give_back(self, connection: _KeptConnection) -> None:
-        """Keep this one; the one that nobody used for the longest time goes where there are too many."""
+        """Keep this connection; above the limit, close the one that was unused for the longest time."""
         self._free.append(connection)
         if len(self._free) > MOST:
             await self._free.pop(0).end()
@@ -107,7 +108,7 @@ class _Kept:
 
 
 class _KeptConnection(TypedConnection):
-    """A connection that is as new when it was closed, and is used again."""
+    """A connection that is reset when it is closed, and used again."""
 
     __slots__ = ("home", "opened_with")
     home: _Kept
@@ -124,7 +125,7 @@ class _KeptConnection(TypedConnection):
 
     @override
     async def close(self, *, timeout: float | None = None) -> None:
-        """Give it back; what is left of its user ends, its settings and its name among it."""
+        """Return it to the pool; its session's state ends, settings and name included."""
         try:
             await self.reset(timeout=timeout)
         except BaseException:
@@ -140,7 +141,7 @@ class _KeptConnection(TypedConnection):
 
 @contextlib.contextmanager
 def kept_connections(url: str) -> Iterator[None]:
-    """Let connections to this URL be kept by the loops that last; close all of them at the end."""
+    """Keep connections to this URL for the lasting loops; close all of them at the end."""
 
     async def connect(dsn: str, **options: Any) -> Any:
         kept = _kept.get(asyncio.get_running_loop())

@@ -1,4 +1,4 @@
-"""A `DeltaBus` between the runtimes of one process, as slow as a test wants it."""
+"""A `DeltaBus` between the runtimes of one process, with delays that a test controls."""
 
 from __future__ import annotations
 
@@ -16,26 +16,24 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class LiveReader:
-    """A subscription: what has arrived, and whether it is to be asked for whole answers."""
+    """A subscription: the arrived pieces, and whether whole answers can be requested."""
 
     run: tuple[AgentId, RunId]
     arrived: deque[Delta | None] = field(default_factory=deque)
     came: asyncio.Event = field(default_factory=asyncio.Event)
 
     def put(self, delta: Delta | None) -> None:
-        """Let it arrive."""
+        """Deliver a piece."""
         self.arrived.append(delta)
         self.came.set()
 
 
 @dataclass
 class LiveBus:
-    """One process's end of the bus; `peer` is the other's.
+    """The bus of one process; `peer` is the other's.
 
-    Attributes:
-        readers: Subscriptions of this process.
-        held: Questions for whole answers that have not arrived yet; None: they arrive at once.
-        ends: Who waits for ends of runs here.
+    Attributes: readers: Subscriptions of this process. held: Undelivered requests for whole
+    answers; None: they are delivered at once. ends: Waiters for ends of runs here.
     """
 
     readers: list[LiveReader] = field(default_factory=list)
@@ -46,13 +44,13 @@ class LiveBus:
 
     @property
     def peer(self) -> LiveBus:
-        """The other process's end."""
+        """The bus of the other process."""
         if self._peer is None:
             self._peer = LiveBus(_peer=self)
         return self._peer
 
     def publish(self, delta: Delta) -> None:
-        """Let the other process have it."""
+        """Deliver to the other process."""
         for reader in self.peer.readers:
             if reader.run == (delta.agent_id, delta.run_id):
                 reader.put(delta)
@@ -60,7 +58,7 @@ class LiveBus:
     async def subscribe(
         self, agent_id: AgentId, run_id: RunId, *, whole: bool = False
     ) -> AsyncGenerator[Delta | None, None]:
-        """What the other process publishes, and answers."""
+        """Yield publications and answers of the other process."""
         reader = LiveReader((agent_id, run_id))
         self.readers.append(reader)
         if whole and self.held is not None:
@@ -89,11 +87,11 @@ class LiveBus:
         self.open_answers = open_answers
 
     def announce_end(self, agent_id: AgentId, run_id: RunId) -> None:
-        """Nobody is told."""
+        """Do nothing."""
 
     def watch_end(
         self, agent_id: AgentId, run_id: RunId, on_end: Callable[[], None]
     ) -> Callable[[], None]:
-        """Nothing is told."""
+        """Yield nothing."""
         del agent_id, run_id, on_end
         return lambda: None

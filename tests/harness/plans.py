@@ -1,4 +1,4 @@
-"""What PostgreSQL did for every statement, also inside functions, as auto_explain tells the connection."""
+"""The plans that PostgreSQL used for each statement, also inside functions, from auto_explain's notices."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "auto_explain.log_format": "json",
     "auto_explain.log_level": "notice",
 }
-"""For connections whose notices a `PlanBook` hears. Their user has to be a superuser."""
+"""For connections whose notices a `PlanBook` gets. Their user has to be a superuser."""
 
 _FUNCTION: Final = re.compile(r"function \"?(?:\w+\.)?(\w+)[^\n]* (?:line|statement) (\d+)")
 
@@ -49,10 +49,10 @@ SMALL: Final = frozenset(
         "types",
     }
 )
-"""Tables that do not grow with the work."""
+"""Tables that do not grow with the load."""
 
 MOST: Final = 120
-"""So many rows of a table a statement may look at, for a crowd of eight."""
+"""Maximum number of rows of a table that a statement may read, for a crowd of eight."""
 
 WHOLE: Final[Mapping[str, str]] = {
     "runs_of_no_trace": "what has to go is all that is in it",
@@ -60,18 +60,15 @@ WHOLE: Final[Mapping[str, str]] = {
     "dead_letters_pkey": "the oldest ones come first",
     "follows_ended": "ends that no post on its way needs are taken first",
 }
-"""Indexes that are read from their beginning, and why that is not much."""
+"""Indexes that are read from their start, and why that is cheap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One execution of one statement.
 
-    Attributes:
-        query: Its text.
-        function: In which function, "" for none.
-        line: Of that function.
-        root: Its plan, with what was counted.
+    Attributes: query: Its text. function: The function that has it, "" for none. line: Of that
+    function. root: Its plan, with the counters.
     """
 
     query: str
@@ -81,13 +78,13 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """Where it stands, for people."""
+        """The place of the statement, for messages."""
         head = " ".join(self.query.split())[:70]
         return f"{self.function}:{self.line} {head}" if self.function else head
 
     @property
     def nodes(self) -> Iterator[Mapping[str, Any]]:
-        """Every node of the plan."""
+        """Yield every node of the plan."""
         todo = [self.root]
         while todo:
             node = todo.pop()
@@ -96,12 +93,12 @@ class Plan:
 
     @property
     def pages(self) -> int:
-        """How many pages it looked at."""
+        """Return how many pages it read."""
         pages: int = self.root["Shared Hit Blocks"] + self.root["Shared Read Blocks"]
         return pages
 
     def read(self, node: Mapping[str, Any]) -> int:
-        """How many rows a scan looked at, over all its loops."""
+        """Return how many rows a scan read, over all its loops."""
         seen: float = node["Actual Rows"]
         for name in ("Rows Removed by Filter", "Rows Removed by Index Recheck"):
             seen += node.get(name, 0)
@@ -112,9 +109,8 @@ class Plan:
 class PlanBook:
     """All plans since `clear`.
 
-    Attributes:
-        mode: The `plan_cache_mode` of connections that do not choose it.
-        plans: In the order in which they were told.
+    Attributes: mode: The `plan_cache_mode` of connections that do not choose it. plans: In the
+    order of their notices.
     """
 
     def __init__(self) -> None:
@@ -122,7 +118,7 @@ class PlanBook:
         self.plans: list[Plan] = []
 
     def hear(self, _connection: object, notice: asyncpg.PostgresLogMessage) -> None:
-        """Note a plan; to be added to a connection as its log listener."""
+        """Record a plan; to be added to a connection as its log listener."""
         text = str(notice.message)
         if not text.startswith("duration: "):
             return
@@ -132,12 +128,12 @@ class PlanBook:
         self.plans.append(Plan(found["Query Text"], function, int(line or 0), found["Plan"]))
 
     def clear(self) -> None:
-        """Forget them."""
+        """Drop the plans."""
         self.plans.clear()
 
 
 def hearing(monkeypatch: pytest.MonkeyPatch) -> PlanBook:
-    """Return a book of the plans of all connections that stores make from now on."""
+    """Yield a book of the plans of all connections that stores make from now on."""
     made, connect = PlanBook(), link.connect
 
     async def heard(settings: StoreSettings, extra: Mapping[str, str] | None = None) -> Connection:
@@ -151,7 +147,7 @@ def hearing(monkeypatch: pytest.MonkeyPatch) -> PlanBook:
 
 
 def faults(plan: Plan) -> Iterator[str]:
-    """What this plan reads in vain. What asyncpg asks about types is not ours."""
+    """Return the needless reads of this plan. Queries of asyncpg about types are excluded."""
     tables = {node["Relation Name"] for node in plan.nodes if "Relation Name" in node}
     if tables and all(table.startswith("pg_") for table in tables):
         return

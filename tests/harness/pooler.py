@@ -1,4 +1,4 @@
-"""A pooler in front of PostgreSQL: what one does to the settings that a session asks for at its start."""
+"""A pooler in front of PostgreSQL, with respect to the settings that a session requests at its start."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ KNOWN: Final = frozenset(
         "standard_conforming_strings",
     }
 )
-"""What pgbouncer 1.18 passes on, whatever its configuration says."""
+"""Settings that pgbouncer 1.18 passes on, whatever its configuration is."""
 _SSL_REQUEST: Final = (80877103).to_bytes(4, "big")
 
 
 class Pooler(FaultProxy):
-    """Takes a session to the server with the settings that pgbouncer knows.
+    """Passes a session on to the server with the settings that pgbouncer knows.
 
-    Attributes:
-        others: What becomes of other settings: pgbouncer `refuses` such a session, and `drops` those that
-            `ignore_startup_parameters` names, which is the usual remedy; `passes`: no pooler.
+    Attributes: others: Treatment of other settings: pgbouncer `refuses` such a session, and `drops`
+    those that `ignore_startup_parameters` names, which is the usual remedy; `passes`: no pooler.
     """
 
     others: Literal["refuses", "drops", "passes"] = "drops"

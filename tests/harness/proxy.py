@@ -1,8 +1,8 @@
-"""A TCP proxy that misbehaves on request: what stands between a client and its server in tests.
+"""A TCP proxy with faults on request, between a client and its server in tests.
 
 Four states of a network (`cut`, `heal`, `reset`, `delay_s`) and two ways of losing an exchange:
-`lose_request` (the server never saw it) and `lose_response` (the server did it, and the client is
-never told), which is how a COMMIT is applied and its answer lost.
+`lose_request` (the server never gets it) and `lose_response` (the server executes it, and the
+client gets no answer), which is how a COMMIT is applied and its answer lost.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 READY_FOR_QUERY = b"Z\x00\x00\x00\x05I"
-"""How PostgreSQL ends an answer outside a transaction: what was asked is committed."""
+"""The end of a PostgreSQL answer outside a transaction: the statement is committed."""
 _CHUNK_BYTES = 65536
 
 
 @dataclass(slots=True, eq=False)
 class Loss:
-    """One exchange to be lost; `happened` is set once it was, and the connection then reset."""
+    """One exchange to be lost; `happened` is set once it was, and then the connection is reset."""
 
     request_has: bytes
     """The first request chunk that holds these bytes is the one."""
@@ -64,24 +64,24 @@ class FaultProxy:
 
     @classmethod
     def to(cls, url: str) -> Self:
-        """A proxy to the server that a URL names."""
+        """Return a proxy to the server that a URL names."""
         parts = urlsplit(url)
         assert parts.hostname, f"no host in {url}"
         assert parts.port, f"no port in {url}"
         return cls(parts.hostname, parts.port)
 
     def through(self, url: str) -> str:
-        """The same URL, leading through this proxy."""
+        """Return the same URL, through this proxy."""
         parts = urlsplit(url)
         login, at, _ = parts.netloc.rpartition("@")
         return parts._replace(netloc=f"{login}{at}127.0.0.1:{self.port}").geturl()
 
     def cut(self) -> None:
-        """Bytes stop both ways and connections stay: what a dropped route looks like."""
+        """Stop bytes in both directions and keep connections, like a dropped route."""
         self._open.clear()
 
     def heal(self) -> None:
-        """Bytes flow again, those held back first."""
+        """Let bytes flow again, held ones first."""
         self._open.set()
 
     def reset(self) -> None:
@@ -92,11 +92,11 @@ class FaultProxy:
     def lose_response(
         self, *, request_has: bytes = b"", response_ends: bytes = READY_FOR_QUERY
     ) -> Loss:
-        """Forward the next request that holds `request_has`, swallow its answer, then reset.
+        """Forward the next request that holds `request_has`, drop its answer, then reset.
 
-        The reset comes when the answer is complete, so the server has done all of it.
-        `await loss.happened.wait()` says when. With an empty `response_ends` the first bytes count
-        as the answer.
+        The reset comes when the answer is complete, so the server has executed the request. `await
+        loss.happened.wait()` returns then. With an empty `response_ends` the first bytes count as
+        the answer.
         """
         return self._arm(Loss(request_has, response_ends))
 

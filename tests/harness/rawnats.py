@@ -1,7 +1,6 @@
 """A NATS client by hand: lines and bytes over TCP, as a service in any language would write it.
 
-It uses nothing of ours and nothing of nats-py, so that what a document promises to outsiders is
-tested from outside.
+It uses no code of ours and none of nats-py, so that the documented protocol is tested from outside.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ PATIENCE_S: Final = 15.0
 
 
 class RawNatsError(Exception):
-    """The server said `-ERR`, or closed the connection."""
+    """The server sent `-ERR`, or closed the connection."""
 
 
 class Frame(NamedTuple):
-    """A message as it came: MSG, or HMSG with its header block."""
+    """A received message: MSG, or HMSG with its header block."""
 
     subject: str
     head: bytes
@@ -32,7 +31,7 @@ class Frame(NamedTuple):
 
 
 class RawNats:
-    """One connection. Nothing happens in the background: bytes are read where an answer is awaited."""
+    """One connection, without a background task: bytes are read where an answer is awaited."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, inbox: str
@@ -41,12 +40,12 @@ class RawNats:
         self._inbox, self._count = inbox, 0
 
     async def send(self, raw: bytes) -> None:
-        """Send bytes of the protocol as they are."""
+        """Send bytes of the protocol unchanged."""
         self._writer.write(raw)
         await self._writer.drain()
 
     async def line(self) -> bytes:
-        """Return the next line without its CRLF; a PING is answered and is none."""
+        """Return the next line without its CRLF; answer and skip a PING."""
         while (line := await self._reader.readline()) == b"PING\r\n":
             await self.send(b"PONG\r\n")
         if not line:
@@ -56,8 +55,7 @@ class RawNats:
     async def frame(self) -> Frame:
         """Return the next message.
 
-        Raises:
-            RawNatsError: The server refuses something instead.
+        Raises: RawNatsError: The server sent an error instead.
         """
         async with asyncio.timeout(PATIENCE_S):
             verb, *arguments = (await self.line()).decode().split(" ")
@@ -69,10 +67,9 @@ class RawNats:
         return Frame(arguments[0], raw[:head], raw[head:])
 
     async def settled(self) -> None:
-        """Return when the server has looked at all that was sent.
+        """Return when the server has processed all sent bytes.
 
-        Raises:
-            RawNatsError: It refuses something of it.
+        Raises: RawNatsError: It refused some of them.
         """
         await self.send(b"PING\r\n")
         async with asyncio.timeout(PATIENCE_S):
@@ -85,10 +82,8 @@ class RawNats:
     ) -> Frame:
         """Publish with a reply subject of our own, and return the answer.
 
-        Args:
-            subject: Sent as it is.
-            body: Sent as it is.
-            headers: Names and values, or the block's lines as they are.
+        Args: subject: Sent unchanged. body: Sent unchanged. headers: Names and values, or the
+        block's lines unchanged.
         """
         if not self._count:
             await self.send(b"SUB %b.* 1\r\n" % self._inbox.encode())
@@ -102,7 +97,7 @@ class RawNats:
     async def publish(
         self, subject: str, body: bytes = b"", headers: Mapping[str, str] | bytes = b""
     ) -> dict[str, Any]:
-        """Publish to whatever stream takes it, and return the PubAck, which may hold an `error`."""
+        """Publish to the stream of a subject, and return the PubAck, which may hold an `error`."""
         frame = await self.request(subject, body, headers)
         if frame.head.startswith(b"NATS/1.0 503"):
             raise RawNatsError("no responders")
@@ -113,7 +108,7 @@ class RawNats:
 def publish_bytes(
     subject: str, body: bytes, headers: Mapping[str, str] | bytes = b"", reply: str = ""
 ) -> bytes:
-    """Return PUB, or HPUB where there are headers."""
+    """Return PUB, or HPUB if there are headers."""
     to = f"{subject} {reply}" if reply else subject
     if not headers:
         return b"PUB %b %d\r\n%b\r\n" % (to.encode(), len(body), body)

@@ -1,7 +1,7 @@
-"""Plays the gate's tests several times, each in another random order, beside busy loops: `poe repeat`.
+"""Runs the gate's tests several times, each in another random order, beside busy loops: `poe repeat`.
 
 A test that fails in one round and passes in another is a defect of the test or of the product. The
-seed repeats the order in which its worker played the tests: `pytest --randomly-seed=SEED TEST`.
+seed repeats the order of its worker's tests: `pytest --randomly-seed=SEED TEST`.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _SEEDS: Final = 2**32
 
 
 def workers() -> list[str]:
-    """How the gate spreads its tests: pytest's options in the task `tests`, up to its own reports."""
+    """Return pytest's options in the task `tests`, up to its own reports."""
     tasks = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["poe"]["tasks"]
     command: str = tasks["tests"]["cmd"]
     return [word for word in command.split()[1:] if not word.startswith("--slowest")]
 
 
 def failed_tests(output: str) -> list[str]:
-    """The ids of the tests that failed or broke down, from pytest's summary, each once."""
+    """Return the ids of the failed tests from pytest's summary, each once."""
     lines = (line.split(maxsplit=1) for line in output.splitlines())
     named = [words[1] for words in lines if words[:1] in (["FAILED"], ["ERROR"]) and words[1:]]
     return list(dict.fromkeys(name.partition(" - ")[0] for name in named))
 
 
 def table(failed: Mapping[str, Sequence[int]], rounds: int) -> list[str]:
-    """One line a test: in how many rounds it failed, its id, and the seeds of those rounds."""
+    """Return one line for each test: the number of rounds in which it failed, its id, and their seeds."""
     rows = sorted(failed.items(), key=lambda item: (-len(item[1]), item[0]))
     return [
         f"{len(seeds)} of {rounds}  {test}  seeds {' '.join(map(str, seeds))}"
@@ -50,7 +50,7 @@ def table(failed: Mapping[str, Sequence[int]], rounds: int) -> list[str]:
 
 @contextlib.contextmanager
 def load(loops: int) -> Iterator[None]:
-    """Keep so many busy loops running during the block."""
+    """Keep this many busy loops running inside the block."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
     try:
         yield
@@ -61,7 +61,7 @@ def load(loops: int) -> Iterator[None]:
 
 
 def play(seed: int, log: Path, arguments: Sequence[str]) -> tuple[list[str], str]:
-    """Run pytest once, its output in `log`; return the tests that failed and pytest's last line."""
+    """Run pytest once, with its output in `log`; return the failed tests and pytest's last line."""
     argv = [sys.executable, "-m", "pytest", "-q", *workers(), f"--randomly-seed={seed}", *arguments]
     with log.open("w") as output:
         done = subprocess.run(argv, cwd=ROOT, stdout=output, stderr=output, check=False)
@@ -73,7 +73,7 @@ def play(seed: int, log: Path, arguments: Sequence[str]) -> tuple[list[str], str
 
 
 def main() -> int:
-    """Play all rounds; the exit code is 1 if a test failed in any of them."""
+    """Run all rounds; the exit code is 1 if a test failed in any of them."""
     parser = argparse.ArgumentParser(
         prog="poe repeat", description=(__doc__ or "").split("\n\n")[0]
     )

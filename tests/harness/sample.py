@@ -1,8 +1,8 @@
-"""The gate's fixed sample: of each test on real servers, a part of what it is played with.
+"""The gate's fixed sample of the parameters of each test on real servers.
 
-In memory every assembly, mode and parameter is played. On servers a test that is played with several of
-them is played with one part (`PARTS`), chosen by name, so the same in every run. `CALLBOARD_TEST_SLOW=1`
-plays all, and so does a test that is asked for by its id.
+In memory each backend, mode and parameter is run. On servers a test with several parameters is run
+with one part of them (`PARTS`), chosen by name, so the same in every run. `CALLBOARD_TEST_SLOW=1`
+runs all, and so does a test that is selected by its id.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     import pytest
 
 LEAST: Final = {"behaviour": 2, "benchmarks": 2, "conformance": 2, "properties": 4, "system": 4}
-"""By folder: a test that is played with so many, or more, is sampled."""
+"""By folder: a test with this many parameters, or more, is sampled."""
 PARTS: Final = {"behaviour": 4, "benchmarks": 3, "conformance": 3, "properties": 4, "system": 3}
-"""By folder: the gate plays one of so many; of other folders one of two."""
+"""By folder: the gate runs one of this many; of other folders one of two."""
 ALSO: Final = frozenset(("test_crash_points",))
-"""Files that are sampled although they need no server: the exact model plays them in virtual time."""
+"""Files that are sampled although they need no server: the exact model runs them in virtual time."""
 SERVERS: Final = ("postgres", "nats", "redis")
 
 
 def left_out(items: Sequence[pytest.Item], root: Path) -> list[pytest.Item]:
-    """Return the items that the gate does not play. Of every test at least one stays."""
+    """Return the items that the gate does not run. Of each test at least one stays."""
     groups: defaultdict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
         if _is_sampled(item, root):

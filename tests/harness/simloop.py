@@ -1,7 +1,7 @@
 """A seeded event loop in virtual time: no sockets, no threads, no waiting.
 
-The next ready callback is picked by the seed, so one seed is one interleaving. The clock jumps to the
-next timer when nothing is ready. Whatever would reach outside the simulation raises `OutsideWorldError`.
+The seed picks the next ready callback, so one seed is one interleaving. The clock jumps to the next
+timer if nothing is ready. Each access to the outside of the simulation raises `OutsideWorldError`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EPOCH: Final = datetime(2030, 1, 1, tzinfo=UTC)
 """The instant at which virtual time is 0."""
 
 STEPS_PER_INSTANT: Final = 50_000
-"""So many callbacks without the clock moving are an endless loop."""
+"""Number of callbacks without progress of the clock that counts as an endless loop."""
 
 _OUTSIDE: Final = (
     "add_reader",
@@ -66,7 +66,7 @@ _STEP: Final = struct.Struct("=QId").pack
 
 
 class OutsideWorldError(RuntimeError):
-    """Something inside the simulation asked for a socket, a process or a thread."""
+    """A socket, a process or a thread was requested inside the simulation."""
 
 
 class DeadlockError(RuntimeError):
@@ -76,13 +76,11 @@ class DeadlockError(RuntimeError):
 class SimLoop(asyncio.BaseEventLoop):
     """See the module's docstring.
 
-    Attributes:
-        steps: Callbacks run so far.
-        seed: What decides the order of ready callbacks.
-        grain_s: Timers that are so near to each other are due in one instant, the last one's.
+    Attributes: steps: Callbacks run so far. seed: Decides the order of ready callbacks. grain_s:
+    Timers this near to each other are due in one instant, the last one's.
     """
 
-    # What BaseEventLoop keeps, and `_run_once` has to serve.
+    # Attributes of BaseEventLoop that `_run_once` has to maintain.
     _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
     _stopping: bool
@@ -101,7 +99,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     @property
     def trace(self) -> str:
-        """A digest of every choice made so far and of the time at which it was made."""
+        """Return a digest of every choice made so far and of its time."""
         return self._trace.hexdigest()
 
     @override
@@ -120,7 +118,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """There are no events: nothing is ever polled."""
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps in a selector, so nobody has to be woken."""
+        """Do nothing: no selector sleeps."""
 
     def _run_once(self) -> None:
         ready, scheduled = self._ready, self._scheduled
@@ -156,7 +154,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 self._ready.append(handle)
 
     def _next_instant(self) -> float:
-        """Return when the first timers are due; none of them early."""
+        """Return when the first timers are due; none of them is early."""
         first = self._scheduled[0].when()
         if not self.grain_s:
             return first
@@ -171,7 +169,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return handle
 
     def dump(self) -> str:
-        """Every task that has not ended, with the innermost place where it waits."""
+        """Return every open task, with the innermost place where it waits."""
         out = io.StringIO()
         for task in sorted(asyncio.all_tasks(self), key=lambda one: one.get_name()):
             out.write(f"{task.get_name()}: {_innermost(task)}\n")
@@ -201,7 +199,7 @@ for _name in _OUTSIDE:
 
 
 class SimClock:
-    """A `Clock` that tells a loop's virtual time, counted from `EPOCH`."""
+    """A `Clock` with a loop's virtual time, counted from `EPOCH`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -216,11 +214,9 @@ class SimClock:
 
 
 class SteppedClock(SimClock):
-    """A host's clock that is wrong for a while: at each time it is put so many seconds off.
+    """A host's clock that is wrong for a while: at given times it gets an offset in seconds.
 
-    Args:
-        loop: Whose time is right.
-        steps: Times, and by how much the clock is wrong from then on.
+    Args: loop: Has the right time. steps: Times, and the offset of the clock from then on.
     """
 
     def __init__(
@@ -231,7 +227,7 @@ class SteppedClock(SimClock):
 
     @override
     def now(self) -> datetime:
-        """Return what the clock shows."""
+        """Return the instant on the clock."""
         passed = [off for at, off in self._steps if at <= self._loop.time()]
         return super().now() + timedelta(seconds=passed[-1] if passed else 0.0)
 

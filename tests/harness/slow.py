@@ -1,4 +1,4 @@
-"""How much time a test run has: for what takes minutes, and on a busy machine."""
+"""Time limits of a test run: whether long tests run, and the tolerance for a busy machine."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     import pytest
 
 IS_SLOW: Final = bool(os.environ.get("CALLBOARD_TEST_SLOW"))
-"""Whether it also takes what takes minutes."""
+"""Whether tests that take minutes run, too."""
 
 BUSY_S: Final = 10.0
-"""What a busy machine may add to a time that a test has a limit for."""
+"""Additional seconds of a test's time limit for a busy machine."""
 
 
 def wait_for_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for a broker that is there on a busy machine too."""
+    """Wait for the broker with a limit for busy machines."""
     monkeypatch.setattr(api, "PUBLISH_LIMIT_S", 20.0)
     monkeypatch.setattr(api, "API_LIMIT_S", 20.0)

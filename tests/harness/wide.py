@@ -1,4 +1,4 @@
-"""A run of many branches, and how much of it happens between two turns of the event loop."""
+"""A run of many branches, and the amount of its work between two turns of the event loop."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 
 
 class Wide:
-    """Makes so many steps, then waits for the signal ``go``.
+    """Executes this many steps, then waits for the signal ``go``.
 
-    Attributes:
-        moves: Steps that were begun, and steps whose result the code was given.
-        replays: How often the code began.
+    Attributes: moves: Steps that were started, and steps whose result the code got. replays: How
+    often the code was called.
     """
 
     def __init__(self, id: AgentId, count: int, *, together: bool) -> None:  # noqa: A002
@@ -50,7 +49,7 @@ class Wide:
 
 
 async def suspended(runtime: Runtime, run_id: RunId, *, times: int = 1) -> None:
-    """Return when the run has left memory so often."""
+    """Return when the run has been evicted this often."""
     async for entry in runtime.tail(run_id):
         times -= entry.kind == EntryKind.RUN_SUSPENDED
         if not times:

@@ -1,1 +1,1 @@
-"""Properties over random programs, crashes and time."""
+"""Property tests over random programs, crashes and time."""

@@ -1,4 +1,4 @@
-"""What the tests of this folder share."""
+"""Fixtures of this folder."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def collected() -> Iterator[None]:
-    """What a planted fault leaves in cycles is freed, and warns, in its own test.
+    """Collect garbage after each test, so that the cycles of a planted fault warn in its own test.
 
-    What is there before is never looked at again: half a gigabyte, in a worker, takes half a second.
+    Earlier objects are frozen: half a gigabyte in a worker would take half a second.
     """
     gc.freeze()
     yield

@@ -1,4 +1,4 @@
-"""Programs that talk to models, played with a fault at many store calls."""
+"""Programs that call models, run with a fault at many store calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def generate(*outcomes: Any, session: str | None = None, text: Any = 1) -> dict[str, Any]:
-    """A call of a model; an outcome is a value, or the name of an error's class."""
+    """Return a call of a model; an outcome is a value, or the name of an error's class."""
     scripted = [
         {"d": 1 + n % 2, "err": one} if isinstance(one, str) else {"d": 1 + n % 2, "ok": one}
         for n, one in enumerate(outcomes)
@@ -22,7 +22,7 @@ def generate(*outcomes: Any, session: str | None = None, text: Any = 1) -> dict[
 
 
 def append(*texts: Any, session: str | None = None) -> dict[str, Any]:
-    """Turns that are kept by hand."""
+    """Return an append of turns."""
     return {"op": "append", "texts": [*texts], "session": session}
 
 
@@ -31,7 +31,7 @@ TURNS: Final = {"op": "turns", "session": None}
 
 
 def conversing(program: Block, **more: Any) -> Case:
-    """A case whose turns stay."""
+    """Return a case whose turns stay."""
     return replace(finish(program, **more), retention="permanent")
 
 

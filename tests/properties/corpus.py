@@ -1,4 +1,4 @@
-"""Programs that are played with a fault at every single store call."""
+"""Programs that are run with a fault at every single store call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def step(*outcomes: Any, mode: str = "idempotent", **rest: Any) -> dict[str, Any]:
-    """A step; an outcome is a value, or the name of an error's class."""
+    """Return a step; an outcome is a value, or the name of an error's class."""
     scripted = [
         {"d": n % 3, "err": one} if isinstance(one, str) else {"d": n % 3, "ok": one}
         for n, one in enumerate(outcomes)
@@ -20,22 +20,22 @@ def step(*outcomes: Any, mode: str = "idempotent", **rest: Any) -> dict[str, Any
 
 
 def once(*outcomes: Any) -> dict[str, Any]:
-    """An at-most-once step."""
+    """Return an at-most-once step."""
     return step(*outcomes, mode="at_most_once")
 
 
 def tool(mode: str) -> dict[str, Any]:
-    """A tool that works."""
+    """Return a call of a tool that works."""
     return {**step(4), "op": "tool", "mode": mode}
 
 
 def sleep(d: int) -> dict[str, Any]:
-    """A sleep of so many ticks."""
+    """Return a sleep of this many ticks."""
     return {"op": "sleep", "d": d}
 
 
 def attempt(body: Block, handler: Block, final: Block, catch: str = "Exception") -> dict[str, Any]:
-    """A try statement."""
+    """Return a try statement."""
     return {"op": "try", "body": body, "catch": catch, "handler": handler, "final": final}
 
 

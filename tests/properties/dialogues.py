@@ -1,4 +1,4 @@
-"""Dialogues played in memory, in virtual time."""
+"""Dialogues run in memory, in virtual time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 HOT_S: Final = 1e6
 """A run that waits stays in memory."""
 BACK: Final = 3
-"""So few facts are read at once to find the active run, that there are several pages."""
+"""Facts read at once to find the active run: so few that there are several pages."""
 
 HALVED: Final = Dialogues(
     (
@@ -33,7 +33,7 @@ HALVED: Final = Dialogues(
     ),
     (Reader(0, 0, ((0, 5), (1, 9))), Reader(0, 1, ((0, 5), (1, 1), (0, 1)))),
 )
-"""A reader is cut off between the two events of a run that is cancelled in the queue."""
+"""A reader is disconnected between the two events of a run that is cancelled in the queue."""
 INTERRUPTED: Final = Dialogues(
     tuple(
         Act("start", kind=kind, conflict="interrupt") for kind in ("crack", "tell", "ask", "tell")
@@ -57,10 +57,10 @@ ANEW: Final = Dialogues(
     ),
     (Reader(0, 0, ((0, 2), (2, 1), (0, 2))), Reader(0, 1, ())),
 )
-"""A session begins anew; a message joins from another process; what changes a session is refused."""
+"""A session is created again; a message joins from another process; changes of a session are refused."""
 FIXED: Final = {"halved": HALVED, "interrupted": INTERRUPTED, "cut": CUT, "anew": ANEW}
 LOOKS: Final = 12
-"""In so many interleavings the fixed programs are played, each in both modes."""
+"""Number of interleavings in which the fixed programs are run, each in both modes."""
 
 
 def fixed_plays() -> Iterator[tuple[Dialogues, int, bool]]:
@@ -73,7 +73,7 @@ def fixed_plays() -> Iterator[tuple[Dialogues, int, bool]]:
 
 @contextmanager
 def small(program: Dialogues) -> Iterator[None]:
-    """Let limits be small, within the block, and cuts be made from the first turn on in a plain program."""
+    """Use small limits inside the block, and make cuts from the first turn on in a plain program."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(feed, "LOOK_BACK", BACK)
         if program.is_plain:
@@ -90,11 +90,11 @@ def wrong_in(
     faults: Faults | None = None,
     dies_at: int | None = None,
 ) -> list[str]:
-    """Return what differs from the model in one play; the host may die at a store call of one act."""
+    """Return the differences from the model in one run; the host may crash at a store call of one act."""
 
     async def main(loop: SimLoop) -> list[str]:
         bed = memory_bed(loop, 0.0 if drops else HOT_S, seed)
-        bed._prefix = "dialogue"  # the same names each time: they choose shards
+        bed._prefix = "dialogue"  # the same names each time: they determine the shards
         await bed.start()
         stage = Stage(bed, bed.name().type, faults=faults, dies_at=dies_at)
         try:
@@ -109,7 +109,7 @@ def wrong_in(
 
 
 def report(program: Dialogues, seed: int, *, drops: bool) -> str:
-    """Return a small part of a program that is wrong, and what is."""
+    """Return a small part of a failing program, and its differences."""
 
     def is_wrong(smaller: Dialogues) -> bool:
         return bool(wrong_in(smaller, seed, drops=drops))

@@ -17,7 +17,7 @@ class Written(Compiled):
 
     @override
     def graph(self, name: str, program: list[Any]) -> WorkflowSpec:
-        """Return the graph of a program; those of its sub-graphs are kept, too."""
+        """Return the graph of a program, and store those of its sub-graphs."""
         output = {one: f"${{vars.{one}}}" for one in ("a", "b", "r")}
         nodes: dict[str, Any] = {"end": {"end": output}}
         entry = self._block(nodes, program, name, "end")

@@ -26,19 +26,16 @@ if TYPE_CHECKING:
     from actors.runtime import Runtime
     from actors.workflow import Effect, RunState
 MOST_LOOKS = 2000
-"""Until a run counts as lost."""
+"""Seconds after which a run counts as lost."""
 
 
 @dataclass
 class FlowPlay:
-    """A program, compiled for an app, and what its handlers were called for.
+    """A program, compiled for an app, and the calls of its handlers.
 
-    Attributes:
-        seed: The program's.
-        timeout_s: Of its timers.
-        look_s: Between two looks at what its runs wait for.
-        deaths: How many hosts die at most.
-        retried: How often an operator had an effect in doubt executed again.
+    Attributes: seed: The program's. timeout_s: Of its timers. look_s: Between two polls of the
+    waits of its runs. deaths: Maximum number of crashed hosts. retried: How often an operator had
+    an effect in doubt executed again.
     """
 
     seed: int
@@ -61,7 +58,7 @@ class FlowPlay:
         self._children: dict[str, list[RunState]] = {}
 
     def handle(self, run: RunState, effect: Effect) -> EffectOutcome:
-        """Do a piece of work, which fails as often as the program says."""
+        """Execute an effect, which fails as often as the program specifies."""
         attempt = effect.payload["params"]["trace_metadata"]["attempt"]
         self.executions.append((run.run_id, effect.payload["node"], attempt))
         if attempt <= effect.payload["fails"]:
@@ -69,7 +66,7 @@ class FlowPlay:
         return EffectOutcome.completed(effect.payload["value"])
 
     async def play(self, client: Runtime, app: str) -> list[str]:
-        """Start the program, answer all that it waits for, and return what differs from the model."""
+        """Start the program, answer all its waits, and return the differences from the model."""
         runs = FlowRuns(client, app)
         ears = [await runs.start(f"ear {one}", id=one) for one in self.compiled.ears]
         for ear in ears:
@@ -92,7 +89,7 @@ class FlowPlay:
         return wrong if heard == model.heard else [*wrong, f"heard {heard}, not {model.heard}"]
 
     async def _is_over(self, client: Runtime, runs: FlowRuns, run_id: RunId) -> bool:
-        """Answer what a run and those below it wait for; return whether all have ended."""
+        """Answer the waits of a run and of the runs below it; return whether all have ended."""
         row = await client.store.reads.run(run_id)
         assert row is not None
         children = [one.run_id for one in await client.children(run_id)]
@@ -103,7 +100,7 @@ class FlowPlay:
             places = [
                 e.payload["at"] async for e in client.entries(run_id) if e.kind == K.RUN_PARKED
             ]
-            with suppress(DecisionRefusedError):  # it was decided already, and goes on
+            with suppress(DecisionRefusedError):  # it was decided already, and continues
                 self.retried += await client.resolve(run_id, str(places[-1]), action="retry")
         for wait in await runs.waits(run_id):
             if wait.until is None and self._rng.random() < 0.7:
@@ -115,7 +112,7 @@ class FlowPlay:
         return False
 
     async def _told(self, client: Runtime, run_id: RunId) -> str:
-        """Return how far a run and those below it are, for who looks for what holds them up."""
+        """Return the progress of a run and of the runs below it, for error messages."""
         row = await client.store.reads.run(run_id)
         last = [(e.kind, e.position, str(e.payload)[:90]) async for e in client.entries(run_id)][
             -5:
@@ -125,7 +122,7 @@ class FlowPlay:
         return f"does not end: {where} {last} {below}"
 
     async def _shaken(self, runs: FlowRuns, run_id: RunId) -> None:
-        """Pause a run, or let it go on, or say something to it; it may have ended."""
+        """Pause a run, resume it, or send it a message; it may have ended."""
         try:
             await self._rng.choice([runs.pause_run, runs.resume_run, runs.resume_run])(run_id)
             await runs.steer(run_id, "Be quick")
@@ -135,7 +132,7 @@ class FlowPlay:
             return
 
     async def _look(self, client: Runtime, runs: FlowRuns, run_id: RunId) -> RunState:
-        """Return a run, and note whose children those below it are: an orphan is the root's now."""
+        """Return a run, and record the parents of the runs below it: an orphan is the root's now."""
         for handle in await client.children(run_id):
             child = await self._look(client, runs, handle.run_id)
             self._children.setdefault(child.parent_run_id or "", []).append(child)
@@ -176,7 +173,7 @@ class FlowPlay:
 
 
 def flows_of(app: str, plays: list[FlowPlay]) -> Flows:
-    """Return the flows of these programs, as an app."""
+    """Return an app with the flows of these programs."""
     by_name = {play.name: play for play in plays}
 
     def handle(run: RunState, effect: Effect) -> EffectOutcome:

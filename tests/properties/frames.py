@@ -1,4 +1,4 @@
-"""Random programs of one kind are played: in memory, with deaths and errors of the store, on servers."""
+"""Runs random programs of one kind: in memory, with crashes and errors of the store, and on servers."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from tests.model.program import Case
 
 STRIDE: Final = 1 if IS_SLOW or SEED else 3
-"""The gate lets a host die at every third store call: before it, and after it."""
+"""The gate crashes a host at every third store call: before it, and after it."""
 
 
 def hold(count: int, cases: SearchStrategy[Case]) -> None:
-    """Play so many programs of each part, hot and suspended: all is as the model says."""
+    """Run this many programs of each part, hot and suspended: all agree with the model."""
 
     def holds(case: Case, seed: int) -> None:
         for suspend_after in (5.0, 0.0):
@@ -49,7 +49,7 @@ def hold(count: int, cases: SearchStrategy[Case]) -> None:
 
 
 def hold_in_deaths(count: int, cases: SearchStrategy[Case]) -> None:
-    """The same where a host dies at one of the store calls, and another one goes on."""
+    """Run them with a crash of the host at one of the store calls, and a second host that continues."""
 
     def holds(case: Case, seed: int, faults: Faults, suspend_after: float) -> None:
         both = played(case, seed, suspend_after, faults)
@@ -60,7 +60,7 @@ def hold_in_deaths(count: int, cases: SearchStrategy[Case]) -> None:
 
 
 def hold_in_errors(count: int, cases: SearchStrategy[Case]) -> None:
-    """Play programs where one of the store calls fails, with a known outcome or not: no promise is broken."""
+    """Run programs in which one of the store calls fails, with a known or unknown outcome."""
 
     def holds(case: Case, seed: int, faults: Faults, suspend_after: float) -> None:
         both = played(case, seed, suspend_after, faults)
@@ -71,7 +71,7 @@ def hold_in_errors(count: int, cases: SearchStrategy[Case]) -> None:
 
 
 def die_everywhere(case: Case) -> None:
-    """Play a program again and again, whose host dies before and after each store call."""
+    """Run a program repeatedly with a crash of its host before and after each store call."""
     nth, is_struck, wrong_ones = 0, True, []
     while is_struck:
         for manner in DEATHS:
@@ -96,7 +96,7 @@ def crowd(
     *,
     brokered: bool,
 ) -> None:
-    """Play many programs at a time on real servers: one half leaves memory where it waits, the other stays."""
+    """Run many programs at a time on real servers: one half is evicted while it waits, the other stays."""
     seed: Any = int(SEED or 1) + brokered
     drawn = drawn_cases(cases, count, seed)
     halves = {0.0: [*fixed, *drawn[::2]], 5.0: drawn[1::2]}

@@ -1,4 +1,4 @@
-"""Random graphs: made, compiled to nodes, and driven over stores, with pauses, cancels and deaths."""
+"""Random graphs: generated, compiled to nodes, and driven over stores, with pauses, cancels and crashes."""
 
 from __future__ import annotations
 
@@ -29,19 +29,17 @@ if TYPE_CHECKING:
 
 
 class Death(BaseException):
-    """The death of a driver."""
+    """The crash of a driver."""
 
 
 @dataclass
 class Weather:
-    """What happens around a run.
+    """The disturbances of a run.
 
-    Attributes:
-        steps: So many nodes a tick.
-        dies: At this point of those of the driver and the store; 0: never.
-        pauses: Whether it is paused and let go on between ticks.
-        cancels: Behind this tick; 0: never.
-        written: Whether the program is ``written`` as flow documents, ``drawn`` as VisualFlow, or neither.
+    Attributes: steps: Nodes for each tick. dies: The crash is at this point of those of the driver
+    and the store; 0: never. pauses: Whether it is paused and resumed between ticks. cancels: The
+    tick after which it is cancelled; 0: never. written: Whether the program is ``written`` as flow
+    documents, ``drawn`` as VisualFlow, or neither.
     """
 
     steps: int
@@ -54,7 +52,7 @@ class Weather:
 def program_of(
     rng: random.Random, depth: int = 3, length: int = 5, *, top: bool = True
 ) -> list[Any]:
-    """Return a program of a few statements; `top`: of no sub-graph."""
+    """Return a program of a few statements; `top`: with sub-graphs."""
     return [_statement(rng, depth, top) for _ in range(rng.randint(0, length))]
 
 
@@ -90,7 +88,7 @@ def _statement(rng: random.Random, depth: int, top: bool) -> Any:  # noqa: PLR09
 
 
 def smaller(program: list[Any]) -> Iterator[list[Any]]:
-    """Yield programs with one statement less, or with one that is smaller."""
+    """Yield programs with one statement less, or with a smaller one."""
     for place, statement in enumerate(program):
         yield program[:place] + program[place + 1 :]
         kind, *words = statement
@@ -120,13 +118,10 @@ def smaller(program: list[Any]) -> Iterator[list[Any]]:
 class Compiled:
     """A program as graphs.
 
-    Attributes:
-        specs: By name; that of the program and those of its sub-graphs.
-        ears: Names of events that somebody hears.
-        answers: Of persons and events, by node.
-        timeout_s: Of timers and deadlines.
-        once: The nodes whose effect happens at most once.
-        joins: The nodes that a program does not have: joins of branches that are drawn.
+    Attributes: specs: By name; that of the program and those of its sub-graphs. ears: Names of
+    events with a listener. answers: Of persons and events, by node. timeout_s: Of timers and
+    deadlines. once: The nodes with an at-most-once effect. joins: The nodes that a program does not
+    have: joins of branches that are drawn.
     """
 
     specs: dict[str, WorkflowSpec] = field(default_factory=dict)
@@ -137,7 +132,7 @@ class Compiled:
     joins: set[str] = field(default_factory=set)
 
     def graph(self, name: str, program: list[Any]) -> WorkflowSpec:
-        """Return the graph of a program; those of its sub-graphs are kept, too."""
+        """Return the graph of a program, and store those of its sub-graphs."""
         nodes: dict[str, Any] = {"end": _end}
         entry = self._block(nodes, program, name, "end")
         self.specs[name] = WorkflowSpec(name, entry, nodes, {"a": summed})
@@ -199,12 +194,12 @@ def _end(run: RunState, _ctx: Any) -> StepPlan:
 
 
 def summed(before: int, values: list[int]) -> int:
-    """Return a number with what each branch added to it."""
+    """Return a number plus the increments of all branches."""
     return before + sum(one - before for one in values)
 
 
 def _ending(place: str) -> Any:
-    """Return the end of a program, or of the branch at a place: the counts of its loops go with it."""
+    """Return the end of a program, or of the branch at a place; it drops the counts of its loops."""
     branch = place.rpartition("p.")[0]
 
     def node(run: RunState, ctx: Any) -> StepPlan:
@@ -282,12 +277,9 @@ def ear_of(name: str) -> WorkflowSpec:
 
 
 class World:
-    """All that is done to the world, and the driver that does it.
+    """The effects on the outside world, and the driver that causes them.
 
-    Args:
-        stores: Where runs are.
-        compiled: The graphs.
-        weather: What happens around.
+    Args: stores: Stores of the runs. compiled: The graphs. weather: The disturbances.
     """
 
     def __init__(self, stores: Stores, compiled: Compiled, weather: Weather) -> None:
@@ -325,7 +317,7 @@ class World:
             self._runtime.tick(spec, run_id)
 
     def _next(self) -> RunState | None:
-        """Return a run that can go on: the deepest of those that wait for each other."""
+        """Return a run that can continue: the deepest of those that wait for each other."""
         runs = [one for one in self._stores.runs.list_runs(limit=999) if not one.status.is_terminal]
         able = [
             one for one in runs if not one.workflow_id.startswith("ear ") or one.status == "running"
@@ -349,7 +341,7 @@ class World:
                 self._runtime.tick(spec, run.run_id, self._weather.steps)
 
     def _surviving(self, work: Callable[[], object]) -> None:
-        """Do something; if the driver dies, with another one again."""
+        """Call a function; if the driver crashes, call it again with a new one."""
         try:
             work()
         except Death:

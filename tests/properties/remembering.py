@@ -1,4 +1,4 @@
-"""Programs that keep memories, played with a fault at many store calls."""
+"""Programs that store memories, run with a fault at many store calls."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ REFUSED: Final = [{"d": 1, "err": "ScriptedError"}, {"d": 1, "ok": None}]
 
 
 def remember(text: int = 0, key: str | None = None, about: str = "agent") -> dict[str, Any]:
-    """A text that is kept."""
+    """Return the statement that stores a text."""
     fact = TEXTS[text]
     return {"op": "remember", "text": fact, "key": key, "about": about, "into": "m"}
 
 
 def recall(about: str = "agent") -> dict[str, Any]:
-    """A search that finds all texts of a scope."""
+    """Return a search that finds all texts of a scope."""
     return {"op": "recall", "about": about, "into": "x"}
 
 
 def forget(what: Any = "k", about: str = "agent") -> dict[str, Any]:
-    """A memory that goes."""
+    """Return the deletion of a memory."""
     return {"op": "forget", "what": what, "about": about}
 
 
 def block() -> dict[str, Any]:
-    """A block that is read."""
+    """Return a read of a block."""
     return {"op": "block", "name": "a", "into": "b"}
 
 
 def set_block(text: int, expected: Any) -> dict[str, Any]:
-    """A block that is written; a conflict is caught."""
+    """Return a write of a block; a conflict is caught."""
     fact = TEXTS[text]
     stmt = {"op": "set_block", "name": "a", "text": fact, "expected": expected}
     return tried(stmt, "MemoryConflictError")
 
 
 def tried(stmt: dict[str, Any], error: str) -> dict[str, Any]:
-    """A statement whose error is caught."""
+    """Return a statement whose error is caught."""
     return {"op": "try", "body": [stmt], "catch": error, "handler": [], "final": []}
 
 
 def remembering(program: Block, *, query: Any = EMBEDDED[0], **more: Any) -> Case:
-    """A case whose embedder answers, the query's perhaps later."""
+    """Return a case whose embedder answers, the query's perhaps later."""
     return strategies.remembering(finish(program, **more), [*EMBEDDED, query])
 
 

@@ -1,4 +1,4 @@
-"""Where programs are played on real servers in virtual time."""
+"""Real servers in virtual time, on which programs are run."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 def opened_stage(
     postgres: TestPostgres, nats: TestNats, *, brokered: bool = True
 ) -> Iterator[Theatre]:
-    """A theatre with a schema and a namespace of its own, both gone at the end of the block."""
+    """Yield a theatre with a schema and a namespace of its own, both deleted at the end of the block."""
     loop, name = HeldLoop(), secrets.token_hex(6)
     keep_in(loop)
     with pytest.MonkeyPatch.context() as patch:
-        # Virtual time jumps: silence, of which these make something, says nothing.
+        # Virtual time jumps, so a silence has no meaning to the servers.
         patch.setattr(reader, "SILENT_S", FOR_EVER_S)
         patch.setattr(reader, "PROVE_EVERY_S", FOR_EVER_S)
         patch.setattr(nats_client, "PING_EVERY_S", int(FOR_EVER_S))

@@ -1,4 +1,4 @@
-"""Programs of several agents that are played with a fault at every single store call."""
+"""Programs of several agents that are run with a fault at every single store call."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ if TYPE_CHECKING:
 
 
 def ask(to: str, d: int = 16, payload: Any = 1) -> dict[str, Any]:
-    """A question with a time limit of so many ticks."""
+    """Return an ask with a time limit of this many ticks."""
     return {"op": "ask", "to": to, "payload": payload, "d": d, "into": "x"}
 
 
 def ask_child(d: int = 16, child: int = 0) -> dict[str, Any]:
-    """A question to a child."""
+    """Return an ask of a child."""
     return {"op": "ask_child", "child": child, "payload": 2, "d": d}
 
 
 def spawn(type_: str, boot: Any = 1) -> dict[str, Any]:
-    """A child; without a boot message if that is None."""
+    """Return a spawn; without a boot message if that is None."""
     return {"op": "spawn", "type": type_, "boot": boot}
 
 
 def child(op: str, n: int = 0) -> dict[str, Any]:
-    """`await_child` or `stop_child`."""
+    """Return `await_child` or `stop_child`."""
     return {"op": op, "child": n}
 
 
 def reply(value: Any = 7, which: int = 0) -> dict[str, Any]:
-    """An answer to what was received."""
+    """Return a reply to a received message."""
     return {"op": "reply", "which": which, "value": value}
 
 
 def topic(op: str, n: int = 0, **rest: Any) -> dict[str, Any]:
-    """`emit`, `follow` or `unfollow`."""
+    """Return `emit`, `follow` or `unfollow`."""
     return {"op": op, "topic": f"news{n}/default", **rest}
 
 
 def tell(to: str, payload: Any = 3) -> dict[str, Any]:
-    """A message to an agent."""
+    """Return a send to an agent."""
     return {"op": "tell", "to": to, "payload": payload}
 
 

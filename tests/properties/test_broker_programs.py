@@ -1,7 +1,7 @@
-"""Random programs on NATS and PostgreSQL: the runtime does what the model says there too.
+"""Random programs on NATS and PostgreSQL agree with the model.
 
-Time is virtual, the servers are real: what outsiders send and what agents send travels by the broker.
-`CALLBOARD_BROKER_PROGRAMS=2000 CALLBOARD_SEED=7` runs more, other programs.
+Time is virtual, the servers are real: messages of external clients and of agents travel by the
+broker. `CALLBOARD_BROKER_PROGRAMS=2000 CALLBOARD_SEED=7` runs more, other programs.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 COUNT: Final = int(os.environ.get("CALLBOARD_BROKER_PROGRAMS", "15" if IS_SLOW else "6"))
 FAULTS: Final = 45
-"""So many calls of the store a short case makes."""
+"""Number of store calls of a short case."""
 brief = settings(profile, max_examples=COUNT)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED else 120)]
 
 
 @pytest.fixture(scope="module")
 def stage(postgres_server: TestPostgres, nats_server: TestNats) -> Iterator[Theatre]:
-    """Where the cases of this module are played."""
+    """The stage of this module's cases."""
     with opened_stage(postgres_server, nats_server) as stage:
         yield stage
 
@@ -49,7 +49,7 @@ def stage(postgres_server: TestPostgres, nats_server: TestNats) -> Iterator[Thea
 def played(  # noqa: PLR0917
     stage: Theatre, case: Case, seed: int, suspend_after: float, faults: Faults | None = None
 ) -> Played:
-    """The case on both; one that decides nothing is left out."""
+    """Run the case on both; skip one that decides nothing."""
     try:
         return play_both(
             case, seed=seed, suspend_after=suspend_after, faults=faults, play=stage.play
@@ -63,7 +63,7 @@ def played(  # noqa: PLR0917
 @pytest.mark.parametrize("suspend_after", [5.0, 0.0])
 @pytest.mark.parametrize("name", CORPUS)
 def test_a_fixed_program_is_as_predicted(stage: Theatre, name: str, suspend_after: float) -> None:
-    """Each of the corpus, hot and suspended."""
+    """Each program of the corpus, hot and suspended."""
     both = played(stage, CORPUS[name], 0, suspend_after)
     found = differences(CORPUS[name], both.predicted, both.observed)
     assert not found, report(found, CORPUS[name], 0)
@@ -72,10 +72,10 @@ def test_a_fixed_program_is_as_predicted(stage: Theatre, name: str, suspend_afte
 @pytest.mark.item(80, 172, 186, 189, 200, 485)
 @pytest.mark.parametrize("manner", DEATHS)
 @pytest.mark.parametrize("method", ["append", "commit", "ingest"])
-def test_a_death_at_every_write(
+def test_programs_survive_a_crash_at_every_write(
     stage: Theatre, method: str, manner: Manner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a program that sends and gets mail: the next host sends what the dead one had promised."""
+    """The program sends and receives messages: the next host sends the dead one's outbox."""
     case, nth, is_struck = CORPUS["continued"], 0, True
     monkeypatch.setattr(stage, "is_mute", True)
     while is_struck:
@@ -91,7 +91,7 @@ def test_a_death_at_every_write(
 @seeded
 @brief
 @given(case=cases(), seed=st.integers(0, 1_000_000))
-def test_the_runtime_does_what_the_model_says(stage: Theatre, case: Case, seed: int) -> None:
+def test_the_runtime_agrees_with_the_model(stage: Theatre, case: Case, seed: int) -> None:
     """Status, output, order, log, state, messages and executions are as predicted, hot and suspended."""
     for suspend_after in (5.0, 0.0):
         both = played(stage, case, seed, suspend_after)
@@ -108,10 +108,10 @@ def test_the_runtime_does_what_the_model_says(stage: Theatre, case: Case, seed: 
     faults=st.builds(Faults, nth=st.integers(0, FAULTS), manner=st.sampled_from(DEATHS)),
     suspend_after=st.sampled_from([5.0, 0.0]),
 )
-def test_another_host_goes_on_exactly_where_one_died(  # noqa: PLR0917
+def test_another_host_continues_exactly_where_one_crashed(  # noqa: PLR0917
     stage: Theatre, case: Case, seed: int, faults: Faults, suspend_after: float
 ) -> None:
-    """After a death at any store call, ingest and outbox included, the rest is what the model says."""
+    """After a crash at any store call, ingest and outbox included, the rest is as predicted."""
     both = played(stage, case, seed, suspend_after, faults)
     found = differences(case, both.predicted, both.observed)
     assert not found, report(found, case, seed, faults)
@@ -129,7 +129,7 @@ def test_another_host_goes_on_exactly_where_one_died(  # noqa: PLR0917
 def test_an_error_of_the_store_breaks_no_promise(  # noqa: PLR0917
     stage: Theatre, case: Case, seed: int, faults: Faults, suspend_after: float
 ) -> None:
-    """Whatever call fails, known or unknown outcome: nothing is doubled or lost on its way."""
+    """Each call may fail, with a known or unknown outcome: no effect, message or entry is doubled or lost."""
     both = played(stage, case, seed, suspend_after, faults)
     found = broken_promises(case, both.observed)
     assert not found, report(found, case, seed, faults)
@@ -148,19 +148,19 @@ _FULL: Final = st.tuples(st.integers(0, 16), st.integers(1, 120)).map(
     faults=st.builds(Faults, full=_FULL),
     suspend_after=st.sampled_from([5.0, 0.0]),
 )
-def test_a_disk_that_is_full_for_a_while_costs_nothing_but_time(  # noqa: PLR0917
+def test_a_temporarily_full_disk_loses_and_repeats_nothing(  # noqa: PLR0917
     stage: Theatre, case: Case, seed: int, faults: Faults, suspend_after: float
 ) -> None:
-    """For longer than calls wait, too: what was executed is executed once, and all of it is written."""
+    """Also for longer than calls wait: each effect is executed once, and all results are written."""
     both = played(stage, case, seed, suspend_after, faults)
     found = broken_promises(case, both.observed) + executed_again(both.observed)
     assert not found, report(found, case, seed, faults)
 
 
-def test_a_full_disk_that_is_taken_for_a_refusal_is_found(
+def test_a_full_disk_treated_as_a_refusal_is_detected(
     stage: Theatre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that is loaded again instead repeats what it had executed: the property above sees it."""
+    """A run that is loaded again instead repeats its effects: the property above detects it."""
     for module in (committer, link):
         monkeypatch.setattr(module, "is_full", lambda _: False)
 

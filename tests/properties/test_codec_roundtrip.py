@@ -1,4 +1,4 @@
-"""Any message survives the wire, and no bytes whatever stop the reader."""
+"""Each message survives encoding and decoding, and the reader accepts any bytes without an exception."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ bodies = (
 
 
 def _small(value: Any) -> Any:
-    """The value without integers that msgpack has no form for."""
+    """Return the value without integers that msgpack cannot encode."""
     if isinstance(value, dict):
         return {_small(key): _small(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -89,7 +89,7 @@ def _small(value: Any) -> Any:
 @pytest.mark.item(4)
 @given(messages)
 def test_any_message_survives_the_wire(sent: Message) -> None:
-    """Whatever may be recorded arrives with the same values and the same types."""
+    """Each recordable value arrives with the same value and type."""
     assert recordable(sent.payload, where="test") == sent.payload
     received = DECODER.decode(mail(sent))
 
@@ -104,7 +104,7 @@ def test_any_message_survives_the_wire(sent: Message) -> None:
 def test_any_json_object_from_outside_is_a_payload(
     payload: dict[str, Any], publisher: str, noise: bytes
 ) -> None:
-    """As JSON and as msgpack it is the same payload, of the publisher in the subject."""
+    """JSON and msgpack give the same payload, of the publisher in the subject."""
     origin = SUBJECTS.external(DESK, publisher)
     wires = [outside(canonical_json(payload).encode(), origin=origin)]
     if _small(payload) == payload:
@@ -127,7 +127,7 @@ def test_any_json_object_from_outside_is_a_payload(
     st.sampled_from([SUBJECTS.stored(DESK), "", "mail.x", "ns.mail.a.1.b.*"]) | st.text(),
     st.sampled_from(list(WAYS)),
 )
-def test_nothing_stops_the_reader(
+def test_the_reader_accepts_any_bytes(
     found: dict[str, str], data: bytes, subject: str, way: str
 ) -> None:
     """Any bytes with any headers become a message, a signal or one dead letter, always the same."""
@@ -143,8 +143,8 @@ def test_nothing_stops_the_reader(
 
 
 @given(st.data())
-def test_a_flipped_byte_of_a_message_stops_nothing(data: st.DataObject) -> None:
-    """A damaged message is still a message, or says what is wrong."""
+def test_a_flipped_byte_of_a_message_raises_nothing(data: st.DataObject) -> None:
+    """A damaged message is still a message, or an error that names the damage."""
     wire = mail(data.draw(messages))
     at = data.draw(st.integers(0, len(wire.data) - 1))
     wire.data = wire.data[:at] + data.draw(st.binary(max_size=2)) + wire.data[at + 1 :]
@@ -179,7 +179,7 @@ large_parts: st.SearchStrategy[Any] = st.sampled_from(
 def test_whatever_a_message_may_hold_fits_into_every_server_and_is_read_again(
     part: Any, as_map: bool, sender: AgentId, target: AgentId
 ) -> None:
-    """At the last byte that passes at the call, of any shape; one byte more does not pass."""
+    """At the size limit of the call, in any shape; one byte more is refused."""
     room = MAX_PAYLOAD_BYTES - 64
     if as_map:
         shape: Any = {f"{n:x}": part for n in range(room // (len(to_json(part)) + 9))}
@@ -200,6 +200,6 @@ def test_whatever_a_message_may_hold_fits_into_every_server_and_is_read_again(
 
 
 def test_the_limits_of_the_wire_follow_from_the_one_at_the_call() -> None:
-    """Outsiders' bodies have the same number; mail has room for what is beside the payload."""
+    """External clients' bodies have the same limit; MAIL has space for the data beside the payload."""
     assert MAX_BODY_BYTES == MAX_PAYLOAD_BYTES
     assert MAX_PAYLOAD_BYTES + MAX_METADATA_BYTES < MAX_MAIL_BYTES < NEEDED_PAYLOAD_BYTES

@@ -1,6 +1,6 @@
-"""Random programs that talk to models: their turns, cuts and calls are what the model says.
+"""Random programs that call models: their turns, cuts and calls agree with the model.
 
-`CALLBOARD_CONVERSING=5000 CALLBOARD_SEED=7` plays more, other programs in memory.
+`CALLBOARD_CONVERSING=5000 CALLBOARD_SEED=7` runs more, other programs in memory.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ if TYPE_CHECKING:
 COUNT: Final = int(os.environ.get("CALLBOARD_CONVERSING", "300" if IS_SLOW else "24"))
 CROWD: Final = 200 if IS_SLOW else 30
 DYING: Final = [*CONVERSING] if IS_SLOW or SEED else ["cuts", "later runs", "errors"]
-"""Programs whose hosts die at all calls."""
+"""Programs whose hosts crash at all calls."""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED else 120)]
 
 
 @pytest.mark.item(286, 300)
-def test_conversations_are_as_the_model_says() -> None:
+def test_conversations_agree_with_the_model() -> None:
     """Logs, answers, turns, cuts and executions are as predicted, hot and suspended."""
     hold(COUNT, conversation_cases())
 
 
 @pytest.mark.item(286, 300)
-def test_another_host_goes_on_with_a_conversation() -> None:
-    """After a death at any store call no turn is missing or double, and no recorded call is made again."""
+def test_another_host_continues_a_conversation() -> None:
+    """After a crash at any store call no turn is missing or doubled, and no recorded call is repeated."""
     hold_in_deaths(COUNT, conversation_cases())
 
 
 @pytest.mark.item(286)
 def test_an_error_of_the_store_doubles_no_turn() -> None:
-    """Whatever call fails, known or unknown outcome: each recorded call has its turns, once."""
+    """Each call may fail, with a known or unknown outcome: each recorded call has its turns, once."""
     hold_in_errors(COUNT, conversation_cases())
 
 
 @pytest.mark.item(286, 300, 485)
 @pytest.mark.parametrize("name", DYING)
-def test_each_recorded_call_is_made_once_wherever_a_host_dies(name: str) -> None:
-    """Before and after each store call: executions of answers and summaries are as the log left behind says."""
+def test_each_recorded_call_is_made_once_over_a_crash_at_any_store_call(name: str) -> None:
+    """Before and after each store call: answers and summaries are executed as the remaining log predicts."""
     die_everywhere(CONVERSING[name])
 
 
 @pytest.mark.item(286, 300)
 @pytest.mark.parametrize("brokered", [False, True], ids=["postgres", "nats"])
-def test_a_crowd_converses_as_the_model_says(
+def test_a_crowd_of_conversations_agrees_with_the_model(
     postgres_server: TestPostgres, nats_server: TestNats, *, brokered: bool
 ) -> None:
     """On real servers, many at a time: one half is evicted where it waits, the other stays in memory."""

@@ -1,4 +1,4 @@
-"""Every store call of a fixed corpus goes wrong once, in each manner."""
+"""Each store call of a fixed corpus fails once, in each manner."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.properties.corpus import CORPUS
 DEATHS = (Manner.DIE_BEFORE, Manner.DIE_AFTER)
 ERRORS = (Manner.ERROR_BEFORE, Manner.ERROR_AFTER)
 EXACT = ("append", "commit", "submit")
-"""After an error of these the run is loaded anew at once, so that the model knows when."""
+"""After one of these errors the run is loaded again at once, so that the model knows the instant."""
 
 
 def found_at(name: str, suspend_after: float, faults: Faults) -> list[str]:
-    """What a fault at one call makes differ, in words."""
+    """Return the differences that a fault at one call causes, as text."""
     case = CORPUS[name]
     try:
         both = play_both(case, suspend_after=suspend_after, faults=faults)
@@ -40,7 +40,7 @@ def found_at(name: str, suspend_after: float, faults: Faults) -> list[str]:
 @pytest.mark.parametrize("suspend_after", [5.0, 0.0])
 @pytest.mark.parametrize("name", CORPUS)
 def test_a_fault_at_every_store_call(name: str, suspend_after: float, manner: Manner) -> None:
-    """No call may fail, or be the last of its host, with another result than the model's."""
+    """Each call may fail, or be the last of its host: the result is the model's."""
     plain = Faults()
     both = play_both(CORPUS[name], suspend_after=suspend_after, faults=plain)
     assert not differences(CORPUS[name], both.predicted, both.observed)

@@ -1,6 +1,6 @@
 """Hundreds of random programs of several agents on PostgreSQL and on NATS, many at a time in a runtime.
 
-Each is in a tenant of its own, so none of them meets another. `CALLBOARD_TEST_SLOW=1` plays over a
+Each is in a tenant of its own, so that they are independent. `CALLBOARD_TEST_SLOW=1` runs over a
 thousand, `CALLBOARD_CROWD=5000 CALLBOARD_SEED=7` more and other ones.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.model.program import Case
 
 COUNT: Final = int(os.environ.get("CALLBOARD_CROWD", "1080" if IS_SLOW else "60"))
-"""Programs in all. Some decide nothing, because two things coincide in them."""
+"""Programs in all. Some decide nothing, because two of their events coincide."""
 PARTS: Final = 4
 AT_A_TIME: Final = 50
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED else 300)]
@@ -42,7 +42,7 @@ Refuse: TypeAlias = "Callable[[Sequence[Case], int, float], None]"
 
 @pytest.fixture
 def refuse(postgres_server: TestPostgres, nats_server: TestNats) -> Refuse:
-    """Plays cases on PostgreSQL, then on NATS too; fails if anything is otherwise than predicted."""
+    """Run cases on PostgreSQL, then on NATS, too; fail if any result differs from the prediction."""
 
     def play(cases: Sequence[Case], seed: int, suspend_after: float) -> None:
         crowds = [foretold(cases[n : n + AT_A_TIME]) for n in range(0, len(cases), AT_A_TIME)]
@@ -69,14 +69,14 @@ def foretold(cases: Sequence[Case]) -> Crowd:
 
 
 def wrong(stage: Theatre, crowd: Crowd, seed: int, suspend_after: float) -> list[str]:
-    """What the runtime did otherwise than predicted with any of the cases."""
+    """Return the differences between the runtime and the predictions."""
     cases, untils = [case for case, _ in crowd], [until for _, until in crowd]
     seen = stage.play_crowd(cases, untils, seed=seed, suspend_after=suspend_after)
     reports = []
     for case, observed in zip(cases, seen, strict=True):
         try:
             found = differences(case, predict(case, observed), observed)
-        except TieError:  # with the values that were drawn in the run two things coincide
+        except TieError:  # with the values drawn in the run two events coincide
             continue
         if found:
             reports.append(report(found, case, seed))
@@ -93,7 +93,7 @@ def test_the_corpus_is_as_predicted(refuse: Refuse, suspend_after: float) -> Non
 @pytest.mark.item(82, 83, 84, 85, 90, 91, 92, 94, 95, 96, 105, 126, 129, 130, 233, 234, 237, 238)
 @pytest.mark.item(239, 242, 244, 245, 246, 247, 248)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_a_crowd_does_what_the_model_says(refuse: Refuse, part: int) -> None:
+def test_a_crowd_agrees_with_the_model(refuse: Refuse, part: int) -> None:
     """Every log, output, state, message and execution of every run is as predicted."""
     seed = int(SEED or 1) * PARTS + part
     cases = drawn_cases(talking_cases(), COUNT // PARTS, seed)

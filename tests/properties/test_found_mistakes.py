@@ -1,4 +1,4 @@
-"""The smallest programs of mistakes that the model found in the runtime."""
+"""The smallest programs of bugs of the runtime that the model has found."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _long(ticks: int) -> dict[str, Any]:
-    """A step of so many ticks."""
+    """Return a step of this many ticks."""
     outcomes = [{"d": ticks, "ok": 1}]
     return {"op": "step", "mode": "idempotent", "outcomes": outcomes}
 
@@ -107,7 +107,7 @@ FOUND: Final[dict[str, Case]] = {
 
 @pytest.mark.parametrize("suspend_after", [5.0, 0.0])
 @pytest.mark.parametrize("name", FOUND)
-def test_a_mistake_stays_mended(name: str, suspend_after: float) -> None:
+def test_a_fixed_bug_does_not_return(name: str, suspend_after: float) -> None:
     """The runtime agrees with the model, in ten interleavings."""
     case = FOUND[name]
     for seed in range(10):

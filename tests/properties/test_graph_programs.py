@@ -1,4 +1,4 @@
-"""Random graphs end as the model says, on every store, whatever happens around them."""
+"""Random graphs end as the model predicts, on every store, with any disturbance."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from actors.workflow import RunState
 
 GRAPHS = 500
-"""Of each store; 5,000 with `CALLBOARD_TEST_SLOW`, or as many as `CALLBOARD_GRAPHS` says."""
+"""For each store; 5,000 with `CALLBOARD_TEST_SLOW`, or as many as `CALLBOARD_GRAPHS` sets."""
 TIMERS = {"waited_until", "timed_out"}
 WAYS = {"": Compiled, "written": Written, "drawn": Drawn}
-"""How a program may be given."""
+"""The forms of a program."""
 
 
 def weather_of(rng: random.Random) -> Weather:
-    """Return what happens around a run."""
+    """Return the disturbances of a run."""
     return Weather(
         steps=rng.choice([1, 2, 3, 7, 100]),
         dies=rng.choice([0, rng.randint(1, 60)]),
@@ -40,7 +40,7 @@ def weather_of(rng: random.Random) -> Weather:
 
 
 def plain(value: Any) -> Any:
-    """Return an output in the model's words."""
+    """Return an output in the model's form."""
     if not isinstance(value, dict):
         return value
     if TIMERS & value.keys():
@@ -64,7 +64,7 @@ def tell(
     record: dict[str, Any],
     compiled: Compiled,
 ) -> None:
-    """Add a record of a branch in the model's words, which have no joins and one node for a loop."""
+    """Add a record of a branch in the model's form, which has no joins and one node for a loop."""
     node = record["node_id"]
     if node not in compiled.joins:
         told = (node.removesuffix("~"), record["status"], record["attempt"])
@@ -73,7 +73,7 @@ def tell(
 
 
 def compare(stores: Stores, run: RunState, model: Expected, world: World, *, whole: bool) -> None:
-    """Compare a run and those below it with the model; if not `whole`, they are its beginnings."""
+    """Compare a run and the runs below it with the model; if not `whole`, they are its first parts."""
     records: dict[tuple[str, ...], list[tuple[str, str, int]]] = {}
     for one in stores.ledger.list(run.run_id):
         if (one["effect"] or {}).get("type") not in {"pause", "unpause"}:
@@ -109,10 +109,9 @@ def compare(stores: Stores, run: RunState, model: Expected, world: World, *, who
 
 
 def play(kind: str, folder: Path, program: list[Any], weather: Weather) -> None:
-    """Run a program, and compare what came of it with the model.
+    """Run a program, and compare the outcome with the model.
 
-    Raises:
-        Mismatch: They disagree.
+    Raises: Mismatch: They disagree.
     """
     stores = Stores(kind, folder, clock=RunningClock())
     compiled = WAYS[weather.written]()
@@ -152,8 +151,8 @@ def shrunk(kind: str, folder: Path, program: list[Any], weather: Weather) -> lis
 @pytest.mark.slow
 @pytest.mark.item(391, 392, 401, 410, 421, 437, 441, 442, 443, 480)
 @pytest.mark.parametrize("kind", KINDS)
-def test_random_graphs_end_as_the_model_says(kind: str, tmp_path: Path) -> None:
-    """Output, vars, the order of records and the number of executions, over pauses, cancels and deaths."""
+def test_random_graphs_end_as_the_model_predicts(kind: str, tmp_path: Path) -> None:
+    """Output, vars, the order of records and the number of executions, over pauses, cancels and crashes."""
     first = int(os.environ.get("CALLBOARD_SEED", "0"))
     most = 5000 if slow.IS_SLOW else GRAPHS
     graphs = int(os.environ.get("CALLBOARD_GRAPHS", most))

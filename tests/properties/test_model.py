@@ -1,4 +1,4 @@
-"""The model itself, by hand: what it predicts for programs whose course is plain."""
+"""The model itself: its predictions for simple programs, checked by hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def kinds(prediction: Prediction) -> list[str]:
 
 @pytest.mark.item(68, 169)
 def test_a_failed_attempt_replays_up_to_its_error() -> None:
-    """The ending effect executes anew, what lies before it does not, clean-up executes each time."""
+    """The effect that ended it executes again, earlier effects do not, clean-up executes each time."""
     case = finish([step(1), attempt([step("ValueError", 2)], [step(3), REJECT], [])])
 
     predicted = Model(case).predict()
@@ -55,13 +55,13 @@ def test_the_first_to_end_wins_and_the_loser_is_abandoned() -> None:
 
 
 def test_an_at_most_once_error_ends_the_run() -> None:
-    """Nothing can change, so there is no retry; `RetryAfter` says that it did not happen."""
+    """A retry could change nothing. `RetryAfter` states that the effect did not happen."""
     assert Model(finish([once("ValueError", 1)])).predict().status == "FAILED"
     assert Model(finish([once("RetryAfter", 1)])).predict().status == "COMPLETED"
 
 
 def test_an_intent_without_a_result_is_in_doubt() -> None:
-    """Going on from a log that ends with an at-most-once intent, the model parks the run."""
+    """From a log that ends with an at-most-once intent the model parks the run."""
     case = finish([once(1)])
     whole = Model(case).predict().log
 
@@ -71,7 +71,7 @@ def test_an_intent_without_a_result_is_in_doubt() -> None:
 
 
 def test_two_events_at_one_time_are_refused() -> None:
-    """A case that decides nothing is none."""
+    """Such a case decides nothing."""
     branch = [{"op": "sleep", "label": "a", "d": 1.0}]
     with pytest.raises(TieError):
         Model(Case([{"op": "gather", "label": "b", "branches": [branch, branch]}])).predict()
@@ -87,7 +87,7 @@ def test_two_events_at_one_time_are_refused() -> None:
 )
 @given(cases())
 def test_no_correct_program_diverges_by_the_rules(case: Case) -> None:
-    """The rule book itself never finds non-determinism in a deterministic program."""
+    """The rules never report non-determinism in a deterministic program."""
     try:
         predicted = Model(case).predict()
     except TieError:

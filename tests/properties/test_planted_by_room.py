@@ -16,14 +16,14 @@ TABLES = [planted_by_room, planted_by_part]
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("table", [module.__name__ for module in TABLES])
 def test_every_fault_is_found_by_the_test_that_is_named(table: str) -> None:
-    """The named test fails with the fault in place; it passes without, where it is played by itself."""
+    """The named test fails with the fault in place; without it the test passes in its own file."""
     missed, said = find(table)
 
     assert missed == [], said
 
 
 def test_every_fault_has_a_test_of_its_own() -> None:
-    """One fault at a time: a test that is named twice would see only one of them."""
+    """One fault at a time: a test named twice would get only one of them."""
     named = Counter(one.found_by for module in TABLES for one in module.PLANTED)
 
     assert [test for test, count in named.items() if count > 1] == []

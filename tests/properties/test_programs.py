@@ -1,4 +1,4 @@
-"""Random programs: the runtime does what the model says, hot, suspended, and after a crash.
+"""Random programs: the runtime agrees with the model, hot, suspended, and after a crash.
 
 `CALLBOARD_PROGRAMS=20000 CALLBOARD_SEED=7` runs more, other programs.
 """
@@ -30,7 +30,7 @@ SEED: Final = os.environ.get("CALLBOARD_SEED")
 DEATHS: Final = (Manner.DIE_BEFORE, Manner.DIE_AFTER)
 ERRORS: Final = (Manner.ERROR_BEFORE, Manner.ERROR_AFTER)
 PARTS: Final = 4
-"""Each property is several tests, none of which takes long."""
+"""Each property is split into several short tests."""
 SEEDS: Final = st.integers(0, 1_000_000)
 SUSPENDED: Final = st.sampled_from([5.0, 0.0])
 
@@ -53,12 +53,12 @@ profile = settings(
 
 
 def seeded(test: Callable[..., None]) -> Callable[..., None]:
-    """The test with the seed of the environment, if there is one."""
+    """Return the test with the seed of the environment, if there is one."""
     return test if SEED is None else hypothesis_seed(int(SEED))(test)
 
 
 def played(case: Case, seed: int, suspend_after: float, faults: Faults | None = None) -> Played:
-    """The case on both; one that decides nothing is left out."""
+    """Run the case on both; skip one that decides nothing."""
     try:
         return play_both(case, seed=seed, suspend_after=suspend_after, faults=faults)
     except TieError:
@@ -67,7 +67,7 @@ def played(case: Case, seed: int, suspend_after: float, faults: Faults | None = 
 
 
 def report(found: list[str], case: Case, seed: int, faults: Faults | None = None) -> str:
-    """What differs, with what is needed to see it again."""
+    """Return the differences, and the data to reproduce them."""
     head = [f"simulation seed {seed}", str(case)]
     if faults is not None and faults.nth is not None:
         head.append(f"{faults.manner} at call {faults.nth} of {faults.calls}")
@@ -77,7 +77,7 @@ def report(found: list[str], case: Case, seed: int, faults: Faults | None = None
 def for_each(
     part: int, count: int, holds: Callable[..., None], *drawn: st.SearchStrategy[Any]
 ) -> None:
-    """Call `holds` with one part of so many random cases; no two parts have the same."""
+    """Call `holds` with one part of the random cases; the parts are disjoint."""
     test = settings(profile, max_examples=count // PARTS)(given(*drawn)(holds))
     hypothesis_seed(int(SEED or 1) * PARTS + part)(test)()
 
@@ -91,7 +91,7 @@ limit = pytest.mark.timeout(3600 if SEED else 120)
 @pytest.mark.item(45, 68, 69, 70, 71, 72, 73, 74, 99, 100, 101, 102)
 @pytest.mark.item(124, 154, 163, 165, 169, 170, 171, 182, 183, 184, 185, 187, 188, 190, 193)
 @parts
-def test_the_runtime_does_what_the_model_says(part: int) -> None:
+def test_the_runtime_agrees_with_the_model(part: int) -> None:
     """Status, output, order, log, state, messages and executions are as predicted, hot and suspended."""
 
     def holds(case: Case, seed: int) -> None:
@@ -107,8 +107,8 @@ def test_the_runtime_does_what_the_model_says(part: int) -> None:
 @pytest.mark.slow
 @pytest.mark.item(80, 172, 186, 189, 485, 490)
 @parts
-def test_another_host_goes_on_exactly_where_one_died(part: int) -> None:
-    """After a death at any store call the rest is what the model says of the log left behind."""
+def test_another_host_continues_exactly_where_one_crashed(part: int) -> None:
+    """After a crash at any store call the rest is as predicted from the remaining log."""
 
     def holds(case: Case, seed: int, faults: Faults, suspend_after: float) -> None:
         both = played(case, seed, suspend_after, faults)
@@ -123,7 +123,7 @@ def test_another_host_goes_on_exactly_where_one_died(part: int) -> None:
 @pytest.mark.item(190, 490)
 @parts
 def test_an_error_of_the_store_breaks_no_promise(part: int) -> None:
-    """Whatever call fails, known or unknown outcome: no effect, message or entry is doubled or lost."""
+    """Each call may fail, with a known or unknown outcome: no effect, message or entry is doubled or lost."""
 
     def holds(case: Case, seed: int, faults: Faults, suspend_after: float) -> None:
         both = played(case, seed, suspend_after, faults)

@@ -1,6 +1,6 @@
-"""Random programs that keep memories: versions, blocks, hits and the embedder's calls are what the model says.
+"""Random programs that store memories: versions, blocks, hits and embeddings agree with the model.
 
-`CALLBOARD_REMEMBERING=5000 CALLBOARD_SEED=7` plays more, other programs in memory.
+`CALLBOARD_REMEMBERING=5000 CALLBOARD_SEED=7` runs more, other programs in memory.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ if TYPE_CHECKING:
 COUNT: Final = int(os.environ.get("CALLBOARD_REMEMBERING", "300" if IS_SLOW else "16"))
 CROWD: Final = 200 if IS_SLOW else 16
 DYING: Final = [*REMEMBERING] if IS_SLOW or SEED else ["versions", "blocks"]
-"""Programs whose hosts die at all calls."""
+"""Programs whose hosts crash at all calls."""
 WRITES: Final = ("put", "forget", "search", "append", "commit") if IS_SLOW else ("put",)
-"""Calls of real stores before and behind which a host dies."""
+"""Calls of real stores before and after which a host crashes."""
 ON_SERVERS: Final = [*REMEMBERING] if IS_SLOW else ["versions"]
 SERVERS: Final = {"postgres": False, "nats": True} if IS_SLOW else {"nats": True}
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED else 120)]
 
 
-def test_memories_are_as_the_model_says() -> None:
-    """Logs, memories and executions of the embedder are as predicted, hot and suspended: replay asks nobody."""
+def test_memories_agree_with_the_model() -> None:
+    """Logs, memories and embeddings are as predicted, hot and suspended: a replay embeds nothing."""
     hold(COUNT, memory_cases())
 
 
-def test_another_host_goes_on_with_what_is_remembered() -> None:
-    """After a death at any store call each memory is there once, and no recorded call is made again."""
+def test_another_host_continues_with_the_stored_memories() -> None:
+    """After a crash at any store call each memory exists once, and no recorded call is repeated."""
     hold_in_deaths(COUNT, memory_cases())
 
 
 def test_an_error_of_the_store_doubles_no_memory() -> None:
-    """Whatever call fails, known or unknown outcome: each version is of one call, and none is missing."""
+    """Each call may fail, with a known or unknown outcome: each version is of one call, and none is missing."""
     hold_in_errors(COUNT, memory_cases())
 
 
 @pytest.mark.parametrize("name", DYING)
-def test_each_memory_is_kept_once_wherever_a_host_dies(name: str) -> None:
-    """Before and after each store call: memories and embeddings are as what is left behind says."""
+def test_each_memory_is_stored_once_over_a_crash_at_any_store_call(name: str) -> None:
+    """Before and after each store call: memories and embeddings are as the remaining rows predict."""
     die_everywhere(REMEMBERING[name])
 
 
 @pytest.mark.parametrize("brokered", SERVERS.values(), ids=SERVERS)
-def test_each_memory_is_kept_once_by_real_servers(
+def test_each_memory_is_stored_once_on_real_servers(
     postgres_server: TestPostgres, nats_server: TestNats, *, brokered: bool
 ) -> None:
-    """A host dies before and after each write of a memory and of a log, and each search."""
+    """A host crashes before and after each write of a memory and of a log, and each search."""
     wrong = []
     with opened_stage(postgres_server, nats_server, brokered=brokered) as stage:
         stage.is_mute = True
@@ -79,7 +79,7 @@ def test_each_memory_is_kept_once_by_real_servers(
 
 
 @pytest.mark.parametrize("brokered", [False, True], ids=["postgres", "nats"])
-def test_a_crowd_remembers_as_the_model_says(
+def test_a_crowd_of_memories_agrees_with_the_model(
     postgres_server: TestPostgres, nats_server: TestNats, *, brokered: bool
 ) -> None:
     """On real servers, many at a time: one half is evicted where it waits, the other stays in memory."""

@@ -1,4 +1,4 @@
-"""A run started on any first part of a finished log goes on as the model says of that part."""
+"""A run started from any prefix of a finished log continues as the model predicts for that prefix."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_AN_END = {*TERMINAL_KINDS, EntryKind.RUN_PARKED, EntryKind.RUN_SUSPENDED}
 
 
 def gone_on(case: Case, whole: Observed, length: int, suspend_after: float) -> list[str]:
-    """What differs when a run starts with so many entries of a log, in words."""
+    """Return the differences of a run that starts with this many entries of a log, as text."""
     prefix = tuple(whole.entries[:length])
     until = predict(case).ended_at + 30
     observed = play(
@@ -32,13 +32,13 @@ def gone_on(case: Case, whole: Observed, length: int, suspend_after: float) -> l
     except TieError:
         return []
     found = differences(case, predicted, observed)
-    # What the first part had sent and received lies in the store that it was taken from.
+    # The messages of the prefix are in the store that it was taken from.
     found = [one for one in found if not one.startswith(("messages sent", "the row is", "of "))]
     return [f"the first {length} of {len(whole.entries)} entries:", *found] if found else []
 
 
 def prefixes(entries: list[RunLogEntry]) -> list[int]:
-    """Lengths at which a host could have left the log, were its flushes that small."""
+    """Return the lengths at which a host could have left the log if its flushes were that small."""
     return [n for n in range(2, len(entries)) if entries[n - 1].kind not in NOT_AN_END]
 
 
@@ -47,8 +47,8 @@ def prefixes(entries: list[RunLogEntry]) -> list[int]:
 @pytest.mark.item(68, 69, 70, 71, 74, 170, 171, 172, 187, 193)
 @pytest.mark.parametrize("suspend_after", [5.0, 0.0])
 @pytest.mark.parametrize("name", CORPUS)
-def test_every_first_part_of_a_log_is_a_place_to_go_on(name: str, suspend_after: float) -> None:
-    """Nothing recorded executes again, and the output is that of the model."""
+def test_a_run_can_continue_from_every_prefix_of_a_log(name: str, suspend_after: float) -> None:
+    """No recorded effect executes again, and the output is that of the model."""
     case = CORPUS[name]
     whole = play_both(case).observed
 

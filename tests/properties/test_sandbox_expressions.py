@@ -1,4 +1,4 @@
-"""Random expressions have the value in the sandbox that CPython gives them, or are refused there."""
+"""Random expressions have the same value in the sandbox as in CPython, or are refused."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def shaped(value: Any) -> Any:
 
 
 class _Names(dict[str, Any]):
-    """An object whose names are attributes, too."""
+    """An object with names as attributes, too."""
 
     def __getattr__(self, name: str) -> Any:
         """Return a value; a method of dict is found first."""
@@ -95,10 +95,10 @@ class _Names(dict[str, Any]):
 
 
 def in_cpython(text: str) -> tuple[bool, Any]:
-    """Return whether CPython gives a value, and it as JSON data."""
+    """Return whether CPython gives a value, and the value as JSON data."""
     names = SimpleNamespace(**{name: shaped(one) for name, one in VARS.items()})
     try:
-        with warnings.catch_warnings(action="ignore"):  # such as of a text that is called
+        with warnings.catch_warnings(action="ignore"):  # such as the call of a text
             value = eval(text, {"vars": names})
         return True, json.loads(json.dumps(value, allow_nan=False))
     except Exception:  # noqa: BLE001 - any
@@ -106,7 +106,7 @@ def in_cpython(text: str) -> tuple[bool, Any]:
 
 
 def in_sandbox(text: str) -> tuple[bool, Any]:
-    """Return whether the sandbox gives a value, and it as JSON data."""
+    """Return whether the sandbox gives a value, and the value as JSON data."""
     try:
         value = parse(text).value(NodeScope(VARS, [], "2026-01-01T00:00:00+00:00"))
         return True, json.loads(json.dumps(value, allow_nan=False))
@@ -116,7 +116,7 @@ def in_sandbox(text: str) -> tuple[bool, Any]:
 
 @pytest.mark.item(464)
 def test_random_expressions_have_the_value_that_python_gives_them() -> None:
-    """One that Python refuses has none; half of those with a value, at least, have it in the sandbox, too."""
+    """An error in Python is an error here. At least half of the others have a value in the sandbox."""
     first, values, refused = int(os.environ.get("CALLBOARD_SEED", "0")), 0, 0
     for seed in range(first, first + EXPRESSIONS):
         text = expression(random.Random(seed), 3)

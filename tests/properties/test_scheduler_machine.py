@@ -1,4 +1,4 @@
-"""The life cycle of runs: no sequence of calls leads along an edge that it does not have."""
+"""The life cycle of runs: each sequence of calls changes statuses along its edges only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CALLS = st.lists(
 def test_no_sequence_of_calls_leaves_the_life_cycle(
     calls: list[tuple[str, RunId, RunStatus]],
 ) -> None:
-    """Every change of status that can be seen is an edge of the diagram; ended runs stay ended."""
+    """Every visible change of status is an edge of the diagram; ended runs stay ended."""
     asyncio.run(_play(calls))
 
 
@@ -47,7 +47,7 @@ async def _play(calls: list[tuple[str, RunId, RunStatus]]) -> None:
         scheduler.register_run(run_id, AgentId("desk", run_id))
     before = {run_id: await scheduler.get_status(run_id) for run_id in RUNS}
     for call, run_id, status in calls:
-        with contextlib.suppress(ActorsError):  # refused, or done: the status below tells
+        with contextlib.suppress(ActorsError):  # refused or executed: the status below decides
             await _call(scheduler, held, (call, run_id, status))
         for run in RUNS:
             now = await scheduler.get_status(run)

@@ -1,4 +1,4 @@
-"""A host that dies at every store call of what is done with a session: another one makes it whole."""
+"""A host crashes at every store call of an act of a session, and another one continues."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from tests.harness.faulty_store import Manner
 
 STRIDE: Final = 1 if IS_SLOW or SEED else 5
-"""The gate lets a host die at every fifth store call."""
+"""The gate crashes a host at every fifth store call."""
 READERS: Final = (Reader(0, 0, ((0, 3), (0, 2), (1, 2))), Reader(0, 1, ((0, 2), (1, 3))))
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 if IS_SLOW else 120)]
 
 
 def start(kind: str = "say", conflict: str = "queue", parent: int | None = None) -> Act:
-    """A client in the host's process says something."""
+    """A client in the host's process sends a message."""
     return Act("start", kind=kind, conflict=conflict, parent=parent)
 
 
@@ -32,7 +32,7 @@ def act(what: str, n: int = 0) -> Act:
 
 
 OPEN: Final = (start(), start("hold"))
-"""A session that has a run, whose model is being asked."""
+"""A session with a run whose model call is open."""
 ASKED: Final = (start(), start("crack"))
 """A session with a run that waits for a person."""
 IDLE: Final = (start(), start("tell"), act("go"), start("fail"))
@@ -54,7 +54,7 @@ DYING: Final[dict[str, tuple[tuple[Act, ...], Act]]] = {
     "switch": (IDLE, act("switch", 1)),
     "delete": (IDLE, act("delete")),
 }
-"""What there is, and the act in which the host dies."""
+"""The present state, and the act in which the host crashes."""
 THEN: Final = (
     act("go"),
     act("go"),
@@ -65,14 +65,14 @@ THEN: Final = (
     act("go"),
     start(),
 )
-"""What follows: the session takes runs again."""
+"""The next act: the session accepts runs again."""
 
 
 @pytest.mark.item(352, 366, 375, 385)
 @pytest.mark.parametrize("manner", DEATHS)
 @pytest.mark.parametrize("name", DYING)
-def test_a_death_at_every_store_call(name: str, manner: Manner) -> None:
-    """No event, no node and no run is lost or doubled; what was not answered is done again."""
+def test_programs_survive_a_crash_at_every_store_call(name: str, manner: Manner) -> None:
+    """No event, no node and no run is lost or doubled; an act without an answer is repeated."""
     before, dying = DYING[name]
     program = Dialogues((*before, dying, *THEN), READERS)
     nth, is_struck, wrong = DEATHS.index(manner) % STRIDE, True, []

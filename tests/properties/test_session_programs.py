@@ -1,6 +1,6 @@
-"""Random programs of clients and readers of sessions: all is as the model says.
+"""Random programs of clients and readers of sessions agree with the model.
 
-`CALLBOARD_DIALOGUES=5000 CALLBOARD_SEED=7` plays more, other programs.
+`CALLBOARD_DIALOGUES=5000 CALLBOARD_SEED=7` runs more, other programs.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED or IS_SLOW else
 
 @pytest.mark.item(352, 365, 366, 368, 374, 375, 376, 377, 379, 381, 385)
 @parts
-def test_sessions_do_what_the_model_says(part: int) -> None:
-    """Outcomes, statuses, order, nodes, heads, windows, and what each reader saw, hot and suspended."""
+def test_sessions_agree_with_the_model(part: int) -> None:
+    """Outcomes, statuses, order, nodes, heads, windows, and the events of each reader, hot and suspended."""
     first = int(SEED or 0) * 1_000_000
     for seed in range(first + part, first + COUNT, PARTS):
         program, drops = dialogues(seed), seed // PARTS % 2 == 0

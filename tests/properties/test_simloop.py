@@ -1,4 +1,4 @@
-"""The simulation itself: virtual time, seeded order, nothing from outside."""
+"""The simulation itself: virtual time, seeded order, no access to the outside."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_other_seeds_are_other_interleavings() -> None:
 
 
 def test_an_hour_passes_at_once() -> None:
-    """The clock jumps to the next timer; nothing waits."""
+    """The clock jumps to the next timer without real time."""
 
     async def main(loop: SimLoop) -> tuple[float, float]:
         clock = SimClock(loop)
@@ -67,8 +67,8 @@ def test_timeouts_work() -> None:
     assert simulate(main, seed=0)[0] == 2.5
 
 
-def test_a_deadlock_says_who_waits() -> None:
-    """When nothing can happen any more the error names the tasks and where they wait."""
+def test_the_error_of_a_deadlock_names_the_tasks() -> None:
+    """The error names the tasks and where they wait."""
 
     async def stuck_here(loop: SimLoop) -> None:
         await loop.create_future()
@@ -78,7 +78,7 @@ def test_a_deadlock_says_who_waits() -> None:
 
 
 def test_standing_time_is_an_error() -> None:
-    """A loop that never lets time pass is found."""
+    """A loop in which time never passes is detected."""
 
     async def spinning(_: SimLoop) -> None:
         while True:  # noqa: ASYNC110 - the mistake that is looked for
@@ -89,7 +89,7 @@ def test_standing_time_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("what", ["connect", "thread", "executor", "signal", "foreign"])
-def test_nothing_from_outside_gets_in(what: str) -> None:
+def test_access_to_the_outside_is_refused(what: str) -> None:
     """Sockets, executors, signal handlers and calls from other threads are refused."""
 
     async def main(loop: SimLoop) -> None:
@@ -110,7 +110,7 @@ def test_nothing_from_outside_gets_in(what: str) -> None:
 
 
 async def from_a_thread(loop: SimLoop) -> None:
-    """Call into the loop from another thread and raise here what it met there."""
+    """Call into the loop from another thread and raise its error here."""
     met: list[Exception] = []
 
     def call() -> None:
@@ -125,7 +125,7 @@ async def from_a_thread(loop: SimLoop) -> None:
     raise met[0]
 
 
-def test_chance_follows_the_seed() -> None:
+def test_random_values_depend_on_the_seed() -> None:
     """An entropy of one seed draws the same again, one of another seed does not."""
 
     def draws(seed: int) -> list[object]:

@@ -1,4 +1,4 @@
-"""Random programs of several agents: every run does what the model says, hot, suspended, after a crash.
+"""Random programs of several agents: each run agrees with the model, hot, suspended, after a crash.
 
 `CALLBOARD_TALKING=20000 CALLBOARD_SEED=7` runs more, other programs.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 COUNT: Final = int(os.environ.get("CALLBOARD_TALKING", "200" if IS_SLOW else "24"))
 STRIDE: Final = 1 if IS_SLOW or SEED else 3
-"""The gate lets a host die at every third store call: before the first, after the second."""
+"""The gate crashes a host at every third store call: before the first, after the second."""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED else 120)]
 
 
@@ -42,7 +42,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED else 120)]
 @pytest.mark.parametrize("suspend_after", [5.0, 0.0])
 @pytest.mark.parametrize("name", TALKING)
 def test_a_fixed_program_is_as_predicted(name: str, suspend_after: float) -> None:
-    """Each of the corpus, in ten interleavings."""
+    """Each program of the corpus, in ten interleavings."""
     case = TALKING[name]
     for seed in range(10):
         both = play_both(case, seed=seed, suspend_after=suspend_after)
@@ -53,8 +53,8 @@ def test_a_fixed_program_is_as_predicted(name: str, suspend_after: float) -> Non
 @pytest.mark.item(80, 126, 229, 232, 239, 485)
 @pytest.mark.parametrize("manner", DEATHS)
 @pytest.mark.parametrize("name", TALKING)
-def test_a_death_at_every_store_call(name: str, manner: Manner) -> None:
-    """The next host goes on with all runs as the model says; what the dead one had promised happens."""
+def test_programs_survive_a_crash_at_every_store_call(name: str, manner: Manner) -> None:
+    """The next host continues all runs as predicted, and delivers the dead host's outbox."""
     case, nth, is_struck, wrong = TALKING[name], DEATHS.index(manner) % STRIDE, True, []
     while is_struck:
         faults = Faults(nth=nth, manner=manner)
@@ -73,7 +73,7 @@ def test_a_death_at_every_store_call(name: str, manner: Manner) -> None:
 @pytest.mark.item(82, 83, 84, 85, 90, 91, 92, 94, 95, 96, 105, 126, 129, 130, 233, 234, 237, 238)
 @pytest.mark.item(239, 242, 244, 245, 246, 247, 248)
 @parts
-def test_runs_that_talk_do_what_the_model_says(part: int) -> None:
+def test_runs_that_exchange_messages_agree_with_the_model(part: int) -> None:
     """Every log, output, state, message and execution of every run is as predicted, hot and suspended."""
 
     def holds(case: Case, seed: int) -> None:
@@ -87,8 +87,8 @@ def test_runs_that_talk_do_what_the_model_says(part: int) -> None:
 
 @pytest.mark.item(80, 126, 172, 189, 229, 485)
 @parts
-def test_another_host_goes_on_with_all_of_them(part: int) -> None:
-    """After a death at any store call the rest of every run is what the model says."""
+def test_another_host_continues_all_runs(part: int) -> None:
+    """After a crash at any store call the rest of every run is as predicted."""
 
     def holds(case: Case, seed: int, faults: Faults, suspend_after: float) -> None:
         both = played(case, seed, suspend_after, faults)
@@ -101,7 +101,7 @@ def test_another_host_goes_on_with_all_of_them(part: int) -> None:
 @pytest.mark.item(190, 490)
 @parts
 def test_an_error_of_the_store_breaks_no_promise_between_runs(part: int) -> None:
-    """Whatever call fails, known or unknown outcome: no letter, child or answer is doubled or lost."""
+    """Each call may fail, with a known or unknown outcome: no message, child or answer is doubled or lost."""
 
     def holds(case: Case, seed: int, faults: Faults, suspend_after: float) -> None:
         both = played(case, seed, suspend_after, faults)

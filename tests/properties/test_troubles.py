@@ -1,7 +1,7 @@
-"""Random programs in trouble: hints, doors, clocks, instants that coincide, cycles, operators.
+"""Random programs with disturbances: hints, message paths, clocks, coinciding instants, cycles, operators.
 
-Where the model can say everything it does; else no promise is broken. `CALLBOARD_TROUBLES=20000
-CALLBOARD_SEED=7` plays more, other programs.
+The result equals the model's prediction where there is one; else each promise holds.
+`CALLBOARD_TROUBLES=20000 CALLBOARD_SEED=7` runs more, other programs.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
 COUNT: Final = int(os.environ.get("CALLBOARD_TROUBLES", "240" if IS_SLOW else "120"))
 LIMITS: Final = COUNT * 3 // 2
-"""An answer and the end of its time seldom fall on one instant: fewer find no planted fault."""
+"""An answer and its time limit seldom fall on one instant: fewer programs find no planted fault."""
 UNTIL_S: Final = 25.0
-"""When those end of which the model says nothing."""
+"""Virtual time at which programs without a prediction end."""
 GRAIN_S: Final = 50e-6
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED else 120)]
 
@@ -57,7 +57,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED else 120)]
 def unpredicted(  # noqa: PLR0917
     case: Case, seed: int, suspend_after: float, faults: Faults, grain_s: float = 0.0
 ) -> Observed:
-    """A case of which the model says nothing, or not everything."""
+    """A case that the model cannot predict, or not completely."""
     return play(
         case, seed=seed, suspend_after=suspend_after, until=UNTIL_S, faults=faults, grain_s=grain_s
     )
@@ -68,25 +68,25 @@ UNRELIABLE: Final = st.builds(Faults, hints=SEEDS, doors=_DOORS)
 
 
 def keeps_order(case: Case, seed: int, suspend_after: float, faults: Faults) -> None:
-    """Nothing is lost, doubled or overtaken."""
+    """No message is lost, doubled or overtaken."""
     found = broken_promises(case, unpredicted(case, seed, suspend_after, faults))
     assert not found, report(found, case, seed, faults)
 
 
 @parts
 def test_order_needs_no_hints(part: int) -> None:
-    """Messages of one sender come in order, whoever wrote them and whatever became of the hints."""
+    """Messages of one sender come in order, whichever process wrote them, also with lost hints."""
     for_each(part, COUNT, keeps_order, mail_cases(), SEEDS, SUSPENDED, UNRELIABLE)
 
 
 @parts
-def test_runs_that_talk_need_no_hints(part: int) -> None:
-    """Letters, children and answers come through, in order, whatever became of the hints."""
+def test_runs_that_exchange_messages_need_no_hints(part: int) -> None:
+    """Messages, children and answers arrive in order, also with lost hints."""
     for_each(part, COUNT // 2, keeps_order, talking_cases(), SEEDS, SUSPENDED, UNRELIABLE)
 
 
 def is_one_order(case: Case, seed: int, suspend_after: float) -> None:
-    """What coincides came in some order, and all that follows is what the model says of it."""
+    """Coinciding events have some order, and all later ones are predicted from it."""
     observed = unpredicted(case, seed, suspend_after, Faults(), GRAIN_S)
     found = broken_promises(case, observed)
     with suppress(TieError):
@@ -96,12 +96,12 @@ def is_one_order(case: Case, seed: int, suspend_after: float) -> None:
 
 @parts
 def test_a_limit_falls_on_the_instant_of_an_answer(part: int) -> None:
-    """Either the time was over or the answer there: never anything else, an end after a reply least."""
+    """The ask has either timed out or its answer; never another outcome."""
     for_each(part, LIMITS, is_one_order, limit_cases(), SEEDS, SUSPENDED)
 
 
 @parts
-def test_everything_coincides(part: int) -> None:
+def test_programs_with_coinciding_instants_keep_all_promises(part: int) -> None:
     """Programs of several agents in which all times are whole ticks break no promise."""
 
     def holds(case: Case, seed: int, suspend_after: float) -> None:
@@ -120,11 +120,11 @@ STEPPED: Final = st.builds(
     Faults, steps=st.lists(_WRONG, min_size=1, max_size=2).map(lambda steps: sum(steps, ()))
 )
 SILENT_S: Final = 200.0
-"""No program takes so long; an hour of silence does."""
+"""Longer than any program, shorter than an hour of silence."""
 
 
 def silences_nothing(case: Case, seed: int, suspend_after: float, faults: Faults) -> None:
-    """Everything is over in time."""
+    """All runs end in time."""
     seen = unpredicted(case, seed, suspend_after, faults)
     found = early_timers(seen)
     found += [f"over after {seen.over_at} s only"] if seen.over_at > SILENT_S else []
@@ -132,8 +132,8 @@ def silences_nothing(case: Case, seed: int, suspend_after: float, faults: Faults
 
 
 @parts
-def test_a_clock_that_was_wrong_for_a_while_silences_nothing(part: int) -> None:
-    """When it is right again, what waits for a time goes on within seconds; nothing was early by it."""
+def test_a_temporarily_wrong_clock_blocks_no_run(part: int) -> None:
+    """Within seconds after its correction timed waits continue; none ended early by it."""
     for_each(part, COUNT, silences_nothing, sleeping_cases(), SEEDS, SUSPENDED, STEPPED)
 
 
@@ -148,7 +148,7 @@ TALK_OR_MAIL: Final = st.booleans().flatmap(
 
 
 def goes_on(case: Case, seed: int, suspend_after: float, faults: Faults) -> None:
-    """What the rows know is once, what the stream has is there, and everything has an end."""
+    """Rows are known once, messages of the stream are there, and all runs end."""
     seen = unpredicted(case, seed, suspend_after, faults)
     found = broken_rows(case, seen)
     found += [f"over after {seen.over_at} s only"] if seen.over_at > SILENT_S else []
@@ -156,28 +156,28 @@ def goes_on(case: Case, seed: int, suspend_after: float, faults: Faults) -> None
 
 
 @parts
-def test_rows_go_back_while_hosts_live(part: int) -> None:
-    """A server that is behind takes the database's place: hosts believe it, not what they remember."""
+def test_hosts_continue_after_a_rollback_of_the_rows(part: int) -> None:
+    """A database that was rolled back takes over: hosts use its state, not their memory."""
     for_each(part, COUNT // 2, goes_on, TALK_OR_MAIL, SEEDS, SUSPENDED, BACK)
 
 
 def is_predicted(case: Case, seed: int, suspend_after: float, faults: Faults) -> None:
-    """The runtime does what the model says."""
+    """The result equals the model's prediction."""
     both = played(case, seed, suspend_after, faults)
     found = differences(case, both.predicted, both.observed)
     assert not found, report(found, case, seed, faults)
 
 
 @parts
-def test_a_bad_message_takes_no_other_one_with_it(part: int) -> None:
-    """A run of several messages that fails is taken apart, if nothing was done for all of them."""
+def test_a_bad_message_fails_no_other_message(part: int) -> None:
+    """A run of several messages that fails is split, if no effect was executed for all of them."""
     deaths = st.one_of(st.builds(Faults), faults_of(DEATHS, 50))
     for_each(part, COUNT // 2, is_predicted, batch_cases(), SEEDS, SUSPENDED, deaths)
 
 
 @parts
 def test_a_refused_question_has_no_effect(part: int) -> None:
-    """What closes a cycle is refused to who asks, and reaches nobody."""
+    """An ask that closes a cycle is refused to its sender, and is not delivered."""
     nothing = st.builds(Faults)
     for_each(part, COUNT, keeps_order, cycle_cases(), SEEDS, SUSPENDED, nothing)
 
@@ -200,7 +200,7 @@ ORDERED: Final = st.builds(
 
 
 def decides_once(case: Case, seed: int, suspend_after: float, faults: Faults) -> None:
-    """What operators decided is what happened."""
+    """Each decision of an operator is applied."""
     seen = unpredicted(case, seed, suspend_after, faults)
     found = broken_orders(seen.logs, seen.begun, seen.acts)
     assert not found, report([*found, str(seen.acts)], case, seed, faults)
@@ -208,5 +208,5 @@ def decides_once(case: Case, seed: int, suspend_after: float, faults: Faults) ->
 
 @parts
 def test_an_operator_decides_once(part: int) -> None:
-    """Hosts die, others take over: each doubt, request and dead letter is decided once, for itself only."""
+    """Hosts crash, others take over: each doubt, request and dead letter is decided once, for itself only."""
     for_each(part, COUNT * 2, decides_once, doubtful_cases(), SEEDS, SUSPENDED, ORDERED)

@@ -1,4 +1,4 @@
-"""What holds for every strategy, every composition of them and every history."""
+"""Properties of every strategy, every composition of them and every history."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def run(work: Coroutine[object, object, T]) -> T:
 
 
 def turns_of(window: Sequence[ChatMessage]) -> list[str]:
-    """The ids of the history's turns in a window."""
+    """Return the ids of the history's turns in a window."""
     return [turn.turn for turn in window if turn.turn is not None]
 
 
 def model_calls(strategy: object) -> int:
-    """How often a strategy and its parts have asked a model."""
+    """Return how often a strategy and its parts have called a model."""
     own = getattr(strategy, "_llm", None)
     parts: Sequence[object] = getattr(strategy, "strategies", ())
     count = len(own.requests) if isinstance(own, Summariser) else 0
@@ -56,7 +56,7 @@ def model_calls(strategy: object) -> int:
 @MANY
 @given(COMPOSED, histories())
 def test_a_window_keeps_order_groups_and_pinned_turns(plan: Plan, view: list[ChatMessage]) -> None:
-    """Turns are a part of the history in its order; calls and results stay or go together."""
+    """Turns are a part of the history in its order; a call and its result stay or are dropped together."""
     before, same = dumped(view), [*view]
     window = run(plan.build().compact(view))
 
@@ -76,7 +76,7 @@ def test_a_window_keeps_order_groups_and_pinned_turns(plan: Plan, view: list[Cha
 @MANY
 @given(COMPOSED, histories(is_tidy=True))
 def test_no_strategy_leaves_an_orphan(plan: Plan, view: list[ChatMessage]) -> None:
-    """Of a history in order every window is in order: there is nothing to repair."""
+    """For an ordered history every window is ordered: no repair is needed."""
     window = run(plan.build().compact(view))
 
     assert sorted(id_ for turn in window for id_ in call_ids(turn)) == sorted(
@@ -88,7 +88,7 @@ def test_no_strategy_leaves_an_orphan(plan: Plan, view: list[ChatMessage]) -> No
 @settings(max_examples=150)
 @given(histories())
 def test_a_repaired_view_has_one_result_behind_each_call(view: list[ChatMessage]) -> None:
-    """Whatever a crash has left; what can stay stays in its order, and a second repair does nothing."""
+    """For any state after a crash. Other turns keep their order, and a second repair changes nothing."""
     before = dumped(view)
     window = repaired(view)
 
@@ -112,10 +112,10 @@ def test_a_repaired_view_has_one_result_behind_each_call(view: list[ChatMessage]
 @example(
     Plan("pipeline", parts=(Plan("summarization", (0, 1)), Plan("truncation", (1, 0)))), talk("a")
 )
-def test_compacting_twice_is_compacting_once(plan: Plan, view: list[ChatMessage]) -> None:
-    """Neither the window nor the history, given again, makes another one, or costs another summary.
+def test_a_second_compaction_changes_nothing(plan: Plan, view: list[ChatMessage]) -> None:
+    """A second compaction of the window or the history changes nothing and buys no summary.
 
-    A mark or a summary that is written behind a ceiling may lift the window above it again.
+    A mark or a summary that is written after a ceiling may lift the window above it again.
     """
     assume(plan.has_ceilings_last)
     strategy = plan.build()
@@ -136,7 +136,7 @@ def test_compacting_twice_is_compacting_once(plan: Plan, view: list[ChatMessage]
 
 @MANY
 @given(SINGLE, histories(most=14))
-def test_what_a_strategy_promises_it_keeps(plan: Plan, view: list[ChatMessage]) -> None:
+def test_a_strategy_keeps_its_limits(plan: Plan, view: list[ChatMessage]) -> None:
     """Numbers of turns, groups, characters and tokens, as far as pinned turns allow."""
     window = run(plan.build().compact(view))
 
@@ -171,7 +171,7 @@ def test_what_a_strategy_promises_it_keeps(plan: Plan, view: list[ChatMessage]) 
 def test_a_budget_that_ends_in_a_ceiling_is_never_exceeded(
     budget: int, plan: Plan, view: list[ChatMessage]
 ) -> None:
-    """Whatever comes before it: only pinned turns, or none at all, may be left above."""
+    """After any other strategy: only pinned turns may remain above the budget."""
     # A turn has at most three blocks, each of a third of its characters; media are not characters.
     ceiling = Plan("truncation", (budget // 20, budget))
     strategy = Plan("budget", (budget, budget), (plan, ceiling)).build()
@@ -187,7 +187,7 @@ def test_a_budget_that_ends_in_a_ceiling_is_never_exceeded(
 @given(COMPOSED, histories())
 @pytest.mark.item(257, 258)
 def test_the_store_is_never_written_to(plan: Plan, view: list[ChatMessage]) -> None:
-    """A session is the same, byte for byte, before and behind a window."""
+    """A session is the same, byte for byte, before and after a window."""
 
     async def around() -> tuple[list[str], list[str]]:
         config = ContextConfig(InMemoryHistoryProvider(), plan.build())
@@ -203,8 +203,8 @@ def test_the_store_is_never_written_to(plan: Plan, view: list[ChatMessage]) -> N
 
 @settings(max_examples=60)
 @given(st.integers(2, 15), st.data())
-def test_with_slack_the_beginning_changes_only_at_a_cut(keep: int, data: st.DataObject) -> None:
-    """Each window of a growing history begins with the one before, or has dropped `slack` turns."""
+def test_with_slack_the_start_changes_only_at_a_cut(keep: int, data: st.DataObject) -> None:
+    """Each window of a growing history starts with the previous one, or has dropped `slack` turns."""
     slack = data.draw(st.integers(1, keep - 1), "slack")
     strategy = SlidingWindowCompaction(keep, slack=slack)
     history = talk(*map(str, range(data.draw(st.integers(1, 60), "turns"))))
@@ -225,10 +225,10 @@ def test_with_slack_the_beginning_changes_only_at_a_cut(keep: int, data: st.Data
 
 @settings(max_examples=80)
 @given(st.lists(histories(most=2, is_tidy=True), max_size=12), st.integers(100, 600))
-def test_with_a_target_the_beginning_changes_only_above_the_budget(
+def test_with_a_target_the_start_changes_only_above_the_budget(
     parts: list[list[ChatMessage]], budget: int
 ) -> None:
-    """A window that is fed with new turns only grows at its end until it is over."""
+    """A window with new turns grows only at its end until it exceeds the budget."""
     plan = Plan("budget", (budget, budget // 2), (Plan("truncation", (0, budget)),))
     strategy = plan.build()
 
@@ -263,7 +263,7 @@ def test_work_grows_with_the_number_of_turns(plan: Plan) -> None:
 
 
 def calls_of(plan: Plan, view: list[ChatMessage]) -> int:
-    """How many functions are called to make one window."""
+    """Return how many functions are called to make one window."""
     count = 0
 
     def called(frame: object, event: str, arg: object) -> None:

@@ -1,4 +1,4 @@
-"""What happens to servers: they hang, they go on, their disk is new, another takes over that is behind."""
+"""Faults of servers: frozen, thawed, wiped, or replaced by a standby that lags behind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def freeze(server: EmbeddedServer) -> None:
 
 
 def thaw(server: EmbeddedServer) -> None:
-    """Let a frozen server go on as if nothing had been."""
+    """Let a frozen server continue."""
     _signal_all(server, signal.SIGCONT)
 
 
@@ -41,7 +41,7 @@ def wipe(server: EmbeddedServer) -> None:
 
 
 async def copy_of(server: EmbeddedServer) -> Path:
-    """Copy what a PostgreSQL that goes on has committed so far, as its asynchronous standby has it."""
+    """Copy the commits so far of a running PostgreSQL, as its asynchronous standby has them."""
     connection = await asyncpg.connect(server.url)
     try:
         await connection.execute("select pg_backup_start('standby', fast => true)")
@@ -59,12 +59,12 @@ async def copy_of(server: EmbeddedServer) -> Path:
 
 
 def _copy(what: Path, to: Path) -> None:
-    # Its owner may be another user than we are.
+    # Its owner may be another user.
     subprocess.run(["cp", "-a", "-T", str(what), str(to)], check=True)
 
 
 def fail_over(server: EmbeddedServer, standby: Path) -> None:
-    """SIGKILL a PostgreSQL; what `copy_of` made of it takes over, with its address."""
+    """SIGKILL a PostgreSQL; the copy made by `copy_of` takes over its address."""
     server.kill()
     primary = server.data_dir / "pgdata"
     shutil.rmtree(primary)
@@ -73,7 +73,10 @@ def fail_over(server: EmbeddedServer, standby: Path) -> None:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether no thread goes on: a signal takes its time on a busy machine. Elsewhere than on Linux: yes."""
+    """Return whether no thread executes: a signal takes its time on a busy machine.
+
+    True except on Linux.
+    """
     threads = Path(f"/proc/{pid}/task").glob("*/stat")
     return all(one.read_text().rpartition(")")[2].split()[0] in "TtZX" for one in threads)
 

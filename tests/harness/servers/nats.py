@@ -55,7 +55,7 @@ NATS = Kind(
 
 @contextlib.contextmanager
 def own_nats_factory() -> Iterator[OwnNats]:
-    """Starts private servers, to be killed and restarted; closes and deletes them at the end."""
+    """Start private servers, to be killed and restarted; close and delete them at the end."""
     with contextlib.ExitStack() as stack:
 
         def start(
@@ -71,8 +71,7 @@ def own_nats_factory() -> Iterator[OwnNats]:
 async def drop_namespace(server: TestNats, namespace: str) -> None:
     """Delete the namespace's streams, with their consumers.
 
-    Raises:
-        AssertionError: the test left connections open (checked on servers of our own only).
+    Raises: AssertionError: The test left connections open (checked on our own servers only).
     """
     client = await nats.connect(server.url, allow_reconnect=False, connect_timeout=20)
     try:
@@ -87,7 +86,7 @@ async def drop_namespace(server: TestNats, namespace: str) -> None:
 
 
 async def _leaked_connections(client: Client) -> list[str]:
-    """Names of the account's other connections, once those that are just closing are gone."""
+    """Return names of the account's other connections, after those that are closing have closed."""
     deadline = asyncio.get_running_loop().time() + _LEAK_GRACE_S
     while True:
         answer = await _ask(client, "$SYS.REQ.ACCOUNT.PING.CONNZ", {})

@@ -1,4 +1,4 @@
-"""A database of its own, whose user may make tables in it and no extension."""
+"""A database of its own, whose user may create tables in it and no extension."""
 
 from __future__ import annotations
 

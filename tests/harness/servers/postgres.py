@@ -68,10 +68,9 @@ AGE = Kind(
 
 
 class NewClusters:
-    """Clusters that nobody has used yet, copied: to make one takes three times as long.
+    """Unused clusters, copied from one: `initdb` takes three times as long.
 
-    Args:
-        stack: Deletes what they are copied from.
+    Args: stack: Deletes the template.
     """
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
@@ -79,20 +78,20 @@ class NewClusters:
         self._originals: dict[bool, Path] = {}
 
     def put(self, folder: Path, *, durable: bool) -> None:
-        """Make one in a folder that is not there yet."""
+        """Make one in a new folder."""
         if durable not in self._originals:
             original = self._stack.enter_context(server_directory())
             start_postgres(original, durable=durable).close()
             self._originals[durable] = original
         folder.mkdir(mode=0o700)
         parts = [str(self._originals[durable] / name) for name in ("password", "pgdata")]
-        # Its owner may be another user than we are.
+        # Its owner may be another user.
         subprocess.run(["cp", "-a", *parts, str(folder)], check=True)
 
 
 @contextlib.contextmanager
 def own_postgres_factory(clusters: NewClusters) -> Iterator[OwnPostgres]:
-    """Starts private servers, to be killed and restarted; closes and deletes them at the end."""
+    """Start private servers, to be killed and restarted; close and delete them at the end."""
     with contextlib.ExitStack() as stack:
 
         def start(
@@ -125,15 +124,15 @@ async def drop_schema(postgres: TestPostgres, schema: str) -> None:
 
 
 class Session(Protocol):
-    """What statements are given to."""
+    """The statements of a session."""
 
     async def fetch(self, sql: str, /) -> list[asyncpg.Record]:
-        """The rows of a statement."""
+        """Return the rows of a statement."""
         ...
 
 
 async def until_alone(session: Session, postgres: TestPostgres) -> bool:
-    """Whether no session but this one is left, once those that are just ending are gone."""
+    """Return whether no other session is left, after those that are ending have ended."""
     if postgres.source == "url":
         return True
     # A server process outlives its closed connection by some milliseconds.

@@ -46,7 +46,7 @@ REDIS = Kind(
 
 @contextlib.contextmanager
 def own_redis_factory() -> Iterator[OwnRedis]:
-    """Starts private servers, to be killed and restarted; closes and deletes them at the end."""
+    """Start private servers, to be killed and restarted; close and delete them at the end."""
     with contextlib.ExitStack() as stack:
 
         def start(*, durable: bool = False) -> ValkeyServer:

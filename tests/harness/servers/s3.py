@@ -1,4 +1,4 @@
-"""S3 for tests: one SeaweedFS a session, of which each test has a bucket of its own."""
+"""S3 for tests: one SeaweedFS for each session; each test has a bucket of its own."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _PARTS: Final = ("master", "volume", "filer")
 
 
 def start_weed(data_dir: Path) -> EmbeddedServer:
-    """A running SeaweedFS on loopback, in about three seconds. It ends by SIGKILL: its files go with it.
+    """Yield a running SeaweedFS on loopback, started in about three seconds, and SIGKILL it at the end.
 
-    Its URL holds the keys of a user with all rights.
+    Its URL holds the keys of a user with all rights. Its files are deleted with it.
     """
     program = shutil.which("weed", path=sysconfig.get_path("scripts")) or shutil.which("weed")
     if program is None:
@@ -64,7 +64,7 @@ def _answers(port: int) -> bool:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=1).close()
     except urllib.error.HTTPError as exc:
         exc.close()
-        return exc.code == 403  # nobody without keys may list buckets
+        return exc.code == 403  # without keys no client may list buckets
     return True
 
 
@@ -74,7 +74,7 @@ S3 = Kind(
 
 
 async def new_bucket(server: TestServer) -> S3Settings:
-    """The settings of a bucket that nobody else uses. The server makes it with its first object."""
+    """Return the settings of an unused bucket. The server creates it with its first object."""
     parts = urlsplit(server.url)
     settings = S3Settings(
         bucket=f"t-{secrets.token_hex(6)}",

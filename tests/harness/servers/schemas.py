@@ -1,4 +1,4 @@
-"""Migrated schemas, lent to one test after another: the migrations take longer than most tests."""
+"""Migrated schemas, used by one test after another: the migrations take longer than most tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Observer:
-    """One connection of the test run's own. It lives in a thread: event loops end with their test."""
+    """One connection of the test run, in a thread of its own: event loops end with their test."""
 
     def __init__(self, postgres: TestPostgres) -> None:
         self._loop = asyncio.new_event_loop()
@@ -41,7 +41,7 @@ class Observer:
         return await asyncpg.connect(url, server_settings=settings)
 
     async def fetch(self, sql: str, *args: object) -> list[asyncpg.Record]:
-        """The rows of a statement."""
+        """Return the rows of a statement."""
         return await self._call(self._connection.fetch(sql, *args))
 
     async def execute(self, script: str) -> None:
@@ -61,7 +61,7 @@ class Observer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Schema:
-    """One schema as the migrations left it."""
+    """A schema as the migrations left it."""
 
     name: str
     shape: list[asyncpg.Record]
@@ -71,8 +71,7 @@ class _Schema:
 class Schemas:
     """The migrated schemas of one server; each belongs to one test at a time.
 
-    Attributes:
-        observer: Looks into any of them.
+    Attributes: observer: Reads any of them.
     """
 
     def __init__(self, postgres: TestPostgres) -> None:
@@ -99,7 +98,7 @@ class Schemas:
                 await drop_schema(self._postgres, schema.name)
 
     def close(self) -> None:
-        """Remove those that no test has."""
+        """Drop the schemas that no test has."""
         self.observer.close()
         while self._free:
             asyncio.run(drop_schema(self._postgres, self._free.pop().name))
@@ -126,7 +125,7 @@ class Schemas:
         return await self.observer.fetch(_SHAPE.format(schema=name), name)
 
     async def _is_cleaned(self, schema: _Schema) -> bool:
-        """Empty its tables; False, and nothing done, where a test changed more than rows."""
+        """Empty its tables; return False, without a change, if a test changed more than rows."""
         if not await until_alone(self.observer, self._postgres):
             return False
         is_as_made = await self._shape(schema.name) == schema.shape
@@ -136,7 +135,7 @@ class Schemas:
 
 
 _NAMES_OF_MIGRATIONS: Final = ("schema_migrations", "schema_functions")
-"""Tables of hundreds of rows that hardly a test writes: who does gets a schema of its own."""
+"""Tables of hundreds of rows that tests seldom write: a test that does gets a schema of its own."""
 _TABLES: Final = f"""
     select format('%I.%I', schemaname, tablename) from pg_tables
     where schemaname = $1 and tablename not in {_NAMES_OF_MIGRATIONS}
@@ -148,7 +147,7 @@ _FILLING: Final = """
 _EMPTYING: Final = """
     create function pg_temp.empty_{schema}() returns void language plpgsql as $$ begin {statements}; end $$
 """
-"""A function that leaves the rows that the migrations wrote, and no other: planned once, not once a test."""
+"""A function that deletes all rows but those of the migrations: planned once, not once for each test."""
 _START_OF_SEQUENCES: Final = """
     select coalesce(string_agg(format('perform setval(%L, %s, false)',
       format('%I.%I', schemaname, sequencename), start_value), ';'), 'null')

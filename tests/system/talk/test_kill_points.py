@@ -147,7 +147,7 @@ async def test_a_conversation_completes_when_both_hosts_are_killed(  # noqa: PLR
     assert [await host.exit_code() for host in hosts.values()] == [-9, -9]
 
 
-async def test_these_kill_points_are_all_there_are(
+async def test_the_kill_points_of_conversations_are_complete(
     fleet: Hosts, client: Runtime, rows: Rows, tmp_path: Path
 ) -> None:
     """An undisturbed conversation has no more writes than were tested, and each step happens once."""

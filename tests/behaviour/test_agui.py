@@ -208,10 +208,7 @@ async def test_an_expired_interrupt_can_only_be_cancelled(bed: Bed, app: str) ->
 
 
 async def test_a_client_tools_result_is_awaited_over_crashes_of_hosts(bed: Bed, app: str) -> None:
-    """The tool is offered to the model.
-
-    Its result is posted to a process without agents, and counts once.
-    """
+    """The model gets the tool. Its result is posted to a process without agents, and counts once."""
     desk = Counter()
     async with web_on(bed, desk.agent(), app_name=app) as web:
         thread = Thread(web, f"/agui/{app}")

@@ -1,8 +1,8 @@
-"""Questions between agents: of one host, and of two with the broker between them.
+"""Asks between agents: of one host, and of two with the broker between them.
 
-Beside a plain program on one host, and a floor that writes the same commits by hand: the question, the target's
-whole run with its reply, and the turn that takes the answer. Between two hosts the question is published,
-pulled and ingested as well.
+Beside a plain program on one host, and a floor that writes the same commits by hand: the question,
+the target's whole run with its reply, and the commit that takes the answer. Between two hosts the
+question is published, pulled and ingested as well.
 """
 
 from __future__ import annotations

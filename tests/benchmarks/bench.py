@@ -1,4 +1,4 @@
-"""What the benchmarks share: a store, leases of all its shards, limits on concurrency, timing."""
+"""Shared parts of the benchmarks: a store, leases of all its shards, limits on concurrency, timing."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Floor:
 async def many(
     one: Callable[[int], Awaitable[Any]], *, total: int, at_once: int, warm_up: bool = True
 ) -> float:
-    """Call `one(i)` for all i, so many at once; return the seconds it took."""
+    """Call `one(i)` for all i with this concurrency; return the duration in seconds."""
     limit = asyncio.Semaphore(at_once)
 
     async def bounded(index: int) -> None:

@@ -1,4 +1,4 @@
-"""What the runtime would commit for questions, children and posts, written by hand: the floors."""
+"""The floors: the runtime's commits for questions, children and posts, written by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Payload: TypeAlias = "dict[str, JsonValue]"
 
 
 async def committed(hand: Floor, commit: Commit) -> Committed:
-    """Write a turn that has to succeed."""
+    """Write a commit that has to succeed."""
     outcome = await hand.store.commits.commit(commit)
     assert isinstance(outcome, Committed), outcome
     return outcome
@@ -59,7 +59,7 @@ class Asking:
         return done
 
     async def ask(self, target: AgentId, position: int, payload: Any) -> tuple[Message, Committed]:
-        """Write the turn that sends a question."""
+        """Write the commit that sends a question."""
         key = message_id_of_run(self.run_id, str(position))
         sender = f"agent:{self.agent}"
         question = Message(key, target, payload, sender, reply_to=self.run_id, correlation_id=key)
@@ -72,7 +72,7 @@ class Asking:
         return question, done
 
     async def take(self, position: int, key: str) -> None:
-        """Read the answer and write the turn that takes it."""
+        """Read the answer and write the commit that takes it."""
         [answer] = await self.hand.store.reads.answers(self.run_id)
         outcome: Payload = {
             "outcome": answer.status,
@@ -85,7 +85,7 @@ class Asking:
 
 
 def handled(arrived: Arrived, output: Any, *, answers: tuple[Answer, ...] = ()) -> dict[str, Any]:
-    """Return the parts of the one turn of a run that a message starts and that ends at once."""
+    """Return the parts of the single commit of a run that a message starts and that ends at once."""
     agent, message = arrived.agent_id, arrived.message
     run_id = run_id_of_mail(agent, arrived.sender, message.id)
     received: Payload = {"message": message.to_json(), "arrival": arrived.arrival}
@@ -108,7 +108,7 @@ def handled(arrived: Arrived, output: Any, *, answers: tuple[Answer, ...] = ()) 
 
 
 async def handle(hand: Floor, arrived: Arrived, *, reply: Any = None) -> None:
-    """Write the one turn of such a run; with a reply to the question it was."""
+    """Write the single commit of such a run; with a reply if the message was a question."""
     message = arrived.message
     answers: tuple[Answer, ...] = ()
     if message.reply_to is not None:

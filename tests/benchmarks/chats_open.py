@@ -1,4 +1,4 @@
-"""Open chats: what a run in memory with a conversation of 2,000 turns costs beside one without."""
+"""Open chats: the memory of a waiting run with a conversation of 2,000 turns, beside one without."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _resident_bytes() -> int:
 
 
 async def copied(runtime: Runtime, url: str, chats: int, turns: int) -> None:
-    """Let so many agents have a conversation of so many turns, with the cut that a first call leaves."""
+    """Give each agent a conversation of this many turns, with the cut that a first call leaves."""
     first = agent_id("first")
     await fill(runtime, first, turns - 2)
     await runtime.result(await runtime.submit(first, {"verb": "generate", "times": 1}))
@@ -54,7 +54,7 @@ async def copied(runtime: Runtime, url: str, chats: int, turns: int) -> None:
 
 
 async def opened(runtime: Runtime, verb: str, total: int) -> int:
-    """Open so many runs that asked once and wait in memory; return the bytes that they take."""
+    """Start runs that called a model once and wait in memory; return the bytes that they take."""
     before = _resident_bytes()
 
     async def one(index: int) -> None:
@@ -75,7 +75,7 @@ async def run(url: str, *, scale: float = 1.0) -> None:
         await runtime.register_type(TYPE, Caller)
         await copied(runtime, url, chats, turns)
         await opened(runtime, "llm", 0)
-        for index in range(AT_ONCE):  # what is made once is not counted
+        for index in range(AT_ONCE):  # one-time costs are not counted
             await runtime.result(
                 await runtime.submit(agent_id(f"warm{index}"), {"verb": "generate", "times": 1})
             )

@@ -1,4 +1,4 @@
-"""How long `callboard host` takes from the start of its process until it serves, several times over.
+"""Time from the start of the process of `callboard host` until it serves, measured several times.
 
 On servers that are up, and with a folder whose servers it starts first.
 """
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 TIMES: Final = 10
 LIMITS_MS: Final = {"servers": 500, "folder": 700}
 SERVES: Final = b"host.serving"
-"""What the host logs when it can execute a message."""
+"""Log event of a host that can execute messages."""
 AGENTS: Final = "tests.benchmarks.cold_agents:AGENTS"
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 async def started(*options: str) -> tuple[float, float]:
-    """Return the milliseconds until a host served, and those of CPU of its process by then."""
+    """Return the milliseconds until a host served, and the CPU milliseconds of its process by then."""
     argv = [sys.executable, "-m", "compose", "host", AGENTS, *options]
     began = time.perf_counter()
     host = await asyncio.create_subprocess_exec(*argv, cwd=ROOT, stdout=DEVNULL, stderr=PIPE)

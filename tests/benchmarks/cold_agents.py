@@ -1,4 +1,4 @@
-"""What the host of a cold start serves, and nothing else: what it imports counts as the host's start."""
+"""The application of the host of a cold start: its imports count as the host's start."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Idler:
         self.id = id
 
     async def run(self, ctx: Any, inbox: list[Message]) -> None:
-        """Take them."""
+        """Receive the messages."""
 
 
 AGENTS = {"bench": Idler}

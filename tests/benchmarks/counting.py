@@ -1,7 +1,7 @@
-"""Counts of what this process does for an operation: statements, commits, tasks, calls of the loop, JSON.
+"""Counts of this process's work for an operation: statements, commits, tasks, calls of the loop, JSON.
 
-Counts do not depend on the machine. The loop is counted from `counting` on, so enter it before a store is
-opened: a driver keeps the loop's `create_future` for the life of a connection.
+Counts do not depend on the machine. The loop is counted from `counting` on, so enter it before a
+store is opened: a driver keeps the loop's `create_future` for the life of a connection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OURS = ("actors", "broker", "compose", "persistence")
 
 @dataclass
 class Counts:
-    """What was counted, by name where there are names."""
+    """The counts, by name if there are names."""
 
     statements: Counter[str] = field(default_factory=Counter)
     """Sent to PostgreSQL by this thread, by the function they call."""
@@ -87,7 +87,7 @@ class Counting:
         self._counts = Counts()
         self._thread = threading.get_ident()
         self.is_telling = False
-        """Whether each session of PostgreSQL says at once what it did, else up to ten seconds late."""
+        """Whether each PostgreSQL session reports its statistics at once, else up to ten seconds late."""
 
     def read(self, store: PostgresStore) -> Counts:
         """Return what was counted until now, with the commits of this store."""

@@ -24,7 +24,7 @@ COUNT: Final = 1_000_000
 OF_ONE: Final = 20_000
 DIMENSIONS: Final = 8
 MISSED_IN_A_ROW: Final = 100
-"""So many rows that the writer looked for and did not find: the user is erased."""
+"""After this many missing rows the writer stops: the user is erased."""
 TENANT: Final = "acme"
 SQL_FILL: Final = """
 insert into {schema}.memories (tenant, about, slot, version, id, key, text, source, run_id, turn, metadata,
@@ -45,7 +45,7 @@ async def run(url: str, *, scale: float = 1.0) -> None:
     """Print a line: statements, how long the longest of them took, and how long the writer waited at most."""
     count, of_one = max(1_000, int(COUNT * scale)), max(600, int(OF_ONE * scale))
     async with open_store(url) as store:
-        await store.memories.of(TENANT).page()  # makes the table
+        await store.memories.of(TENANT).page()  # creates the table
         schema = store.settings.schema
         connection = await asyncpg.connect(url)
         try:

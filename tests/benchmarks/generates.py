@@ -25,11 +25,11 @@ ROUNDS: Final = 4
 
 
 MODEL_S: Final = 0.05
-"""Of one answer: hosted models take longer to their first token."""
+"""Seconds of one answer: hosted models take longer to their first token."""
 
 
 class Caller(Talker):
-    """An agent that asks its model so often, in a conversation of the run's own or in its session."""
+    """An agent that calls its model this often, in a conversation of the run's own or in its session."""
 
     @override
     async def run(self, ctx: Any, inbox: list[Message]) -> None:

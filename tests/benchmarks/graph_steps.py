@@ -1,7 +1,7 @@
-"""One graph of effects or of pure steps, over our stores or the source's: run as a program by `graphs`.
+"""One graph of effects or of pure steps, over our stores or the source's: a program that `graphs` starts.
 
-`python -m tests.benchmarks.graph_steps OURS|THEIRS KIND FOLDER STEPS` prints steps per second. THEIRS imports
-the source from PYTHONPATH, and nothing of ours.
+`python -m tests.benchmarks.graph_steps OURS|THEIRS KIND FOLDER STEPS` prints steps per second.
+THEIRS imports the source from PYTHONPATH, and nothing of ours.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ async def idle(url: str, nats_url: str | None, seconds: float) -> None:
     what the server does by itself in as long a time is taken off.
     """
     watch = await asyncpg.connect(url)
-    settle_s = min(12.0, seconds)  # backends report what they did that late
+    settle_s = min(12.0, seconds)  # backends report their statistics that late
 
     async def statements_in(window_s: float) -> int:
         before = await watch.fetchval(_STATEMENTS)

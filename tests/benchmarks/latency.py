@@ -1,8 +1,8 @@
-"""How long a step, a question and a message from outside take while so many of them come each second.
+"""Latency of a step, a question and an external message at a given arrival rate.
 
-Arrivals follow a schedule, whatever became of those before; each is timed from the moment it was due, so that
-waiting in line counts. Rates are parts of the peak, which is measured first, with all arrivals due at once. The
-mock gets as many: a plain program that writes the same, see `mock.py`.
+Arrivals follow a schedule, whatever became of those before; each is timed from its due instant, so
+that queueing counts. Rates are parts of the peak, which is measured first, with all arrivals due at
+once. The mock gets as many: a plain program that writes the same, see `mock.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 LOADS: Final = (0.1, 0.7)
 """Parts of the peak rate."""
 SECONDS: Final = 5.0
-"""So long arrivals come, at full size."""
+"""Seconds of arrivals, at full size."""
 FEWEST: Final = 40
 
 One = Callable[[], Awaitable[Any]]
@@ -42,19 +42,19 @@ One = Callable[[], Awaitable[Any]]
 
 
 class Line:
-    """Arrivals that wait for the next of some runs that has nothing to do."""
+    """A queue of arrivals for the idle ones among some runs."""
 
     def __init__(self) -> None:
         self._waiting: asyncio.Queue[asyncio.Future[None] | None] = asyncio.Queue()
 
     async def one(self) -> None:
-        """Arrive, and return when it is done."""
+        """Arrive, and return when the operation is complete."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.put_nowait(done)
         await done
 
     async def serve(self, do: Callable[[int], Awaitable[Any]]) -> None:
-        """Do one arrival after the other until all are served, as a run does."""
+        """Process one arrival after the other until all are processed, as a run does."""
         count = 0
         while (done := await self._waiting.get()) is not None:
             try:

@@ -1,4 +1,4 @@
-"""What one operation does when nothing else is under way: counts that are the same on every machine."""
+"""The work of one operation when nothing else executes: counts that are the same on every machine."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from tests.benchmarks.workloads import Stage
 
 TIMES: Final = 5
-"""So often each is counted; the median counts, for a look at rows by the clock comes between now and then."""
+"""Number of measurements. The median counts, because a periodic poll may fall into one."""
 MORE: Final = 5
-"""What one of a run costs is the difference between a run with so many more and one with one."""
+"""The cost of one operation is the difference between a run with this many more of them and a run with one."""
 SETTLED_S: Final = 0.005
 MORE_OF_A_RUN: Final = {
     "step": "steps",
@@ -38,7 +38,7 @@ OF_LOOP = frozenset({"tasks", "futures", "call_soon"})
 
 
 class Lone:
-    """Counts what a host does for single plays."""
+    """Counts a host's work for single plays."""
 
     def __init__(self, counts: Counting, stage: Stage, watch: Watch) -> None:
         self._counts, self._stage, self._watch = counts, stage, watch
@@ -55,13 +55,13 @@ class Lone:
                 await watcher.close()
 
     async def each(self, play: Callable[[], Awaitable[None]]) -> Figures:
-        """Return the figures of one play, which is played before once."""
-        pause = await self._counted(_nothing, _least)  # what was begun before may go on beside it
+        """Return the figures of one play; an uncounted play precedes it."""
+        pause = await self._counted(_nothing, _least)  # earlier work may still execute beside it
         found = await self._of(play)
         return {name: found[name] - pause.get(name, 0) for name in found}
 
     async def each_more(self, stage: Stage, do: str) -> Figures:
-        """Return what one more of these adds to a run."""
+        """Return the figures that one more of these adds to a run."""
         few = await self._of(lambda: stage.run("lone", do, 1))
         many = await self._of(lambda: stage.run("lone", do, 1 + MORE))
         return {name: (many[name] - few[name]) / MORE for name in few}
@@ -93,7 +93,7 @@ class Lone:
         return rows[1] - rows[0]
 
     async def _settled(self) -> None:
-        """Return when nothing is done any more."""
+        """Return when no work is left."""
         while True:
             before = self._counts.read(self._stage.store).statements
             await asyncio.sleep(SETTLED_S)

@@ -1,6 +1,6 @@
-"""Messages that other services publish: to many agents at once, and one to an idle agent.
+"""Messages of external clients: to many agents at once, and one to an idle agent.
 
-The mock is what its broker alone can take: the same publishes into one stream that syncs each. The floor
+The mock is the broker alone: the same publishes into one stream that syncs each. The floor
 publishes, sources, pulls and ingests the same messages by the same code, without agents.
 """
 
@@ -59,7 +59,7 @@ class Servers:
 
 
 class Place:
-    """Names of one measurement: nothing of another is in its way."""
+    """Names of one measurement, separate from those of others."""
 
     def __init__(self, servers: Servers) -> None:
         self.servers = servers
@@ -108,7 +108,7 @@ async def publish_all(client: Client, subjects: Iterable[str], first: int = 0) -
 
 
 async def raw(servers: Servers, *, total: int) -> float:
-    """Return publishes per second into one stream that nobody reads."""
+    """Return publishes per second into one stream without consumers."""
     name = f"raw-{uuid.uuid4().hex[:12]}"
     client = await nats.connect(servers.nats_url, connect_timeout=20)
     stream = client.jetstream()
@@ -160,7 +160,7 @@ async def floor(servers: Servers, *, total: int, agents: int) -> float:
 
 
 class Counter:
-    """An agent that only counts what it is given."""
+    """An agent that only counts its messages."""
 
     def __init__(self, id: AgentId) -> None:  # noqa: A002
         self.id = id

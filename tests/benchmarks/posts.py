@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 NEWS = TopicId("news", "bench")
 AT_ONCE = 500
 POLL_S = 0.01
-"""For each thousand of followers, for a look reads all rows."""
+"""Seconds for each thousand followers, because a poll reads all rows."""
 RESTATE_PER_S = 1730
 """Deliveries of the best durable peer, one post to 10,000."""
 
@@ -116,7 +116,7 @@ def _resident_mib() -> float:
 
 @dataclass
 class Fanned:
-    """What became of one post."""
+    """The figures of one post."""
 
     publish_ms: float
     delivered_per_s: float
@@ -133,7 +133,7 @@ async def ours(url: str, followers: int) -> Fanned:
         store: Any = runtime.store
         connection = await _connect(url, store)
         await follow(connection, followers)
-        gc.collect()  # not while it is measured: that would be measured too
+        gc.collect()  # not during the measurement, which would include it
         before = most = _resident_mib()
         began = time.perf_counter()
         await runtime.publish(NEWS.type, NEWS.source, PAYLOAD)
@@ -154,7 +154,7 @@ async def run(url: str, *, scale: float = 1.0) -> None:
     """Print a line for each number of followers."""
     for size in (1_000, 10_000, 100_000):
         followers = max(200, int(size * scale))
-        # In this order: what the floors held in memory would hide what ours needs.
+        # In this order: memory kept by the floors would hide that of ours.
         found = await ours(url, followers)
         least_rows, least = await plain(url, followers)
         rows, base = await floors(url, followers)

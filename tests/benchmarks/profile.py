@@ -1,7 +1,7 @@
-"""What one operation of a workload costs: `python -m tests.benchmarks.profile WORKLOAD [--scale 0.1]`.
+"""The costs of one operation of a workload: `python -m tests.benchmarks.profile WORKLOAD [--scale 0.1]`.
 
-Three plays on embedded servers that sync: one that is only timed, one that is sampled, one that is counted
-with PostgreSQL's own statistics on. What is printed is said in CONTRIBUTING.md.
+Three plays on embedded servers that sync: one that is only timed, one that is sampled, one that is
+counted with PostgreSQL's own statistics on. CONTRIBUTING.md documents the output.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def timed(servers: Servers, workload: Workload, total: int) -> None:
 
 
 async def counted(servers: Servers, workload: Workload, total: int) -> None:
-    """Print what the process did for an operation, and what PostgreSQL did."""
+    """Print this process's and PostgreSQL's work for an operation."""
     watcher = await asyncpg.connect(servers.postgres_url)
     without, *_ = await _watched(servers, workload, total, watcher, is_played=False)
     totals, counts, statements = await _watched(servers, workload, total, watcher, is_played=True)
@@ -106,7 +106,7 @@ async def _watched(
             await _play(stage, workload, max(1, int(total * WARM_UP)))
             if workload.prepare is not None:
                 await workload.prepare(stage, total)
-            await watch.deep(on=True)  # forgets the statements until now
+            await watch.deep(on=True)  # deletes the statements until now
             before = counts.read(stage.store)
             if is_played:
                 await workload.play(stage, total)

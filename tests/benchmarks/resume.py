@@ -1,4 +1,4 @@
-"""How long a run takes to go on after a crash, by the length of its log, with and without a new generation."""
+"""Time until a run continues after a crash, by the length of its log, with and without a new generation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FLUSHED = 250
 
 
 class Longwinded:
-    """An agent that records so many values, then waits for a signal, in this generation or the next."""
+    """An agent that records this many values, then waits for a signal, in this generation or the next."""
 
     def __init__(self, id: AgentId) -> None:  # noqa: A002
         self.id = id
@@ -42,7 +42,7 @@ class Longwinded:
 
 
 async def resumed_ms(url: str, *, entries: int, continues: bool) -> tuple[float, int]:
-    """Return milliseconds from signal to end of a run that nobody has in memory, and entries loaded."""
+    """Return milliseconds from signal to end of an evicted run, and the entries loaded."""
     schema = f"bench_{uuid.uuid4().hex[:12]}"
     owner = HostIncarnation(schema)
     async with (

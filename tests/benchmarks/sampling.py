@@ -1,6 +1,6 @@
-"""Where a process spends its CPU: stacks by SIGPROF, a few hundred a second of CPU; no tool is needed.
+"""CPU time of a process by function: stacks by SIGPROF, a few hundred a second of CPU, without a tool.
 
-What C code does counts for the line of Python that called it. Only the main thread is looked at.
+C code counts for the line of Python that called it. Only the main thread is sampled.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What traces cost: the 10-step runs without and with them, in rate and in CPU time per span.
+"""The cost of traces: the 10-step runs without and with them, in rate and in CPU time per span.
 
-Spans go the whole way of a host that has a collector, up to the bytes that would be sent.
+Spans pass through a host's whole exporter, up to the bytes that would be sent.
 """
 
 from __future__ import annotations

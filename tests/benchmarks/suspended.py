@@ -1,4 +1,4 @@
-"""Suspended runs: how fast they come to be, what each costs in memory, and how fast they are woken."""
+"""Suspended runs: the rates at which they suspend and are woken, and the memory of each."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ async def _suspend(rt: Any, agents: list[AgentId]) -> list[RunId]:
 async def run(url: str, *, scale: float = 1.0) -> None:
     """Print a line for 10,000 runs that come to wait, and one for their waking."""
     total = max(200, int(10_000 * scale))
-    # In this order: what the floors held in memory would hide what ours needs.
+    # In this order: memory kept by the floors would hide that of ours.
     made, each, woken = await runtime(url, total)
     least_made, least_woken = await plain(url, total)
     base_made, base_woken = await floor(url, total)

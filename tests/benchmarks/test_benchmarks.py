@@ -1,4 +1,4 @@
-"""Each benchmark runs once, small, so that it cannot rot. Times are never asserted."""
+"""Each benchmark runs once, small, so that it stays executable. Times are never asserted."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_a_benchmark_prints_figures_beside_its_floor_or_limit(
     postgres_dsn: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Every line is JSON and says what it is measured against."""
+    """Every line is JSON and names its comparison."""
     await run(postgres_dsn, scale=scale)
     _check(capsys.readouterr().out)
 
@@ -88,7 +88,7 @@ async def test_a_benchmark_with_a_broker_prints_figures_beside_its_floor(
     nats_server: TestNats,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """So does each that needs a broker."""
+    """Each benchmark with a broker does, too."""
     await run(outside.Servers(postgres_dsn, nats_server.url), scale=0.005)
     _check(capsys.readouterr().out)
 
@@ -96,15 +96,15 @@ async def test_a_benchmark_with_a_broker_prints_figures_beside_its_floor(
 async def test_steps_of_graphs_print_figures_beside_their_floors(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """And beside the source's runtime, where it can be fetched."""
+    """And beside the source's runtime, if it can be fetched."""
     await graphs.run(scale=0.01)
     _check(capsys.readouterr().out)
 
 
-async def test_a_profile_says_what_an_operation_costs(
+async def test_a_profile_prints_the_costs_of_an_operation(
     own_postgres: OwnPostgres, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rates, CPU, functions, counts, and what PostgreSQL did within its functions."""
+    """Rates, CPU, functions, counts, and PostgreSQL's statements within its functions."""
     server = own_postgres(settings={"shared_preload_libraries": PRELOADED})
 
     await profile.run(outside.Servers(server.url, ""), "step-50", scale=0.01)

@@ -1,4 +1,4 @@
-"""What conversations cost, as far as it can be counted: the same on every machine."""
+"""The countable costs of conversations: the same on every machine."""
 
 from __future__ import annotations
 
@@ -89,19 +89,19 @@ async def test_a_replay_of_fifty_calls_reads_no_history_and_makes_no_window(
 
 
 def looks_then_tells(messages: Sequence[ChatMessage], _: GenerationOptions) -> str | ModelReply:
-    """A call of the tool for a question, and a text for its result."""
+    """Return a call of the tool for a question, and a text for its result."""
     if messages[-1].role == "user":
         return ModelReply(calls=[ToolCall(id=f"c{len(messages)}", name="look", arguments={})])
     return "This is what I found."
 
 
 async def look() -> str:
-    """The tool."""
+    """Return the tool's result."""
     return RESULT
 
 
-async def test_windows_of_a_chat_with_tools_begin_with_the_window_before() -> None:
-    """At least 90 % of them, with the default context: a provider's cache has the beginning of the others."""
+async def test_windows_of_a_chat_with_tools_start_with_the_previous_window() -> None:
+    """At least 90 % of them, with the default context: a provider's cache has the start of the others."""
     model = FunctionModel(looks_then_tells)
     agent = ReActAgent("helper", model=model, tools=[Tool("look", "", look, idempotent=True)])
     async with Runtime() as runtime:
@@ -118,7 +118,7 @@ async def test_windows_of_a_chat_with_tools_begin_with_the_window_before() -> No
 
 
 class Wordy:
-    """An agent that says the same so often in one run."""
+    """An agent that returns the same answer many times in one run."""
 
     session = SESSION
 

@@ -1,6 +1,7 @@
-"""What one operation costs does not grow by accident: counts, which are the same on every machine.
+"""Counts of one operation, which are the same on every machine and must not grow by accident.
 
-Whoever lowers a count writes the new one down here; `tests/benchmarks/lone.py` says how they are counted.
+A change that lowers a count updates the number here; `tests/benchmarks/lone.py` documents how they
+are counted.
 """
 
 from __future__ import annotations
@@ -40,23 +41,23 @@ HTTP = {1: 20, 32: 8}
 many are asked together, and whether a hint of another process comes before a look, differs: these are bounds.
 """
 SLACK = 0.8
-"""What is below this part of its bound has to be written down."""
+"""A count below this part of its bound needs a new bound."""
 
 
-async def test_a_lone_operation_of_a_run_does_what_is_written_down(postgres_dsn: str) -> None:
-    """A run, a step, an ask, a child and a wake each write and start exactly so much."""
+async def test_a_lone_operation_of_a_run_has_the_recorded_counts(postgres_dsn: str) -> None:
+    """A run, a step, an ask, a child and a wake each write and start exactly this much."""
     _check(await lone.of_runs(Servers(postgres_dsn, "")))
 
 
-async def test_a_lone_message_from_outside_does_what_is_written_down(
+async def test_a_lone_external_message_has_the_recorded_counts(
     postgres_dsn: str, nats_server: TestNats
 ) -> None:
-    """So does a message that an outside program publishes."""
+    """A message that an external program publishes does, too."""
     _check(await lone.of_messages(Servers(postgres_dsn, nats_server.url)))
 
 
-async def test_a_turn_over_http_asks_no_more_than_is_written_down(postgres_dsn: str) -> None:
-    """Nor does the end of its stream cost a connection."""
+async def test_a_turn_over_http_makes_no_more_statements_than_recorded(postgres_dsn: str) -> None:
+    """The end of its stream needs no connection."""
     each = 8
     with counting() as counts:
         async with http.served(postgres_dsn) as place:
@@ -70,7 +71,7 @@ async def test_a_turn_over_http_asks_no_more_than_is_written_down(postgres_dsn: 
                 found = counts.read(place.runtime.store) - before  # type: ignore[arg-type]
 
                 assert found.statements.total() <= bound * sessions * each, found.statements
-                assert "pg_stat_get_activity" not in found.statements  # a session that begins
+                assert "pg_stat_get_activity" not in found.statements  # a session that starts
 
 
 def _check(found: dict[str, lone.Figures]) -> None:

@@ -1,4 +1,4 @@
-"""One step of an embedded graph does on SQLite what is written down here, on every machine."""
+"""Statements of one step of an embedded graph on SQLite: the same on every machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ branches wait for.
 
 
 def statements(folder: Path, steps: int) -> Counter[str]:
-    """Return the statements of a tick of so many steps, by their first word."""
+    """Return the statements of a tick of this many steps, by their first word."""
     seen: Counter[str] = Counter()
     folder.mkdir()
     database = SqliteDatabase(folder / "graphs.db")
@@ -41,7 +41,7 @@ def statements(folder: Path, steps: int) -> Counter[str]:
 
 
 def test_a_step_on_sqlite_is_two_transactions(tmp_path: Path) -> None:
-    """With so many statements."""
+    """With this many statements."""
     few, many = statements(tmp_path / "few", 2), statements(tmp_path / "many", 12)
 
     assert {name: count / 10 for name, count in (many - few).items()} == STEP

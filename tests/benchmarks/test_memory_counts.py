@@ -1,4 +1,4 @@
-"""What `ctx.memory` costs, as far as it can be counted: the same on every machine."""
+"""The countable costs of `ctx.memory`: the same on every machine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 async def remembered(runtime: Runtime, count: int) -> None:
-    """Let an agent keep so many texts."""
+    """Let an agent store this many texts."""
     order: Any = {"verb": "remember", "texts": [f"{count}: {n}" for n in range(count)]}
     await runtime.result(await runtime.submit(agent_id("keeper"), order))
 
 
-async def test_what_is_remembered_is_one_statement_beside_its_embedding(postgres_dsn: str) -> None:
+async def test_a_memory_is_one_statement_beside_its_embedding(postgres_dsn: str) -> None:
     """And the commit of the effect, which writes nothing else; ten texts are ten statements."""
     with counting() as counts:
         async with open_runtime(postgres_dsn) as runtime:

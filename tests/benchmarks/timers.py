@@ -1,4 +1,4 @@
-"""Timers of runs: how late they ring, beside timers of the event loop with one commit each."""
+"""Timers of runs: how late they fire, beside timers of the event loop with one commit each."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Sleeper:
         self.id = id
 
     async def run(self, ctx: Any, inbox: list[Message]) -> float:
-        """Return how many seconds late it goes on."""
+        """Return how many seconds late it continues."""
         at = datetime.fromisoformat(str(inbox[0].payload))
         await ctx.sleep_until(at)
         return late_s(at)
 
 
 def late_s(at: datetime) -> float:
-    """How long ago that was."""
+    """Return the seconds since an instant."""
     return (_clock.now() - at).total_seconds()
 
 
@@ -94,7 +94,7 @@ async def floor(url: str, total: int, setting_up_s: float) -> list[float]:
         loop = asyncio.get_running_loop()
         for one in runs:
             loop.call_later(-late_s(one[0]), partial(ring, *one))
-        await asyncio.sleep(max(-late_s(due[-1]), 0) + 0.1)  # all of them have rung
+        await asyncio.sleep(max(-late_s(due[-1]), 0) + 0.1)  # all of them have fired
         await tasks.settle(limit_s=60)
     assert len(late) == total
     return late
@@ -103,7 +103,7 @@ async def floor(url: str, total: int, setting_up_s: float) -> list[float]:
 async def runtime(
     url: str, total: int, setting_up_s: float, suspend_after: float
 ) -> tuple[list[float], list[float]]:
-    """Return how late each run goes on, and how late its end is durable."""
+    """Return how late each run continues, and how late its end is durable."""
     async with open_runtime(url, suspend_after=suspend_after, capacity=total) as rt:
         await rt.register_type(TYPE, Sleeper)
         due = instants(total, setting_up_s)

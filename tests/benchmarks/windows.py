@@ -1,4 +1,4 @@
-"""Windows of long sessions: how long one is made, against one indexed select and the decoding of its JSON."""
+"""Windows of long sessions: the time to make one, against one indexed select and the decoding of its JSON."""
 
 from __future__ import annotations
 

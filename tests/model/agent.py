@@ -29,12 +29,10 @@ SINK: AgentId = AgentId("sink", "model")
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """One execution of an effect, as the outside world saw it.
+    """One execution of an effect, as the outside world records it.
 
-    Attributes:
-        host: The how-many-th host executed it.
-        run_id: For which run.
-        log: What of that was durable when it began.
+    Attributes: host: Number of the host that executed it. run_id: Its run. log: The durable part of
+    the log when it started.
     """
 
     name: str
@@ -47,12 +45,10 @@ class Execution:
 
 @dataclass(slots=True)
 class World:
-    """Counts executions outside any store and hands out scripted outcomes.
+    """Counts executions outside of any store and returns scripted outcomes.
 
-    Attributes:
-        host: The host that lives now; what another one does is a fault.
-        log: Returns the durable log of a run: kinds and names.
-        replies: By run and question, what the code gave as replies.
+    Attributes: host: The current host; an execution by another one is a fault. log: Returns the
+    durable log of a run: kinds and names. replies: By run and question, the code's replies.
     """
 
     case: Case
@@ -64,7 +60,7 @@ class World:
     replies: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
 
     def counts(self) -> dict[str, int]:
-        """By name, how often each effect began to execute."""
+        """By name, how often each effect started to execute."""
         counts: dict[str, int] = {}
         for one in self.begun:
             counts[one.name] = counts.get(one.name, 0) + 1
@@ -94,11 +90,11 @@ _ARGUMENTS: Final[dict[str, Any]] = {
     "required": ["called", "what"],
     "additionalProperties": False,
 }
-"""Of both tools: to read them from the signature, for each agent again, takes a sixth of a program's time."""
+"""Of both tools. To read them from the signature for each agent takes a sixth of a program's time."""
 
 
 class ProgramAgent:
-    """Runs its case's program for the message that says so; other messages are only noted."""
+    """Runs its case's program if the message requests it; other messages are only recorded."""
 
     def __init__(self, case: Case, world: World, *, id: AgentId = AGENT) -> None:  # noqa: A002
         self.id = id
@@ -121,7 +117,7 @@ class ProgramAgent:
             self.embedder = Embedder(self._embed)
 
     async def run(self, ctx: Any, inbox: list[Message]) -> Any:
-        """Interpret the program; a run of the first agent that mail starts only says what it got."""
+        """Interpret the program; a run of the first agent that messages start only returns its messages."""
         boot = inbox[0].payload if inbox else None
         is_first = str(self.id) == self._case.root
         if is_first and not (isinstance(boot, dict) and ("boot" in boot or "trace" in boot)):

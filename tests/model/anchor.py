@@ -1,4 +1,4 @@
-"""What is durable at one moment, read from a store, in the form in which the model goes on from it."""
+"""The durable state at one moment, read from a store, in the form from which the model continues."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ if TYPE_CHECKING:
     from tests.model.program import Case
 
 KEYS: Final = ("a", "b")
-"""Of agents that get mail."""
+"""Of agents that get messages."""
 TOPICS: Final = ("news0/default", "news1/default")
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """Everything is loaded anew after a fault: when, and what there is then.
+    """The time of the reload after a fault, and the durable state then.
 
-    Attributes:
-        log: Of the submitted run.
-        is_fair: Whether the model can go on from here; posts under way are not told of.
+    Attributes: log: Of the submitted run. is_fair: Whether the model can continue from here; it
+    does not know posts in flight.
     """
 
     at: float
@@ -45,7 +44,7 @@ class Anchor:
 
 
 def agents_of(case: Case, rows: Iterable[RunRow] = ()) -> list[AgentId]:
-    """Return the agents of the cast that can have anything."""
+    """Return the agents of the cast that can have any state."""
     root = AgentId.parse(case.root)
     named = {AgentId(type_, key, root.tenant) for type_ in case.cast for key in KEYS}
     mine = {row.agent_id for row in rows if row.agent_id.tenant == root.tenant}
@@ -55,7 +54,7 @@ def agents_of(case: Case, rows: Iterable[RunRow] = ()) -> list[AgentId]:
 async def anchor(
     store: RunStore, case: Case, first: RunId, *, at: float, counts: dict[str, int]
 ) -> Anchor:
-    """Return everything durable now; `first` is the submitted run."""
+    """Return the whole durable state; `first` is the submitted run."""
     rows = sorted(await store.lists.runs(limit=10_000), key=lambda row: row.arrival)
     root = AgentId.parse(case.root)
     lefts: list[Left] = []
@@ -135,7 +134,7 @@ def _answer(one: StoredAnswer) -> Answer:
 
 
 def _taken(entries: list[RunLogEntry]) -> list[str]:
-    """Return keys of answers that a run has taken."""
+    """Return keys of answers that a run has read."""
     asked = {e.position: str(e.payload["message_id"]) for e in entries if e.kind == "ask.sent"}
     joined = [str(e.payload["child"]) for e in entries if e.kind == "child.completed"]
     replied = [e.position for e in entries if e.kind == "ask.replied"]

@@ -11,21 +11,17 @@ if TYPE_CHECKING:
 
 
 class CancelledError(BaseException):
-    """What code in a closed branch sees; named as asyncio's."""
+    """Raised in the code of a closed branch; named as asyncio's."""
 
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """What a parent waits for.
+    """The condition that a parent waits for.
 
-    Attributes:
-        kind: ``gather``, ``select``, ``scope`` (its end), ``join`` or ``cancel``.
-        children: In the order in which they were given or started.
-        one: The child of ``join`` and ``cancel``.
-        error: What the body of a scope raised.
-        value: What the body of a scope returned.
-        chosen: The child whose end or failure decided it.
-        joined: Children whose outcome the parent has seen.
+    Attributes: kind: ``gather``, ``select``, ``scope`` (its end), ``join`` or ``cancel``. children:
+    In the order in which they were given or started. one: The child of ``join`` and ``cancel``.
+    error: Raised by the body of a scope. value: Returned by the body of a scope. chosen: The child
+    whose end or failure decided it. joined: Children whose outcome the parent has read.
     """
 
     kind: str
@@ -40,13 +36,11 @@ class Group:
 
 @dataclass(eq=False, slots=True)
 class Wait:
-    """Why a branch does not run.
+    """The reason why a branch does not run.
 
-    Attributes:
-        kind: ``hit`` (its entry is recorded), ``miss`` (wants to begin), ``out`` (waits for an event),
-            ``group`` or ``stay`` (for ever).
-        seq: The awaited entry.
-        plan: What a miss begins: verb and its data.
+    Attributes: kind: ``hit`` (its entry is recorded), ``miss`` (is about to start), ``out`` (waits
+    for an event), ``group`` or ``stay`` (for ever). seq: The awaited entry. plan: The start of a
+    miss: verb and its data.
     """
 
     kind: str

@@ -1,8 +1,8 @@
-"""A ground of real servers: rows in PostgreSQL, mail by NATS or by rows, both in virtual time.
+"""A ground of real servers: rows in PostgreSQL, messages by NATS or by rows, both in virtual time.
 
-The database's functions tell the time by a table of one row. It is written by another thread, while
-the loop stands still, before the first question after a jump. All cases of a run share one schema, in
-which nothing is left between them but the id of the deployment; each has streams of its own.
+The database's functions read the time from a table of one row. Another thread writes it, while the
+loop stands still, before the first query after a jump. All cases of a run share one schema, in
+which only the id of the deployment is left between them; each has streams of its own.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ T = TypeVar("T")
 ERRORS: Final = (Manner.ERROR_BEFORE, Manner.ERROR_AFTER)
 HEARTBEAT_S: Final = 3.0
 FOR_EVER_S: Final = 1e6
-"""Virtual time jumps: leases and pings that end in between would say nothing."""
+"""Virtual time jumps: leases and pings that expire in between would be meaningless."""
 
-# `clock_timestamp()` of these functions is found in the schema before it is found in pg_catalog.
+# `clock_timestamp()` of these functions is found in the schema before pg_catalog.
 _TAKE_THE_CLOCK: Final = """
 create table clock (at timestamptz not null);
 insert into clock values (clock_timestamp());
@@ -97,8 +97,7 @@ select string_agg('delete from ' || tablename, ';') from pg_tables where scheman
 """
 
 
-# Its death may have cut off a claim: nobody here knows what that got, or is going to get.
-# The lock waits for a claim that had begun when the grave was dug; the trigger turns later ones away.
+# Its crash may have interrupted a claim, whose result is unknown here.
 _BURY: Final = (
     "insert into buried values ('{owner}')",
     """
@@ -111,7 +110,7 @@ commit
 
 
 class DatabaseClock:
-    """Tells the database what time it is; usable from a loop that must not go on meanwhile."""
+    """Sets the database's time; usable from a loop that must not go on meanwhile."""
 
     def __init__(self, url: str, schema: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -125,7 +124,7 @@ class DatabaseClock:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=30)
 
     def tell(self, virtual_s: float) -> None:
-        """Make it so late, unless it is."""
+        """Set the time, unless it is set already."""
         if virtual_s != self._told:
             at = EPOCH + timedelta(seconds=virtual_s)
             self._run(self._connection.execute("update clock set at = $1", at))
@@ -136,7 +135,7 @@ class DatabaseClock:
         self._run(self._connection.execute(sql))
 
     def value(self, sql: str, *args: object) -> Any:
-        """One value."""
+        """Return one value."""
         return self._run(self._connection.fetchval(sql, *args))
 
     def close(self) -> None:
@@ -152,7 +151,7 @@ async def _opened(connecting: Any) -> Any:
 
 
 class _HeldTransport:
-    """Time stands still while a connection is made or closed."""
+    """A transport during whose connects and closes time stands still."""
 
     def __init__(self, transport: JetStreamTransport, held: Held) -> None:
         self._transport, self._held = transport, held
@@ -241,7 +240,7 @@ class BrokerGround:
     is_mute: bool
 
     async def begin(self, cases: Sequence[Case], full: tuple[float, float] | None) -> None:
-        """Forget the cases before, and let mail to sinks have a shard that any host reads.
+        """Delete the cases before, and let messages to sinks have a shard that any host reads.
 
         From the first time to the second the disk is `full`.
         """
@@ -291,12 +290,12 @@ class BrokerGround:
         self._bury(owner)
 
     def _bury(self, owner: HostIncarnation) -> None:
-        """Free what the dead host owns, and what a claim that it had begun gets it."""
+        """Release what the dead host owns, and what a claim that it had started gets it."""
         for statements in _BURY:
             self.clock.execute(statements.format(owner=owner))
 
     async def send(self, agent: AgentId, payload: dict[str, Any], *, id: str) -> None:  # noqa: A002
-        """See `Ground.send`. Time stands still until some host has read it."""
+        """See `Ground.send`. Time stands still until a host has read it."""
         if self.subjects is None:
             self.held.expect(f"mail {agent}")
             await self.store.arrivals.deliver([message_of(agent, payload, id)])
@@ -304,7 +303,7 @@ class BrokerGround:
         await self._publish(self.subjects.external(agent, OUTSIDER), payload, id)
 
     async def submit(self, agent: AgentId, payload: dict[str, Any], *, id: str) -> None:  # noqa: A002
-        """See `Ground.submit`. Time stands still until the agent's host has heard of it."""
+        """See `Ground.submit`. Time stands still until the agent's host has been notified."""
         run, message = run_of(agent, payload, id)
         self.held.expect(f"run {run.run_id}")
         if (await self.store.arrivals.submit(run, message)).arrived is None:
@@ -319,7 +318,7 @@ class BrokerGround:
         *,
         id: str,  # noqa: A002
     ) -> None:
-        """See `Ground.signal`. Time stands still until some host has read it."""
+        """See `Ground.signal`. Time stands still until a host has read it."""
         if self.subjects is None:
             self.held.expect(f"signal {run_id}")
             told = await self.store.arrivals.signal(
@@ -339,7 +338,7 @@ class BrokerGround:
             self.held.expect(id)
             try:
                 answer = await self._ask(subject, payload, {"Nats-Msg-Id": id})
-            except NoRespondersError:  # no host has made the streams so far
+            except NoRespondersError:  # no host has created the streams so far
                 self.held.came(id)
                 await asyncio.sleep(0.01)
             else:
@@ -358,10 +357,9 @@ class BrokerGround:
 
 
 class Theatre:
-    """Plays cases one after the other on the same servers. Made by `theatre`.
+    """Runs cases one after the other on the same servers. Made by `theatre`.
 
-    Attributes:
-        is_mute: What agents send goes out only because hosts look for it.
+    Attributes: is_mute: Messages of agents are sent only because hosts poll for them.
     """
 
     def __init__(
@@ -382,10 +380,11 @@ class Theatre:
     def play(
         self, case: Case, *, seed: int, suspend_after: float, until: float, faults: Faults | None
     ) -> Observed:
-        """Return what the runtime did with a case; see `drive.play`."""
+        """Return the runtime's results for a case; see `drive.play`."""
         self._begin(seed)
         if faults is not None:
-            # After an error what is expected comes with the next try, for which time has to pass.
+            # After an error the expected event comes with the next retry, for which time has to
+            # pass.
             self._loop.patience_s = 0.3 if faults.manner in ERRORS else 2.0
         return self._loop.run_until_complete(
             self._play(case, suspend_after, until, faults or Faults())
@@ -394,7 +393,7 @@ class Theatre:
     def play_crowd(
         self, cases: Sequence[Case], untils: Sequence[float], *, seed: int, suspend_after: float
     ) -> list[Observed]:
-        """Return what the runtime did with many cases at a time, each in its own tenant."""
+        """Return the runtime's results for many cases at a time, each in its own tenant."""
         self._begin(seed)
         return self._loop.run_until_complete(
             self._on_new_ground(

@@ -1,4 +1,4 @@
-"""How an attempt ends, in the model; docs/replay.md, the table."""
+"""The end of an attempt in the model; docs/replay.md, the table."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def _failed(
 
 
 def _is_hopeless(error: BaseException, policy: RetryPolicy) -> bool:
-    """Whether the error ends a run without a retry."""
+    """Return whether the error ends a run without a retry."""
     if isinstance(error, TerminalError | ContractError | BudgetExhaustedError):
         return True
     return type(error).__name__ in policy.non_retryable
 
 
 def _is_sticky(run: Run, ending: int) -> bool:
-    """Whether the recorded error is an at-most-once effect's that may have happened."""
+    """Return whether the recorded error is that of an at-most-once effect that may have happened."""
     position = run.log[ending].position
     begins = [line for line in run.log[:ending] if line.position == position]
     mode = next((line.data["mode"] for line in reversed(begins) if "mode" in line.data), "")

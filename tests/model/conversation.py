@@ -1,4 +1,4 @@
-"""What the verbs of conversations do in the model: append, count and get of a history, generate."""
+"""The verbs of conversations in the model: append, count and get of a history, generate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READS: Final = ("history.count", "history.get")
 
 
 def words_of(texts: Sequence[str]) -> list[Any]:
-    """Return the user's turns as they are hashed."""
+    """Return the user's turns in the form that is hashed."""
     return [ChatMessage.of("user", text).model_dump(mode="json") for text in texts]
 
 
@@ -115,7 +115,7 @@ class Conversations(Talk):
         return self.world.sessions.get(key, Session())
 
     def _executed(self, name: str) -> tuple[dict[str, Any], int]:
-        """Count an execution; return what it does, and its number."""
+        """Count an execution; return its outcome, and its number."""
         n = self.world.executions.get(name, 0)
         self.world.executions[name] = n + 1
         return self.case.outcome(name, n), n

@@ -1,6 +1,6 @@
-"""Many cases at a time in one runtime, each in a tenant of its own: what makes real servers cheap.
+"""Many cases at a time in one runtime, each in a tenant of its own: that makes real servers cheap.
 
-No faults here: a fault would concern all of them.
+No faults here: a fault would affect all of them.
 """
 
 from __future__ import annotations
@@ -38,12 +38,8 @@ def tenants(cases: Sequence[Case]) -> list[Case]:
 class Crowd:
     """One play of many cases.
 
-    Args:
-        cases: Each in a tenant of its own.
-        loop: In virtual time.
-        ground: What they are played on.
-        suspend_after: The runtime's.
-        untils: When each is predicted to end.
+    Args: cases: Each in a tenant of its own. loop: In virtual time. ground: The ground of the
+    cases. suspend_after: The runtime's. untils: The predicted end of each.
     """
 
     def __init__(  # noqa: PLR0917
@@ -65,7 +61,7 @@ class Crowd:
             stage.list_runs = self._list_runs
 
     async def play(self) -> list[Observed]:
-        """Play all of them to their ends; return what is left of each."""
+        """Play all of them to their ends; return the results of each."""
         async with self._ground.host() as stead:
             runtime = self._runtime(stead)
             await runtime.start()

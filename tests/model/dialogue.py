@@ -1,7 +1,7 @@
-"""What a session is to be after each act: statuses, order, nodes, head, and the events of its readers.
+"""The predicted state of a session after each act: statuses, order, nodes, head, and its readers' events.
 
-An act happens at rest: each run waits for something or has ended. So the model says all of it exactly. Only the
-place of a fact among the entries of the run that is active then is open, see `Segment`.
+An act happens while each run waits or has ended. So the model predicts all of it exactly, except
+for the place of a fact among the entries of the run that is active then, see `Segment`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ Event: TypeAlias = tuple[str, str, Any]
 """Its type, the label of its run, and what else it says."""
 
 MODES: Final = {"signal": "wait", "child": "boss"}
-"""The modes of messages by what they begin with; all others have the usual one."""
+"""The modes of messages by their prefix; all others have the usual one."""
 ASKING: Final = ("ask", "tell", "crack")
-"""Messages to which the model answers with a call of a tool that a person has to approve."""
+"""Messages that the model answers with a tool call that needs an approval."""
 WINDOW: Final = 4
-"""So many of the turns before it the model is shown at most; a call and its result stay together."""
+"""Maximum number of earlier turns in the model's window; a call and its result stay together."""
 ROOT: Final = -1
-"""In place of a node: none, so that what comes next begins anew."""
+"""No node: the next message starts a new conversation."""
 ASKED: Final = "cancel_requested"
 ENDS: Final = {"completed": "run_completed", "failed": "run_failed", "cancelled": "run_cancelled"}
 
@@ -36,7 +36,7 @@ class Told:
 
     @property
     def text(self) -> str:
-        """What the model reads."""
+        """The text for the model."""
         return f"{self.kind} {self.label}"
 
 
@@ -52,13 +52,13 @@ class Node:
 
     @property
     def is_visible(self) -> bool:
-        """Whether a user sees it."""
+        """Whether it is shown to users."""
         return self.role != "tool" and bool(self.text)
 
 
 @dataclass(slots=True)
 class Run:
-    """A run. `waits`: for what, if it is active; None: it is queued or has ended."""
+    """A run. `waits`: its awaited event, if it is active; None: it is queued or has ended."""
 
     label: str
     told: list[Told]
@@ -66,7 +66,7 @@ class Run:
     waits: str | None = None
     own: list[int] = field(default_factory=list)
     is_asked: bool = False
-    """Somebody asked it to stop."""
+    """A client requested its cancel."""
 
     @property
     def mode(self) -> str:
@@ -91,13 +91,11 @@ class Segment:
 class Dialogue:
     """One session.
 
-    Attributes:
-        drops: Runs that wait leave memory at once, which their events tell.
-        eras: The events between one deletion and the next.
-        windows: What the model was shown, by the last text.
-        asked: How often it was, by that text.
-        resumes: Whether it is told that runs go on: where a host may die in the middle, that is open.
-        cuts: Nodes up to which windows have left out what is before; None: none is made.
+    Attributes: drops: Runs that wait are evicted at once, which their events show. eras: The events
+    between one deletion and the next. windows: The model's window, by the last text. asked: Number
+    of model calls, by that text. resumes: Whether events of resumes are predicted: if a host may
+    crash meanwhile, they are open. cuts: Last nodes that windows have left out; None: no cut is
+    made.
     """
 
     drops: bool
@@ -115,16 +113,16 @@ class Dialogue:
     cuts: set[int] | None = None
     resumes: bool = True
     is_held: bool = False
-    """No run begins for now."""
+    """No run starts for now."""
 
     @property
     def open_runs(self) -> list[Run]:
-        """Those that have not ended, in the order of their start."""
+        """Return the runs that have not ended, in the order of their start."""
         queued = [one for one in self.queue if isinstance(one, Run)]
         return ([] if self.active is None else [self.active]) + queued
 
     def path(self) -> list[int]:
-        """The nodes from the first to the active one."""
+        """Return the nodes from the first to the active one."""
         found, at = list[int](), self.head
         while at is not None:
             found.append(at)
@@ -132,7 +130,7 @@ class Dialogue:
         return found[::-1]
 
     def start(self, told: Told, conflict: str) -> str:
-        """A client's message. Returns the label of its run, or the name of the error."""
+        """Add a client's message. Return the label of its run, or the name of the error."""
         if told.parent is not None and told.parent >= len(self.nodes):
             return "UnknownNodeError"
         busy = self.active
@@ -158,7 +156,7 @@ class Dialogue:
         return run.label
 
     def cancel(self, run: Run) -> str:
-        """Returns the status then."""
+        """Cancel a run; return its status."""
         self.ask_to_stop(run, "")
         if run is self.active:
             self._end(run, "cancelled", "")
@@ -173,7 +171,7 @@ class Dialogue:
         return run.status
 
     def ask_to_stop(self, run: Run, reason: str) -> None:
-        """The first part of a cancel, which the host comes to know soon; nothing if it has come already."""
+        """The first part of a cancel, of which the host is notified soon; no effect if it was already."""
         if run.is_asked or run not in self.open_runs:
             return
         run.is_asked = True
@@ -182,7 +180,7 @@ class Dialogue:
         self._segment(label).facts.append((ASKED, run.label, reason))
 
     def let_go(self, *, approve: bool) -> None:
-        """What the active run waits for comes."""
+        """Deliver the event that the active run waits for."""
         run = self.active
         assert run is not None
         assert run.waits is not None
@@ -207,7 +205,7 @@ class Dialogue:
         self._go_on()
 
     def crash(self) -> None:
-        """The host dies, and another one goes on."""
+        """Crash the host, and let another one continue."""
         run = self.active
         if run is not None and (run.waits == "gate" or not self.drops):
             self._say(run, "run_resumed", "recovered")
@@ -226,7 +224,7 @@ class Dialogue:
         return "ok"
 
     def delete(self) -> str:
-        """Take all of it away, but for the number of the last fact."""
+        """Delete everything but the number of the last fact."""
         if not self.is_there:
             return "UnknownSessionError"
         if self.open_runs:
@@ -243,7 +241,7 @@ class Dialogue:
         self.facts.append((kind, run.label, ahead))
 
     def _segment(self, label: str | None) -> Segment:
-        """The segment of the active run; one of its own for what happens while none is."""
+        """Return the segment of the active run, or a new one for events without a run."""
         era = self.eras[-1]
         if label is None or not era:
             era.append(Segment())
@@ -254,7 +252,7 @@ class Dialogue:
             self.eras[-1][-1].entries.append((type_, run.label, detail))
 
     def _go_on(self) -> None:
-        """A free agent takes the first of its queue: a run, or all mail that waits for no run before it."""
+        """Start the first entry of a free agent's queue: a run, or all messages before the next queued run."""
         while self.active is None and self.queue and not self.is_held:
             first = self.queue[0]
             if isinstance(first, Run):
@@ -312,7 +310,7 @@ class Dialogue:
             self._answer(run, f"re {last.text}")
 
     def _source(self) -> list[int]:
-        """The nodes that a window is made of: those behind the last cut on the path. It cuts anew."""
+        """Return the nodes of a window: those after the last cut on the path. It may make a new cut."""
         path = self.path()
         if self.cuts is None:
             return path
@@ -367,7 +365,7 @@ class Dialogue:
 
 
 def window_of(nodes: list[Node]) -> list[tuple[str, str]]:
-    """Return what the model is shown of these: the newest ones, and each call with a result."""
+    """Return the model's window of these: the newest ones, and each call with a result."""
     groups: list[list[Node]] = []
     for node in nodes:
         if node.role == "tool" and groups and groups[-1][0].calls:
@@ -381,17 +379,15 @@ def window_of(nodes: list[Node]) -> list[tuple[str, str]]:
     for group in groups:
         shown += [(node.role, node.text) for node in group]
         if group[0].calls and len(group) == 1:
-            shown.append(("tool", ""))  # nobody has called it
+            shown.append(("tool", ""))  # not called yet
     return shown
 
 
 def read_by(segments: list[Segment], events: list[Event], *, is_all: bool = True) -> str | None:
-    """Return what is wrong with what a reader saw; None: each event came once, in an order that may be.
+    """Return the error in a reader's events; None: each event came once, in a valid order.
 
-    Args:
-        segments: What there is to see.
-        events: What was seen.
-        is_all: The reader has seen the end.
+    Args: segments: All events. events: Those that the reader got. is_all: The reader has read to
+    the end.
     """
     rest = list(events)
     for segment in segments:
@@ -410,6 +406,6 @@ def read_by(segments: list[Segment], events: list[Event], *, is_all: bool = True
 
 
 def _comes_before(facts: list[Event], entry: Event) -> bool:
-    """Return whether one of the facts is that the run, whose end this is, was asked to stop."""
+    """Return whether one of the facts is the cancel request of the run that ends here."""
     is_end = entry[0] in ENDS.values()
     return is_end and any(fact[:2] == (ASKED, entry[1]) for fact in facts)

@@ -1,4 +1,4 @@
-"""The agents of dialogues: what their model says follows from what it is told."""
+"""The agents of dialogues: their model's answers follow from its window."""
 
 from __future__ import annotations
 
@@ -28,10 +28,8 @@ CALL: Final = "c1"
 class Speaker:
     """The model of all of them.
 
-    Attributes:
-        gates: By text: what an answer waits for.
-        windows: By the user's last text: what the model was shown last.
-        asked: How often it was, by that text.
+    Attributes: gates: By text: the event that an answer waits for. windows: By the user's last
+    text: the model's last window. asked: Number of model calls, by that text.
     """
 
     gates: dict[str, asyncio.Event] = field(default_factory=dict)
@@ -57,12 +55,12 @@ class Speaker:
         return ModelReply(text=f"re {said}", before=None if gate is None else gate.wait)
 
     def gate(self, text: str) -> asyncio.Event:
-        """Return what the answer to a text waits for."""
+        """Return the event that the answer to a text waits for."""
         return self.gates.setdefault(text, asyncio.Event())
 
 
 class _Boss:
-    """Lets a child do it."""
+    """Delegates to a child."""
 
     def __init__(self, kids: str) -> None:
         self.id, self._kids = AgentId(kids, "boss"), kids
@@ -91,7 +89,7 @@ class Kid:
         self.id = id_
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
-        """Return what it was given."""
+        """Return its payload."""
         await ctx.sleep_until_signal("go")
         payload: Any = inbox[0].payload
         return f"kid {payload['text']}"

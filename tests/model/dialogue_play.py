@@ -1,6 +1,7 @@
-"""Plays dialogues on hosts that die, and compares all that there is to see with the model.
+"""Plays dialogues on hosts that crash, and compares all visible state with the model.
 
-Many dialogues can be played at the same time: a host dies when each of them has come to a crash, or to its end.
+Many dialogues can be played at the same time: a host crashes when each of them has come to a crash,
+or to its end.
 """
 
 from __future__ import annotations
@@ -31,24 +32,21 @@ Perform: TypeAlias = "Callable[[], Awaitable[Any]]"
 
 _NEVER: Final = object()
 REST_S: Final = 0.2
-"""Virtual seconds in which everything comes to rest."""
+"""Virtual seconds after which all runs wait or have ended."""
 PATIENCE_S: Final = 15.0
-"""Real seconds after which something that does not come counts as missing."""
+"""Real seconds after which a missing event is an error."""
 LONG_REST_S: Final = 5.0
-"""Virtual seconds for which a host may need that goes on behind a death."""
+"""Virtual seconds that a host may need to continue after a crash."""
 LOOKS: Final = 3
-"""From so many cursors the rest is read again, at the end."""
+"""Number of cursors from which the rest is read again, at the end."""
 
 
 @dataclass
 class Play:
     """One play of one program.
 
-    Attributes:
-        program: What is played.
-        stage: Where.
-        name: Begins the ids of its sessions, and its labels.
-        wrong: What differs from the model.
+    Attributes: program: The program. stage: Its stage. name: Prefix of the ids of its sessions, and
+    its labels. wrong: The differences from the model.
     """
 
     program: Dialogues
@@ -77,7 +75,7 @@ class Play:
         self.was_on: set[tuple[int, str, int]] = set()
 
     async def play(self) -> list[str]:
-        """Play it, and return what is wrong."""
+        """Play it, and return the differences."""
         try:
             for n, act in enumerate(self.program.acts):
                 await self._let_come()
@@ -92,7 +90,7 @@ class Play:
         return self.wrong
 
     def session(self, n: int) -> str:
-        """The id of a session."""
+        """Return the id of a session."""
         return f"{self.name}{n}"
 
     async def _let_come(self, *, at_last: bool = False) -> None:
@@ -115,16 +113,16 @@ class Play:
                     watch.come(talks, session, at_last=at_last)
 
     def _is_old(self, watch: Watch, session: str) -> bool:
-        """Whether the last event that it saw went with its session."""
+        """Return whether the last event of a reader was deleted with its session."""
         if watch._cursor is None:
             return False
         era = self.eras[self.labels[watch.seen[-1].run_id]][1]
         return era < len(self.model[session].eras) - 1
 
     async def _do(self, n: int, act: Act) -> None:
-        """Do it, and let the host die on the way where the faults say so.
+        """Execute an act, and let the host crash meanwhile at the faults.
 
-        Readers are at rest before a deletion: one that reads what goes may see a part of it.
+        Readers have read everything before a deletion: a concurrent reader may get a part of it.
         """
         if act.what == "delete":
             await self._rest()
@@ -142,7 +140,7 @@ class Play:
                 if self.stage.bed.backend == "memory":
                     await asyncio.sleep(LONG_REST_S)
             if act.what == "delete" and not str(predicted).endswith("Error"):
-                observed = predicted  # how much of it is left for the second call is open
+                observed = predicted  # the rest for the second call is open
         else:
             observed = await perform()
         if predicted != observed:
@@ -150,7 +148,7 @@ class Play:
         await self._rest()
 
     async def _until_death(self, perform: Perform) -> tuple[Any, bool]:
-        """Return what came of it, or `_NEVER`; and whether the host died before all was at rest."""
+        """Return the outcome, or `_NEVER`; and whether the host crashed before all runs waited or had ended."""
         died = asyncio.ensure_future(self.stage.died.wait())
         observed: Any = _NEVER
         for work in (perform, partial(self._rest, may_be_late=True)):
@@ -165,7 +163,7 @@ class Play:
         return observed, self.stage.died.is_set()
 
     async def _prepared(self, n: int, act: Act) -> tuple[Any, Perform]:
-        """Tell the model, and return what it predicts, and what does the act."""
+        """Update the model; return its prediction, and the call of the act."""
         match act.what:
             case "start" | "again":
                 return await self._start(n, act)
@@ -188,7 +186,7 @@ class Play:
                 return None, _nothing
             told, conflict, predicted = sent[act.n % len(sent)]
             if predicted != told.label and self.stage.bed.backend != "memory":
-                return None, _nothing  # which run a message is said to have joined is open there
+                return None, _nothing  # the run that a message is said to have joined is open there
         else:
             label = f"{self.name}.{n}"
             told, conflict = Told(label, act.kind, f"c{act.who}", act.parent), act.conflict
@@ -324,7 +322,7 @@ class Play:
         return predicted, delete
 
     async def _learn(self, session: str) -> None:
-        """Give runs of mail their labels, and nodes their numbers."""
+        """Give runs of messages their labels, and nodes their numbers."""
         store, dialogue = self.stage.bed.runtime.store, self.model[session]
         agent = (await self.stage.talks(0)).agent_id(session)
         self.eras.update({run: (session, len(dialogue.eras) - 1) for run in dialogue.runs})
@@ -336,7 +334,7 @@ class Play:
         self.numbers.update({turn.id: n for n, turn in enumerate(turns)})
 
     async def _rest(self, *, may_be_late: bool = False) -> None:
-        """Return when everything is as predicted, or when nothing happens any more."""
+        """Return when everything is as predicted, or when nothing changes any more."""
         if self.stage.bed.backend == "memory":
             await asyncio.sleep(REST_S)
             for watch in self.watches:
@@ -351,7 +349,7 @@ class Play:
                 )
 
     async def _until_read(self, session: int) -> None:
-        """Return when readers of a session have seen all that there is now."""
+        """Return when readers of a session have all present events."""
         name, era = self.session(session), len(self.model[self.session(session)].eras) - 1
         wanted = sum(len(one.entries) + len(one.facts) for one in self.model[name].eras[-1])
         await self._learn(name)
@@ -360,7 +358,7 @@ class Play:
                 await self._until(lambda w=watch: not w.is_on or len(self._of(w, era)) >= wanted)
 
     async def _until_asked(self, dialogue: Dialogue) -> None:
-        """Return when the model was asked as often as it is to be."""
+        """Return when the model was called as often as predicted."""
         asked = self.stage.speaker.asked
         if self.stage.dies_at is None:
             await self._until(lambda: all(asked[text] >= n for text, n in dialogue.asked.items()))
@@ -425,12 +423,12 @@ class Play:
                 self.wrong.append(f"reader {n} of {session}, era {era}: {problem}")
 
     def _told(self, events: Sequence[SessionEvent]) -> list[Event]:
-        """Return events as the model has them."""
+        """Return events in the model's form."""
         found = [self.told_of(event) for event in events]
         return [one for one in found if self.stage.dies_at is None or one[0] != "run_resumed"]
 
     def told_of(self, event: SessionEvent) -> Event:
-        """Return an event as the model has it."""
+        """Return an event in the model's form."""
         payload: dict[str, Any] = {**event.payload}
         detail: Any = None
         match event.type:
@@ -529,7 +527,7 @@ class Play:
 
 
 async def _nothing() -> None:
-    """There is nothing to do it with."""
+    """Do nothing: the act has no target."""
 
 
 _DETAIL: Final = {
@@ -546,4 +544,4 @@ _DETAIL: Final = {
     "run_cancelled": "reason",
     "cancel_requested": "reason",
 }
-"""Which part of a payload is compared."""
+"""The compared part of a payload."""

@@ -1,4 +1,4 @@
-"""Random programs of clients that talk in sessions, and of readers that come and go."""
+"""Random programs of clients that send messages in sessions, and of readers that connect and disconnect."""
 
 from __future__ import annotations
 
@@ -26,25 +26,22 @@ KINDS: Final = (
 )
 CONFLICTS: Final = ("queue", "queue", "queue", "queue", "join", "reject", "interrupt")
 ACTS: Final = {"start": 44, "go": 22, "cancel": 8, "switch": 9, "delete": 6, "crash": 6, "again": 5}
-"""How often which act is drawn."""
+"""Weights of the acts."""
 PLAIN: Final = 5
-"""One of so many programs is plain."""
+"""One of this many programs is plain."""
 FOREIGN: Final = 999
 """The number of a node that a session does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One thing that a client does, at rest. `n` chooses among what there is then.
+    """One act of a client while all runs wait. `n` selects among the present objects.
 
-    Attributes:
-        what: ``start``, ``again`` (the same message once more), ``cancel``, ``go`` (what a run waits for
-            comes), ``switch``, ``delete`` or ``crash``.
-        who: The client; one with an odd number is in another process than the host.
-        session: In which session.
-        kind: What the message begins with.
-        conflict: See `AgentRuntime.start`.
-        parent: A node to go on from; None: none is named.
+    Attributes: what: ``start``, ``again`` (the same message once more), ``cancel``, ``go`` (the
+    awaited event comes), ``switch``, ``delete`` or ``crash``. who: The client; one with an odd
+    number is in another process than the host. session: In which session. kind: Prefix of the
+    message. conflict: See `AgentRuntime.start`. parent: A node to continue from; None: none is
+    named.
     """
 
     what: str
@@ -58,12 +55,10 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A reader of a session that is cut off again and again.
+    """A reader of a session that is disconnected repeatedly.
 
-    Attributes:
-        session: Which.
-        who: In the process of which client.
-        cuts: For each time that it comes: how many acts later, and how many events it takes then.
+    Attributes: session: Which. who: In the process of which client. cuts: For each connection: the
+    number of acts before it, and the number of events read in it.
     """
 
     session: int
@@ -112,7 +107,7 @@ def _reader(chance: random.Random, clients: int, sessions: int) -> Reader:
 
 
 def shrunk(program: Dialogues, is_wrong: Callable[[Dialogues], bool]) -> Dialogues:
-    """Return a part of a program that is wrong, of which no act and no reader can be left out."""
+    """Return a part of a failing program from which no act and no reader can be removed."""
     n = 0
     while n < len(program.acts) + len(program.readers):
         at = n - len(program.acts)

@@ -1,4 +1,4 @@
-"""Acts of two processes upon one session in the same instant: what comes of them is what some order says."""
+"""Concurrent acts of two processes upon one session: the outcome equals that of some order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 GONE: Final = "gone"
 BEFORE: Final = {"idle": ("say", "say"), "open": ("say", "hold"), "queue": ("say", "hold", "hold")}
-"""What was said before the race; the second message is the one that is cancelled."""
+"""The messages before the race; the second one is cancelled."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Race(Play):
     victim: str = ""
 
     async def run(self, before: str, acts: Sequence[str]) -> list[str]:
-        """Return what is wrong with every order."""
+        """Return the differences from every order."""
         session = self.session(0)
         dialogue = self.model[session]
         for n, kind in enumerate(BEFORE[before]):
@@ -84,7 +84,7 @@ class Race(Play):
         return GONE if act == "delete" else "ok"
 
     async def _stop(self, n: int) -> CancelResult:
-        """Cancel it by its id, which is known: who looks for runs now may find one before who started it."""
+        """Cancel it by its known id: a list of runs may have it before its starter does."""
         run_id = next(id_ for id_, label in self.labels.items() if label == self.victim)
         handle = await (await self.stage.talks(n)).run(run_id)
         return await handle.cancel(timeout_s=PATIENCE_S)
@@ -92,11 +92,11 @@ class Race(Play):
     def _orders(
         self, acts: Sequence[str], base: Dialogue, outcomes: Sequence[Any]
     ) -> Iterator[Dialogue]:
-        """Yield the sessions that orders make which have these outcomes.
+        """Yield the sessions of the orders that have these outcomes.
 
-        A cancel is asked for, and then done. The host begins the next run at once, or behind all acts. Then
-        the runs of two clients may be before it in another order than their facts: who hears of both at once
-        takes either first.
+        A cancel is requested, and then executed. The host starts the next run at once, or after all
+        acts. Then the runs of two clients may be in another order than their facts, because a host
+        that gets both hints at once takes either first.
         """
         cancels = [n for n, act in enumerate(acts) if act == "cancel"]
         steps = [*enumerate(acts), *((n, "ask") for n in cancels)]
@@ -112,7 +112,7 @@ class Race(Play):
                     continue
                 predicted = self._predicted(acts[n], n, dialogue, outcomes[n], is_gone=is_gone)
                 if acts[n] == "cancel" and outcomes[n] == "UnknownRunError" and GONE in outcomes:
-                    predicted = outcomes[n]  # it has ended, and went before the caller saw that
+                    predicted = outcomes[n]  # it has ended, and did so before the caller read that
                 is_gone = is_gone or predicted == GONE
                 if predicted != outcomes[n]:
                     break
@@ -123,7 +123,7 @@ class Race(Play):
         self, act: str, n: int, dialogue: Dialogue, outcome: Any, *, is_gone: bool
     ) -> str:
         if is_gone and (outcome, act) in _WHILE_IT_GOES:
-            return str(outcome)  # the deletion has begun, and is not done
+            return str(outcome)  # the deletion has started, and is not complete
         match act:
             case "start":
                 return dialogue.start(self.told[n], "queue")
@@ -137,7 +137,7 @@ class Race(Play):
 
 
 def _begun(dialogue: Dialogue, before: Dialogue) -> Iterator[Dialogue]:
-    """Yield the dialogue as it goes on, with each order of the runs that were not queued before the race."""
+    """Yield the dialogue's continuations, with each order of the runs that were not queued before the race."""
     old = {one.label for one in before.queue}
     for order in itertools.permutations(
         one.label for one in dialogue.queue if one.label not in old
@@ -157,7 +157,7 @@ _WHILE_IT_GOES: Final = {
 
 
 async def races(stage: Any, program: Any, count: int) -> list[str]:
-    """Run all pairs of acts, and so many triples, each in a session of its own; return what is wrong."""
+    """Run all pairs of acts, and this many triples, each in a session of its own; return the differences."""
     acts = ("start", "cancel", "switch", "delete")
     pairs = list(itertools.combinations_with_replacement(acts, 2))
     triples = [*list(itertools.combinations(acts, 3))[:count], ("delete", "delete", "start")]

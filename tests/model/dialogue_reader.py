@@ -1,4 +1,4 @@
-"""A reader of a session that is cut off, and goes on behind the last event that it saw."""
+"""A reader of a session that is disconnected, and continues after its last event."""
 
 from __future__ import annotations
 
@@ -16,14 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Watch:
-    """What came to one reader.
+    """The events of one reader.
 
-    Attributes:
-        reader: When it comes, and for how many events.
-        seen: All stored events that it was given, in its order.
-        wrong: What must not be.
-        was_lost: Its cursor was refused at last.
-        is_settled: It has been on since everything came to rest, so that it has seen all.
+    Attributes: reader: Its connections, and the number of events in each. seen: All stored events
+    that it got, in its order. wrong: Violations. was_lost: Its last cursor was refused. is_settled:
+    It has been connected since all runs waited or had ended, so that it has all events.
     """
 
     reader: Reader
@@ -38,11 +35,11 @@ class Watch:
 
     @property
     def is_on(self) -> bool:
-        """Whether it reads now."""
+        """Whether it is connected now."""
         return self._task is not None and not self._task.done()
 
     def is_due(self) -> bool:
-        """Count an act while it is away; whether it comes now."""
+        """Count an act while it is disconnected; return whether it connects now."""
         if self.is_on:
             return False
         cuts = self.reader.cuts
@@ -52,7 +49,7 @@ class Watch:
         return self._pause < 0
 
     def come(self, talks: AgentRuntime, session: str, *, at_last: bool = False) -> None:
-        """Read on, for as many events as it takes this time; `at_last`: for all."""
+        """Read on, for the events of this connection; `at_last`: for all."""
         cuts = self.reader.cuts
         most = cuts[self._turn][1] if self._turn < len(cuts) and not at_last else None
         self._turn, self._pause, self.was_lost = self._turn + 1, None, False
@@ -79,7 +76,7 @@ class Watch:
             self.wrong.append(f"a reader got {exc!r} behind {self._cursor}")
 
     async def go(self) -> None:
-        """Leave."""
+        """Disconnect."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})

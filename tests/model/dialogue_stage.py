@@ -1,4 +1,4 @@
-"""The hosts of dialogues: one that lives, and dies, and another process beside it."""
+"""The hosts of dialogues: one that is alive, and crashes, and another process beside it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,10 @@ RETRY: Final = RetryPolicy(max_retries=1, backoff_s=0.01, jitter=0)
 
 @dataclass
 class Stage:
-    """The host that lives, and another process.
+    """The current host, and another process.
 
-    Attributes:
-        bed: Its rows.
-        app: The type of the sessions.
-        parties: Of how many dialogues.
-        faults: Where the host dies, while it is armed.
-        dies_at: At which act it is.
+    Attributes: bed: Its rows. app: The type of the sessions. parties: Number of dialogues. faults:
+    The place of the crash, while it is armed. dies_at: The act in which it crashes.
     """
 
     bed: Bed
@@ -72,7 +68,7 @@ class Stage:
             await self._until_known()
 
     async def _until_known(self) -> None:
-        """Return when the other process can know who serves the app."""
+        """Return when the other process can know the host of the app."""
         assert self._elsewhere is not None
         async with asyncio.timeout(LIMIT_S):
             while not any(  # noqa: ASYNC110 - of another process
@@ -81,21 +77,21 @@ class Stage:
                 await asyncio.sleep(0.005)
 
     async def talks(self, who: int) -> AgentRuntime:
-        """Return the sessions as a client has them."""
+        """Return the sessions of a client."""
         runtime = self._elsewhere if who % 2 else self.bed.runtime
         talks = AgentRuntime(runtime=runtime, app=self.app, principal=f"c{who}")
         await talks.open()
         return talks
 
     async def crash(self) -> None:
-        """Wait for all other dialogues; then the host dies, and another one serves."""
+        """Wait for all other dialogues; then crash the host, and start another one."""
         crashed = asyncio.get_running_loop().create_future()
         self._waiting.append(crashed)
         await self._crash_if_all()
         await crashed
 
     async def leave(self) -> None:
-        """A dialogue is over."""
+        """Count the end of a dialogue."""
         self.parties -= 1
         await self._crash_if_all()
 

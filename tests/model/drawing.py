@@ -1,4 +1,4 @@
-"""Random cases in numbers, for those who play many at a time."""
+"""Large numbers of random cases."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ T = TypeVar("T")
 
 
 class _FoundError(BaseException):
-    """Ends the drawing; anything else that is raised would be a failure to draw again."""
+    """Ends the drawing; any other exception would be a failure to draw again."""
 
 
 def drawn_cases(strategy: SearchStrategy[T], count: int, seed: int) -> list[T]:
-    """Return so many random cases; the same for the same seed."""
+    """Return this many random cases; the same for the same seed."""
     cases: list[T] = []
     _draw(strategy, count, seed, cases.append)
     return cases
@@ -30,7 +30,7 @@ def drawn_cases(strategy: SearchStrategy[T], count: int, seed: int) -> list[T]:
 def first_drawn(
     strategy: SearchStrategy[T], count: int, seed: int, wanted: Callable[[T], bool]
 ) -> T | None:
-    """Return the first wanted one of `drawn_cases`, and draw none behind it."""
+    """Return the first matching one of `drawn_cases`, and draw none after it."""
     found: list[T] = []
 
     def look(case: T) -> None:

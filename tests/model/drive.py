@@ -47,16 +47,16 @@ if TYPE_CHECKING:
 BOOT: Final = "boot"
 CLIENT: Final = "local"
 SETTLE_S: Final = 11.0
-"""After the last event nothing happens for so long; a run that waits is suspended by then."""
+"""Seconds without events after the last one; a run that waits is suspended by then."""
 
 
 STUCK_S: Final = 30.0
-"""A message that still waits for a free agent after so long is stuck."""
+"""A message that still waits for a free agent after this time is stuck."""
 
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A run beside the submitted one, as it was found at the end."""
+    """A run beside the submitted one, at the end."""
 
     row: RunRow
     entries: list[RunLogEntry]
@@ -64,12 +64,12 @@ class Other:
 
     @property
     def status(self) -> str:
-        """Its status in the model's words."""
+        """Its status in the model's form."""
         return status_of(self.row)
 
 
 def status_of(row: RunRow | None) -> str:
-    """Return a run's status in the model's words."""
+    """Return a run's status in the model's form."""
     if row is None:
         return "MISSING"
     if row.parked is not None:
@@ -79,22 +79,15 @@ def status_of(row: RunRow | None) -> str:
 
 @dataclass(slots=True)
 class Observed:
-    """What was found when a case had been played.
+    """The results of a played case.
 
-    Attributes:
-        anchor: From where the model has to go on, if there was a fault.
-        unread: What later runs of the first agent got, in order, and what still waits.
-        senders: Of `unread`.
-        stuck: How many messages wait though the agent is free.
-        replies: By run and question, what the code gave as replies.
-        acts: What an operator did and was not refused.
-        logs: Of all runs, where there was one.
-        over_at: When everything was over, in virtual seconds.
-        sent: Messages that lie in the sink's inbox.
-        calls: Names of the store calls made.
-        sessions: Conversations with turns, by ``AGENT SESSION``.
-        keeps: Whether their turns stay when runs end.
-        shelf: The memories of the case's tenant.
+    Attributes: anchor: The state from which the model has to continue, if there was a fault.
+    unread: Messages of later runs of the first agent, in order, and waiting ones. senders: Of
+    `unread`. stuck: Number of messages that wait though the agent is free. replies: By run and
+    question, the code's replies. acts: Accepted acts of an operator. logs: Of all runs, if there
+    was one. over_at: The end of everything, in virtual seconds. sent: Messages in the sink's inbox.
+    calls: Names of the store calls made. sessions: Conversations with turns, by ``AGENT SESSION``.
+    keeps: Whether their turns stay when runs end. shelf: The memories of the case's tenant.
     """
 
     row: RunRow | None = None
@@ -128,7 +121,7 @@ class Observed:
 
     @property
     def status(self) -> str:
-        """The run's status in the model's words."""
+        """The run's status in the model's form."""
         return status_of(self.row)
 
 
@@ -168,7 +161,7 @@ class Stage:
         )
 
     async def play(self) -> Observed:
-        """Play the case to its end and look at what is left."""
+        """Play the case to its end and return the results."""
         if self.prefix:
             await self._begin_in_the_middle()
         arrivals = asyncio.ensure_future(self.arrive())
@@ -182,7 +175,7 @@ class Stage:
         return self.seen
 
     async def _go_back(self) -> None:
-        """Let the rows go back; what outsiders had sent is in their stream, and is read again."""
+        """Roll the rows back; messages of external clients are in their stream, and are read again."""
         if self.faults.back is None:
             return
         assert isinstance(self.ground, MemoryGround)
@@ -211,7 +204,7 @@ class Stage:
         await self._anchor()
 
     async def _host(self) -> bool:
-        """One host's life; False if it died."""
+        """Run one host; return False if it crashed."""
         self._died.clear()
         runtime: Runtime | None = None
 
@@ -246,7 +239,7 @@ class Stage:
 
     async def _anchor(self) -> None:
         if self.faults.orders:
-            return  # the model knows of no operators
+            return  # the model has no operators
         self.seen.anchor = await anchor(
             self.store, self.case, self.run_id, at=self.loop.time(), counts=self._world.counts()
         )
@@ -298,7 +291,7 @@ class Stage:
         return ProgramAgent(self.case, self._world, id=agent_id)
 
     def _soonest(self) -> float:
-        """Return a time before which `is_over` would say no, and need not be asked: it reads rows."""
+        """Return a time before which `is_over` is False and need not be called: it reads rows."""
         times = [0.0]
         if self.case.cast:
             times.append(self.until + 0.5)
@@ -309,7 +302,7 @@ class Stage:
         return max(times)
 
     async def is_over(self) -> bool:
-        """Whether nothing is left to do."""
+        """Return whether all work is complete."""
         row = await self.store.reads.run(self.run_id)
         if self.case.cast and not await self._are_others_over():
             return False
@@ -329,7 +322,7 @@ class Stage:
         return waits or self.loop.time() > self.until + STUCK_S * 10
 
     async def _are_orders_over(self) -> bool:
-        """Whether an operator's work is done, and what came of it."""
+        """Return whether an operator's work is complete, with its consequences."""
         last = max(at for at, _ in self.faults.orders)
         if self.loop.time() < max(last, self.until) + SETTLE_S:
             return False
@@ -338,7 +331,7 @@ class Stage:
         return is_at_rest or self.loop.time() > self.until + STUCK_S * 10
 
     async def _are_others_over(self) -> bool:
-        """Whether no other run has anything left to do."""
+        """Return whether all other runs have completed their work."""
         if self.loop.time() < self.until + 0.5:
             return False
         rows = await self.list_runs()
@@ -347,11 +340,11 @@ class Stage:
         return is_at_rest or self.loop.time() > self.until + STUCK_S * 10
 
     def _is_other(self, row: RunRow) -> bool:
-        """Whether a run is of this case, and not of its first agent."""
+        """Return whether a run is of this case, and not of its first agent."""
         return row.agent_id.tenant == self.agent.tenant and row.agent_id != self.agent
 
     async def look(self) -> None:
-        """Read what is left of the case."""
+        """Read the results of the case."""
         seen, store = self.seen, self.store
         seen.unread, seen.senders = [], []
         seen.row = await store.reads.run(self.run_id)
@@ -438,7 +431,7 @@ class Stage:
 
 
 class _Even(SimEntropy):
-    """Draws nothing for pauses, so that those of runs with the default policy are known."""
+    """Returns constant pauses, so that those of runs with the default policy are known."""
 
     @override
     def random(self) -> float:
@@ -451,7 +444,7 @@ async def _stopped(runtime: Runtime) -> None:
 
 
 async def _retried(call: Any) -> Any:
-    """Return what the call gives; a refused one is made again, as a caller would."""
+    """Return the call's result; a refused call is repeated, as by a caller."""
     while True:
         try:
             return await call()
@@ -472,17 +465,11 @@ def play(
     before: tuple[Execution, ...] = (),
     grain_s: float = 0.0,
 ) -> Observed:
-    """Return what the runtime did with a case.
+    """Return the runtime's results for a case.
 
-    Args:
-        case: What is played.
-        seed: Of the simulation.
-        suspend_after: The runtime's.
-        until: The virtual time of the predicted end.
-        faults: What goes wrong.
-        prefix: A log that the run has already, for a start in the middle.
-        before: What was executed when it was written.
-        grain_s: The loop's.
+    Args: case: The case. seed: Of the simulation. suspend_after: The runtime's. until: The virtual
+    time of the predicted end. faults: The injected faults. prefix: A log that the run has already,
+    for a start in the middle. before: The executions when it was written. grain_s: The loop's.
     """
 
     async def main(loop: SimLoop) -> Observed:

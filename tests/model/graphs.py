@@ -1,7 +1,7 @@
-"""An exact model of graphs: a recursive interpreter over the tree that a graph was made of.
+"""An exact model of graphs: a recursive interpreter over the tree from which a graph was made.
 
-It has no machine, no deltas and no stores: a program is a list of statements, each a tuple of its kind and its
-words, and is interpreted at once, on a clock that only counts.
+It has no machine, no deltas and no stores: a program is a list of statements, each a tuple of its
+kind and its words, and is interpreted at once, on a clock that only counts.
 """
 
 from __future__ import annotations
@@ -23,18 +23,13 @@ class Failed(Exception):  # noqa: N818 - a way out, not a mistake
 
 @dataclass
 class Expected:
-    """What a run of a program comes to.
+    """The predicted outcome of a program.
 
-    Attributes:
-        name: The graph.
-        status: At the end.
-        output: Of a completed one: its public vars.
-        records: By branch: node, status and attempt of each record, in order.
-        branch: The names of the branches that it is in now.
-        executions: Node and attempt of each call of a handler, in order.
-        children: Of the runs that it starts, in order.
-        heard: The nodes that emitted an event for which somebody waits.
-        is_actor: Whether the actor driver runs it: who starts a sub-graph always waits for its end.
+    Attributes: name: The graph. status: At the end. output: Of a completed one: its public vars.
+    records: By branch: node, status and attempt of each record, in order. branch: The names of its
+    current branches. executions: Node and attempt of each call of a handler, in order. children: Of
+    the runs that it starts, in order. heard: The nodes that emitted an event with a listener.
+    is_actor: Whether the actor driver runs it: that driver always waits for the end of a sub-graph.
     """
 
     name: str
@@ -48,18 +43,18 @@ class Expected:
     is_actor: bool = False
 
     def tell(self, node: str, status: str, attempt: int = 1) -> None:
-        """Add a record to the branch that it is in."""
+        """Add a record to the current branch."""
         self.records.setdefault(self.branch, []).append((node, status, attempt))
 
     def correct(self, node: str, status: str) -> None:
-        """Put a record in the place of the last one."""
+        """Replace the last record."""
         self.records[self.branch][-1] = (node, status, 1)
 
 
 def expected(
     name: str, program: list[Any], given: dict[str, Any], *, is_actor: bool = False
 ) -> Expected:
-    """Return what a run comes to that begins with these vars."""
+    """Return the predicted outcome of a run that starts with these vars."""
     run = Expected(name, is_actor=is_actor)
     variables: dict[str, Any] = {"a": 0, "b": 1, "r": {}} | given
     entry = f"{name}.0" if program else "end"
@@ -114,7 +109,7 @@ def _statement(run: Expected, statement: Any, node: str, variables: dict[str, An
 
 
 def _parallel(run: Expected, blocks: list[Any], node: str, variables: dict[str, Any]) -> None:
-    """Interpret branches one behind the other, each with its own vars, and merge these."""
+    """Interpret branches one after the other, each with its own vars, and merge these."""
     around, failed, ways = run.branch, False, []
     for place, block in enumerate(blocks):
         own = variables | {"r": {**variables["r"]}}
@@ -185,7 +180,7 @@ def _work(run: Expected, node: str, words: list[Any]) -> Any:
 
 
 def waits(run: Expected) -> bool:
-    """Return whether a run waits at all, so that its parent does."""
+    """Return whether a run waits at all, in which case its parent does."""
     return any(status == "waiting" for told in run.records.values() for _, status, _ in told)
 
 

@@ -1,4 +1,4 @@
-"""What a case is played on: a `MemoryStore` in a simulation."""
+"""The ground of a case: a `MemoryStore` in a simulation."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SENDER = f"ext:{OUTSIDER}"
 
 
 def message_of(agent: AgentId, payload: dict[str, Any], id: str) -> Message:  # noqa: A002
-    """Return a message of the outsider."""
+    """Return a message of the external client."""
     return Message.of(agent, payload, id=id).sent_by(SENDER)
 
 
 def run_of(agent: AgentId, payload: dict[str, Any], id: str) -> tuple[NewRun, Message]:  # noqa: A002
-    """Return a run that the outsider submits, and its message."""
+    """Return a run that the external client submits, and its message."""
     run = NewRun(run_id_of_submit(agent, SENDER, id), agent)
     return run, message_of(agent, payload, id)
 
@@ -43,10 +43,10 @@ _APART: Final = ("transcripts", "artifacts", "memories", "sessions", "tokens")
 
 @dataclass(frozen=True, slots=True)
 class Stead:
-    """What a host stands on: its store, and its way to the broker if there is one.
+    """The resources of a host: its store, and its broker if there is one.
 
-    Attributes:
-        heartbeat_s: Where leases are kept by heartbeats; they also repair a claim whose answer was lost.
+    Attributes: heartbeat_s: If leases are kept by heartbeats; they also repair a claim whose answer
+    was lost.
     """
 
     store: RunStore
@@ -56,29 +56,28 @@ class Stead:
 
 
 class Ground(Protocol):
-    """Rows that outlive hosts, and the ways to them.
+    """Rows that survive hosts, and the access to them.
 
-    Attributes:
-        store: For onlookers.
+    Attributes: store: For observers.
     """
 
     store: RunStore
 
     @property
     def elsewhere(self) -> RunStore:
-        """Another process's store."""
+        """Return another process's store."""
         ...
 
     def host(self) -> AbstractAsyncContextManager[Stead]:
-        """What a new host stands on, as long as it lives."""
+        """Yield the resources of a new host, until it ends."""
         ...
 
     async def send(self, agent: AgentId, payload: dict[str, Any], *, id: str) -> None:  # noqa: A002
-        """Send mail to the agent, as an outside service."""
+        """Send a message to the agent, as an external client."""
         ...
 
     async def submit(self, agent: AgentId, payload: dict[str, Any], *, id: str) -> None:  # noqa: A002
-        """Submit a run to the agent, in the name in which mail is sent."""
+        """Submit a run to the agent, under the sender's name."""
         ...
 
     async def signal(
@@ -90,11 +89,11 @@ class Ground(Protocol):
         *,
         id: str,  # noqa: A002
     ) -> None:
-        """Send a signal to a run, as an outside service."""
+        """Send a signal to a run, as an external client."""
         ...
 
     async def is_settled(self) -> bool:
-        """Whether nothing is on its way between agents."""
+        """Return whether no message between agents is in flight."""
         ...
 
 
@@ -112,7 +111,7 @@ class MemoryGround:
         return self._outside
 
     def copied(self) -> dict[str, Any]:
-        """Return all rows as they are, for `go_back`."""
+        """Return a copy of all rows, for `go_back`."""
         kept = (
             "clock",
             "hooks",
@@ -137,7 +136,7 @@ class MemoryGround:
         }
 
     def go_back(self, rows: dict[str, Any]) -> None:
-        """Another server takes the place of the one with the rows; it has those of some time before."""
+        """Replace the rows by an earlier copy, as a server that lags behind would."""
         vars(self._first._rows).update(rows[""])
         for name in _APART:
             vars(getattr(self._first._rows, name)).update(rows[name])

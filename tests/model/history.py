@@ -1,4 +1,4 @@
-"""What the model knows of a log: entries in their essential form, folded by position.
+"""A log in the model: entries in their essential form, folded by position.
 
 Written from docs/replay.md, "Hit or miss"; it shares no code with the runtime.
 """
@@ -20,7 +20,7 @@ RUN_KINDS: Final = ("run.suspended", "run.resumed")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One entry, without what the model need not predict. `data` holds the essential payload."""
+    """One entry, without the fields that the model need not predict. `data` holds the essential payload."""
 
     kind: str
     position: str
@@ -30,22 +30,22 @@ class Line:
 
 @dataclass(slots=True)
 class Record:
-    """What a position holds. Numbers are seqs."""
+    """The record of a position. Numbers are seqs."""
 
     begin: int | None = None
     end: int | None = None
     sent: int = 0
-    """How many messages and children were made here."""
+    """Number of messages and children made here."""
     abandoned: int | None = None
 
 
 class DivergenceError(Exception):
-    """The code asks for something else than a strict entry; the run parks."""
+    """The code's call differs from a strict entry; the run parks."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """The fold of one log, as an attempt sees it when it starts."""
+    """The fold of one log at the start of an attempt."""
 
     log: Sequence[Line]
     start: int = 0
@@ -53,9 +53,9 @@ class Memory:
     boot: Any = None
     attempts: int = 0
     inputs: list[str] = field(default_factory=list)
-    """Ids of the messages that the run began with and has not given back."""
+    """Ids of the messages that the run started with and has not released."""
     counted: int = 0
-    """Failed attempts that did not take the run's messages apart."""
+    """Failed attempts that did not split the run's messages."""
     records: dict[str, Record] = field(default_factory=dict)
     unasked: set[str] = field(default_factory=set)
     void: set[int] = field(default_factory=set)
@@ -108,11 +108,11 @@ class Memory:
                 record.begin = record.abandoned = None
 
     def is_strict(self, seq: int) -> bool:
-        """Whether every attempt that failed after the entry has to meet it again."""
+        """Return whether every attempt that failed after the entry has to repeat it."""
         return all(seq <= retry_from for at, retry_from in self.failures if at > seq)
 
     def pool_sets(self, key: str, after: int) -> bool:
-        """Whether a later attempt may have found this key as a failed attempt left it."""
+        """Return whether a later attempt may have found this key as a failed attempt left it."""
         return any(
             line.kind == "state.set" and line.data["key"] == key and not self.is_strict(seq)
             for seq, line in enumerate(self.log)
@@ -120,10 +120,9 @@ class Memory:
         )
 
     def find(self, position: str, kinds: Sequence[str], digest: str) -> Record | None:
-        """Return what is recorded for this call, None for a miss.
+        """Return the record of this call, None for a miss.
 
-        Raises:
-            DivergenceError: A strict entry says something else.
+        Raises: DivergenceError: A strict entry is of another call.
         """
         record = self.records.get(position)
         if record is None:
@@ -142,7 +141,7 @@ class Memory:
 
 
 def _belong(begin: Line, end: Line) -> bool:
-    """Whether two entries of one position are of one call, not of two attempts' different ones."""
+    """Return whether two entries of one position are of one call, not of different calls of two attempts."""
     pairs = {
         "effect.intent": ("effect.result", "llm.call"),
         "tool.called": ("tool.result",),

@@ -1,4 +1,4 @@
-"""Memories of the model: versions by scope and name, and what a store has of them."""
+"""Memories of the model: versions by scope and name, and the memories of a store."""
 
 from __future__ import annotations
 
@@ -40,10 +40,9 @@ class Shelf:
     kept: dict[tuple[str, str], list[Kept]] = field(default_factory=dict)
 
     def put(self, scope: str, key: str | None, new: Kept, *, expected: int | None = None) -> Kept:
-        """Keep a text unless it is there, and return what holds it; the version of `new` is given here.
+        """Store a text unless it exists, and return its memory; the version of `new` is assigned here.
 
-        Raises:
-            MemoryConflictError: The present version is not the expected one.
+        Raises: MemoryConflictError: The present version is not the expected one.
         """
         versions = self.kept.setdefault((scope, name_of(key, new.text)), [])
         for one in versions:
@@ -80,7 +79,7 @@ class Shelf:
 
     @property
     def told(self) -> dict[str, list[str]]:
-        """Each memory with its versions, in words."""
+        """Return each memory with its versions as text."""
         return {
             f"{scope} {name}": [*map(str, versions)]
             for (scope, name), versions in sorted(self.kept.items())
@@ -94,7 +93,7 @@ def name_of(key: str | None, text: str) -> str:
 
 
 def hits_of(dumped: list[dict[str, Any]]) -> list[list[Any]]:
-    """Return what was recalled as `Shelf.present` tells it."""
+    """Return recalled memories in the form of `Shelf.present`."""
     return sorted([one["key"] or "", one["version"], one["text"]] for one in dumped)
 
 

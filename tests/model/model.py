@@ -33,16 +33,15 @@ MAX_MESSAGES: Final = 100
 _Event: TypeAlias = "tuple[float, int, Callable[[], bool], Callable[[], None]]"
 ENDS: Final = ("run.completed", "run.failed", "run.cancelled")
 TOPIC: Final = "news"
-"""How the names of topics begin."""
+"""The prefix of topics' names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """How one run went on.
+    """The continuation of one run.
 
-    Attributes:
-        status: COMPLETED, FAILED, CANCELLED, PARKED, or WAITING for something that never comes.
-        log: All entries but run.suspended and run.resumed.
+    Attributes: status: COMPLETED, FAILED, CANCELLED, PARKED, or WAITING for an event that never
+    comes. log: All entries but run.suspended and run.resumed.
     """
 
     agent: str
@@ -52,20 +51,14 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What has to be found afterwards.
+    """The predicted results.
 
-    Attributes:
-        status: Of the submitted run.
-        log: Its log.
-        state: Its agent's state.
-        executions: By effect name, how often it began to execute.
-        ended_at: Virtual time of the last entry of any run.
-        unread: Numbers of the messages that no receive took.
-        runs: All other runs, by id, but those that only read what came after the first had ended.
-        states: Of the other agents that have any.
-        waiting: Ids of letters that wait for other agents.
-        sessions: Conversations with turns, by ``AGENT SESSION``.
-        shelf: The memories.
+    Attributes: status: Of the submitted run. log: Its log. state: Its agent's state. executions: By
+    effect name, how often it started to execute. ended_at: Virtual time of the last entry of any
+    run. unread: Numbers of the messages that no receive took. runs: All other runs, by id, but
+    those that only read messages that came after the end of the first. states: Of the other agents
+    that have any. waiting: Ids of messages that wait for other agents. sessions: Conversations with
+    turns, by ``AGENT SESSION``. shelf: The memories.
     """
 
     status: str
@@ -129,7 +122,7 @@ class Model:
         self._set()
 
     def _set(self) -> None:
-        """Put everything where the scene has it."""
+        """Restore the state of the scene."""
         for topic, follower in self.scene.follows:
             self._follows.setdefault(topic, (-1.0, None, set()))[2].add(follower)
         for agent, letters in self.scene.waiting.items():
@@ -161,10 +154,9 @@ class Model:
         return self.boxes.setdefault(agent, Box(agent))
 
     def predict(self) -> Prediction:
-        """Return how everything goes on and ends.
+        """Return how all runs continue and end.
 
-        Raises:
-            TieError: Two events that concern each other happen at the same time.
+        Raises: TieError: Two events that affect each other happen at the same time.
         """
         while self._arrivals and self._arrivals[0][0] <= self.now:
             _, letter_id, name, payload = self._arrivals.popleft()
@@ -208,16 +200,16 @@ class Model:
         )
 
     def at(self, when: float, is_wanted: Callable[[], bool], act: Callable[[], None]) -> None:
-        """Call `act` at a time, if it is still wanted then."""
+        """Call `act` at a time, if it is still needed then."""
         self._numbers += 1
         heapq.heappush(self._events, (max(when, self.now), self._numbers, is_wanted, act))
 
     def is_due(self, _: Run) -> bool:
-        """Whether the next event comes in this instant."""
+        """Return whether the next event is at this instant."""
         return bool(self._events) and self._events[0][0] < self.now + TIE_S
 
     def _step(self) -> bool:
-        """Let the next thing happen; False when nothing will any more."""
+        """Process the next event; return False if there is none."""
         if self.soon:
             self.soon.popleft()()
             return True
@@ -256,13 +248,15 @@ class Model:
             root = self.runs[self.root_id]
             root.signals.append((name, payload))
             root.poke()
-        elif "asked" in payload:  # a run behind that of the case; nobody else takes its message
+        elif (
+            "asked" in payload
+        ):  # a run queued after that of the case; no other run gets its message
             self._later.append(payload)
         else:
             self.deliver(self.case.root, Letter(letter_id, OUTSIDER, payload), object())
 
     def deliver(self, agent: str, letter: Letter, cause: object) -> None:
-        """Put a letter into an agent's inbox."""
+        """Put a message into an agent's inbox."""
         if agent == self.case.sink:
             return
         box = self.box(agent)
@@ -302,7 +296,7 @@ class Model:
         run.start()
 
     def run_of(self, agent: str, letter_id: str, target: str | None) -> str | None:
-        """Return the run that has a letter, else the one that holds the agent, else `target`."""
+        """Return the run that has a message, else the one that occupies the agent, else `target`."""
         for run in self.runs.values():
             if run.box.agent == agent and letter_id in run.by_id:
                 return str(run.run_id)
@@ -310,10 +304,9 @@ class Model:
         return str(holder.run_id) if holder is not None else target
 
     def commit(self, run: Run, seqs: Iterable[int]) -> None:
-        """Let out what a turn of a run has for others.
+        """Deliver the messages of a run's commit.
 
-        Raises:
-            RefusedSignal: The tree has no place for what it spawns.
+        Raises: RefusedSignal: The tree's budget has no slot for its spawns.
         """
         cause = run.cause = object()
         lines = [(seq, run.log[seq]) for seq in seqs]
@@ -339,10 +332,9 @@ class Model:
             self._send(run, seq, line, cause)
 
     def touch(self, what: str, user: str, *, writes: bool) -> None:
-        """Note that a run or a call uses something now that others may use.
+        """Record that a run or a call uses a shared object now.
 
-        Raises:
-            TieError: Another one does in the same instant, and one of them writes.
+        Raises: TieError: Another one does in the same instant, and one of them writes.
         """
         at, by, wrote = self._used.get(what, (NEVER, "", False))
         is_now = abs(at - self.now) < TIE_S
@@ -354,7 +346,7 @@ class Model:
         return self.sessions.setdefault(f"{run.box.agent} {name}", Session())
 
     def _converse(self, run: Run, seq: int, line: Line) -> None:
-        """Write the turns that are durable with an entry, or forget those of a run that ends with it."""
+        """Write the turns that are durable with an entry, or delete those of a run that ends with it."""
         recorded, turns = run.said.get(seq, (None, []))
         for name, *turn in turns if recorded is line else ():
             self._session(run, name).add(turn[0], str(run.run_id), *turn[1:])
@@ -393,7 +385,7 @@ class Model:
         self._follows[topic] = (self.now, run, followers)
 
     def _count(self, run: Run, positions: Sequence[str]) -> None:
-        """Refuse a turn that spawns more than its tree may."""
+        """Refuse a commit that spawns more than its tree may."""
         terms = self.case.budget if run.tree == self.root_id else {}
         tree = [one for one in self.runs.values() if one.tree == run.tree and one.parent]
         places, limit = 10_000, ""
@@ -428,7 +420,7 @@ class Model:
         self.soon.append(child.start)
 
     def cancel(self, run_id: str, reason: str, *, cause: object = None) -> None:
-        """Ask a run and all below it to stop."""
+        """Request the cancel of a run and of all below it."""
         for run in self._subtree(run_id):
             if not run.is_open:
                 continue
@@ -446,7 +438,7 @@ class Model:
         return found
 
     def ended(self, run: Run) -> None:
-        """Answer everybody who waits for the end of a run, end its children, and free its agent."""
+        """Answer all waits for the end of a run, end its children, and free its agent."""
         if run.parent is not None:
             self.answer(run.parent, str(run.run_id), self.answer_of(run))
         for other in list(self.runs.values()):
@@ -466,14 +458,14 @@ class Model:
                 self._make_due(run.box)
 
     def look_at_rows(self, run: Run) -> None:
-        """A run that is waited for and has ended answers at once."""
+        """Answer a wait for an ended run at once."""
         for key, target in run.rows.items():
             other = self.runs.get(target)
             if other is not None and not other.is_open:
                 self.answer(str(run.run_id), key, self.answer_of(other))
 
     def answer(self, run_id: str, key: str, answer: Answer) -> None:
-        """Keep an answer, unless there is one already."""
+        """Store an answer, unless there is one already."""
         run = self.runs.get(run_id)
         if run is not None and (run_id, key) not in self._known:
             self._known.add((run_id, key))
@@ -482,7 +474,7 @@ class Model:
 
     @staticmethod
     def answer_of(run: Run) -> Answer:
-        """Return how a run has ended."""
+        """Return the outcome of a run."""
         last = run.log[-1]
         assert run.status in TERMINAL
         by = str(run.run_id)
@@ -504,10 +496,9 @@ def _fold_state(state: dict[str, Any], line: Line) -> None:
 
 
 def predictions(make: Callable[[Sequence[int]], Model], most: int = 24) -> Iterator[Prediction]:
-    """Yield how everything may go on, for each order in which what coincides may come.
+    """Yield each possible continuation, one for each order of coinciding events.
 
-    Raises:
-        TieError: Even an order of events decides nothing, or there are too many.
+    Raises: TieError: Even an order of events decides nothing, or there are too many.
     """
     todo: list[list[int]] = [[]]
     for _ in range(most):

@@ -1,4 +1,4 @@
-"""Operators who decide, from another process, in the middle of whatever happens; and what must hold then."""
+"""Operators that decide from another process at any time, and the laws for their decisions."""
 
 from __future__ import annotations
 
@@ -26,17 +26,15 @@ VERBS: Final = (
     *("redrive letters", "redrive letters", "redrive runs", "redrive runs"),
 )
 Order = tuple[float, str]
-"""When an operator does what."""
+"""Operators' orders and their times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What an operator did.
+    """An act of an operator.
 
-    Attributes:
-        run_id: To which run.
-        doubt: Position and seq of the intent that was in doubt, as far as the operator knew.
-        new: Ids of messages and runs that came of it.
+    Attributes: run_id: Its run. doubt: Position and seq of the intent in doubt that the operator
+    read. new: Ids of resulting messages and runs.
     """
 
     verb: str
@@ -48,10 +46,9 @@ class Act:
 
 @dataclass
 class Operator:
-    """One operator; remembers the last doubt that it saw, and may decide that again, too late.
+    """One operator; remembers its last doubt, and may decide about it again, too late.
 
-    Attributes:
-        accepted: What it did and was not refused.
+    Attributes: accepted: Its accepted acts.
     """
 
     runtime: Runtime
@@ -59,7 +56,7 @@ class Operator:
     _doubt: tuple[RunId, str, int] | None = None
 
     async def work(self, orders: Sequence[Order]) -> None:
-        """Do all of it, each at its time."""
+        """Execute all orders, each at its time."""
         loop = asyncio.get_running_loop()
         for n, (at, verb) in enumerate(sorted(orders)):
             await asyncio.sleep(at - loop.time())
@@ -128,7 +125,7 @@ def last_intent(log: Sequence[RunLogEntry], position: str) -> int:
 def broken_orders(
     logs: Sequence[list[RunLogEntry]], begun: Sequence[Execution], accepted: Sequence[Act]
 ) -> list[str]:
-    """Return what must not have come of an operator's work, in words."""
+    """Return the violations by an operator's work, as text."""
     found = [law for log in logs for law in broken_laws(log)]
     found += _decided_once(accepted)
     found += [text for log in logs for text in _decisions(log, accepted)]
@@ -137,7 +134,7 @@ def broken_orders(
 
 
 def _decided_once(accepted: Sequence[Act]) -> list[str]:
-    """Each doubt and each request is decided once, each message and run redriven once."""
+    """Check that each doubt and request is decided once, and each message and run redriven once."""
     decided = Counter((act.run_id, act.doubt) for act in accepted if act.doubt[0])
     found = [f"{what} was decided {n} times" for what, n in decided.items() if n > 1]
     redriven: dict[str, set[str]] = {}
@@ -148,7 +145,7 @@ def _decided_once(accepted: Sequence[Act]) -> list[str]:
 
 
 def _decisions(log: Sequence[RunLogEntry], accepted: Sequence[Act]) -> list[str]:
-    """What a log says was decided is what an operator decided of that very doubt."""
+    """Check that each decision in a log is an operator's decision about this doubt."""
     found: list[str] = []
     for entry in log:
         if entry.kind != "in_doubt.resolved":
@@ -166,7 +163,7 @@ def _decisions(log: Sequence[RunLogEntry], accepted: Sequence[Act]) -> list[str]
 
 
 def _executed(log: Sequence[RunLogEntry], begun: Sequence[Execution]) -> list[str]:
-    """An at-most-once effect executes once for each of its intents."""
+    """Check that an at-most-once effect executes once for each of its intents."""
     intents = Counter(
         str(e.payload["name"]) for e in log if e.payload.get("mode") == "at_most_once"
     )

@@ -1,4 +1,4 @@
-"""What holds of runs that talk to each other, whatever fails and however long it takes."""
+"""Laws of runs that communicate, with any fault and any duration."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from tests.model.drive import Observed
 
 MOST_AT_ONCE: Final = 4
-"""Turns that a program appends in one call, at most."""
+"""Maximum number of turns that a program appends in one call."""
 
 
 def broken_talk(observed: Observed) -> list[str]:
-    """Return the promises between runs that were broken, in words."""
+    """Return the violated laws between runs, as text."""
     logs: dict[str, list[RunLogEntry]] = {key: one.entries for key, one in observed.others.items()}
     if observed.row is not None:
         logs[observed.row.run_id] = observed.entries
@@ -40,7 +40,7 @@ def broken_talk(observed: Observed) -> list[str]:
 
 
 def _memories(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:
-    """Versions follow each other, and each is of one call of a run, which a log has."""
+    """Versions follow each other, and each is of one recorded call of a run."""
     found: list[str] = []
     begun = {
         (run_id, entry.position) for run_id, log in logs.items() for entry in log if entry.position
@@ -84,7 +84,7 @@ def _conversations(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> li
 
 
 def early_timers(observed: Observed) -> list[str]:
-    """Return the timers that fired before their time, by the clock that they were set by."""
+    """Return the timers that fired before their time, by their own clock."""
     logs = [observed.entries, *(one.entries for one in observed.others.values())]
     fired = [entry for log in logs for entry in log if entry.kind == "timer.fired"]
     return [
@@ -95,12 +95,12 @@ def early_timers(observed: Observed) -> list[str]:
 
 
 def out_of_order(numbers: Sequence[float]) -> bool:
-    """Whether messages of one sender came otherwise than they were accepted."""
+    """Return whether messages of one sender came in another order than they were accepted."""
     return any(one > other for one, other in pairwise(numbers))
 
 
 def _order(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:
-    """Each agent gets what another one sends it in the order in which that was sent."""
+    """Each agent gets another one's messages in the order of the sends."""
     sent: dict[tuple[str, str], list[str]] = {}
     got: dict[tuple[str, str], list[str]] = {}
     rows = [one.row for one in observed.others.values()]
@@ -124,7 +124,7 @@ def _order(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:
 
 
 def _mail(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:
-    """Each letter between agents is with one run, or waits."""
+    """Each message between agents belongs to one run, or waits."""
     sent: set[str] = set()
     got: Counter[str] = Counter()
     for log in logs.values():
@@ -147,7 +147,7 @@ def _mail(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:
 
 
 def _started(logs: dict[str, list[RunLogEntry]]) -> Callable[[RunRow], tuple[str, int]]:
-    """Return when a run began, as far as that can be told."""
+    """Return the start of a run, as far as it is known."""
 
     def of(row: RunRow) -> tuple[str, int]:
         log = logs[row.run_id]
@@ -157,7 +157,7 @@ def _started(logs: dict[str, list[RunLogEntry]]) -> Callable[[RunRow], tuple[str
 
 
 def _children(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:
-    """Each child is spawned by one entry, each spawn has its run, and no run is nobody's."""
+    """Each child is spawned by one entry, each spawn has its run, and each run has a parent."""
     spawned: Counter[str] = Counter()
     for log in logs.values():
         spawned.update(str(e.payload["child"]) for e in log if e.kind == "child.spawned")
@@ -168,7 +168,7 @@ def _children(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[st
 
 
 def _answers(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:
-    """What a join and an ask say is what the other run did."""
+    """The result of a join or an ask is that of the other run."""
     found: list[str] = []
     for run_id, log in logs.items():
         for entry in log:
@@ -187,7 +187,7 @@ def _answers(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str
 
 
 def _replies(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:
-    """Who asked has the first reply, if there was one before anything else answered."""
+    """The asker has the first reply, if there was one before another answer."""
     found: list[str] = []
     for run_id, log in logs.items():
         asked = {e.position: e.payload for e in log if e.kind == "ask.sent"}
@@ -222,7 +222,7 @@ def _first_reply(
 
 
 def _refused(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:
-    """A question whose asker was told that it closes a cycle has no effect from then on."""
+    """A question that was refused for a cycle has no effect from then on."""
     del observed
     found: list[str] = []
     for run_id, log in logs.items():
@@ -237,7 +237,7 @@ def _refused(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str
 
 
 def _taken_back(log: Sequence[RunLogEntry]) -> dict[str, datetime]:
-    """Return the questions of a run that closed a cycle, and when it was told so."""
+    """Return the questions of a run that closed a cycle, and the time of the refusal."""
     asked = {e.position: str(e.payload["message_id"]) for e in log if e.kind == "ask.sent"}
     found: dict[str, datetime] = {}
     for entry in log:

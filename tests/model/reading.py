@@ -1,4 +1,4 @@
-"""Logs and outputs of the runtime in the form in which the model predicts them."""
+"""Logs and outputs of the runtime in the form of the model's predictions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _PLAIN: Final = {
 
 
 def essential(entries: Iterable[RunLogEntry]) -> list[Line]:
-    """Return the log without suspensions, with seqs and times as the model counts them."""
+    """Return the log without suspensions, with seqs and times counted like the model's."""
     lines: list[Line] = []
     number: dict[int, int] = {}
     for entry in entries:
@@ -140,7 +140,7 @@ def _error(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def plain_error(record: Any) -> Any:
-    """Return an error as others are told of it, without what only a person reads."""
+    """Return an error in the form for other runs, without text for people."""
     if not isinstance(record, dict):
         return record
     return _error(record) if "type" in record else {"message": record["message"]}
@@ -188,7 +188,7 @@ DRAWN: Final = ("random", "uuid", "now")
 
 
 def drawn(lines: Iterable[Line]) -> dict[str, list[Any]]:
-    """Return what chance and the clock gave, by position, in order."""
+    """Return the values of random sources and the clock, by position, in order."""
     values: dict[str, list[Any]] = {}
     for line in lines:
         if line.data.get("effect") in DRAWN:
@@ -197,7 +197,7 @@ def drawn(lines: Iterable[Line]) -> dict[str, list[Any]]:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether two values are equal, times by less than `NEAR_S`."""
+    """Return whether two values are equal, times by less than `NEAR_S`."""
     if isinstance(left, float | int) and isinstance(right, float | int):
         if isinstance(left, bool) or isinstance(right, bool):
             return left is right
@@ -210,7 +210,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def same_line(left: Line, right: Line) -> bool:
-    """Whether two entries say the same."""
+    """Return whether two entries are equal."""
     return (
         (left.kind, left.position) == (right.kind, right.position)
         and same(_said(left), _said(right))
@@ -219,14 +219,14 @@ def same_line(left: Line, right: Line) -> bool:
 
 
 def _is_buffered(line: Line) -> bool:
-    """Whether an entry rides with the next flush, so that its time says nothing."""
+    """Return whether an entry is written with the next flush, so that its time is meaningless."""
     if line.kind == "effect.result":
         return bool(line.data["effect"] != "step")
     return line.kind in _INSTANTS or "boot" in line.data
 
 
 def _said(line: Line) -> dict[str, Any]:
-    """What an entry says; the model also knows what a message says, which its entry does not."""
+    """Return an entry's data; the model also has the content of a message, which its entry does not."""
     if line.kind != "msg.sent":
         return line.data
     return {key: value for key, value in line.data.items() if key != "payload"}

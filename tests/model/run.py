@@ -1,4 +1,4 @@
-"""One run of the model: what it does by docs/replay.md, without tasks and without a store."""
+"""One run of the model: its course by docs/replay.md, without tasks and without a store."""
 
 from __future__ import annotations
 
@@ -23,15 +23,13 @@ if TYPE_CHECKING:
 
 BEGUN: Final = tuple((verb,) for verb in EFFECTS)
 STOPS: Final = (ContinueSignal, DivergenceError, RefusedSignal, TieError)
-"""What goes through the code of a program without being seen."""
+"""Exceptions that a program's code does not catch."""
 
 
 class Run(Remembering):
     """See the module's docstring.
 
-    Args:
-        world: Where it runs.
-        left: What the run has already.
+    Args: world: The model. left: The run's earlier state.
     """
 
     def __init__(self, world: Model, left: Left) -> None:
@@ -87,16 +85,15 @@ class Run(Remembering):
 
     @override
     def record(self, kind: str, position: str, data: dict[str, Any]) -> int:
-        """Put an entry at the end of the log and return its seq."""
+        """Append an entry to the log and return its seq."""
         self.log.append(Line(kind, position, data, self.world.now))
         return len(self.log) - 1
 
     @override
     def flush(self) -> None:
-        """Make durable what is recorded, and let out what goes to others.
+        """Make recorded entries durable, and deliver messages.
 
-        Raises:
-            RefusedSignal: There is no place for what it spawns.
+        Raises: RefusedSignal: The budget has no slot for its spawns.
         """
         if self.flushed < len(self.log):
             self.world.commit(self, range(self.flushed, len(self.log)))
@@ -105,7 +102,7 @@ class Run(Remembering):
             self.world.look_at_rows(self)
 
     def start(self) -> None:
-        """Begin, or go on with what the log says."""
+        """Start, or continue from the log."""
         if not self.is_open:
             return
         if self.cancel is not None:
@@ -132,7 +129,7 @@ class Run(Remembering):
         self.world.at(when, lambda: self.epoch == epoch and self.is_open, again)
 
     def _begin(self) -> None:
-        """Begin an attempt from the top of the code."""
+        """Start an attempt from the top of the code."""
         self._reset()
         if not self.log:
             self.record("run.started", "", {})
@@ -155,7 +152,7 @@ class Run(Remembering):
 
     @override
     def go(self) -> None:
-        """Do everything that needs nobody else."""
+        """Execute everything that needs no other run."""
         self.active_at = self.world.now
         while self.is_open:
             assert self.trunk is not None
@@ -187,7 +184,7 @@ class Run(Remembering):
             self._refuse(signal)
 
     def _refuse(self, signal: RefusedSignal) -> None:
-        """Nothing of the turn is written; the run is executed again and these raise."""
+        """Drop the commit; the run is executed again, and these spawns raise."""
         if self.is_working:
             raise TieError("a spawn is refused while effects execute")
         del self.log[self.flushed :]
@@ -202,24 +199,24 @@ class Run(Remembering):
         return bool(self.working)
 
     def _rest(self) -> None:
-        """Every branch waits for something outside."""
+        """Let the run wait: every branch waits for an external event."""
         if not self.is_working:
             self._show()
 
     def _show(self) -> None:
-        """What is recorded becomes durable, questions leave, waits are rows."""
+        """Make recorded entries durable, send questions, write waits as rows."""
         self.flush()
         self.rows = self.open_rows()
         self.world.look_at_rows(self)
 
     def poke(self) -> None:
-        """Something may be there that a branch waits for."""
+        """Check whether the event of a waiting branch is there."""
         if self.is_open and self.trunk is not None and self.offer():
             self.flush()
             self.go()
 
     def _conclude(self) -> None:
-        """The code has ended."""
+        """Handle the end of the code."""
         root = self.trunk
         assert root is not None
         if root.error is None and self.memory.unasked:
@@ -240,7 +237,7 @@ class Run(Remembering):
             self._try_again(self.log[-1].data["at"])
 
     def others(self) -> list[str]:
-        """Return the messages beside its first that go back if the run fails now: see docs/replay.md."""
+        """Return the messages beside its first that are released if the run fails now: see docs/replay.md."""
         is_whole = any(
             line.position[:3] != "in." for line in self.log[: self.flushed] if line.position
         )
@@ -269,12 +266,12 @@ class Run(Remembering):
             self.world.ended(self)
 
     def refuse_race(self) -> None:
-        """Who looks whether a run has ended, in the instant in which it ends, may see either."""
+        """Refuse a check of whether a run has ended at the instant of its end: either answer is valid."""
         if abs(self.looked_at - self.ended_at) < TIE_S:
             raise TieError("a run is looked at in the instant in which it ends")
 
     def stop(self) -> None:
-        """It was asked to stop."""
+        """Handle a cancel request."""
         if not self.is_open:
             return
         reason = self.cancel
@@ -288,7 +285,7 @@ class Run(Remembering):
         self._ended("CANCELLED")
 
     def _turn(self) -> bool:
-        """Do the first thing that applies; False when only others can change anything."""
+        """Do the first thing that applies; return False if only other runs can change anything."""
         if self.ready:
             self.advance(self.ready.pop(0))
             return True
@@ -324,7 +321,7 @@ class Run(Remembering):
     def _leave(
         self, branch: Branch, scope: Group | None, value: Any, error: BaseException | None
     ) -> bool:
-        """The innermost code has ended; True when the branch has."""
+        """Handle the end of the innermost code; return True if the branch has ended."""
         branch.stack.pop()
         if scope is None:
             self.ends += 1
@@ -343,7 +340,7 @@ class Run(Remembering):
         return False
 
     def abandon(self, position: str, verb: str) -> None:
-        """Note that nobody waits for a begun effect any more."""
+        """Record that no branch waits for a started effect any more."""
         record = self.memory.records.get(position)
         if self.begun_at.get(position) == self.world.now:
             raise TieError(f"the effect at {position} is closed in the instant in which it begins")
@@ -375,7 +372,7 @@ class Run(Remembering):
         return False
 
     def _decide(self, group: Group) -> list[Branch] | None:
-        """Return whom to close before the parent goes on; None if it has to wait."""
+        """Return the branches to close before the parent continues; None if it has to wait."""
         ended = sorted((c for c in group.children if c.ended and not c.closed), key=_ended)
         failed = [c for c in ended if c.error is not None and c not in group.joined]
         match group.kind:
@@ -470,7 +467,7 @@ class Run(Remembering):
 
     @override
     def flush_or_refuse(self) -> None:
-        """Flush what a branch has recorded outside its turn."""
+        """Flush the entries that a branch has recorded outside of its turn."""
         try:
             self.flush()
         except RefusedSignal as signal:
@@ -486,7 +483,7 @@ def _ended(branch: Branch) -> int:
 
 
 def _asks(branch: Branch) -> bool:
-    """Whether the branch waits for what another run does."""
+    """Return whether the branch waits for another run."""
     wait = branch.wait
     return wait is not None and wait.kind == "out" and wait.plan[0] in ("ask", "join")
 

@@ -1,4 +1,4 @@
-"""Sessions of the model: turns with their ordinals, and where a session's windows begin."""
+"""Sessions of the model: turns with their ordinals, and the starts of a session's windows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A turn: who said what, in which run."""
+    """A turn: text, role and run."""
 
     ordinal: int
     id: str
@@ -28,11 +28,10 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A cut as a run wants it.
+    """A cut that a run requests.
 
-    Attributes:
-        previous: `upto` of the session's last cut, as the run has seen it.
-        summary: Id of the last turn that its summary stands for.
+    Attributes: previous: `upto` of the session's last cut that the run has read. summary: Id of the
+    last turn that its summary replaces.
     """
 
     session: str
@@ -63,12 +62,12 @@ class Session:
             self.next_ordinal += 1
 
     def cut(self, cut: Cut) -> None:
-        """Let windows begin elsewhere, unless another run was faster."""
+        """Move the start of windows, unless another run was faster."""
         if cut.previous == self.upto:
             self.upto, self.summary = cut.upto, cut.summary
 
     def forget(self, run: str) -> None:
-        """Forget the turns of a run, and a cut that covers one."""
+        """Delete the turns of a run, and a cut that covers one."""
         gone = [turn for turn in self.turns if turn.run == run]
         self.turns = [turn for turn in self.turns if turn.run != run]
         if gone and gone[0].ordinal <= self.upto:
@@ -78,7 +77,7 @@ class Session:
 
     @property
     def told(self) -> tuple[list[Said], int, str]:
-        """All that has to be found."""
+        """Return the predicted content."""
         return self.turns, self.upto, self.summary
 
 

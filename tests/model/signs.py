@@ -1,4 +1,4 @@
-"""What ends the model's reading of a case early."""
+"""Exceptions that end the model's reading of a case early."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ContinueSignal(BaseException):
 
 
 class RefusedSignal(BaseException):
-    """The tree has no place for what these positions spawn; `limit` says why."""
+    """The tree's budget has no slot for the spawns of these positions; `limit` has the reason."""
 
     def __init__(self, positions: list[str], limit: str) -> None:
         super().__init__()

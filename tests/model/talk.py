@@ -1,4 +1,4 @@
-"""What the verbs between runs do in the model: spawn, join, ask, reply, cancel, send, emit, follow."""
+"""The verbs between runs in the model: spawn, join, ask, reply, cancel, send, emit, follow."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Talk(Verbs):
         return child
 
     def _refusal(self, position: str, digest: str, limit: str) -> BaseException:
-        """Record that the tree has no place for a child; return the error."""
+        """Record that the budget has no slot for a child; return the error."""
         denied = error_record(SpawnDenied(self.run_id, limit))
         data = {"effect": "spawn", "hash": digest, "status": "error", "error": denied}
         return self.error_at(self.record("effect.result", position, data))
@@ -146,7 +146,7 @@ class Talk(Verbs):
         raise NotImplementedError
 
     def go(self) -> None:
-        """Do everything that needs nobody else."""
+        """Execute everything that needs no other run."""
         raise NotImplementedError
 
     def _await_run(self, branch: Branch, child: str) -> None:
@@ -158,12 +158,12 @@ class Talk(Verbs):
         self._want(branch, position, ("join", None, digest, child, None), record)
 
     def _joined(self) -> dict[str, dict[str, Any]]:
-        """Return the data of how children ended that were joined in this generation."""
+        """Return the outcomes of children that were joined in this generation."""
         lines = self.log[self.memory.start :]
         return {line.data["child"]: line.data for line in lines if line.kind == "child.completed"}
 
     def left_behind(self) -> list[str]:
-        """Return the children spawned in this generation that nobody joined."""
+        """Return the children spawned in this generation that were not joined."""
         joined = self._joined()
         lines = self.log[self.memory.start :]
         children = [line.data["child"] for line in lines if line.kind == "child.spawned"]
@@ -205,7 +205,7 @@ class Talk(Verbs):
 
     @override
     def begin(self, branch: Branch, wait: Wait) -> bool:
-        """As ever; a run that is waited for is looked up first."""
+        """Begin a verb; an awaited run is read first."""
         verb = wait.plan[0]
         if verb == "join" and wait.plan[3] in self._joined():
             known = self._joined()[wait.plan[3]]
@@ -270,12 +270,12 @@ class Talk(Verbs):
         return "ask.timeout", {"outcome": "timed_out", "handle": handle, "hash": digest}
 
     def error_at(self, seq: int) -> BaseException:
-        """Return the error that an entry says."""
+        """Return the error of an entry."""
         _, error = self.outcome_at(Wait("hit", seq))
         assert error is not None
         return error
 
 
 def ended(answer: Answer) -> dict[str, Any]:
-    """Return how a joined run ended."""
+    """Return the outcome of a joined run."""
     return {"status": answer.status.upper(), "output": answer.result, "error": answer.error}

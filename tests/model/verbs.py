@@ -1,4 +1,4 @@
-"""What each verb of ctx does in the model: hit, miss, and what a miss begins."""
+"""Each verb of ctx in the model: hit, miss, and the start of a miss."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MARK: Final = "__model_seq__"
 
 
 class Verbs:
-    """The half of a run that knows the verbs; `Run` knows whose turn it is."""
+    """The verbs of a run; `Run` decides the order of branches."""
 
     case: Case
     run_id: RunId
@@ -70,13 +70,13 @@ class Verbs:
         raise NotImplementedError
 
     def call(self, branch: Branch, call: Call) -> Any:
-        """Return what an instant gives; a verb that waits leaves `branch.wait` behind."""
+        """Return the value of an immediate verb; a verb that waits sets `branch.wait`."""
         if branch.closed and call.verb != "check":
             raise CancelledError
         return getattr(self, f"_{call.verb}")(branch, *call.args)
 
     def _note(self, branch: Branch, verb: str, value: Any) -> Any:
-        """A verb that is recorded once and gives what was recorded."""
+        """Run a verb that is recorded once and returns the recorded value."""
         position, digest = branch.take_position(), args_hash([verb])
         record = self.memory.find(position, ("effect.result",), digest)
         if record is not None and record.end is not None:
@@ -98,7 +98,7 @@ class Verbs:
         return self._note(branch, "uuid", self._drawn(branch))
 
     def _drawn(self, branch: Branch) -> Any:
-        """What chance gives at the position that comes next: the n-th value drawn there."""
+        """Return the next random value of this position: the n-th value drawn there."""
         position = f"{branch.prefix}{branch.calls}"
         mine = [line for line in self.log if line.position == position]
         n = sum(line.data.get("effect") in DRAWN for line in mine)
@@ -218,7 +218,7 @@ class Verbs:
         self.misses.append(branch)
 
     def _timer(self, branch: Branch, verb: str, digest: str, deadline: float | None) -> None:
-        """A wait that may end at a time; the time is recorded when it is first asked for."""
+        """Return a wait that may end at a time; the time is recorded at the first call."""
         position = branch.take_position()
         kinds = ("timer.set", "timer.fired", "msg.received")
         record = self.memory.find(position, kinds[: 2 + (verb == "receive")], digest)
@@ -251,7 +251,7 @@ class Verbs:
         self._want(branch, position, ("signal", name, digest), record)
 
     def begin(self, branch: Branch, wait: Wait) -> bool:
-        """Begin an effect or a wait at the live frontier; False if an effect is in doubt."""
+        """Start an effect or a wait at the live frontier; return False if an effect is in doubt."""
         verb, wait.kind = wait.plan[0], "out"
         if verb not in EFFECTS:
             self.out.append(branch)
@@ -272,7 +272,7 @@ class Verbs:
         return True
 
     def execute(self, branch: Branch, wait: Wait) -> None:
-        """Execute an effect that has begun; what was recorded before it is durable."""
+        """Execute an effect that has started; entries before it are durable."""
         does = wait.plan[4]
         n = self.world.executions.get(does, 0)
         self.world.executions[does] = n + 1
@@ -281,7 +281,7 @@ class Verbs:
         self.at(self.world.now + outcome["d"], branch, wait)
 
     def happen(self, branch: Branch, wait: Wait) -> None:
-        """The time of a wait has come: record it, so that the branch can go on in its turn."""
+        """Record that the time of a wait has come, so that the branch can continue in its turn."""
         if wait.plan[0] in ("step", "tool"):
             effect, outcome, text = wait.plan[0], *wait.plan[5:]
             rest = came_of(effect, outcome, text)
@@ -293,12 +293,12 @@ class Verbs:
         self._await_hit(branch, self.record(kind, wait.position, data))
 
     def conclude(self, branch: Branch, wait: Wait, rest: dict[str, Any]) -> None:
-        """Record what came of an effect; the branch goes on in its turn."""
+        """Record the outcome of an effect; the branch continues in its turn."""
         del branch.begun[wait.position]
         self._await_hit(branch, self._result(wait.position, wait.plan, rest))
 
     def lapsed(self, wait: Wait) -> tuple[str, dict[str, Any]]:
-        """Return kind and data of the entry that says that a wait's time has come."""
+        """Return kind and data of the entry for the end of a wait's time."""
         raise NotImplementedError
 
     def answer_of(self, wait: Wait) -> tuple[str, dict[str, Any]] | None:
@@ -306,10 +306,9 @@ class Verbs:
         raise NotImplementedError
 
     def offer(self) -> bool:
-        """Give what has arrived to those that wait for it; True if somebody got something.
+        """Give arrived events to the branches that wait for them; return True if one got something.
 
-        Raises:
-            TieError: Two could have it, or two get something in the same instant.
+        Raises: TieError: Two could have it, or two get something in the same instant.
         """
         self.out = [b for b in self.out if b.wait is not None and b.wait.kind == "out"]
         takers = [(branch, found) for branch in self.out for found in self._found(branch)]
@@ -328,7 +327,7 @@ class Verbs:
         return bool(takers)
 
     def _give(self, branch: Branch) -> None:
-        """Two branches that get something in one instant get it in any order."""
+        """Refuse that two branches get an event in one instant: their order is undefined."""
         at, other = self.given
         if other is not branch and abs(self.world.now - at) < TIE_S:
             raise TieError(f"two branches get something at {at:.6f} s")
@@ -419,7 +418,7 @@ class Verbs:
 
     @staticmethod
     def _asked(group: Group) -> tuple[Any, BaseException | None]:
-        """What `await child` or `await child.cancel()` gives."""
+        """Return the result of `await child` or `await child.cancel()`."""
         child, kind, group.kind = group.one, group.kind, "body"
         assert child is not None
         if kind == "cancel":
@@ -439,7 +438,7 @@ class Verbs:
 
 
 def came_of(effect: str, outcome: dict[str, Any], text: str) -> dict[str, Any]:
-    """Return what an execution leaves in the log; a failed tool is an answer, not an error."""
+    """Return the log entry of an execution; a failed tool is an answer, not an error."""
     if "err" not in outcome:
         value = outcome.get("ok")
         return {"status": "ok", "value": ["ok", value, ""] if effect == "tool" else value}
@@ -465,7 +464,7 @@ def error_record(error: BaseException) -> dict[str, Any]:
 
 
 def rebuilt(record: dict[str, Any]) -> Exception:
-    """Return the error as authors see it."""
+    """Return the error as authors get it."""
     name, text = record["type"], record["message"]
     if name == SpawnDenied.__name__:
         parent, limit = re.fullmatch(r"run (\S+) .*\((.*)\)", text).groups()  # type: ignore[union-attr]

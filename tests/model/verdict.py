@@ -1,4 +1,4 @@
-"""Plays a case on model and runtime and says in words where they differ."""
+"""Plays a case on model and runtime and describes the differences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Play(Protocol):
-    """Returns what the runtime did with a case; see `drive.play`."""
+    """Returns the runtime's results for a case; see `drive.play`."""
 
     def __call__(
         self, case: Case, *, seed: int, suspend_after: float, until: float, faults: Faults | None
@@ -44,12 +44,11 @@ class Played:
 
 
 def predict(case: Case, observed: Observed | None = None) -> Prediction:
-    """Return the model's prediction; from where the runs went on, if there was a fault.
+    """Return the model's prediction, from the state of the reload if there was a fault.
 
-    What chance gave the runtime is taken from its logs.
+    Random values of the runtime are taken from its logs.
 
-    Raises:
-        TieError: The case decides nothing.
+    Raises: TieError: The case decides nothing.
     """
     return _model(case, observed, None).predict()
 
@@ -70,10 +69,9 @@ def _model(case: Case, observed: Observed | None, order: Sequence[int] | None) -
 
 
 def differences_from_all(case: Case, observed: Observed) -> list[str]:
-    """Return what differs from the nearest prediction, of all orders of what coincides.
+    """Return the differences from the nearest prediction, over all orders of coinciding events.
 
-    Raises:
-        TieError: The case decides nothing.
+    Raises: TieError: The case decides nothing.
     """
     all_found: list[list[str]] = []
     for predicted in predictions(lambda order: _model(case, observed, order)):
@@ -91,10 +89,9 @@ def play_both(
     faults: Faults | None = None,
     play: Play = play,
 ) -> Played:
-    """Play a case, with one fault if `faults` says so; `play` says on what.
+    """Play a case, with one fault if `faults` has one; `play` selects the ground.
 
-    Raises:
-        TieError: The case decides nothing.
+    Raises: TieError: The case decides nothing.
     """
     until = predict(case).ended_at
     observed = play(case, seed=seed, suspend_after=suspend_after, until=until, faults=faults)
@@ -102,7 +99,7 @@ def play_both(
 
 
 def differences(case: Case, predicted: Prediction, observed: Observed) -> list[str]:
-    """Return in words what the runtime did otherwise than predicted, and the laws it broke."""
+    """Return the differences from the prediction, and the violated laws, as text."""
     found = broken_promises(case, observed)
     found += _unlike(predicted.log, observed.log, "")
     pairs = {
@@ -137,7 +134,7 @@ def differences(case: Case, predicted: Prediction, observed: Observed) -> list[s
 
 
 def told_of(sessions: dict[str, Session]) -> dict[str, list[str]]:
-    """Return conversations in words."""
+    """Return conversations as text."""
     return {
         key: [*map(str, one.turns), f"cut {one.upto} {one.summary}"]
         for key, one in sorted(sessions.items())
@@ -159,14 +156,14 @@ def _unlike(predicted: Sequence[Line], log: Sequence[Line], head: str) -> list[s
 
 
 def broken_promises(case: Case, observed: Observed) -> list[str]:
-    """Return the promises broken that hold whatever fails and however long it takes."""
+    """Return the violated laws that hold with any fault and any duration."""
     found = executed_twice(observed)
     found += [f"{one.name} executed by a dead host" for one in observed.ghosts]
     return found + broken_rows(case, observed)
 
 
 def broken_rows(case: Case, observed: Observed) -> list[str]:
-    """Return the promises broken that concern rows alone, not what is outside of them."""
+    """Return the violated laws that concern rows alone, not their surroundings."""
     found = broken_laws(observed.entries)
     for run_id, other in observed.others.items():
         head = f"run {run_id} of {other.row.agent_id}: "

@@ -76,7 +76,7 @@ async def subscribed(*buses: NatsDeltaBus) -> None:
         await one._client.flush()
 
 
-async def test_pieces_reach_who_listens_elsewhere_in_order_and_not_their_sender(
+async def test_pieces_reach_remote_listeners_in_order_and_not_their_sender(
     nats_server: TestNats, namespace: str
 ) -> None:
     """What cannot be read is left out; who has stopped to listen costs nothing any more."""

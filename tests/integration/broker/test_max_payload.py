@@ -63,7 +63,7 @@ async def test_headers_that_make_a_message_too_large_do_not_cost_the_connection(
         assert await connection.send(row(2, ALICE)) == 1
 
 
-async def test_what_is_larger_than_its_stream_takes_is_never_to_be_sent_again(
+async def test_a_message_larger_than_its_streams_limit_is_never_sent_again(
     own_nats: OwnNats,
 ) -> None:
     """JetStream's refusal of its size is an error of the caller, not of the broker."""

@@ -36,7 +36,7 @@ async def requests_on(url: str) -> AsyncGenerator[Requests]:
 
 
 @pytest.mark.parametrize("words", [b"+OK", b"[]", b"{}", b'{"seq": null}', b"\xff", b""])
-async def test_what_is_no_acknowledgement_is_an_error_of_the_broker(
+async def test_an_invalid_acknowledgement_is_an_error_of_the_broker(
     nats_server: TestNats, namespace: str, words: bytes
 ) -> None:
     """Whoever answers in the stream's place ends no loop that sends: those know such errors."""

@@ -112,7 +112,7 @@ async def bed(namespace: str, nats_server: TestNats) -> AsyncIterator[Bed]:
         await client.close()
 
 
-async def test_streams_are_made_as_the_design_says(bed: Bed) -> None:
+async def test_streams_have_the_documented_settings(bed: Bed) -> None:
     """No dedup in any mailbox, EDGE synced and undeletable, MAIL fast and in partitions."""
     names = await bed.ensure()
     edge, mail, topic = [await bed.config(one) for one in (names.edge, names.mail, names.topic)]

@@ -52,7 +52,7 @@ async def test_a_refused_connection_names_the_server_and_the_remedy() -> None:
     assert caught.value.retryable
 
 
-async def test_a_server_that_says_nothing_is_given_up() -> None:
+async def test_a_connect_to_a_silent_server_times_out() -> None:
     """A port that accepts and is silent is an error after the time limit."""
 
     async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -107,9 +107,7 @@ async def test_streams_of_another_deployment_are_refused(
             pass
 
 
-async def test_a_missing_permission_is_told_at_the_call_and_not_as_a_timeout(
-    tmp_path: Path,
-) -> None:
+async def test_a_missing_permission_raises_at_the_call_and_not_a_timeout(tmp_path: Path) -> None:
     """Publishing, the API and pulling each raise what the server forbids, at once."""
     config = """
         jetstream { store_dir: "%s" }

@@ -179,7 +179,7 @@ async def test_a_database_that_does_not_exist_is_not_waited_for(postgres_dsn: st
         ({"capacity": 0}, "CALLBOARD_CAPACITY=0"),
     ],
 )
-def test_settings_say_what_is_wrong_with_them(given: dict[str, float], words: str) -> None:
+def test_errors_of_settings_name_the_problem(given: dict[str, float], words: str) -> None:
     """The variable, the value, the rule."""
     with pytest.raises(ContractError, match=words):
         read_settings(**given)

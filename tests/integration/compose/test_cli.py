@@ -158,7 +158,7 @@ async def test_a_cancelled_run_ends_with_the_reason(cli: Cli) -> None:
     assert "ended CANCELLED already" in again.out
 
 
-async def test_only_what_is_in_doubt_is_resolved(cli: Cli) -> None:
+async def test_only_effects_in_doubt_are_resolved(cli: Cli) -> None:
     """A run that is not parked has nothing to decide; the three decisions exclude each other."""
     async with cli.host("waiter") as runtime:
         run_id = await runtime.submit(WAITER, None)
@@ -207,7 +207,7 @@ def test_migrate_makes_the_tables_once(new_cli: Cli) -> None:
     assert "is up to date" in second.out
 
 
-def test_doctor_says_that_there_are_no_tables_and_what_to_do(new_cli: Cli) -> None:
+def test_doctor_reports_missing_tables_with_the_remedy(new_cli: Cli) -> None:
     """It makes none itself."""
     said = new_cli("doctor")
     checks = {one["check"]: one for one in new_cli("doctor", "--json").data["checks"]}
@@ -217,7 +217,7 @@ def test_doctor_says_that_there_are_no_tables_and_what_to_do(new_cli: Cli) -> No
     assert checks["server"]["version"]
 
 
-async def test_doctor_names_what_waits_for_a_host(cli: Cli) -> None:
+async def test_doctor_names_work_that_waits_for_a_host(cli: Cli) -> None:
     """A type without a host is found by its waiting runs, a served one is well."""
     async with cli.host("waiter") as runtime:
         before = {one["check"]: one for one in (await cli.call("doctor", "--json")).data["checks"]}
@@ -325,9 +325,7 @@ def test_bad_input_is_one_sentence_with_the_remedy(
         ["schedules", "create", "large", "desk/a", "--delay-s", "60"],
     ],
 )
-def test_what_is_too_large_for_a_message_is_refused_with_the_limit(
-    cli: Cli, arguments: list[str]
-) -> None:
+def test_a_too_large_message_is_refused_with_the_limit(cli: Cli, arguments: list[str]) -> None:
     """Each command that sends something says the size, the limit and what to do; nothing is sent."""
     text = '"' + "x" * (MAX_PAYLOAD_BYTES - 1) + '"'
     place = 4 if arguments[0] == "schedules" else 2

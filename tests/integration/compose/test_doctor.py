@@ -355,7 +355,7 @@ def test_a_postgres_that_may_lose_commits_is_wrong(
 @pytest.mark.parametrize(
     "settings", [{}, {"accounts": ACCOUNTS, "no_auth_user": "u"}], ids=["none", "one for everybody"]
 )
-def test_a_nats_that_asks_nobody_for_a_login_is_named(
+def test_a_nats_without_authentication_is_reported(
     cli: Cli, own_nats: OwnNats, monkeypatch: pytest.MonkeyPatch, settings: dict[str, JsonValue]
 ) -> None:
     """On this machine it is a note, with the command that prints accounts."""

@@ -75,7 +75,7 @@ def modes_of_holders(directory: Path, password: str) -> set[int]:
     return {stat.S_IMODE(file.stat().st_mode) for file in files if password in file.read_text()}
 
 
-async def test_what_was_acknowledged_survives_a_killed_server(kind: Kind, directory: Path) -> None:
+async def test_acknowledged_data_survives_a_killed_server(kind: Kind, directory: Path) -> None:
     """After SIGKILL the same URL answers again and holds everything."""
     with kind.start(directory, durable=True) as server:
         url, old_pid = server.url, server.pid
@@ -114,7 +114,7 @@ async def test_a_restart_keeps_the_url(kind: Kind, directory: Path) -> None:
         assert await kind.count(url) == 3
 
 
-async def test_another_owner_finds_what_was_stored(kind: Kind, directory: Path) -> None:
+async def test_another_owner_finds_the_stored_data(kind: Kind, directory: Path) -> None:
     """Closing gives the directory back with its content; the password stays the same."""
     with kind.start(directory, durable=True) as server:
         first = server.url
@@ -148,7 +148,9 @@ def test_one_process_cannot_open_a_directory_twice(kind: Kind, directory: Path) 
     assert refused.value.pid == os.getpid()
 
 
-def test_a_second_process_is_told_who_holds_the_directory(kind: Kind, directory: Path) -> None:
+def test_the_error_of_a_second_process_names_the_directorys_owner(
+    kind: Kind, directory: Path
+) -> None:
     """It gets the holder's pid in the error, or the URL of the holder's server."""
     with holder(kind, directory) as other:
         assert other.stdout is not None

@@ -59,7 +59,9 @@ def test_a_limit_is_set_listed_and_deleted(cli: Cli) -> None:
         (["type:desk", "--weight", "2"], "weight"),
     ],
 )
-def test_what_is_no_limit_is_refused(cli: Cli, arguments: Sequence[str], named: str) -> None:
+def test_an_invalid_limit_of_the_command_is_refused(
+    cli: Cli, arguments: Sequence[str], named: str
+) -> None:
     """With 2, and a sentence that names what is wrong."""
     said = cli("limits", "set", *arguments)
 

@@ -123,7 +123,7 @@ async def test_two_that_open_a_new_folder_at_once_agree(folder: Path) -> None:
     assert running(folder) == [None, None, None]
 
 
-async def test_only_what_is_missing_is_started(folder: Path) -> None:
+async def test_only_missing_servers_are_started(folder: Path) -> None:
     """Each server may be somebody else's; those are used, and left alone at the end."""
     async with AsyncExitStack() as stack:
         postgres_url = await stack.enter_async_context(local_postgres(folder))
@@ -152,7 +152,7 @@ async def test_an_error_in_one_ends_the_others(
     assert running(folder) == [None, None, None]
 
 
-async def test_an_error_in_one_is_told_while_others_are_waited_for(
+async def test_an_error_of_one_server_is_reported_while_others_start(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another starter of NATS, of whom nothing comes, would be waited for half a minute."""
@@ -172,7 +172,7 @@ async def test_an_error_in_one_is_told_while_others_are_waited_for(
 
 
 @pytest.mark.parametrize("wrong", ["agents", "servers", "signal"])
-async def test_a_host_that_cannot_begin_ends_its_servers(
+async def test_a_host_that_cannot_start_stops_its_servers(
     folder: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     """They start while agents are imported: one error, that of what failed, and nothing runs on."""

@@ -79,7 +79,7 @@ def test_a_full_disk_is_one_line(arguments: list[str]) -> None:
     assert (done.returncode, done.stderr) == (1, "callboard: No space left on device\n")
 
 
-def test_what_the_terminal_cannot_write_is_spelled(tmp_path: Path) -> None:
+def test_characters_that_the_terminal_cannot_write_are_escaped(tmp_path: Path) -> None:
     """Instead of an error about an encoding in the middle of a table."""
     (tmp_path / "snowy.py").write_text(SNOW, encoding="utf-8")
     done = subprocess.run(

@@ -117,7 +117,7 @@ async def test_old_runs_are_swept_by_hand(cli: Cli) -> None:
 
 
 @pytest.mark.item(487)
-async def test_a_host_sweeps_what_is_older_than_its_setting(cli: Cli) -> None:
+async def test_a_host_sweeps_runs_older_than_its_setting(cli: Cli) -> None:
     """And keeps all when there is none."""
     async with cli.host("waiter") as runtime:
         run_id = await runtime.submit(AgentId("waiter", "a"), None)

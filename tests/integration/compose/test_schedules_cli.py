@@ -61,7 +61,7 @@ def test_a_schedule_may_start_a_flow(cli: Cli) -> None:
     assert cli("schedules", "show", "nightly", "--tenant", "acme", "--json").data == made
 
 
-def test_create_may_be_run_again_and_says_what_differs(cli: Cli) -> None:
+def test_create_can_be_repeated_and_prints_the_differences(cli: Cli) -> None:
     """Exit code 2 for other values, until --replace is said."""
     first = cli("schedules", "create", "report", "desk/main", "1", *BERLIN, "--json").data
     again = cli("schedules", "create", "report", "desk/main", "1", *BERLIN, "--json").data

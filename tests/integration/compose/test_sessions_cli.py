@@ -142,7 +142,7 @@ async def test_a_session_is_deleted_only_when_that_is_confirmed(
 
 
 @pytest.mark.item(356)
-def test_a_chat_goes_on_where_it_was(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chat_continues_its_session(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its id, or by none: the last one of the project. Piped text is one message."""
     first = cli("chat", f"{HERE}AGENT", "--session", "s1", "--message", "one")
     monkeypatch.setattr("sys.stdin", io.StringIO("two\nlines\n"))
@@ -158,7 +158,7 @@ def test_a_chat_goes_on_where_it_was(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
     assert len(nodes) == 6
 
 
-def test_a_chat_may_begin_a_session(cli: Cli) -> None:
+def test_a_chat_may_start_a_session(cli: Cli) -> None:
     """With an id of its own, or one that is not there yet."""
     one = cli("chat", f"{HERE}AGENT", "--message", "one", "--new", "--session", "s1")
     two = cli("chat", f"{HERE}AGENT", "--message", "two", "--new")
@@ -197,7 +197,9 @@ async def test_a_list_shows_whose_a_session_is(cli: Cli) -> None:
         (["AGENT", "--message", "hi", "--session", "a\0b"], "is not valid"),
     ],
 )
-def test_a_chat_that_cannot_begin_says_why(cli: Cli, arguments: list[str], problem: str) -> None:
+def test_a_chat_that_cannot_start_prints_the_reason(
+    cli: Cli, arguments: list[str], problem: str
+) -> None:
     """In one line; no session is there afterwards."""
     done = cli("chat", HERE + arguments[0], *arguments[1:])
     found = cli("sessions", "list", "--json")

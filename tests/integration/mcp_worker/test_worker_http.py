@@ -118,7 +118,7 @@ async def test_clients_of_both_ages_call_tools(
 
 
 @pytest.mark.item(471)
-async def test_a_client_that_is_gone_leaves_nothing_that_executes(
+async def test_a_disconnected_client_leaves_no_executing_run(
     tokens: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its call is cancelled, whether it says so or disconnects, and its place is free again."""
@@ -200,7 +200,7 @@ async def test_requests_are_refused_before_anything_executes(
 
 
 @pytest.mark.item(471)
-async def test_an_address_of_somebody_else_is_named(
+async def test_the_error_of_an_address_in_use_has_the_address(
     tokens: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the option."""

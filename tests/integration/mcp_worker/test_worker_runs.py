@@ -206,7 +206,7 @@ async def test_a_run_that_an_operator_cancels_ends_its_call() -> None:
 
 @pytest.mark.item(471)
 @pytest.mark.postgres
-async def test_progress_of_a_run_on_another_host_is_heard(
+async def test_progress_of_a_run_on_another_host_is_received(
     postgres_server: TestPostgres, schema: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The worker is a client of the database; a client that asks for no progress hears nothing."""

@@ -73,7 +73,7 @@ async def test_the_sdks_client_calls_tools_and_flows(tmp_path: Path) -> None:
 
 
 @pytest.mark.item(471)
-async def test_progress_is_heard_and_a_cancelled_call_ends_its_run(tmp_path: Path) -> None:
+async def test_progress_is_received_and_a_cancelled_call_ends_its_run(tmp_path: Path) -> None:
     """The run of the client's id is cancelled, as its only call was: the same id again says so."""
     args = [*COMMAND, "--root", str(tmp_path)]
     server = StdioServerParameters(

@@ -147,7 +147,9 @@ async def test_a_provider_that_gives_no_embedding_is_a_model_error() -> None:
     assert len(serving.asked) == 1
 
 
-async def test_a_provider_without_a_key_or_a_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_provider_without_a_key_or_a_name_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """By the variable that is missing, or the name that nobody knows."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 

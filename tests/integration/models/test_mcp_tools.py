@@ -117,7 +117,7 @@ async def test_a_run_calls_a_servers_tool(faulty: McpTools, ledger: Path, is_all
     assert calls(ledger) == (["echo"] if is_allowed else [])
 
 
-def test_what_a_server_says_of_its_tools_counts_if_it_is_trusted(calendar: McpTools) -> None:
+def test_a_servers_annotations_of_tools_count_if_it_is_trusted(calendar: McpTools) -> None:
     """Otherwise each is risky and may happen once at most; what the author says goes before."""
     trusted = mcp_tools(
         "cal", command=CALENDAR, trust=True, prefix="", risks={"add": Risk.CRITICAL}
@@ -137,7 +137,7 @@ def test_what_a_server_says_of_its_tools_counts_if_it_is_trusted(calendar: McpTo
     assert calendar[0].parameters["required"] == ["left", "right"]
 
 
-def test_the_author_says_which_tools_and_how_risky(ledger: Path) -> None:
+def test_the_author_selects_tools_and_their_risks(ledger: Path) -> None:
     """By the names that the server has; names for models are made of what providers take."""
     tools = mcp_tools(
         "bad",
@@ -156,7 +156,7 @@ def test_the_author_says_which_tools_and_how_risky(ledger: Path) -> None:
         mcp_tools("bad", command=[*FAULTY, str(ledger)], allow=["nothing"])
 
 
-async def test_a_server_that_dies_is_started_again(faulty: McpTools, ledger: Path) -> None:
+async def test_a_crashed_server_is_started_again(faulty: McpTools, ledger: Path) -> None:
     """By the next call; the call that it died in is not made twice."""
     first = await use(faulty, "echo", text="a")
     died = await use(faulty, "die")
@@ -202,7 +202,7 @@ async def test_a_server_that_hangs_is_given_up(ledger: Path) -> None:
     assert calls(ledger) == ["hang", "echo"]
 
 
-async def test_a_tool_that_is_gone_is_named(faulty: McpTools) -> None:
+async def test_the_error_of_a_removed_tool_has_its_name(faulty: McpTools) -> None:
     """The model reads what the server says."""
     result = await use(faulty, "unknown_tool")
     await faulty.aclose()

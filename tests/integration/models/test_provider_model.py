@@ -84,7 +84,7 @@ async def failure(client: LLMClient) -> ModelError:
 
 
 @pytest.mark.item(340)
-async def test_an_answer_streams_and_tells_its_usage(served: Provider) -> None:
+async def test_an_answer_is_streamed_with_its_usage(served: Provider) -> None:
     """Pieces, then the whole, with the cost of the price list."""
     answer = chat("Hel", "lo")
     served.script = [Answer([one.replace("gpt-test", "gpt-4o") for one in answer.events])]
@@ -490,7 +490,7 @@ def test_names_that_lead_nowhere_are_refused() -> None:
         model("local", api_key="x")
 
 
-async def test_a_provider_that_nobody_knows_is_named() -> None:
+async def test_the_error_of_an_unknown_provider_has_its_name() -> None:
     """At the first call, which imports the SDK."""
     with pytest.raises(ContractError, match=r"nobody:gpt-4o.*such as anthropic, openai"):
         await model("nobody:gpt-4o").generate(HI)

@@ -59,7 +59,7 @@ def program(postgres_dsn: str, schema: str) -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("moment", "written"), [("before", 2), ("after", 3)])
-async def test_a_process_dies_at_its_fault(  # noqa: PLR0917 - fixtures
+async def test_a_process_is_killed_at_its_fault(  # noqa: PLR0917 - fixtures
     program: object, postgres_dsn: str, schema: str, moment: str, written: int
 ) -> None:
     """Before the third round trip two entries are there, after it three; it never heard of them."""

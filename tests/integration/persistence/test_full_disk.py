@@ -61,7 +61,7 @@ async def test_calls_from_outside_give_up_with_the_reason(postgres_dsn: str, sch
         assert (await bed.submit("m")).arrived is not None
 
 
-async def test_a_store_that_is_closed_without_room_leaves_nobody_waiting(
+async def test_a_store_closed_without_capacity_leaves_no_waiting_call(
     postgres_dsn: str, schema: str
 ) -> None:
     """What could not be written is told as unknown."""

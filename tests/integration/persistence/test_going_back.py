@@ -27,7 +27,7 @@ def server(own_postgres: OwnPostgres) -> PostgresServer:
     return own_postgres(durable=True)
 
 
-async def test_an_epoch_that_was_forgotten_is_not_given_again(server: PostgresServer) -> None:
+async def test_a_lost_epoch_is_not_assigned_again(server: PostgresServer) -> None:
     """What was done by the right that is forgotten is refused, also when its owner claims again."""
     async with host(server.url, SCHEMA) as bed:
         run = await bed.begin()
@@ -51,7 +51,7 @@ async def test_an_epoch_that_was_forgotten_is_not_given_again(server: PostgresSe
 
 
 @pytest.mark.parametrize("is_behind", [True, False])
-async def test_a_commit_that_begins_a_run_is_not_written_to_another_incarnation(
+async def test_a_commit_that_starts_a_run_is_not_written_to_another_incarnation(
     server: PostgresServer, *, is_behind: bool
 ) -> None:
     """It was made by what the life before said; one that goes on says where its log ends."""
@@ -80,7 +80,7 @@ async def test_a_commit_that_begins_a_run_is_not_written_to_another_incarnation(
         assert isinstance(await turns.send(turns.turn(started(turns.agent))), Committed)
 
 
-async def test_numbers_that_were_forgotten_are_not_given_again(server: PostgresServer) -> None:
+async def test_lost_numbers_are_not_assigned_again(server: PostgresServer) -> None:
     """Hosts remember places of messages: another one never has the place of one that is forgotten."""
     async with host(server.url, SCHEMA) as bed:
         await bed.store.arrivals.deliver([message(id="a")])

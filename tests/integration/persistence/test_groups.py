@@ -297,7 +297,7 @@ async def test_three_stores_with_overlapping_groups_neither_deadlock_nor_leave_g
     assert total == won > 60 * 20
 
 
-async def test_what_the_database_refuses_fails_its_own_call_only(bed: Bed) -> None:
+async def test_a_refusal_of_the_database_fails_only_its_own_call(bed: Bed) -> None:
     """A text that PostgreSQL cannot store is found turn by turn; its neighbours are written."""
     runs = await begin(bed, 3)
     calls = [bed.store.commits.append(run.lease, [result("0")], expected_seq=0) for run in runs]

@@ -154,7 +154,7 @@ async def test_it_reports_what_was_lost_and_what_the_host_does_not_know(
     assert report.now.tzinfo is not None
 
 
-async def test_it_reports_what_other_hosts_wait_for(postgres_dsn: str, schema: str) -> None:
+async def test_it_reports_shards_that_other_hosts_wait_for(postgres_dsn: str, schema: str) -> None:
     """Half of each type, once a second host serves the same."""
     reports: asyncio.Queue[HostReport] = asyncio.Queue()
     async with host(postgres_dsn, schema, heartbeat_s=0.1) as bed, beating(bed, reports):
@@ -190,7 +190,7 @@ async def test_a_blocked_loop_is_named_and_keeps_its_lease(
     assert sum("test_a_blocked_loop_is_named" in words for words in named) == 1
 
 
-async def test_a_loop_that_stays_blocked_gives_other_hosts_what_they_can_serve(
+async def test_a_loop_that_stays_blocked_releases_shards_that_others_serve(
     postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First what can go on elsewhere without harm, then the rest, with a mark of the agent that blocks."""
@@ -274,7 +274,7 @@ async def test_a_blocked_loop_gives_away_what_it_was_given_meanwhile(
     assert len(taken) == 1 + len(unread)
 
 
-async def test_a_blocked_loop_keeps_what_nobody_else_serves(
+async def test_a_blocked_loop_keeps_shards_that_no_other_host_serves(
     postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A host that is alone goes on where it was, however long that took."""

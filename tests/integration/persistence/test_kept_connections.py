@@ -51,7 +51,7 @@ def test_a_kept_connection_is_as_new(postgres_server: TestPostgres) -> None:
     assert other[0] != first[0]
 
 
-def test_a_loop_that_lasts_forgets_its_test() -> None:
+def test_a_lasting_loop_drops_the_state_of_its_test() -> None:
     """Its calls and its threads go with the test that began them."""
     loop = LastingLoop()
 

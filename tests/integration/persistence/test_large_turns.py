@@ -86,7 +86,9 @@ async def ground(postgres_server: TestPostgres, schema: str) -> AsyncIterator[Gr
 
 @pytest.mark.item(285)
 @pytest.mark.parametrize("way", ["clear", "clear_run", "forget_agent"])
-async def test_a_large_turn_is_an_artifact_that_goes_with_it(ground: Ground, way: str) -> None:
+async def test_a_large_turn_is_an_artifact_that_is_deleted_with_it(
+    ground: Ground, way: str
+) -> None:
     """Its row is short and says where it is; whatever takes the row takes all of it."""
     await ground.transcripts.append(DESK, [say("Hi", "t0"), say(LARGE, "t1")], run_id="r")
     [small, large] = await ground.rows.fetch(
@@ -110,7 +112,7 @@ async def test_a_large_turn_is_an_artifact_that_goes_with_it(ground: Ground, way
 
 
 @pytest.mark.item(285)
-async def test_a_death_before_the_row_leaves_an_orphan_that_is_collected(ground: Ground) -> None:
+async def test_a_crash_before_the_row_leaves_an_orphan_that_is_collected(ground: Ground) -> None:
     """Not within a day, in which its row may come; the same turn written again is whole."""
     await ground.stored_apart()
 
@@ -126,7 +128,7 @@ async def test_a_death_before_the_row_leaves_an_orphan_that_is_collected(ground:
 
 
 @pytest.mark.item(285)
-async def test_no_row_names_an_artifact_that_is_gone(ground: Ground) -> None:
+async def test_no_row_names_a_deleted_artifact(ground: Ground) -> None:
     """A row that comes after its artifact was collected is refused, and may be written anew."""
     argument = await ground.stored_apart()
     assert await ground.artifacts.collect(grace_s=0) == 1
@@ -150,7 +152,7 @@ async def test_a_large_turn_with_a_known_id_leaves_nothing_behind(ground: Ground
 
 
 @pytest.mark.item(285)
-async def test_a_turn_whose_bytes_are_gone_ends_no_list(ground: Ground) -> None:
+async def test_a_turn_without_its_bytes_does_not_end_a_list(ground: Ground) -> None:
     """Its page has the next turn in its place, which still follows it; another reader goes on behind that."""
     turns = [say(LARGE if n in (1, 2, 4) else "Hi", f"t{n}") for n in range(7)]
     await ground.transcripts.append(DESK, [replace(one, session=DESK.key) for one in turns])

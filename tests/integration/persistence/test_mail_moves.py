@@ -169,7 +169,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_every_sender_is_heard_once_and_in_order(
+async def test_messages_of_every_sender_are_handled_once_and_in_order(
     postgres_dsn: str, schema: str, seed: int
 ) -> None:
     """Whatever is lost, doubled or late on the way, or goes past the broker, and whoever owns the shards."""

@@ -98,7 +98,7 @@ async def test_pairs_do_not_wait_for_each_other(post: Post) -> None:
     assert await post.on_the_way() == ["a1", "a2"]
 
 
-async def test_what_is_known_is_dropped_and_its_outbox_row_goes(post: Post) -> None:
+async def test_a_known_message_is_dropped_and_its_outbox_row_deleted(post: Post) -> None:
     """The second reading finds nothing to do, and an id that was sent again is let go."""
     run = await post.begin()
     await post.send(run, "a", "b")
@@ -112,7 +112,7 @@ async def test_what_is_known_is_dropped_and_its_outbox_row_goes(post: Post) -> N
     assert await post.inbox() == ["a", "b", "c"]
 
 
-async def test_what_came_from_outside_takes_no_outbox_row_with_it(post: Post) -> None:
+async def test_an_external_message_deletes_no_outbox_row(post: Post) -> None:
     """It has no place in the order of those inside, even under a name of theirs."""
     await post.send(await post.begin(), "a", "b")
 

@@ -114,7 +114,7 @@ async def test_an_agent_may_have_it_beside_another_store(
         assert await turns_of(history) == ["hi", "hello"]
 
 
-async def test_a_history_that_cannot_be_opened_says_what_to_do(
+async def test_the_error_of_an_unavailable_history_has_the_remedy(
     postgres_server: TestPostgres, new_schema: str
 ) -> None:
     """As for a store: a wrong URL, no server, and a schema that other files made."""

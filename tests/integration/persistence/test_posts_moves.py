@@ -107,7 +107,9 @@ async def test_a_chunk_whose_answer_is_lost_is_written_once(
         assert [len(await mail(bed, fan)) for fan in fans] == [2] * 9
 
 
-async def test_a_chunk_waits_for_nobody_who_follows(postgres_dsn: str, schema: str) -> None:
+async def test_a_chunk_does_not_wait_for_a_concurrent_follow(
+    postgres_dsn: str, schema: str
+) -> None:
     """Changes that are not committed keep no post from its followers; a publish waits for them."""
     async with host(postgres_dsn, schema) as bed:
         await follow(bed, [DESK])

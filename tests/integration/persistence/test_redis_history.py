@@ -186,7 +186,7 @@ async def test_a_turn_that_cannot_be_read_is_an_error(
 
 
 @pytest.mark.item(282, 284)
-async def test_what_a_full_redis_evicts_is_never_a_shorter_session(
+async def test_an_eviction_by_a_full_redis_never_shortens_a_session(
     own_redis: OwnRedis, space: str
 ) -> None:
     """Each of many sessions is whole, or lost."""
@@ -272,7 +272,7 @@ async def test_an_append_gives_the_whole_session_its_time_anew(
 
 @pytest.mark.item(284)
 @pytest.mark.parametrize("loss", ["expire", "evict", "flush", "clear", "clear_run", "append"])
-async def test_what_happens_within_a_read_is_noticed(
+async def test_a_change_during_a_read_is_detected(
     redis: Redis, other: RedisHistoryProvider, monkeypatch: pytest.MonkeyPatch, loss: str
 ) -> None:
     """A long session comes in parts: all of it comes, or what was cleared does not, or it is an error."""
@@ -304,7 +304,7 @@ async def test_what_happens_within_a_read_is_noticed(
 
 
 @pytest.mark.item(284)
-async def test_a_flushed_redis_is_noticed_by_who_used_the_session(
+async def test_a_flushed_redis_is_detected_by_users_of_the_session(
     redis: Redis, space: str, history: RedisHistoryProvider, other: RedisHistoryProvider
 ) -> None:
     """Also when somebody who cannot know has begun it anew. Who clears it heals it for all."""
@@ -389,7 +389,7 @@ async def test_a_redis_without_room_takes_all_of_a_batch_or_nothing(
 
 
 @pytest.mark.item(286)
-async def test_what_is_sent_again_is_kept_once(redis: Redis, space: str) -> None:
+async def test_a_repeated_append_is_stored_once(redis: Redis, space: str) -> None:
     """A turn without an id, too; and of two equal ones in a batch both are."""
     history = RedisHistoryProvider(Resending(redis), namespace=space)  # type: ignore[arg-type]
     yes = ChatMessage.of("user", "y")
@@ -508,7 +508,7 @@ async def test_a_provider_remembers_so_many_sessions(
         await refused(history.count_messages(DESK, session_id=session))
 
 
-def test_an_error_says_what_to_do_and_survives_pickling() -> None:
+def test_an_error_has_a_remedy_and_survives_pickling() -> None:
     """It is not tried again."""
     error = HistoryLostError("desk/1", "s", "it is gone")
 

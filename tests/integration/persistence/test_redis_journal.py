@@ -88,7 +88,7 @@ def test_it_is_a_result_cache_and_a_journal() -> None:
     assert (cache, journal) == (RedisJournal, RedisJournal)
 
 
-async def test_what_was_kept_is_found_by_another_host(
+async def test_a_stored_result_is_found_by_another_host(
     redis_server: TestRedis, journal: RedisJournal, space: str
 ) -> None:
     """The payload comes back equal and in the same types; other keys have none."""
@@ -105,7 +105,7 @@ async def test_what_was_kept_is_found_by_another_host(
         assert await stranger.find("e:1") is None
 
 
-async def test_a_lookup_sees_what_was_kept_before_it(journal: RedisJournal) -> None:
+async def test_a_lookup_finds_earlier_results(journal: RedisJournal) -> None:
     """Also when nothing has been sent yet; the value is that of the call, whatever changes it later."""
     value: list[Any] = [1]
     payload: dict[str, Any] = {"value": value}
@@ -116,7 +116,7 @@ async def test_a_lookup_sees_what_was_kept_before_it(journal: RedisJournal) -> N
 
 
 @pytest.mark.item(141)
-async def test_the_first_result_stays_and_leaves_by_itself(
+async def test_the_first_result_stays_until_it_expires(
     redis_server: TestRedis, journal: RedisJournal, space: str
 ) -> None:
     """Written once with a time to live that a second write does not prolong."""
@@ -135,7 +135,7 @@ async def test_the_first_result_stays_and_leaves_by_itself(
     assert await journal.find("e:1") == {"value": "first"}
 
 
-async def test_a_result_is_gone_after_its_time(redis_server: TestRedis, space: str) -> None:
+async def test_a_result_expires_after_its_time(redis_server: TestRedis, space: str) -> None:
     """The server forgets it; that is no damage."""
     async with (
         open_redis_journal(redis_server.url, namespace=space, ttl_s=60) as journal,
@@ -260,7 +260,7 @@ async def test_a_killed_server_is_said_once_and_so_is_its_return(
     assert (said(caplog, GONE), said(caplog, BACK)) == (1, 1)
 
 
-async def test_nobody_waits_for_a_frozen_server(
+async def test_calls_do_not_wait_for_a_frozen_server(
     own_redis: OwnRedis, caplog: pytest.LogCaptureFixture, patience: pytest.MonkeyPatch
 ) -> None:
     """A look gives up after 250 ms, and works again when the server does."""

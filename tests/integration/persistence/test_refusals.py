@@ -145,7 +145,7 @@ class _Unheard(StoreSettings):
     own_channel = ""
 
 
-async def test_a_listener_that_is_refused_tries_ever_more_seldom_and_says_it_once(
+async def test_a_refused_listener_retries_with_growing_pauses_and_logs_once(
     postgres_dsn: str,
     schema: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -180,7 +180,7 @@ async def test_a_listener_that_is_refused_tries_ever_more_seldom_and_says_it_onc
 @pytest.mark.parametrize(
     "problem", [asyncpg.QueryCanceledError("statement timeout"), RuntimeError("never heard of")]
 )
-async def test_the_watch_for_dead_hosts_goes_on_after_any_error(
+async def test_the_watch_for_dead_hosts_continues_after_any_error(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, problem: Exception
 ) -> None:
     """Without it a dead host's agents would wait for the next scan."""
@@ -213,7 +213,7 @@ async def test_the_watch_for_dead_hosts_goes_on_after_any_error(
     assert problems == []
 
 
-async def test_a_hint_of_another_release_does_not_keep_others_from_being_heard(
+async def test_a_hint_of_another_release_does_not_block_others(
     bed: Bed, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What cannot be read is said, and left."""

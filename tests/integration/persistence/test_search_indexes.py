@@ -141,7 +141,7 @@ def whole(book: PlanBook) -> list[Plan]:
 
 @pytest.mark.item(318)
 @pytest.mark.parametrize("length", [8, 2001])
-async def test_a_search_goes_by_the_index(
+async def test_a_search_uses_the_index(
     links: Links, indexes: SearchIndexes, book: PlanBook, length: int
 ) -> None:
     """It reads no whole collection, and finds nearly what an exact search finds; 2,001 numbers are halved."""

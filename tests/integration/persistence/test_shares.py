@@ -77,7 +77,7 @@ async def test_shares_follow_capacity_and_converge(
     assert await fleet.owners() == settled
 
 
-async def test_a_host_that_does_not_say_has_the_usual_capacity(fleet: Fleet) -> None:
+async def test_a_host_without_a_setting_has_the_default_capacity(fleet: Fleet) -> None:
     """A host of the release before claims beside one of this release and gets half."""
     first = await fleet.arrive("h1")
     await fleet.sql("select claim_shards('old', interval '9 s', '{desk}', '{}', '{}', 100)")
@@ -141,7 +141,7 @@ async def test_a_host_that_leaves_is_not_counted_any_more(fleet: Fleet, known: b
     assert (first.count(), second.count()) == (8, 8)
 
 
-async def test_a_host_that_drains_hands_over_what_others_serve(fleet: Fleet) -> None:
+async def test_a_draining_host_hands_over_shards_that_others_serve(fleet: Fleet) -> None:
     """All of it is surplus as soon as it says that it serves nothing; what only it served stays."""
     first = await fleet.arrive("h1", Serves(types=("desk", "own"), agents=(SOLO,)))
     second = await fleet.arrive("h2")
@@ -158,7 +158,7 @@ async def test_a_host_that_drains_hands_over_what_others_serve(fleet: Fleet) -> 
     assert await first.claim() == []
 
 
-async def test_after_a_death_the_survivors_claiming_at_once_take_all(fleet: Fleet) -> None:
+async def test_after_a_crash_the_survivors_claim_all_shards(fleet: Fleet) -> None:
     """Each takes its own part: nobody needs a second try."""
     for name in ("h1", "h2", "h3"):
         await fleet.arrive(name)
@@ -206,7 +206,7 @@ async def test_every_shard_of_a_dead_host_is_taken_within_the_lease_and_two_seco
     assert [member.count() for member in both] == [8, 8]
 
 
-async def test_hosts_share_only_what_both_serve(fleet: Fleet) -> None:
+async def test_hosts_share_only_types_that_both_serve(fleet: Fleet) -> None:
     """A type that one of them serves is its alone."""
     first = await fleet.arrive("h1", Serves(types=("a", "b")))
     second = await fleet.arrive("h2", Serves(types=("b", "c")))
@@ -231,7 +231,7 @@ async def test_an_instance_belongs_to_the_first_host_that_names_it(fleet: Fleet)
     assert set(second.leases) == {instance_shard(SOLO)}
 
 
-async def test_what_nobody_serves_is_taken_and_given_back(fleet: Fleet) -> None:
+async def test_unserved_shards_are_claimed_and_released(fleet: Fleet) -> None:
     """Undeclared mail goes to some host at once; partitions and an instance wait a moment for theirs."""
     member = await fleet.arrive("h1")
     await member.store.shards.declare(Serves(types=("rare",), agents=(SOLO,)))
@@ -267,7 +267,7 @@ async def test_a_host_that_is_just_starting_finds_its_shards_free(fleet: Fleet) 
     assert again.count() == PARTITIONS
 
 
-async def test_shards_nobody_comes_for_are_taken_late_and_kept(
+async def test_unclaimed_shards_are_claimed_late_and_kept(
     fleet: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After 15 s any host takes them above its share, says so, and does not play ball with them."""

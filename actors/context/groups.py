@@ -87,6 +87,17 @@ def has_tool_blocks(message: ChatMessage) -> bool:
     return False
 
 
+def are_plain_turns(view: Sequence[ChatMessage]) -> bool:
+    """Return whether each turn is a plain group of its own. Groups need not be made then."""
+    for message in view:
+        if not has_no_marks(message):
+            return False
+        for block in message.content:  # half the time of a call of `has_tool_blocks`
+            if block.type in _TOOL_BLOCKS:
+                return False
+    return True
+
+
 def turns_of(view: Sequence[ChatMessage], groups: Iterable[TurnGroup]) -> list[ChatMessage]:
     """Return the turns of these groups, in the view's order."""
     return [view[index] for index in sorted(index for group in groups for index in group.indices)]

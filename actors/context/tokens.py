@@ -141,13 +141,17 @@ class Tally:
 
     def total(self, messages: Iterable[ChatMessage]) -> int:
         """Return the size of turns together."""
-        sizes, total = self._sizes, 0
+        total = 0
         for message in messages:
-            known = sizes.get(id(message))
-            if known is None:
-                known = sizes[id(message)] = (message, self._counter.count(message))
-            total += known[1]
+            stamp = stamped_tokens(message)
+            total += self._counted(message) if stamp is None else stamp
         return total
+
+    def _counted(self, message: ChatMessage) -> int:
+        known = self._sizes.get(id(message))
+        if known is None:
+            known = self._sizes[id(message)] = (message, self._counter.count(message))
+        return known[1]
 
 
 def characters(message: ChatMessage) -> int:

@@ -123,7 +123,7 @@ async def _applied(
         changed=changed,
         added=added,
         tokens_before=tokens,
-        tokens_after=tally.total(window),
+        tokens_after=tokens if window is view else tally.total(window),
         would_ask=would_ask,
     )
     return Assembled(window=window, steps=(step,), tokens=step.tokens_after)

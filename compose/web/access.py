@@ -86,7 +86,7 @@ def access_of(method: str, path: str) -> Access:
     """Return the access that an endpoint needs.
 
     Raises:
-        LookupError: The endpoint is not in the table. Such an endpoint is never served.
+        LookupError: The endpoint is not in the table. No application can be made with it.
     """
     name = f"{method} {path}"
     if name not in ACCESS:

@@ -23,7 +23,7 @@ from compose.web.problems import HttpProblem, ProblemError, problem_of, problem_
 from compose.web.streams import Streams
 
 MOST_CLIENTS: Final = 1_024
-"""Number of sessions clients, one per principal and app, that a process keeps."""
+"""Maximum number of `AgentRuntime`s that a process keeps, one per principal and app."""
 
 
 class StrictModel(BaseModel):
@@ -55,7 +55,7 @@ class WebApi:
         apps: Names of further apps whose sessions requests may name. Principals with the scope ``operate``, and
             the local principal, may name any app.
         streams: The open event streams. They end together.
-        kept: Caches of the pages, which stay between requests, by class.
+        kept: Caches of endpoints, which stay between requests, by class.
         given: Starts the local principal's runs of its app. It has the app's modes, and may decide approvals.
         sign_in: Path of the login page. Pages redirect there instead of answering 401.
     """

@@ -15,11 +15,11 @@ from actors.kernel.json import JsonValue, check_json
 from compose.web.problems import HttpProblem, ProblemError
 
 MAX_BODY_BYTES: Final = 1024 * 1024
-"""Most bytes of a body, unless the endpoint has its own limit. Artifacts are streamed and have none here."""
+"""Maximum number of bytes of a body, unless an endpoint has its own limit. Uploads of artifacts have none."""
 MAX_HEAD_BYTES: Final = 16 * 1024
 """Largest size of request line and headers together."""
 MAX_FIELDS: Final = 64
-"""Most fields of a query."""
+"""Maximum number of fields of a query."""
 BODY_LIMIT_S: Final = 30.0
 """Seconds that a whole body may take, or each chunk of an artifact."""
 MAX_WAIT_S: Final = 60.0

@@ -210,6 +210,6 @@ def _texts(found: list[dict[str, str]] | None) -> list[dict[str, str]] | None:
 
 
 def _text(text: str) -> str:
-    """Return text that can be sent: at most 1,000 characters, and no unpaired surrogates."""
+    """Return text that can be sent: cut after 1,000 characters, and without unpaired surrogates."""
     short = text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…"
     return short.encode("utf-8", "replace").decode()

@@ -79,7 +79,7 @@ async def run_serve(settings: Settings, options: WebOptions) -> None:
     Raises:
         ServeError: `options.spec` does not lead to sessions.
         ContractError: No server is configured, the server refuses the connection, the address is taken, or
-            ``--auth jwt`` has no key set.
+            ``--auth jwt`` has no key set or package.
     """
     authentication = _authentication(settings, options.auth)
     stop = Stop()

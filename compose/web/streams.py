@@ -28,9 +28,9 @@ BEAT_S: Final = 15.0
 OVER_S: Final = 2.0
 """Seconds between two checks for principals that have become invalid."""
 MAX_STREAMS: Final = 2_000
-"""Most streams of one process; more are refused with 429."""
+"""Maximum number of streams of one process; more are refused with 429."""
 MAX_STREAMS_OF_ONE: Final = 64
-"""Most streams of one principal in one process."""
+"""Maximum number of streams of one principal in one process."""
 MAX_BEHIND: Final = 1_000
 """A stream ends when more than this many lines, or `MAX_BEHIND_BYTES`, wait for its client."""
 MAX_BEHIND_BYTES: Final = 1024 * 1024
@@ -52,7 +52,7 @@ class EventLine(NamedTuple):
     Attributes:
         type: The event's name; empty if it has none.
         data: JSON text.
-        id: The cursor behind this event; None if the event is not stored.
+        id: The cursor after this event; None if the event is not stored.
     """
 
     type: str
@@ -105,7 +105,7 @@ class Streams:
                 )
 
     def add(self, stream: EventStream, principal: Principal) -> None:
-        """Register a stream, and start the heartbeat if it is the first one."""
+        """Register a stream. The first one starts the heartbeat and the checks of principals."""
         if not self._open:
             self._tasks.start(self._beat(), name="beat of streams")
             if self._over is not None:

@@ -24,7 +24,7 @@ from compose.web.resources.runs import on_gone
 from compose.web.streams import MEDIA_TYPE, EventLine
 
 MAX_INPUT_BYTES: Final = 4 * 1024 * 1024
-"""Largest input: clients send the whole conversation each time. A run's message has the limit of a message."""
+"""Largest input: clients send the whole conversation. The message that a run receives has a message's limit."""
 
 
 class AguiQuery(StrictModel):

@@ -29,7 +29,7 @@ from actors.sessions.message import UserMessage
 from compose.web.problems import HttpProblem, ProblemError
 
 MAX_TOOLS: Final = 128
-"""Most tools of a client: models accept no more."""
+"""Maximum number of tools of a client: models accept no more."""
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 """Names of tools that model providers accept."""
 

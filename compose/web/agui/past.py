@@ -14,9 +14,9 @@ from compose.web.resources.readers import feed_of_run
 from compose.web.resources.runs import OPEN
 
 MAX_OPEN: Final = 100
-"""Most open runs of a session that are read."""
+"""Maximum number of open runs of a session that are read."""
 MAX_ENDED: Final = 10
-"""Most ended runs, newest first, that are searched for an answer that was delivered before."""
+"""Maximum number of ended runs, newest first, that are searched for an answer that was delivered before."""
 
 
 async def open_runs_of(call: WebCall, found: FoundSession) -> list[RunRow]:

@@ -21,7 +21,7 @@ from actors.kernel.agent.transcript import Turn
 from actors.kernel.json import canonical_json
 
 MOST: Final = 1_000
-"""Most messages of a snapshot: the last ones."""
+"""Maximum number of messages of a snapshot: the last ones."""
 _USER: Final = TypeAdapter(UserInput)
 _MEDIA: Final = {"image": "image", "audio": "audio", "video": "video", "file": "document"}
 

@@ -12,7 +12,7 @@ from actors.sessions.events import SessionEvent
 from actors.sessions.feed import Ahead
 
 MAX_FOLLOWED: Final = 32
-"""Most descendants that are read at once. For further ones only start and end are sent."""
+"""Maximum number of descendants that are read at once. For further ones only start and end are sent."""
 _log = logging.getLogger("callboard.web")
 
 

@@ -13,14 +13,14 @@ from actors.workflow.machine.spec import WorkflowSpec
 from compose.web.endpoint import ShownModel, WebCall
 
 MOST_KEPT: Final = 32
-"""Most bundles whose graphs a process caches."""
+"""Maximum number of bundles whose graphs a process caches."""
 
 
 class InstalledFlowJson(ShownModel):
     """An installed bundle of flows.
 
     Attributes:
-        flow: ``id@version`` of the bundle's entry flow.
+        flow: ``id@version`` of the bundle, which names its entry flow.
         hash: SHA-256 of the bundle's content.
         title: Title of the entry flow.
         flows: Names of all flows of the bundle.

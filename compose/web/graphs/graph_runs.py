@@ -190,7 +190,7 @@ def _wait(wait: WaitState) -> GraphWaitJson:
 
 
 async def _with_sub(call: WebCall, wait: WaitState, *, deepest: int = 16) -> GraphWaitJson:
-    """Return a wait. A wait for a sub-graph's end also has the sub-graph's first wait, recursively."""
+    """Return a wait. A wait for a sub-graph's end also has the sub-graph's first wait, to 16 levels."""
     shown = _wait(wait)
     if wait.reason is not WaitReason.SUBWORKFLOW or not deepest:
         return shown
@@ -263,7 +263,7 @@ async def show(call: WebCall, _: NoQuery, __: None) -> Done:
 
 
 async def reply(call: WebCall, _: NoQuery, body: ReplyJson) -> Done:
-    """Answer a wait; the run continues."""
+    """Answer a wait. A wait takes one answer, and the run continues."""
     row = await graph_run(call)
     runs = runs_at(call, row.agent_id.type)
     await runs.resume(row.run_id, call.names["wait"], body.payload)

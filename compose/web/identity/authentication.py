@@ -21,7 +21,7 @@ from compose.web.problems import ProblemError
 FRESH_S: Final = 2.0
 """Seconds for which a process caches a token. A revoked token works at most that long."""
 MOST_KNOWN: Final = 4_096
-"""Most tokens that a process caches."""
+"""Maximum number of tokens that a process caches."""
 
 Recognize: TypeAlias = Callable[[str], Awaitable[Principal]]
 """Returns the principal of a bearer token, or raises `ProblemError`."""

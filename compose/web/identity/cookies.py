@@ -76,5 +76,5 @@ def _is_secure(request: Request) -> bool:
 
 
 def _name(name: str, request: Request) -> str:
-    """Return a cookie's name with the prefix ``__Host-``, which no other site of the domain can set."""
+    """Return a cookie's name, with the prefix ``__Host-`` if secure: no other site of the domain can set it."""
     return f"__Host-{name}" if _is_secure(request) else name

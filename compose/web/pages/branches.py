@@ -12,7 +12,7 @@ from actors.kernel.runtime.ids import AgentId
 from actors.kernel.store.store import RunStore
 
 MOST: Final = 500
-"""Most nodes that are read to find branches."""
+"""Maximum number of nodes that are read to find branches."""
 
 
 @dataclass(frozen=True, slots=True)

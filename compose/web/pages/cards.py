@@ -23,10 +23,10 @@ class Card:
         key: Unique in the run, and the same each time the run is read.
         title: A role, a tool's or agent's name, the subject of an approval, or the event of a note.
         status: A status in one word.
-        text: A message's text, or a comment.
+        text: A message's text, a comment or an error.
         reasoning: The model's reasoning before the text.
-        before: The arguments, or another value before the event.
-        after: The result.
+        before: The arguments.
+        after: The result, or a child run's error.
         id: The id of a node, an approval or a child run.
         parent: The node's previous node.
         at: The instant, aware UTC.

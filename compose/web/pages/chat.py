@@ -25,7 +25,7 @@ from compose.web.resources.runs import child_of, run_of
 from compose.web.resources.sessions import SessionsQuery, page_of_sessions
 
 _LISTED: Final = 30
-"""Most sessions beside a conversation, and on a page of the list."""
+"""Maximum number of sessions beside a conversation, and on a page of the list."""
 
 
 class ListQuery(StrictModel):

@@ -23,11 +23,11 @@ from compose.web.resources.runs import OPEN
 from compose.web.resources.sessions import MOST_QUEUED
 
 WINDOW: Final = 40
-"""Most nodes of the path on a page."""
+"""Maximum number of nodes of the path on a page."""
 WINDOW_CHARACTERS: Final = 64 * 1024
-"""Most characters of text on a page. A single node may exceed it."""
+"""Maximum number of characters of text on a page. A single node may exceed it."""
 MOST_CARDS: Final = 300
-"""Most cards of one run: the last ones."""
+"""Maximum number of cards of one run: the last ones."""
 _TRIES: Final = 5
 
 
@@ -63,10 +63,10 @@ class OpenRuns:
     """The open runs of a session.
 
     Attributes:
-        active: The run that executes; None if none does.
+        active: The open run that has started; None if none has.
         asked: The messages of open runs, by run.
         queue: The messages of queued runs, in the order of the queue.
-        head: The active node, from which the executing run continues; empty if there is none.
+        head: The active node, from which the started run continues; empty if there is none.
     """
 
     active: RunRow | None = None
@@ -144,7 +144,7 @@ async def _present(runtime: Runtime, found: FoundSession) -> tuple[SessionRow, O
 
 
 async def open_runs(runtime: Runtime, agent: AgentId) -> OpenRuns:
-    """Return the executing run of a session, and its queue."""
+    """Return the started run of a session, and its queue."""
     rows = await runtime.store.lists.runs(agent=agent, status=OPEN, limit=MOST_QUEUED)
     if not rows:
         return OpenRuns()

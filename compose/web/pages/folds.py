@@ -14,7 +14,7 @@ from actors.sessions.translation import RunTranslator
 from compose.web.pages.cards import RunCards
 
 MOST_FOLDS: Final = 64
-"""Most open runs whose cards are kept: those that were read last."""
+"""Maximum number of open runs whose cards are kept: those that were read last."""
 MOST_CARDS: Final = 2_000
 """A run with more cards than this is read from its start each time."""
 

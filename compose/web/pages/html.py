@@ -35,7 +35,7 @@ HEADERS: Final = {
     "vary": "accept-encoding",
 }
 MAX_JSON: Final = 8_000
-"""Most characters of a value on a card."""
+"""Maximum number of characters of a value on a card."""
 _SHORT: Final = 8
 _LINE: Final = 80
 _LEAST_COMPRESSED: Final = 1024

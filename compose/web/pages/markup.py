@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 MAX_MARKDOWN: Final = 64 * 1024
-"""Most characters of Markdown. A longer text is shown as plain text, because rendering may take seconds."""
+"""Maximum number of characters to render. Longer text is shown as plain text: rendering could take seconds."""
 _TAGS: Final = {
     *("a", "blockquote", "br", "code", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li"),
     *("ol", "p", "pre", "s", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"),

@@ -56,7 +56,7 @@ async def list_approvals(call: WebCall, query: ApprovalsQuery, _: None) -> Done:
 
 
 async def decide(call: WebCall, _: None, body: DecisionJson) -> Done:
-    """Approve or deny a pending request. Its run continues."""
+    """Approve or deny a pending request. A request is decided once, and its run continues."""
     id_, found = call.names["approval"], list[OpenWait]()
     if is_name(id_):
         found = await call.runtime.store.lists.approvals(_seen(call, key=id_), limit=1)

@@ -24,7 +24,7 @@ class AppJson(ShownModel):
 
 
 class AppsJson(ShownModel):
-    """The apps, by name: the server's own; with the scope `operate` all types that hosts serve."""
+    """The apps, by name: the server's own; with the scope `operate` or without logins all served types."""
 
     apps: list[AppJson]
 

@@ -29,7 +29,7 @@ class EventsQuery(OfApp):
     Attributes:
         after: The id of the event after which to start. The header Last-Event-ID takes precedence.
         live: Whether a stream also sends text deltas of answers.
-        limit: Most events of a page.
+        limit: Maximum number of events of a page.
     """
 
     after: str | None = None
@@ -98,7 +98,7 @@ async def answered(
 ) -> Done:
     """Return a feed's events in the form that the client accepts: a stream, or a page.
 
-    If the client has read a run to its end, the response is 204, so that a browser does not reconnect.
+    If the client has read a run to its end, a stream is answered 204, so that a browser does not reconnect.
     """
     if not wants_stream(call.request):
         return await _page(feed, limit)

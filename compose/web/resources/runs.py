@@ -50,7 +50,7 @@ _STATUSES: Final[dict[State, tuple[RunStatus, ...]]] = {
 }
 KEY: Final = "idempotency-key"
 MIN_PRIORITY: Final = 5
-"""Lowest priority without the scope `operate`: lower values would delay other runs of the tenant."""
+"""Lowest priority value without the scope `operate`: lower values would delay other runs of the tenant."""
 _GONE: Final = "the client that read the run has disconnected"
 """The reason of a cancel by `on_disconnect`."""
 

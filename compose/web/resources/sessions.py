@@ -26,7 +26,7 @@ from compose.web.resources.pages import OfApp, PagedOfApp, parse_place, place_te
 from compose.web.resources.runs import OPEN, RunJson, run_json
 
 MOST_QUEUED: Final = 1_000
-"""Most open runs that a session's detail has."""
+"""Maximum number of open runs that a session's detail has."""
 
 
 class NewSessionJson(StrictModel):

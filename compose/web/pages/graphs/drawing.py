@@ -22,7 +22,7 @@ MAX_BENDS: Final = 2_000
 """A larger or denser graph is not drawn, because its layout would take more than a second."""
 _SMALL: Final = 100
 _COLUMN: Final = 24
-"""From this many nodes on, a layout that would be one column is wrapped into several."""
+"""A graph with more nodes than this is wrapped into several columns, if it would be one column."""
 _LABEL: Final = 26
 _HEIGHT: Final = 46
 _NARROW: Final = 104

@@ -25,7 +25,7 @@ from compose.web.problems import HttpProblem, ProblemError
 from compose.web.resources.artifacts import NEVER_SHOWN
 
 MOST_SHOWN: Final = 50
-"""Most tool calls whose evidence is listed, newest first."""
+"""Maximum number of tool calls whose evidence is listed: the newest ones."""
 _SOURCES: Final = ("url", "query", "command")
 _TEXT: Final = "text/plain; charset=utf-8"
 

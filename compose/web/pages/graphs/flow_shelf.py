@@ -32,7 +32,7 @@ class ShownFlow:
 
 
 MOST_INSTALLED: Final = 64
-"""Most installed flows that are kept with their drawings."""
+"""Maximum number of installed flows that are kept with their drawings."""
 
 
 class FlowShelf:

@@ -28,7 +28,7 @@ class LedgerStep:
     Attributes:
         place: The record's position in the log.
         record: See `StepRecord`.
-        before: The run's state before the record; None if the part starts with it.
+        before: The run's state before the record; None if the record starts the run.
         after: The run's state after the record.
     """
 

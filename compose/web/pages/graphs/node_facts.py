@@ -29,7 +29,7 @@ class NodeFacts:
     Attributes:
         name: The node's name.
         kind: The node's effects, or its kind, in words.
-        attempts: Most attempts of its effect; 0 if there is no effect, or the policy cannot tell.
+        attempts: Maximum number of attempts for its effect; 0 if there is no effect, or the policy cannot tell.
         deadline: The document's deadline, or ``named`` if the code names one; empty if there is none.
         ways: Words of moves, and the nodes that the moves lead to. Code has no such words.
         says: The first line of its documentation, or its title.

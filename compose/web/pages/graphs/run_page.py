@@ -34,7 +34,7 @@ from compose.web.pages.html import page
 from compose.web.resources.events import parse_log_place
 
 _AROUND: Final = 60
-"""Most records of the ledger that are listed before, and after, the shown record."""
+"""Maximum number of records of the ledger that are listed before, and after, the shown record."""
 
 
 class StepQuery(StrictModel):

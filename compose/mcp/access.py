@@ -24,7 +24,7 @@ _log = logging.getLogger("callboard.mcp")
 
 PATH: Final = "/mcp"
 MIN_TOKEN: Final = 16
-"""Least characters of a token."""
+"""Minimum number of characters of a token."""
 _MAX_FILE_BYTES: Final = 64 * 1024
 _HEADERS: Final = (
     *("authorization", "content-type", "last-event-id"),

@@ -21,7 +21,7 @@ from compose.web.server import serve_web
 _log = logging.getLogger("callboard.mcp")
 
 MAX_SESSIONS: Final = 1_000
-"""Most sessions of clients with a handshake. Clients of newer protocol versions have no sessions."""
+"""Maximum number of sessions. Only clients of older protocol versions, which shake hands, have sessions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ class WorkerOptions:
         root: The folder of `files`, and the working directory of commands of `shell`.
         allow_private: Whether `web` may connect to addresses that are not public.
         http: Options for clients over HTTP; None if the parent process is the client.
-        max_calls: Most concurrent calls of one client.
+        max_calls: Maximum number of concurrent calls of one client.
         flows: ``MODULE:APP`` or a file with flows, which become tools; ``installed`` for those of the database.
         agents: ``MODULE:APP`` of agents, which become tools.
         wait_s: See `RunTools`.

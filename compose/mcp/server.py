@@ -62,7 +62,7 @@ class ToolServer:
 
     Args:
         tools: The tools, with unique names.
-        max_calls: Most concurrent calls of one client. Over HTTP a client is a token.
+        max_calls: Maximum number of concurrent calls of one client. Over HTTP a client is a token.
 
     Raises:
         ContractError: Two tools have the same name.

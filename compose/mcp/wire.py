@@ -14,7 +14,7 @@ from typing import Any, Final
 import anyio
 
 MAX_LINE_BYTES: Final = 1024 * 1024
-"""Most bytes of one message."""
+"""Maximum number of bytes of one message."""
 _log = logging.getLogger("callboard.mcp")
 
 

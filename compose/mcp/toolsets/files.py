@@ -10,16 +10,16 @@ from actors.kernel.agent.tools import Risk, Tool
 from compose.mcp.toolsets.folder import ConfinedFolder, PathRefusedError, read_file_of, walk
 
 MAX_READ_BYTES: Final = 64 * 1024
-"""Most bytes of one result of `read_file`."""
+"""Maximum number of bytes of one result of `read_file`."""
 MAX_WRITE_BYTES: Final = 1024 * 1024
 MAX_ENTRIES: Final = 1_000
-"""Most entries of one result of `list_files`."""
+"""Maximum number of entries of one result of `list_files`."""
 MAX_MATCHES: Final = 100
-"""Most lines of one result of `search_files`."""
+"""Maximum number of lines of one result of `search_files`."""
 MAX_SEARCHED: Final = 10_000
-"""Most files that one search opens."""
+"""Maximum number of files that one search opens."""
 MAX_SEARCHED_BYTES: Final = 1024 * 1024
-"""Most bytes of one file that are searched, from its start."""
+"""Maximum number of bytes of one file that are searched, from its start."""
 _MAX_LINE: Final = 500
 _KINDS: Final = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
 

@@ -14,7 +14,7 @@ from typing import Final
 from actors.errors import ActorsError, ContractError, Facts
 
 MAX_DEPTH: Final = 32
-"""Most parts of a path."""
+"""Maximum number of parts of a path."""
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 _FOLDER: Final = _FLAGS | getattr(os, "O_DIRECTORY", 0)
 _FILE: Final = _FLAGS | getattr(os, "O_NONBLOCK", 0)
@@ -41,8 +41,9 @@ class ConfinedFolder:
     """A root folder and its files.
 
     Each part of a path is opened relative to the descriptor of the previous part, and never through a symbolic
-    link. Therefore no link, no ``..``, and no replacement of a part between a check and its use leads outside:
-    the use is the check. The root is the folder that had the name at construction, even if it is renamed later.
+    link. Therefore no link, no ``..``, and no replacement of a part between a check and its use leads outside,
+    because no check is separate from the use. The root is the folder that had the name at
+    construction, even if it is renamed later.
 
     Args:
         root: The folder.

@@ -15,7 +15,7 @@ from actors.kernel.agent.tools import Risk, Tool
 from actors.runtime.loop.tasks import TaskScope
 
 MAX_OUTPUT_BYTES: Final = 64 * 1024
-"""Most bytes kept of stdout, and of stderr. Further output is read and dropped."""
+"""Maximum number of bytes kept of stdout, and of stderr. Further output is read and dropped."""
 MAX_COMMAND_S: Final = 600.0
 _END_LIMIT_S: Final = 1.0
 _POLL_S: Final = 0.01

@@ -20,7 +20,7 @@ MAX_REDIRECTS: Final = 5
 FETCH_LIMIT_S: Final = 30.0
 """Seconds for a whole fetch, including redirects."""
 _MAX_ADDRESSES: Final = 4
-"""Most addresses of a host name that are tried."""
+"""Maximum number of addresses of a host name that are tried."""
 _HEADERS: Final[dict[bytes | str, bytes | str]] = {
     "accept": "text/*, application/json;q=0.9, */*;q=0.1",
     "accept-encoding": "identity",  # a small body cannot expand into a large one

@@ -19,7 +19,7 @@ _log = logging.getLogger("callboard.models")
 
 _ALIAS: Final = "local"
 _LIMIT_S: Final = 60.0
-"""Most seconds for counting tokens."""
+"""Seconds that counting tokens may take."""
 
 
 class LlamaServer:
@@ -29,7 +29,7 @@ class LlamaServer:
         path: A GGUF file.
         context_window: Tokens of request and answer together, per slot.
         threads: Number of computing threads; None for llama.cpp's default.
-        slots: Most concurrent calls.
+        slots: Maximum number of concurrent calls.
     """
 
     def __init__(self, path: Path, *, context_window: int, threads: int | None, slots: int) -> None:

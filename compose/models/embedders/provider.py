@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BATCH: Final = 64
 """Texts per request, which every provider accepts."""
 MAX_BYTES: Final = 64 * 1024
-"""Most bytes of one text. Each provider also has its own, often lower, limit in tokens."""
+"""Maximum number of bytes of one text. Each provider also has its own, often lower, limit in tokens."""
 
 
 def embedder(

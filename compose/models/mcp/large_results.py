@@ -13,7 +13,7 @@ from actors.runtime import artifact_store
 from compose.models.mcp.session import McpConnection, McpServerError
 
 MAX_RESULT_BYTES: Final = 64 * 1024
-"""Most bytes of a result that a model gets at once, as JSON."""
+"""Maximum number of bytes, as JSON, that a model gets of a result at once."""
 READER: Final = "read_result"
 """Name of the tool that reads further parts, without the server's prefix."""
 READER_PARAMETERS: Final[dict[str, Any]] = {

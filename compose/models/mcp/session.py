@@ -1,4 +1,4 @@
-"""Sessions with one MCP server. Each event loop has one; it is opened by a call, and again after it ended."""
+"""Sessions with one MCP server, one per event loop. A call opens it, and opens a new one after its end."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from mcp.types import Tool as ListedTool
 
 OPEN_LIMIT_S: Final = 30.0
-"""Most seconds for a server to start and to initialize the session."""
+"""Seconds that a server may take to start and to initialize the session."""
 _MAX_PAGES: Final = 100
-"""Most pages of a list of tools. Further pages are not requested."""
+"""Maximum number of pages of a list of tools. Further pages are not requested."""
 
 
 class McpServerError(Facts, ActorsError):
@@ -46,7 +46,7 @@ class McpServer:
         url: Address of a server over HTTP; or None.
         environment: Further environment variables of the program.
         headers: Headers of each HTTP request.
-        timeout_s: Most seconds of one call.
+        timeout_s: Seconds that one call may take.
     """
 
     name: str

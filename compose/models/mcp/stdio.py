@@ -22,7 +22,7 @@ from mcp_types import jsonrpc_message_adapter
 from compose.models.clean_text import clean_json
 
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
-"""Most bytes of one message of a server. A server that sends more is stopped."""
+"""Maximum number of bytes of one message of a server. A server that sends more is stopped."""
 EXIT_LIMIT_S: Final = 2.0
 """Seconds for a server to exit after its input is closed, and again after SIGTERM."""
 

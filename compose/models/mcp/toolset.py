@@ -32,7 +32,7 @@ ALL: Final = "*"
 
 _NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_NAME: Final = 64
-"""Most characters of a tool's name that all providers accept."""
+"""Maximum number of characters of a tool's name that all providers accept."""
 
 
 class McpToolError(McpServerError):
@@ -91,10 +91,10 @@ def mcp_tools(  # noqa: PLR0913 - each has a default
             crash.
         prefix: Prefix of each tool's name; by default ``name_``.
         trust: Whether to use the server's annotations: read-only and non-destructive tools are ``SAFE``, and
-            tools annotated as idempotent are idempotent. `risks` and `idempotent` take precedence.
+            read-only and idempotent tools are idempotent. `risks` and `idempotent` take precedence.
         environment: Further environment variables of the program.
         headers: Headers of each HTTP request.
-        timeout_s: Most seconds of one call.
+        timeout_s: Seconds that one call may take.
 
     Raises:
         ContractError: The arguments contradict each other, or the extra ``mcp`` is not installed.

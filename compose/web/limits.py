@@ -80,7 +80,7 @@ async def pieces_of(request: Request) -> AsyncGenerator[bytes, None]:
         except StopAsyncIteration:
             return
         except TimeoutError:
-            problem = f"nothing of the body came for {BODY_LIMIT_S:g} s"
+            problem = f"no part of the body arrived for {BODY_LIMIT_S:g} s"
             raise ProblemError(
                 HttpProblem(408, "too_slow", problem, "send it again", headers=_CLOSE)
             ) from None
@@ -132,7 +132,7 @@ def parse_body(data: bytes) -> JsonValue:
     try:
         value: JsonValue = from_json(data, allow_inf_nan=False)
     except (ValueError, RecursionError) as exc:
-        problem = f"the body is no JSON: {exc}"
+        problem = f"the body is not JSON: {exc}"
         raise ProblemError(HttpProblem(400, "malformed", problem)) from None
     check_json(value, where="the body")
     return value
@@ -169,7 +169,7 @@ def parse_id(raw: str) -> str:
     try:
         text = unquote_to_bytes(raw.encode("latin-1")).decode()
     except UnicodeDecodeError as exc:
-        problem = f"a part of the path is no UTF-8: {raw[:100]}"
+        problem = f"a part of the path is not UTF-8: {raw[:100]}"
         raise ProblemError(HttpProblem(400, "malformed", problem)) from exc
     _refuse_nul("a part of the path", text)
     return text

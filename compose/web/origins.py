@@ -59,12 +59,10 @@ class Origins:
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if self.is_loopback and not is_own_address(host):
             problem = f"the request's host is {host!r}, which is not this machine's own address"
-            return HttpProblem(403, "foreign_host", problem, "ask for 127.0.0.1 or localhost")
+            return HttpProblem(403, "foreign_host", problem, "send it to 127.0.0.1 or localhost")
         if origin is not None and authority_of(origin) != host and origin not in self.allowed:
-            problem = "a page of another site may not ask"
-            remedy = (
-                "ask from a program, or by a server, or allow it: callboard serve --cors-origin"
-            )
+            problem = "a page of another site may not send requests"
+            remedy = "send it from a program or a server, or allow the site: callboard serve --cors-origin"
             return HttpProblem(403, "foreign_origin", problem, remedy, origin)
         return None
 

@@ -52,7 +52,7 @@ class Principal:
         if scope in self.scopes or (scope == "sessions:own" and "sessions:all" in self.scopes):
             return
         remedy = f"use a token with the scope {scope}"
-        problem = f"{self.name} may not do this"
+        problem = f"{self.name} is not allowed to do this"
         raise ProblemError(HttpProblem(403, "forbidden", problem, remedy, name=self.name))
 
 

@@ -126,12 +126,12 @@ _TABLE: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
     ),
     (errors.UnknownApprovalError, 404, "unknown_approval", "GET /v1/approvals lists the open ones"),
     (errors.UnservedError, 404, "unserved", "start a host that serves it, or correct the name"),
-    (errors.OtherTenantError, 404, "unknown", "name what is of your tenant"),
+    (errors.OtherTenantError, 404, "unknown", "name a thing of your tenant"),
     (
         errors.RunSweptError,
         410,
         "swept",
-        "take results in time, or let the operators keep them longer",
+        "read results in time, or ask the operators to keep them longer",
     ),
     (
         stored.SessionActiveError,
@@ -141,7 +141,7 @@ _TABLE: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
     ),
     (stored.SessionDeletingError, 409, "session_deleting", "DELETE it again, or take another id"),
     (stored.OpenRunsError, 409, "open_runs", "cancel the open runs, or wait for their end"),
-    (errors.RunConflictError, 409, "run_conflict", "wait for that run, or say on_conflict: queue"),
+    (errors.RunConflictError, 409, "run_conflict", "wait for that run, or send on_conflict: queue"),
     (
         graphs.StaleResumeError,
         409,
@@ -150,7 +150,7 @@ _TABLE: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
     ),
     (graphs.NoSuchRunError, 404, "unknown_run", "GET /v1/graph-runs lists runs of flows"),
     (graphs.NoSuchSnapshotError, 404, "unknown_snapshot", "GET /v1/graph-snapshots lists them"),
-    (errors.ConflictError, 409, "conflict", "read it again, and try again"),
+    (errors.ConflictError, 409, "conflict", "read the current state, and try again"),
     (errors.MessageTooLargeError, 413, "too_large", "upload it as an artifact, and send its name"),
     (sessions.UnknownModeError, 422, "unknown_mode", "GET /v1/apps lists modes"),
     (sessions.CursorError, 400, "bad_cursor", "leave the cursor out: read from the start"),
@@ -182,7 +182,9 @@ def problem_of(exc: Exception) -> HttpProblem:
         return HttpProblem(exc.status_code, code, exc.detail, headers=dict(exc.headers or {}))
     is_away = isinstance(exc, errors.PersistenceError | errors.BrokerError)
     if is_away and not isinstance(exc, errors.StoreRefusedError):
-        _log.warning("a request found no server", extra={"error": str(exc)})
+        _log.warning(
+            "a request could not use the database or the broker", extra={"error": str(exc)}
+        )
         problem = "the database or the broker cannot be used at the moment"
         return HttpProblem(503, "unavailable", problem, _AGAIN, headers={"retry-after": "1"})
     for kind, status, code, remedy in _TABLE:

@@ -142,7 +142,10 @@ class Streams:
             try:
                 reasons = await over(set(self._open.values()))
             except ActorsError as exc:
-                _log.debug("tokens of streams are checked again", exc_info=exc)
+                _log.debug(
+                    "the tokens of streams could not be checked; the check is repeated",
+                    exc_info=exc,
+                )
                 continue
             for stream, principal in tuple(self._open.items()):
                 if (reason := reasons.get(principal)) is not None:

@@ -63,7 +63,7 @@ class Authentication:
             return await self.principal(secret)
         secret = login_of(request)
         if secret is None:
-            raise refused("unauthenticated", "the request names no principal")
+            raise refused("unauthenticated", "the request has no token and no login")
         return await self._remembered(secret, self._logged_in)
 
     async def principal(self, secret: str) -> Principal:

@@ -38,5 +38,5 @@ def bearer_of(request: Request) -> str | None:
         raise refused("unauthenticated", "the header Authorization is not of the scheme Bearer")
     secret = secret.strip(" ")
     if not _SECRET.fullmatch(secret):
-        raise refused("bad_token", "the token has characters or a size that no token has")
+        raise refused("bad_token", "the token has invalid characters, or is too long")
     return secret

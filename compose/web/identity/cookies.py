@@ -42,7 +42,7 @@ def login_of(request: Request) -> str | None:
     said = request.headers.get(CSRF_HEADER, "").encode()
     is_change = request.method not in _READS
     if is_change and not hmac.compare_digest(said, csrf_of(secret).encode()):
-        problem = "a change by cookie has to come with the CSRF token of the login"
+        problem = "a change by cookie needs the CSRF token of the login"
         remedy = f"send X-CSRF-Token, which POST /v1/login and the cookie {_CSRF} give"
         raise ProblemError(HttpProblem(403, "csrf", problem, remedy))
     return secret

@@ -59,7 +59,7 @@ def local(
     file = _carried() if path is None else Path(path)
     if missing or file is None or not file.exists():
         what = ", ".join(missing) or str(file or _CARRIER)
-        msg = f"local model: {what} is not there: {_REMEDY}"
+        msg = f"local model: {what} is missing: {_REMEDY}"
         raise ContractError(msg)
     server = LlamaServer(file, context_window=context_window, threads=threads, slots=slots)
     return RetryingModel(LocalModel(server, settings=settings), tries=tries)

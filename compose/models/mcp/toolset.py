@@ -150,9 +150,7 @@ class _Making:
         tools = McpTools([*map(self._tool, listed), self._reader()])
         names = [tool.name for tool in tools]
         if len({*names}) < len(names):
-            problem = (
-                f"two of its tools have one name: {', '.join(sorted(names))}; choose by `allow`"
-            )
+            problem = f"two of its tools have the same name: {', '.join(sorted(names))}; choose by `allow`"
             raise McpServerError(self.connection.server.name, problem)
         return tools
 

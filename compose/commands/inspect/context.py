@@ -1,4 +1,4 @@
-"""`callboard context`: the window of a session, as a model is sent it."""
+"""`callboard context`: show the window of a session that the runtime sends to a model."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ async def context(
     module_attr: Annotated[str | None, Parameter(name="--app")] = None,
     target: Target = HERE,
 ) -> int:
-    """Show the window of a session: its parts with their tokens, and what each strategy left out.
+    """Show the window of a session: its parts with their tokens, and the turns that each strategy left out.
 
-    With `--app` it is made now, of the stored turns and by the agent's code, before a new turn. No model is
-    asked: a strategy that needs one is shown as `would ask MODEL`, and leaves the window as it is. Without
-    `--app` it is the window of the session's last model call, as the log describes it.
+    With `--app` the agent's code makes the window now, from the stored turns, before a new turn. The command
+    asks no model. A strategy that needs a model is shown as `would ask MODEL`, and does not change
+    the window. Without `--app` the command shows the window of the session's last model call, as the
+    log describes it.
 
     Examples:
     `callboard context helper/main`;
@@ -45,8 +46,8 @@ async def context(
     Parameters
     ----------
     session
-        The session, as `callboard history list` names it. Left out: the agent's own; without --app the
-        one that was written last.
+        The session, as `callboard history list` names it. Default with --app: the agent's own session.
+        Default without --app: the session that was written last.
     module_attr
         MODULE:ATTR as of `callboard host`.
     """

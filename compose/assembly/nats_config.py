@@ -162,7 +162,7 @@ class NatsAccounts:
     def _user(self, name: str, account: str, grant: UserGrant | None) -> User:
         nkey = self.nkeys.get(name)
         if nkey is not None and _NKEY.fullmatch(nkey) is None:
-            problem = "is no public key of a user (U and 55 more characters)"
+            problem = "is not a public key of a user (U and 55 more characters)"
             # A seed is a secret, so the error does not repeat it.
             raise ContractError(
                 f"--nkey {name}: {'a seed' if nkey[:1] == 'S' else nkey!r} {problem}"

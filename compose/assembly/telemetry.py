@@ -187,7 +187,7 @@ async def traced(
     endpoint = (settings.otlp_endpoint or "").rstrip("/")
     if not endpoint.startswith(("http://", "https://")):
         name = "CALLBOARD_OTLP_ENDPOINT (or OTEL_EXPORTER_OTLP_ENDPOINT)"
-        msg = f"{name} is {endpoint!r}, which is no URL: http://HOST:4318, for example"
+        msg = f"{name} is {endpoint!r}, which is not a URL: http://HOST:4318, for example"
         raise ContractError(msg)
     seldom = _SaidSeldom()
     loggers = [logging.getLogger(name) for name in _QUIET]

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 EPILOGUE: Final = (
-    "Exit codes: 0 done; 1 the answer is no (a run failed, doctor found something, the proof does "
-    "not hold); 2 the command cannot be carried out as given; 3 a server does not answer; "
-    "4 there is no such thing; 130 interrupted."
+    "Exit codes: 0 done; 1 the answer is no (a run failed, doctor found a problem, the proof does "
+    "not hold); 2 the command cannot be executed as given; 3 a server does not answer; "
+    "4 the object does not exist; 130 interrupted."
 )
 SERVE: Final = Group("Serving agents", sort_key=1)
 TALK: Final = Group("Talking to agents", sort_key=2)
@@ -41,7 +41,7 @@ app = App(
 runs = App(
     name="runs", help="Show, stop, retry and fork runs; resolve effects in doubt.", group=LOOK
 )
-agents = App(name="agents", help="Agents with work, and what they wait for.", group=LOOK)
+agents = App(name="agents", help="Agents with work, their messages and their state.", group=LOOK)
 history = App(
     name="history", help="Conversations of agents and users: sessions and turns.", group=LOOK
 )
@@ -237,7 +237,7 @@ def explained(exc: Exception) -> tuple[str, Exit]:
             return str(found), _code(found)
         case ModuleNotFoundError(name=str(name)) if name.partition(".")[0] not in _OURS:
             remedy = f"{name} is not installed: pip install 'callboard[all]'"
-            return f"this command needs more: {remedy}", Exit.USAGE
+            return f"this command needs an extra: {remedy}", Exit.USAGE
         case OSError(strerror=str(problem), filename=place):
             return f"{place}: {problem}" if place else problem, Exit.FAILED
         case found:

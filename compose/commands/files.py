@@ -57,7 +57,7 @@ def reading(file: str) -> Iterator[TextIO]:
     except OSError as exc:
         raise ContractError(f"cannot read {file}: {exc.strerror or exc}") from exc
     except UnicodeDecodeError as exc:
-        raise ContractError(f"{file} is no text in UTF-8, so no export") from exc
+        raise ContractError(f"{file} is not text in UTF-8, so it is not an export") from exc
 
 
 def _privately(path: str, flags: int) -> int:

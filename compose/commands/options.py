@@ -142,12 +142,12 @@ def _read(text: str) -> str:
     try:
         return Path(text[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        problem = exc.strerror if isinstance(exc, OSError) else "it is no text in UTF-8"
+        problem = exc.strerror if isinstance(exc, OSError) else "it is not text in UTF-8"
         raise ContractError(f"cannot read {text[1:]}: {problem}; @ names a file") from exc
 
 
 def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def span_s(text: str) -> float:
@@ -159,7 +159,7 @@ def span_s(text: str) -> float:
     found = _SPAN.fullmatch(text.strip())
     seconds = float(found[1]) * SECONDS[found[2]] if found is not None else math.inf
     if seconds > _MOST_S:
-        raise ContractError(f"{text!r} is no span: give a number with s, m, h or d, such as 30d")
+        raise ContractError(f"{text!r} is not a span: give a number with s, m, h or d, such as 30d")
     return seconds
 
 

@@ -172,7 +172,7 @@ class Director:
         first = await self._start_host(servers)
         subject = Subjects().external(DESK, PUBLISHER)
         self.audience.tell(
-            f"host 1 is process {first.pid}; another service publishes a job over "
+            f"host 1 is process {first.pid}; an external client publishes a job over "
             f"{len(self.stage.documents)} documents to {subject}"
         )
         run_id = await self._publish(servers.nats_url, subject, first)
@@ -194,7 +194,7 @@ class Director:
         await self._watch(second, lambda: len(executions(self.stage.ledger)) > seen)
         took_over_after_s = round(time.monotonic() - killed_at, 2)
         self.audience.tell(
-            f"host 2 goes on, {took_over_after_s:g} s after the kill: what is recorded is replayed, "
+            f"host 2 continues the run, {took_over_after_s:g} s after the kill: recorded steps are replayed, "
             "not executed"
         )
         await self._until_ended(client, run_id, second)

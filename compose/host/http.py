@@ -71,7 +71,7 @@ def parse_address(text: str, option: str = "--http") -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not (colon and port.isascii() and port.isdigit() and int(port) < 2**16):
         remedy = "write it HOST:PORT, for example 127.0.0.1:8080"
-        raise AddressError(text, "it is no address", remedy, option)
+        raise AddressError(text, "it is not an address", remedy, option)
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

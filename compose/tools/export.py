@@ -191,7 +191,7 @@ class _ExportReader:
             if line.get("callboard_export") not in READABLE:
                 found = line.get("callboard_export", "none")
                 known = " or ".join(map(str, READABLE))
-                raise self._wrong(f"it is no export of version {known} (found: {found})")
+                raise self._wrong(f"it is not an export of version {known} (found: {found})")
             self._has_head = True
             return
         try:

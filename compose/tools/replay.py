@@ -157,7 +157,7 @@ class _Segment:
             async with asyncio.timeout(LIMIT_S):
                 await self._execution.run()
         except TimeoutError:
-            found = f"did not come back within {LIMIT_S:g} s"
+            found = f"did not return within {LIMIT_S:g} s"
             return replace(about, outcome="stuck", found=found, note=note)
         return replace(self._judge(about), note=note)
 
@@ -373,4 +373,4 @@ def _what_next(then: Then | None, beyond: NewEntry | None) -> str:
         return "waits"
     if isinstance(then, Park):
         return f"parked: {then.reason}"
-    return "an effect that was begun and has no result" if then is None else "ends"
+    return "an effect that was started and has no result" if then is None else "ends"

@@ -69,7 +69,7 @@ class Filter:
         if self.pattern is not None:
             parts = self.pattern.split(".")
             if not all(parts) or any(c.isspace() for c in self.pattern) or ">" in parts[:-1]:
-                problem = f"{self.pattern!r} is no subject pattern"
+                problem = f"{self.pattern!r} is not a subject pattern"
                 raise ContractError(f"{problem}: write it like agent.v1.default.desk.*.> in quotes")
             return (self.pattern,)
         if self.agent is not None:

@@ -93,14 +93,14 @@ async def import_run(
     facts = {"exported": run.run_id, "flow": run.workflow_id, "status": run.status.value}
     if check:
         counts = {"runs": found.runs, "records": found.records, "head": found.head}
-        text = f"{file} is whole: {found.runs} run(s), {found.records} records"
+        text = f"{file} is complete: {found.runs} run(s), {found.records} records"
         return target.tell(
             {**facts, **counts}, f"{text}, head {found.head}; the run is {run.status.value}"
         )
     if run.status.is_terminal:
         raise GraphError(
             f"{file}",
-            f"its run is {run.status.value}: --check looks at it, `graphs start` begins one",
+            f"its run is {run.status.value}: --check verifies it, `graphs start` starts a new run",
         )
     snapshot = Snapshot.from_run(run=run, name=f"import of {run.run_id}")
     async with target.client() as runtime:

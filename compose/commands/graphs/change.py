@@ -81,7 +81,7 @@ async def resume(
     answer = parse_json(payload, what="the answer")
     async with open_graph_run(target, run) as (_, runs, row):
         await runs.resume(row.run_id, key, answer)
-    return target.tell({"run": run, "answered": key}, f"answered {key}: the run goes on")
+    return target.tell({"run": run, "answered": key}, f"answered {key}: the run continues")
 
 
 async def emit(

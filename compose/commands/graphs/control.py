@@ -37,7 +37,7 @@ async def resume_run(run: opt.RunIdArg, /, *, target: Target = HERE) -> int:
     """
     async with open_graph_run(target, run) as (_, runs, row):
         await runs.resume_run(row.run_id)
-    return target.tell({"run": run, "paused": False}, f"{run} goes on")
+    return target.tell({"run": run, "paused": False}, f"{run} continues")
 
 
 async def steer(run: opt.RunIdArg, message: str, /, *, target: Target = HERE) -> int:

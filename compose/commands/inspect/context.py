@@ -61,7 +61,7 @@ async def context(
         await counted(runtime.store.transcripts, agent, name)
         sent = await last_window(runtime.store, agent, name)
     if sent is None:
-        remedy = "give --app MODULE:ATTR, and it is made of the stored turns"
+        remedy = "give --app MODULE:ATTR to make it from the stored turns"
         raise NoDataError(f"no log has a model call in session {name!r} of {agent}: {remedy}")
     _show_sent(sent, agent, target)
     return Exit.OK
@@ -82,7 +82,7 @@ async def _made_now(code: Agent, store: RunStore, session: str | None) -> Window
     if session is not None and not report.turns:
         if report.history == "StoreHistory":
             await counted(store.transcripts, code.id, session)
-        remedy = "name another one; a history in memory is read in its own process"
+        remedy = "name another session; a history in memory exists only in its own process"
         raise NoDataError(f"{report.history} has no session {session!r} of {code.id}: {remedy}")
     return report
 

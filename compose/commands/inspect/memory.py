@@ -46,7 +46,7 @@ async def list_memories(
         _json,
         ("about", "key or id", "text", "source", "version", "since"),
         _row,
-        empty="nothing is remembered here",
+        empty="there are no memories here",
     )
     if len(found) == limit and not target.json:
         say(f"there may be more: give --offset {offset + limit}")
@@ -128,5 +128,5 @@ def _row(one: Memory) -> tuple[object, ...]:
 
 
 def _unknown(key_or_id: str, about: str) -> NoDataError:
-    remedy = f"`callboard memory list {about}` lists those that there are"
-    return NoDataError(f"nothing is remembered as {key_or_id!r} about {about!r}: {remedy}")
+    remedy = f"`callboard memory list {about}` lists the existing ones"
+    return NoDataError(f"there is no memory {key_or_id!r} about {about!r}: {remedy}")

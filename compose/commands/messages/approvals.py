@@ -30,7 +30,7 @@ async def list_approvals(*, limit: LimitOpt = 50, target: Target = HERE) -> None
         lambda one: one.model_dump(mode="json"),
         ("id", "agent", "what", "with", "asked ago", "ends", "run"),
         _row,
-        empty="nothing waits for a decision",
+        empty="no pending approvals",
     )
 
 
@@ -66,7 +66,7 @@ async def _decide(word: str, approval: str, target: Target, *, by: str | None, c
         )
     return target.tell(
         {"id": found.id, "run": found.run_id, "status": word},
-        f"{word}: {found.what} of {found.agent_id}; the run goes on",
+        f"{word}: {found.what} of {found.agent_id}; the run continues",
     )
 
 

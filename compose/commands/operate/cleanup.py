@@ -148,6 +148,6 @@ def _show(
     print_table(columns, rows, empty="there is nothing to remove")
     if shown:
         dry = found.is_dry_run
-        done = "would be removed: say --apply to do it" if dry else "were removed"
+        done = "would be removed: give --apply to do it" if dry else "were removed"
         say(f"{len(shown)} with {found.size_bytes:,} bytes {done}")
     return Exit.OK

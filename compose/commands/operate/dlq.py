@@ -212,10 +212,10 @@ def _new_file(path: Path) -> TextIO:
         # Dead letters have content of external clients, so other users of the machine must not read the file.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise ContractError(f"--export {path}: the file is there already; name a new one") from None
+        raise ContractError(f"--export {path}: the file exists already; name a new one") from None
     except OSError as exc:
         raise ContractError(
-            f"--export {path}: {exc.strerror}; name a file that can be made"
+            f"--export {path}: {exc.strerror}; name a file that can be created"
         ) from None
     return os.fdopen(descriptor, "w", encoding="utf-8")
 

@@ -96,7 +96,7 @@ def _ask(tenant: str, agent: AgentId | None, session: str | None, about: str | N
     """
     parts = (("tenant", tenant), ("agent", agent), ("session", session), ("about", about))
     what = ", ".join(f"{name} {value}" for name, value in parts if value is not None)
-    remedy = f"look with --dry-run, then say --yes to erase {what} for good"
+    remedy = f"check with --dry-run, then give --yes to erase {what} for good"
     if not sys.stdin.isatty():
         raise ContractError(f"there is no terminal to ask at: {remedy}")
     sys.stderr.write(visible(f"Erase {what} for good? Type the tenant's name: "))
@@ -113,7 +113,7 @@ def _print(report: EraseReport) -> None:
         if number
     ]
     is_dry = report.is_dry_run
-    print_table(("store", "what", "number"), rows, empty="there is nothing of it")
+    print_table(("store", "what", "number"), rows, empty="there is no such data")
     if not is_dry:
         say(f"erased {report.total} row(s); {len(report.cancelled)} run(s) were cancelled first")
     say("")

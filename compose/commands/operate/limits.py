@@ -66,7 +66,7 @@ async def set_limit(
     """
     rate_per_s = None if rate is None else parse_rate(rate)
     if max_concurrent is None and rate_per_s is None and weight == 1:
-        raise ContractError("say what the limit is: --max-concurrent, --rate or --weight")
+        raise ContractError("give a limit: --max-concurrent, --rate or --weight")
     async with target.client() as runtime:
         limit = await runtime.limits.set(
             scope, max_concurrent=max_concurrent, rate_per_s=rate_per_s, burst=burst, weight=weight
@@ -99,7 +99,7 @@ def parse_rate(text: str) -> float:
     """
     found = _RATE.fullmatch(text.strip())
     if found is None:
-        raise ContractError(f"{text!r} is no rate: give a number per s, m, h or d, such as 10/s")
+        raise ContractError(f"{text!r} is not a rate: give a number per s, m, h or d, such as 10/s")
     return float(found[1]) / SECONDS[found[2] or "s"]
 
 

@@ -80,7 +80,7 @@ async def create(  # noqa: PLR0913 - they are what a schedule is
     when |= {"catch_up": catch_up, "replace": replace}
     data = opt.parse_json(payload, what="the message")
     if (agent is None) == (flow is None):
-        raise ContractError("name an agent, or a flow with --flow APP/FLOW; one of both")
+        raise ContractError("name an agent, or a flow with --flow APP/FLOW; give one of both")
     app, graph, given = ("", "", {}) if flow is None else _start(flow, variables)
     async with target.client() as runtime:
         if agent is not None:
@@ -186,7 +186,7 @@ def _start(flow: str, variables: str) -> tuple[str, str, dict[str, Any]]:
     """Return the app, the flow and the variables of the runs that ticks start."""
     app, _, graph = flow.partition("/")
     if not graph or ":" in graph:
-        raise ContractError(f"--flow {flow!r} is no flow: give APP/FLOW, such as billing/refund")
+        raise ContractError(f"--flow {flow!r} is not a flow: give APP/FLOW, such as billing/refund")
     given = opt.parse_json(variables, what="--vars")
     if not isinstance(given, dict):
         raise ContractError("--vars: give a JSON object, such as '{\"order\": 7}'")
@@ -198,7 +198,7 @@ def _instant(text: str) -> datetime:
         at = datetime.fromisoformat(text)
         at.astimezone(UTC)  # raises if the instant in UTC is after the year 9999
     except (ValueError, OverflowError) as exc:
-        words = f"--at {text!r} is no instant: give ISO 8601, as 2027-03-01T09:00:00+01:00"
+        words = f"--at {text!r} is not an instant: give ISO 8601, as 2027-03-01T09:00:00+01:00"
         raise InvalidScheduleError(words) from exc
     return at
 

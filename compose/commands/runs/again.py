@@ -32,12 +32,12 @@ async def retry(run: RunIdArg, /, *, target: Target = HERE) -> int:
         if row.status is RunStatus.FAILED:
             refuse_swept(row)
             new = await runtime.redrive_run(row.run_id)
-            done, text = "redriven", f"{run} goes on as {new}"
+            done, text = "redriven", f"{run} continues as {new}"
         else:
             await _refuse(runtime, row)
             await runtime.resolve(row.run_id)
             new, done = row.run_id, "parked" if row.parked else "back-off"
-            text = f"run {run} goes on where its agent is served"
+            text = f"run {run} continues where its agent is served"
     return target.tell({"run": run, "was": done, "goes_on_as": new}, text)
 
 
@@ -116,7 +116,7 @@ async def redrive(*runs: str, every: AllFlag = False, target: Target = HERE) -> 
         started = {run: await _again(runtime, run) for run in found}
     is_done = every or all(isinstance(new, str) for new in started.values())
     told = [
-        f"{old} goes on as {new}" if isinstance(new, str) else str(new)
+        f"{old} continues as {new}" if isinstance(new, str) else str(new)
         for old, new in started.items()
     ]
     data = [_to_json(old, new) for old, new in started.items()]

@@ -214,7 +214,7 @@ async def show(run: opt.RunIdArg, /, *, target: Target = HERE) -> None:
         say(f"attempt {entry.payload.get('attempt')} failed {ago(entry.ts)} ago: {message}")
     for one in doubtful:
         say(
-            f"in doubt: {one.verb} {one.name!r} at position {one.position}, begun {ago(one.since)} ago"
+            f"in doubt: {one.verb} {one.name!r} at position {one.position}, started {ago(one.since)} ago"
         )
         about = f"callboard runs resolve {row.run_id} {one.position} --seq {one.seq}"
         say(f"  {about} --value JSON | --retry | --fail")
@@ -247,7 +247,7 @@ def refuse_swept(row: RunRow) -> None:
         ContractError: The run was swept.
     """
     if row.swept:
-        raise ContractError(f"run {row.run_id} was swept: what it was given is not kept any more")
+        raise ContractError(f"run {row.run_id} was swept: its messages are not kept any more")
 
 
 def open_effects(entries: Iterable[RunLogEntry]) -> list[OpenEffect]:

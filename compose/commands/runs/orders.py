@@ -66,7 +66,7 @@ async def cancel(
     """
     chosen = any(given is not None for given in (status, agent, type_, tenant))
     if (run is not None) == chosen:
-        raise ContractError("name one run, or say which: --status, --agent, --type, --tenant")
+        raise ContractError("name one run, or choose runs by --status, --agent, --type, --tenant")
     if run is None:
         wanted = [status_of(text) for text in status or ("pending", "running", "suspended")]
         if any(found.is_terminal for found in wanted):
@@ -109,7 +109,7 @@ async def _cancel_many(
                 among = replace(among, after=page[-1].run_id)
     text = f"found {found} run(s), asked {len(asked)} to stop"
     if not yes:
-        text = f"{found} run(s) would be asked to stop, with what they spawned: say it with --yes"
+        text = f"{found} run(s) would be asked to stop, with what they spawned: give --yes to do it"
     target.tell({"found": found, "asked_to_stop": list(asked)}, text)
     return Exit.OK if yes or not found else Exit.FAILED
 
@@ -193,7 +193,7 @@ async def resolve(
         Number of the entry that started the effect. Another doubt is not decided.
     """
     if (value is not None) + retry + fail != 1:
-        raise ContractError("say one of --value JSON, --retry and --fail")
+        raise ContractError("give one of --value JSON, --retry and --fail")
     action: Literal["value", "retry", "fail"] = "retry" if retry else "fail" if fail else "value"
     if position == WHOLE_RUN and not retry:
         raise ContractError("position - starts a run again: only --retry applies")
@@ -210,7 +210,7 @@ async def resolve(
         )
         if not counts:
             _refuse_ended(await known_run(runtime, run))
-    text = f"decided: {action}; the run goes on where its agent is served"
+    text = f"decided: {action}; the run continues where its agent is served"
     told = {"value": data} if action == "value" else {"error": reason} if fail else {}
     return target.tell(
         {"run": run, "position": position, "action": action, **told, "accepted": counts},
@@ -240,4 +240,6 @@ async def sweep(*, older_than: str = "30d", target: Target = HERE) -> int:
 
 def _refuse_ended(row: RunRow) -> None:
     if row.status.is_terminal:
-        raise ContractError(f"run {row.run_id} has ended {row.status}: nothing reaches it any more")
+        raise ContractError(
+            f"run {row.run_id} has ended {row.status}: it accepts no signal or decision"
+        )

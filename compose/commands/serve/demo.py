@@ -148,7 +148,7 @@ def show_proof(outcome: Outcome) -> None:
         table.add_row(*_row(step))
     out.print(table)
     if any(step.second_host == "repeated" for step in proof.steps):
-        out.print(" * it was under way at the kill and had no result", style="dim")
+        out.print(" * the host was killed during this step, which had no result", style="dim")
     replayed = sum(step.second_host == "replayed" for step in proof.steps)
     at_most_once = sum(step.mode == "at_most_once" for step in proof.steps)
     out.print()
@@ -159,7 +159,7 @@ def show_proof(outcome: Outcome) -> None:
         (proof.was_killed, f"host 1 (process {first}) ended by SIGKILL in mid-run"),
         (
             proof.was_recovered,
-            f"host 2 (process {second}) took the run over and went on after {after}",
+            f"host 2 (process {second}) took the run over and continued after {after}",
         ),
         (all(step.holds for step in proof.steps), f"{executed} and not executed again"),
         (proof.published_once, f"each of {at_most_once} at-most-once effects happened once"),

@@ -48,7 +48,7 @@ async def switch(
         found = await find_node(agents, session, node)
         await agents.switch_context(session, found.id)
     data = {"session": session, "active_node": found.id}
-    return target.tell(data, f"the next run of {session} goes on from {found.id}")
+    return target.tell(data, f"the next run of {session} continues from {found.id}")
 
 
 async def delete(
@@ -85,7 +85,7 @@ def _ask(session: str) -> None:
     Raises:
         ContractError: There is no terminal to ask at, or the user does not agree.
     """
-    remedy = f"say --yes to delete session {session} for good"
+    remedy = f"give --yes to delete session {session} for good"
     if not sys.stdin.isatty():
         raise ContractError(f"there is no terminal to ask at: {remedy}")
     sys.stderr.write(visible(f"Delete session {session} for good? [y/N] "))

@@ -225,8 +225,8 @@ async def _session_of(agents: AgentRuntime, session: str | None, *, is_new: bool
     store = agents.runtime.store.sessions
     if session is not None:
         if is_new and await store.get(agents.agent_id(session)) is not None:
-            remedy = "leave --new out to go on with it, or --session for an id of its own"
-            raise ContractError(f"session {session} of {agents.app} is there already: {remedy}")
+            remedy = "leave --new out to continue it, or --session for an id of its own"
+            raise ContractError(f"session {session} of {agents.app} exists already: {remedy}")
         return session
     if not is_new:
         for one in await agents.sessions():
@@ -266,5 +266,5 @@ async def _until_left(talk: Chat, work: Coroutine[Any, Any, Exit]) -> Exit:
         code: Exit = talking.result()
         return code
     if talk.has_open_runs:
-        talk.note("left before the run has ended; open the session again to go on with it")
+        talk.note("left before the run ended; open the session again to continue it")
     return Exit.INTERRUPTED

@@ -263,7 +263,7 @@ def _waiting(said: dict[str, Any]) -> str:
 
 
 def _resumed(said: dict[str, Any]) -> str:
-    return "the run goes on after a crash" if said["reason"] == "recovered" else ""
+    return "the run continues after a crash" if said["reason"] == "recovered" else ""
 
 
 def _attempt_failed(said: dict[str, Any]) -> str:

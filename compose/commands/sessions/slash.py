@@ -72,7 +72,7 @@ class Commands:
         agents, session = self.talk.agents, self.talk.session_id
         found = await find_node(agents, session, node)
         await agents.switch_context(session, found.id)
-        self.talk.note(f"the next message goes on from {found.id[:8]}")
+        self.talk.note(f"the next message continues from {found.id[:8]}")
 
     async def _retry(self, _: str) -> None:
         found = await self._last_said()

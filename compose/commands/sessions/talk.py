@@ -130,7 +130,7 @@ class Chat:
             return
         self._is_stopping = True
         if not self._open:
-            self.note("Ctrl-C again leaves, as /quit does", style="dim")
+            self.note("Ctrl-C again ends the chat, like /quit", style="dim")
             return
         for run_id in self._open:
             self._tasks.start(self._cancel(run_id), name=f"cancel {run_id}")
@@ -174,7 +174,7 @@ class Chat:
         for run in reversed(runs):
             await self._show_asked(run.run_id)
         if runs:
-            self.note("the run goes on; Ctrl-C cancels it")
+            self.note("the run continues; Ctrl-C cancels it")
 
     async def _show_asked(self, run_id: str) -> None:
         """Show the messages that started a run."""

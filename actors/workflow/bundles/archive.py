@@ -14,18 +14,18 @@ from actors.workflow.bundles.manifest import WorkflowBundleError
 
 MOST_FILES: Final = 5000
 LARGEST: Final = 256 * 2**20
-"""Bytes of all files of a bundle, unpacked."""
+"""Maximum size of all files of a bundle, unpacked, in bytes."""
 HIGHEST_RATIO: Final = 200
-"""Unpacked bytes of a packed one."""
+"""Maximum number of unpacked bytes for each packed byte."""
 _FREE: Final = 2**20
-"""Up to so many bytes a file may be packed as well as it can be."""
+"""Size in bytes up to which a file may have any ratio."""
 _UNREADABLE: Final = (
     *(zipfile.BadZipFile, zlib.error, EOFError),
     *(
         NotImplementedError,
         RuntimeError,
         ValueError,
-    ),  # also of text that is no UTF-8, and of encrypted files
+    ),  # text that is not UTF-8, and encrypted files, raise these, too
 )
 _SPLIT: Final = "Divide it into several bundles"
 _AGAIN: Final = "Pack it again with `callboard flows pack`"
@@ -36,11 +36,11 @@ def read_files(source: Path | bytes, name: str, *, only: str | None = None) -> d
 
     Args:
         source: A folder, a zip file, or the bytes of one.
-        name: Its name in errors.
-        only: The one path of a zip file to read; None: all.
+        name: The bundle's name in errors.
+        only: The path of the only file to read from a zip file. None: all files are read.
 
     Raises:
-        WorkflowBundleError: It is no bundle, it exceeds a limit, or a path leads out of it.
+        WorkflowBundleError: The source is not a bundle, exceeds a limit, or has a path that leads out of it.
     """
     if isinstance(source, Path) and source.is_dir():
         return _checked(_of_folder(source, name), name)
@@ -131,7 +131,7 @@ def _checked(files: Iterator[tuple[str, bytes]], name: str) -> dict[str, bytes]:
 
 
 def is_safe(path: str) -> bool:
-    """Return True if a path stays below its folder on every system."""
+    """Return True if a path stays below its folder on every operating system."""
     parts = PurePosixPath(path).parts
     return (
         bool(parts)

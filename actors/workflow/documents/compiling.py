@@ -1,4 +1,4 @@
-"""The compiler: a flow document becomes a graph, or a list of all that is wrong with it."""
+"""The compiler. It makes a graph of a flow document, or a list of all mistakes in it."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ _NEEDS: Final[dict[EffectType, tuple[str, ...]]] = {
     EffectType.EMIT_EVENT: ("name",),
     EffectType.TOOL_CALLS: ("tool_calls",),
 }
-"""Of an effect's `with`: one of these has to be there."""
+"""By effect: names in its `with`, of which at least one is needed."""
 _OR_ADD: Final = "Add it, or name another one"
 
 
 def compile_document(
     document: FlowDocument, file: str = "flow"
 ) -> tuple[WorkflowSpec, list[FlowFinding]]:
-    """Return the graph of a document, and the warnings about it.
+    """Return the graph of a document and the warnings about the document.
 
     Args:
         document: The document.
-        file: Its name in findings.
+        file: The document's name in findings.
 
     Raises:
-        FlowError: All that is wrong.
+        FlowError: The document has mistakes; the error has all of them.
     """
     compiler = _Compiler(document, FindingList(file))
     nodes = {name: compiler.node(name, node) for name, node in document.nodes.items()}
@@ -77,7 +77,7 @@ class _Compiler:
     findings: FindingList
 
     def node(self, name: str, node: AnyNode) -> DocumentNode:
-        """Return a node as a graph calls it."""
+        """Return a node in the form in which a graph calls it."""
         step = self._step(name, node)
         data = node.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"title"})
         source = json.dumps(data, sort_keys=True, ensure_ascii=False)
@@ -157,7 +157,7 @@ class _Compiler:
         self.findings.add(problem, remedy, "nodes", name, *place)
 
     def check_ways(self) -> None:
-        """Note ways to nowhere; if there are none, nodes that no way leads to."""
+        """Note ways to nodes that do not exist. If there are none, warn of nodes that no way leads to."""
         nodes, start = self.document.nodes, self.document.start
         lost = [
             (name, to, place)
@@ -177,7 +177,7 @@ class _Compiler:
 
 
 def ways_of(node: AnyNode) -> Iterator[tuple[str, str, DataPlace]]:
-    """Yield the ways out of a node: a word for it, the node it leads to, and its place in the document."""
+    """Yield the ways out of a node: a label, the node that it leads to, and its place in the document."""
     match node:
         case SwitchNode():
             for index, case in enumerate(node.switch):

@@ -80,7 +80,7 @@ def export_run_history_bundle(  # noqa: PLR0913 - the source's parameters
 ) -> dict[str, Any]:
     """Return all stored data of a run as JSON data.
 
-    Data that cannot be read is left out. ``warnings`` has ``code``, ``run_id`` and ``detail`` for each such part.
+    Data that cannot be read is left out. ``warnings`` has ``code``, ``run_id`` and ``detail`` for each part.
 
     Args:
         run_id: The run.

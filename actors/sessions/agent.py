@@ -1,4 +1,4 @@
-"""The agent that is a session: one agent per mode, one conversation, one run at a time."""
+"""The agent of a session. It has an agent for each mode, one conversation, and one run at a time."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ class SessionAgent:
     """An agent whose runs are executed by the agent of their mode. See `ModalAgent`.
 
     Args:
-        id: The address; its key is the session's id.
-        modes: An agent by mode. Their own ids do not count, all else does: model, tools, hooks, context.
-        version: Of the code of all modes; recorded with each run.
-        retry: How failures of its runs are retried, where who starts one does not say it.
+        id: The address. Its key is the session's id.
+        modes: The agents by mode. Their model, tools, hooks and context are used. Their own ids are ignored.
+        version: The version of the code of all modes. It is recorded with each run.
+        retry: The retry policy of runs for which the caller gives none.
 
     Raises:
-        RegistrationError: There is no mode, or one keeps its conversation elsewhere or not for good.
+        RegistrationError: There is no mode, or the agent of a mode does not keep its conversation permanently
+            in the runtime's store.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class SessionAgent:
             _check_keeps(mode, agent)
 
     def of_id(self, agent_id: AgentId) -> Self:
-        """Return the same agent as another session: what a factory of its type makes."""
+        """Return the same agent for another session. A factory of the agent's type calls it."""
         return type(self)(agent_id, self.modes, version=self.version, retry=self.retry)
 
     def of_mode(self, mode: str) -> Agent:
@@ -63,7 +64,9 @@ class SessionAgent:
         return agent
 
     async def run(self, ctx: Any, inbox: list[Message]) -> Any:
-        """Raise: a runtime executes the agent of the run's mode, with the tools and the model of that one.
+        """Raise an error.
+
+        A runtime calls the agent of the run's mode instead, with that agent's tools and model.
 
         Raises:
             ContractError: Always.
@@ -75,7 +78,7 @@ def _check_keeps(mode: str, agent: Agent) -> None:
     """Check that the turns of an agent are nodes of a session.
 
     Raises:
-        RegistrationError: It has a history of its own, or its turns go with their run.
+        RegistrationError: The agent has a history of its own, or its turns are deleted with their run.
     """
     context: Any = getattr(agent, "context", None)
     history = getattr(context, "history", None)

@@ -1,4 +1,4 @@
-"""Refusals of sessions: what a caller has to change, with the way out."""
+"""The errors of sessions. Each text names the problem and the remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class UnknownModeError(Facts, ContractError):
 
 
 class ProjectError(Facts, ContractError):
-    """The project's folder cannot be used. Nothing was made."""
+    """The project's folder cannot be used. Nothing was created."""
 
     text = "project {path}: {problem}. Name a folder that is there, or leave project_dir out"
     path: str
@@ -22,7 +22,7 @@ class ProjectError(Facts, ContractError):
 
 
 class CursorError(Facts, ContractError):
-    """A cursor does not belong to the session, or is none."""
+    """A cursor does not belong to the session, or is not valid."""
 
     text = "cursor {cursor!r} of session {session}: {problem}. Read from the start: leave it out"
     cursor: str
@@ -31,7 +31,7 @@ class CursorError(Facts, ContractError):
 
 
 class ConsumedError(Facts, ContractError):
-    """The events of a run were taken by another reader."""
+    """The events of a run already have a reader."""
 
     text = (
         "the events of run {run_id} have a reader already: `tail_session` takes any number of them, "
@@ -41,7 +41,7 @@ class ConsumedError(Facts, ContractError):
 
 
 class UnknownChildError(Facts, ContractError):
-    """A run is not below another one."""
+    """A run is not below the other run."""
 
     text = (
         "run {child} is not a child of run {run_id}: its `child_started` events name its children"

@@ -132,7 +132,7 @@ async def _add(planned: list[PlannedTask]) -> JsonValue:
 
 async def _move(task_id: str, status: TaskStatus | None, note: str) -> JsonValue:
     if status is None:
-        raise ContractError("update_status needs a status: give one")
+        raise ContractError("update_status needs a status. Give one")
     key = idempotency_key()
     task = await GlobalTaskStore.get().update_status(
         *_place(), task_id, status=status, note=note, key=key
@@ -165,7 +165,7 @@ def _place() -> tuple[str, AgentId]:
         return current_thread_id.get(), AgentId.parse(current_agent_id.get())
     except LookupError:
         raise ContractError(
-            "task boards are written by the code of agents: there is none here"
+            "only the code of an agent can write a task board, and no agent executes here"
         ) from None
 
 

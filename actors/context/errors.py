@@ -15,7 +15,7 @@ class WindowTooSmallError(Facts, ContractError):
     """
 
     text = (
-        "the window of model {model!r} has {size} tokens, and what cannot be left out is larger: {parts}."
+        "the window of model {model!r} has {size} tokens, and its fixed parts are larger: {parts}."
         " Shorten it, lower max_tokens, or take a model with a larger window"
     )
     model: str

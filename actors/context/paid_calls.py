@@ -17,7 +17,7 @@ _paid_calls: ContextVar[PaidCalls | None] = ContextVar("callboard_paid_calls", d
 class ModelNotAskedError(Facts, ContractError):
     """A strategy needs a model while model calls are refused."""
 
-    text = "model {model!r} is not asked: the window is only shown"
+    text = "model {model!r} is not called, since the window is only shown"
     model: str
 
 

@@ -75,7 +75,7 @@ class StoreHistory:
     def _transcripts(self) -> TranscriptStore:
         if self._store is None:
             msg = (
-                "StoreHistory() of an agent's context is used by its runs alone: elsewhere read "
+                "StoreHistory() of an agent's context can be used only by its runs. Elsewhere read "
                 "`Runtime.history`, or give it a store"
             )
             raise ContractError(msg)

@@ -43,7 +43,7 @@ class SessionAgent:
         self.modes = MappingProxyType(dict(modes))
         if not self.modes:
             raise RegistrationError(
-                f"session {id} has no mode: give an agent, {DEFAULT_MODE!r} first"
+                f"session {id} has no mode. Give an agent for mode {DEFAULT_MODE!r}"
             )
         for mode, agent in self.modes.items():
             _check_keeps(mode, agent)
@@ -71,7 +71,9 @@ class SessionAgent:
         Raises:
             ContractError: Always.
         """
-        raise ContractError(f"session {self.id} was called as an agent: register it, as it is")
+        raise ContractError(
+            f"session {self.id} was called as an agent. Register it with a runtime instead"
+        )
 
 
 def _check_keeps(mode: str, agent: Agent) -> None:
@@ -89,7 +91,5 @@ def _check_keeps(mode: str, agent: Agent) -> None:
         problem = f"keeps its turns with retention {retention}"
     else:
         return
-    remedy = (
-        "the nodes of a session are turns of the runtime's own store: use StoreHistory(), for good"
-    )
+    remedy = "the nodes of a session are turns of the runtime's own store: use a permanent StoreHistory()"
     raise RegistrationError(f"the agent of mode {mode!r} {problem}; {remedy}")

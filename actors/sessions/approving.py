@@ -64,4 +64,6 @@ class Approving:
         try:
             await self._runtime.approvals.decide(id_, approve=approve, by=BY)
         except UnknownApprovalError as exc:
-            _log.info("a request was decided before the callback did", extra={"why": str(exc)})
+            _log.info(
+                "a request was decided before the callback decided it", extra={"why": str(exc)}
+            )

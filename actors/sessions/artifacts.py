@@ -216,7 +216,7 @@ class _ArtifactsOfRun(SessionArtifacts):
             if root not in (None, run.run_id):
                 top = await run.store.reads.run(root)
                 if top is None:
-                    msg = f"run {root}, the top of this run's tree, is not known any more"
+                    msg = f"run {root}, the root of this run's tree, does not exist any more"
                     raise ContractError(f"{msg}: its artifacts have no session")
                 agent = top.agent_id
             self._store = _scope_of(run.store, agent)
@@ -275,6 +275,8 @@ def _by_age(one: NamedPin) -> tuple[datetime, str, str]:
 def _check_put(name: str, kind: str) -> None:
     check_text_of("name of an artifact", name, limit_bytes=MAX_NAME_BYTES)
     if not name:
-        raise ContractError("the name of an artifact is empty: give one, for example report.md")
+        raise ContractError("the name of an artifact is empty. Give a name, for example report.md")
     if kind not in KINDS:
-        raise ContractError(f"there is no kind {kind!r} of artifacts: {', '.join(KINDS)}")
+        raise ContractError(
+            f"there is no kind {kind!r} of artifacts. Use one of {', '.join(KINDS)}"
+        )

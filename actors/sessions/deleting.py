@@ -64,7 +64,9 @@ def ttl_of(days: float | None) -> timedelta | None:
             return timedelta(days=days)
     except (OverflowError, ValueError):
         pass
-    raise ContractError(f"ttl_days is {days!r}: give days above 0, or None for sessions that stay")
+    raise ContractError(
+        f"ttl_days is {days!r}: give a number of days above 0, or None to keep sessions"
+    )
 
 
 async def delete_idle(runtime: Runtime, tenant: str, app: str, *, ttl: timedelta) -> int:

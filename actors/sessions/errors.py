@@ -8,7 +8,7 @@ from actors.errors import ActorsError, ContractError, Facts
 class UnknownModeError(Facts, ContractError):
     """No agent serves this mode."""
 
-    text = "there is no mode {mode!r}: this runtime has {modes}"
+    text = "there is no mode {mode!r}: this runtime has the modes {modes}"
     mode: str
     modes: str
 
@@ -24,7 +24,7 @@ class ProjectError(Facts, ContractError):
 class CursorError(Facts, ContractError):
     """A cursor does not belong to the session, or is not valid."""
 
-    text = "cursor {cursor!r} of session {session}: {problem}. Read from the start: leave it out"
+    text = "cursor {cursor!r} of session {session}: {problem}. Leave the cursor out to read from the start"
     cursor: str
     session: str
     problem: str
@@ -34,8 +34,8 @@ class ConsumedError(Facts, ContractError):
     """The events of a run already have a reader."""
 
     text = (
-        "the events of run {run_id} have a reader already: `tail_session` takes any number of them, "
-        "`replay_run` returns what is past"
+        "the events of run {run_id} have a reader already: `tail_session` allows any number of readers, "
+        "`replay_run` returns past events"
     )
     run_id: str
 
@@ -53,7 +53,9 @@ class UnknownChildError(Facts, ContractError):
 class UnknownArtifactError(Facts, ContractError):
     """A session has no artifact of this name."""
 
-    text = "there is no artifact {name!r}: `artifacts(session).list()` names those that are there"
+    text = (
+        "there is no artifact {name!r}: `artifacts(session).list()` has the names of all artifacts"
+    )
     name: str
 
 

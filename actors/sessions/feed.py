@@ -230,7 +230,7 @@ class SessionFeed:
         if self._is_placed or (self.only is not None and not self.resumes):
             return
         self._is_placed = True
-        problem = "the session has no such event; it may have been deleted since"
+        problem = "the session has no such event. It may have been deleted"
         sessions, upto = self.runtime.store.sessions, self.at.last_fact
         ended: set[RunId] = set()
         while upto > NO_FACT:

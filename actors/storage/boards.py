@@ -295,5 +295,5 @@ def _stores_of(store: TaskStore | TaskStores) -> TaskStores:
 
 
 def _sure(changed: T | None) -> T:
-    assert changed is not None, "only a retry at its limit changes nothing"
+    assert changed is not None, "only a retry at its limit may change nothing"
     return changed

@@ -85,7 +85,7 @@ class TokenBudgetComposedStrategy:
             ContractError: A ratio is out of its range.
         """
         if not 0 < trigger_ratio <= 1:
-            msg = f"trigger_ratio is a part of the model's window, above 0 and at most 1: {trigger_ratio}"
+            msg = f"trigger_ratio must be a part of the window, above 0 and at most 1: {trigger_ratio}"
             raise ContractError(msg)
         size = context_sizes(model_name) or DEFAULT_CONTEXT_SIZE
         target = None if target_ratio is None else int(size * target_ratio)

@@ -32,7 +32,8 @@ class Decision:
 
     Attributes:
         make: Makes the decision. None: the branch's node, or the join, makes it.
-        result_at: The position of the effect whose entry has the result of its first record; empty: none has.
+        result_at: The position of the effect whose entry has the result of its first record; empty: no entry
+            has it.
         result: That result.
     """
 

@@ -108,7 +108,7 @@ class Flows:
         """Register the app's agent type at a runtime, which then executes runs of these graphs.
 
         Raises:
-            RegistrationError: The app is no name of a type.
+            RegistrationError: The app is not a valid name of a type.
         """
         await runtime.register_type(self.app, self._agent)
 
@@ -139,7 +139,9 @@ def _threaded(handler: Handler) -> Handler:
 def _check(spec: WorkflowSpec, known: Mapping[str, WorkflowSpec]) -> None:
     name = spec.workflow_id
     if ":" in name:
-        raise RegistrationError(f"flow {name!r}: a colon ends its name in ids. Choose another one")
+        raise RegistrationError(
+            f"flow {name!r}: its name has a colon, which separates name and id. Rename it"
+        )
     if name in known:
         raise RegistrationError(f"two flows are named {name!r}. Give one of them another name")
 

@@ -101,7 +101,7 @@ class GraphRun:
         state = self._decided.state
         begun_with = state.vars.get(RUNTIME, {}).get(BUNDLE)
         if bundle is not None and begun_with not in {None, bundle}:
-            found = f"the run began with bundle {begun_with}, installed is {bundle}"
+            found = f"the run began with bundle {begun_with}, but bundle {bundle} is installed"
             raise FlowMissingError("", state.workflow_id, found)
 
     def _new(self, given: dict[str, Any], at: str) -> RunState:
@@ -213,4 +213,4 @@ def _snapshot_in(told: Any) -> tuple[Snapshot, bool]:
     try:
         return Snapshot(**told["snapshot"]), bool(told.get("force"))
     except (KeyError, TypeError, AttributeError) as exc:
-        raise GraphError("snapshot", f"the message holds none: {exc}") from exc
+        raise GraphError("snapshot", f"the message has no valid snapshot: {exc}") from exc

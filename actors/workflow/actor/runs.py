@@ -336,7 +336,7 @@ class FlowRuns:
         it when the wait ends.
         """
         if not message:
-            raise GraphError(f"run {run_id}", "the message is empty. Pass one with content")
+            raise GraphError(f"run {run_id}", "an empty message says nothing. Write one")
         await self._signal(run_id, {"kind": "steer", "message": durable_copy(message, "message")})
 
     async def update_limits(self, run_id: RunId, updates: Mapping[str, Any]) -> None:
@@ -348,7 +348,7 @@ class FlowRuns:
         row = await self._row(run_id)
         if row.status.is_terminal or not await self._runtime.signal(run_id, SIGNAL, told):
             ended = row.status.value.lower()
-            raise GraphError(f"run {run_id}", f"it is {ended}: start another one")
+            raise GraphError(f"run {run_id}", f"it is {ended}: start a new run")
 
     async def _row(self, run_id: RunId) -> RunRow:
         row = await self._runtime.store.reads.run(run_id)

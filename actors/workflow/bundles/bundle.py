@@ -157,7 +157,7 @@ def open_workflow_bundle(source: str | Path | bytes) -> WorkflowBundle:
     manifest = _manifest_in(files, name)
     del files[MANIFEST]
     if missing := sorted({*manifest.flows.values()} - files.keys()):
-        problem = f"its manifest names {missing[0]!r}, which is not in it"
+        problem = f"its manifest names {missing[0]!r}, which the bundle does not have"
         raise WorkflowBundleError(name, problem, "Pack it again")
     return WorkflowBundle(manifest, files)
 

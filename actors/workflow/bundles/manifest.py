@@ -78,7 +78,9 @@ class WorkflowBundleManifest(_ManifestPart):
             if flow_id not in self.flows:
                 raise ValueError(f"entry point {flow_id!r} is none of its flows")
         if self.default_entrypoint is not None and self.default_entrypoint not in named:
-            raise ValueError(f"default entry point {self.default_entrypoint!r} is no entry point")
+            raise ValueError(
+                f"default entry point {self.default_entrypoint!r} is not an entry point"
+            )
         return self
 
     @property

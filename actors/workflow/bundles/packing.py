@@ -98,7 +98,7 @@ def packed_flow(data: bytes, *, version: str | None = None) -> bytes:
     for other, place in root.references.items():
         if other != root.id:
             problem = f"{place} refers to flow {other!r}, which is not in it"
-            remedy = "Pack both into a bundle with `callboard flows pack`, and send that"
+            remedy = "Pack both into a bundle with `callboard flows pack`, and send the bundle"
             raise WorkflowBundleError(root.id, problem, remedy)
     flows, wanted = {root.id: root}, _version(version or root.version, root.id)
     manifest = _manifest(root, flows, root.id, wanted)
@@ -182,7 +182,7 @@ def _with_references(root: _FlowFile, folder: Path) -> dict[str, _FlowFile]:
                 continue
             path = _file_of(name, folder)
             if path is None:
-                problem = f"{place} of {flow.path} refers to flow {name!r}, which is not there"
+                problem = f"{place} of {flow.path} refers to flow {name!r}, whose file is missing"
                 remedy = f"Put {name}.json into {folder}, or name another folder"
                 raise WorkflowBundleError(root.id, problem, remedy)
             below = _read(path)

@@ -173,7 +173,7 @@ class WorkflowBundleRegistry:
             if one.entrypoint.name == ref:
                 return one
         wanted = "" if interface is None else f" with interface {interface!r}"
-        raise WorkflowBundleRegistryError(ref, f"no entry point{wanted} is named so", "List them")
+        raise WorkflowBundleRegistryError(ref, f"no entry point{wanted} has this name", "List them")
 
     def open(self, ref: str) -> WorkflowBundle:
         """Return an installed bundle with its flows.

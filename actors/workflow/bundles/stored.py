@@ -172,7 +172,7 @@ class StoredBundles(BundleRegistry):
             )
             row = await self._rows.put(self._tenant, new)
         if row is None:
-            problem = "it was removed while it was being installed"
+            problem = "it was removed during its installation"
             raise WorkflowBundleRegistryError(manifest.ref, problem, "Install it again")
         if row.hash != hash_:
             problem = "other content is installed by this id and version"
@@ -211,7 +211,7 @@ class StoredBundles(BundleRegistry):
     async def open(self, ref: str) -> WorkflowBundle:
         record = await self.find(ref)
         if record is None:
-            remedy = "`callboard flows list` shows what is"
+            remedy = "`callboard flows list` shows installed flows"
             raise WorkflowBundleRegistryError(ref, "it is not installed", remedy)
         return await self.load(record)
 
@@ -224,7 +224,7 @@ class StoredBundles(BundleRegistry):
         try:
             data = await self._files.read(record.place, limit=record.size_bytes)
         except KeyError:
-            problem, remedy = "it was removed meanwhile", "Install it again"
+            problem, remedy = "it was removed after it was found", "Install it again"
             raise WorkflowBundleRegistryError(record.manifest.ref, problem, remedy) from None
         return await unpacked(open_workflow_bundle, data)
 

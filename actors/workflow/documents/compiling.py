@@ -125,9 +125,7 @@ class _Compiler:
     def _need_sandbox(self, parts: list[Any], name: str, *place: str | int) -> None:
         is_code = any(isinstance(one, Expression) and one.path is None for one in parts)
         if is_code and not sandbox.is_available():
-            problem = (
-                "expressions other than paths are evaluated by pydantic-monty, which is not there"
-            )
+            problem = "expressions other than paths need pydantic-monty, which is not installed"
             self._find(problem, "Install callboard[flows]", name, *place)
 
     def _check_effect(self, name: str, node: EffectNode) -> None:
@@ -144,14 +142,12 @@ class _Compiler:
 
     def _check_code(self, name: str, node: CodeNode) -> None:
         if not sandbox.is_available():
-            missing = "code is interpreted by pydantic-monty, which is not there"
+            missing = "code needs pydantic-monty, which is not installed"
             self._find(missing, "Install callboard[flows]", name, "code")
             return
         problem = sandbox.unreadable(node.code)
         if problem is not None:
-            self._find(
-                problem, "Correct it, or write it without what the sandbox lacks", name, "code"
-            )
+            self._find(problem, "Correct it, or use only what the sandbox supports", name, "code")
 
     def _find(self, problem: str, remedy: str, name: str, *place: str | int) -> None:
         self.findings.add(problem, remedy, "nodes", name, *place)
@@ -173,7 +169,7 @@ class _Compiler:
         elif not lost:
             for name in nodes.keys() - _reached(self.document):
                 problem = f"no way leads from {start!r} to {name!r}"
-                self.findings.warn(problem, "Remove it, or lead to it", "nodes", name)
+                self.findings.warn(problem, "Remove it, or add a way to it", "nodes", name)
 
 
 def ways_of(node: AnyNode) -> Iterator[tuple[str, str, DataPlace]]:

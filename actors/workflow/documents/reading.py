@@ -111,7 +111,7 @@ def _parsed_yaml(raw: bytes, name: str) -> Any:
     try:
         import yaml  # noqa: PLC0415 - an extra
     except ImportError:
-        problem = "YAML is read by PyYAML, which is not there"
+        problem = "YAML needs PyYAML, which is not installed"
         raise _refused(name, problem, "Install callboard[flows], or write JSON") from None
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
@@ -145,7 +145,7 @@ def _parsed_yaml(raw: bytes, name: str) -> Any:
         return yaml.load(raw, Loader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
         told = " ".join(str(exc).split()) or type(exc).__name__
-        raise _refused(name, f"it is no YAML: {told}", "Correct it there") from None
+        raise _refused(name, f"it is not YAML: {told}", "Correct it there") from None
 
 
 def _check_depth(data: Any, name: str) -> None:

@@ -171,7 +171,7 @@ class Driver:
         try:
             return gate is None or bool(gate())
         except Exception:  # noqa: BLE001 - the failure is logged, and the run continues
-            _log.exception("a step gate failed", extra={"run": held.state.run_id})
+            _log.exception("a step gate raised an error", extra={"run": held.state.run_id})
             return True
 
     def _woken(self, held: HeldRun) -> bool:

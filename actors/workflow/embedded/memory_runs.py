@@ -67,7 +67,7 @@ class MemoryRuns:
         del run
         found: RunState | None = self.host.run_store.load(run_id)
         if found is None:
-            raise GraphError(f"run {run_id!r}", "there is none in this store to keep memory in")
+            raise GraphError(f"run {run_id!r}", "the store has no such run for the memory")
         return found
 
     def put(self, owner: RunState, span: Span) -> None:

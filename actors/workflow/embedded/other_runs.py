@@ -110,7 +110,8 @@ class RunEffects:
         listeners = self._waiting_for(key)
         if listeners and self.registry() is None:
             raise GraphError(
-                "emit_event", f"{len(listeners)} runs wait, and there is no workflow_registry"
+                "emit_event",
+                f"{len(listeners)} runs wait, but the runtime has no workflow_registry",
             )
 
         def answered(state: RunState) -> Transition | None:
@@ -182,7 +183,7 @@ class RunEffects:
             raise GraphError("start_subworkflow", "it needs payload.workflow_id")
         if self.registry() is None:
             raise GraphError(
-                "start_subworkflow", "there is no workflow_registry. Pass one to the runtime"
+                "start_subworkflow", "the runtime has no workflow_registry. Pass one to it"
             )
         spec = self._spec(str(name))
         if spec is None:

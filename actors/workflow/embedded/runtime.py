@@ -130,7 +130,7 @@ class WorkflowRuntime:
             return run.run_id
         if not isinstance(self.run_store, CreatingRunStore):
             raise GraphError(
-                f"run_id {run_id!r}", "this store has no create_if_absent: leave it out"
+                f"run_id {run_id!r}", "the store has no create_if_absent. Leave run_id out"
             )
         found, made = self.run_store.create_if_absent(run)
         if made:
@@ -247,11 +247,11 @@ class WorkflowRuntime:
             GraphError: The message is empty, or the run has ended.
         """
         if not message:
-            raise GraphError(f"run {run_id}", "the message is empty. Pass one with content")
+            raise GraphError(f"run {run_id}", "an empty message says nothing. Write one")
         with self._held(run_id) as held:
             if held.state.status.is_terminal:
                 raise GraphError(
-                    f"run {run_id}", f"it is {held.state.status.value}: start another one"
+                    f"run {run_id}", f"it is {held.state.status.value}: start a new run"
                 )
             value, path = records.with_message(held.state, message), [RUNTIME, records.INBOX]
             held.take(records.noted(held.state, "steer", path, value, at=self.now()))

@@ -31,9 +31,7 @@ class BackgroundLoop:
         """
         if threading.current_thread() is self._thread:
             work.close()
-            problem = (
-                "a tool drives a run of its own integration: give it thread=True, or another one"
-            )
+            problem = "a tool drives a run of its own integration. Give it thread=True, or another integration"
             raise ContractError(problem)
         return asyncio.run_coroutine_threadsafe(work, self._started()).result()
 

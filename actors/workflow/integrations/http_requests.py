@@ -71,7 +71,7 @@ class JsonServer:
     ) -> None:
         self._parts = urlsplit(url)
         if self._parts.scheme not in {"http", "https"} or not self._parts.hostname:
-            raise ContractError("url: give http://… or https://… of a server of models")
+            raise ContractError("url: give the http://… or https://… address of a server of models")
         if self._parts.username or self._parts.query:
             raise ContractError("url: remove the login and the query. Give headers={…: Secret(…)}")
         for name, value in headers.items():
@@ -92,7 +92,7 @@ class JsonServer:
 
         Raises:
             UnknownSecretError: The source of secrets does not have a secret.
-            RemoteModelError: The connection failed, the response is not JSON or too large, or its status is not
+            RemoteModelError: The connection failed, the response is no JSON or too large, or its status is not
                 2xx.
         """
         given = {**self._headers, **(headers or {})}

@@ -67,7 +67,7 @@ class KnowledgeHandlers:
             return {"ok": True, "items": items, "count": len(items)}
         label = payload.get("label")
         if not isinstance(label, str) or not label.strip():
-            raise GraphError("label", "give the name that is looked for")
+            raise GraphError("label", "give the name to search for")
         candidates = await self._graph.resolve(owner, label, limit=limit)
         return {"ok": True, "candidates": candidates, "count": len(candidates)}
 

@@ -62,7 +62,7 @@ def in_doubt(state: RunState, opened: OpenStep, *, at: str) -> Transition:
     """
     error = (
         f"effect {opened.effect.type.value} of node {opened.node_id!r} is in doubt: a crash came between its "
-        "beginning and its result, and it must not happen twice. Find out if it happened, and start a new run"
+        "start and its result, and it must not execute twice. Find out if it happened, and start a new run"
     )
     record = attempt_of(
         state,

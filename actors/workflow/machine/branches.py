@@ -251,7 +251,7 @@ class _Writers:
         other = next((one for one in others if one not in {None, branch}), None)
         if other is not None:
             problem = (
-                f"branches {other!r} and {branch!r} both changed it. Let one of them do so, or give the graph "
+                f"branches {other!r} and {branch!r} both changed it. Let only one change it, or give the graph "
                 f"a reducer for it"
             )
             raise GraphError(f"vars path {'.'.join(path)!r}", problem)

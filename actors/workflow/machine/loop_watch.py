@@ -45,7 +45,7 @@ class LoopWatch:
 def endless(state: RunState, *, at: str) -> Transition:
     """Decide on a run in an endless loop: it fails."""
     problem = (
-        f"node {state.current_node!r} comes again with the same vars and without an effect: "
+        f"node {state.current_node!r} is called again with the same vars and without an effect: "
         "an endless loop"
     )
     return failed(state, problem, at=at)

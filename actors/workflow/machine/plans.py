@@ -75,7 +75,7 @@ def _checked(spec: WorkflowSpec, plan: Any) -> StepPlan:
         raise GraphError("its answer", problem)
     ends = plan.complete_output is not None
     if plan.effect is None and plan.next_node is None and plan.parallel is None and not ends:
-        raise GraphError("its plan", "it is empty. Give it an effect, a next_node or an output")
+        raise GraphError("its plan", "it says nothing. Give it an effect, a next_node or an output")
     if ends and (plan.effect is not None or plan.next_node is not None):
         raise GraphError("its plan", "complete_output stands alone: leave effect and next_node out")
     if plan.effect is not None and not isinstance(plan.effect, Effect):

@@ -101,7 +101,7 @@ def _vars_query(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
         else:
             told["value"] = found
         text = json.dumps(told, ensure_ascii=False)
-        long = f"{path!r} has {len(text)} characters. Ask for a part, or keys_only"
+        long = f"{path!r} has {len(text)} characters. Read a part, or use keys_only"
         fits = len(text) <= LONGEST_VALUE
         row |= {"success": fits, "output": text if fits else None, "error": None if fits else long}
     except (GraphError, LookupError) as exc:

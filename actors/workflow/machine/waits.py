@@ -102,7 +102,7 @@ def fell_due(state: RunState, *, at: str) -> Transition | None:
 
 
 def child_ended(state: RunState, child: RunState | None, *, at: str) -> Transition | None:
-    """Decide on a run that waits for a child. `child` is None if it was deleted.
+    """Decide on a run that waits for a child. `child` is None if it is gone: it was deleted.
 
     None: the run continues to wait.
     """

@@ -85,5 +85,5 @@ class Archive:
     def _store(self) -> ArtifactStore:
         if self._given is None:
             remedy = "Pass artifact_store=… to the WorkflowRuntime, or to the Flows"
-            raise GraphError(self._name, f"there is no artifact store to keep memory in. {remedy}")
+            raise GraphError(self._name, f"there is no artifact store for the memory. {remedy}")
         return self._given

@@ -88,7 +88,7 @@ class Compaction:
         summary = _summary_in(answered.result)
         if answered.status != StepStatus.COMPLETED or not summary:
             problem = (
-                "the answer has no text (summary, content, text or response), or is to come later"
+                "the answer has no text (summary, content, text or response), or it is not complete"
             )
             return EffectOutcome.failed(
                 f"summary: {problem}. Give chat_summarizer", retryable=False

@@ -72,7 +72,7 @@ def tag(request: MemoryRequest) -> EffectOutcome:
     spans = spans_of(owner.vars)
     found = span_at(spans, wanted)
     if found is None:
-        known = f"its index has {len(spans)} spans: ask for them by memory_query with return='meta'"
+        known = f"its index has {len(spans)} spans: list them by memory_query with return='meta'"
         return request.refused(f"there is no span {wanted!r} in run {owner.run_id}; {known}")
     span = tagged(found, tags, merge=merge)
     meta = {"span_id": span[SPAN_ID], "tags": span["tags"]}

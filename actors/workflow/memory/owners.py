@@ -48,7 +48,7 @@ class OwnMemoryOnly:
         """See `SharedMemory.owner`."""
         del run
         remedy = (
-            "Use scope 'run', or keep what runs share by ctx.memory in an agent that the flow asks"
+            "Use scope 'run', or keep shared data with ctx.memory in an agent that the flow asks"
         )
         raise GraphError(f"memory scope {scope!r}", f"a run on a host has its own memory. {remedy}")
 

@@ -131,7 +131,7 @@ def _check_circles(drawing: Drawing, findings: DrawingFindings) -> None:
                 free.append(name)
     for name in reads:
         problem = "its value depends on itself"
-        findings.at_node(drawing.nodes[name], problem, "Remove an edge of the circle")
+        findings.at_node(drawing.nodes[name], problem, "Remove an edge of the cycle")
 
 
 def check_bodies(drawing: Drawing, findings: DrawingFindings) -> None:
@@ -148,7 +148,7 @@ def check_bodies(drawing: Drawing, findings: DrawingFindings) -> None:
     for name in filter(None, [drawing.entry, *drawing.nodes]):
         if name in drawing.nodes and name not in done:
             for wire in _out_of_bodies(name, ways, drawing.nodes, done):
-                remedy = "Remove it: the end of the body leads to the loop by itself"
+                remedy = "Remove it. The end of the body returns to the loop without an edge"
                 findings.at_wire(wire, "it leads back out of the body of a loop", remedy)
 
 

@@ -16,7 +16,7 @@ from actors.workflow.visual.drawing import (
 from actors.workflow.visual.lowering import Pin, override_references
 
 MUX: Final = "path_mux"
-_AGAIN: Final = "Connect the edges anew, or save the flow again"
+_AGAIN: Final = "Connect the edges again, or save the flow again"
 
 
 def with_routes(drawing: Drawing, findings: DrawingFindings) -> Drawing:

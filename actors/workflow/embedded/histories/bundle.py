@@ -203,7 +203,9 @@ def _check(bundle: dict[str, Any]) -> None:
         problem = f"its version is {version!r}, this release reads {RUN_HISTORY_BUNDLE_VERSION_V1}"
         raise GraphError("a history", problem)
     if bundle.get("detail", "full") != "full":
-        raise GraphError("a history", "what models were asked is left out. Export it with 'full'")
+        raise GraphError(
+            "a history", "the requests to models are left out. Export it with detail='full'"
+        )
     if bundle.get("warnings"):
         told = "; ".join(f"run {one['run_id']}: {one['detail']}" for one in bundle["warnings"])
         raise GraphError("a history", f"it is not whole: {told}")

@@ -100,7 +100,9 @@ class ObservableLedgerStore(LedgerOver):
             try:
                 call(record.to_dict())
             except Exception:  # noqa: BLE001 - a subscriber is foreign code and must not fail the append
-                _log.exception("a subscriber of a ledger failed", extra={"run": record.run_id})
+                _log.exception(
+                    "a subscriber of a ledger raised an error", extra={"run": record.run_id}
+                )
 
 
 class HashChainedLedgerStore(LedgerOver):

@@ -47,13 +47,13 @@ def problem_of(node: DrawnNode) -> tuple[str, str] | None:
     wanted = node.part("pinDefaults").get("permissions")
     if wanted not in {None, "", "sandbox"}:
         problem = f"it asks for the permissions {wanted!r}; code is interpreted in the sandbox only"
-        return problem, "Use a tool for what the sandbox does not reach"
+        return problem, "Use a tool for access outside of the sandbox"
     if not sandbox.is_available():
-        missing = "code is interpreted by pydantic-monty, which is not there"
+        missing = "code needs pydantic-monty, which is not installed"
         return missing, "Install callboard[flows]"
     code, before = source_of(node)
     found = sandbox.unreadable(code)
-    remedy = "Correct it, or write it without what the sandbox lacks"
+    remedy = "Correct it, or use only what the sandbox supports"
     return None if found is None else (_moved(found, before), remedy)
 
 

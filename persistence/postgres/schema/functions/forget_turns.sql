@@ -4,10 +4,12 @@
 create or replace function forget_turns(p_runs text[], p_session text, p_agent text default null)
 returns void
 language plpgsql set search_path from current set enable_seqscan = off as $$
-declare branches boolean;
+declare branches boolean; agents text[]; sessions text[];
 begin
+  -- Turns that are added to other sessions after this statement stay: without the lock the counters would be wrong.
   -- Only the conversation of a session is named by its agent's key.
-  select bool_or(x.session = substr(x.agent, strpos(x.agent, '/') + 1)) into branches from (select distinct k.agent, k.session from unnest(p_runs) r(run)
+  select bool_or(x.session = substr(x.agent, strpos(x.agent, '/') + 1)), array_agg(x.agent), array_agg(x.session)
+    into branches, agents, sessions from (select distinct k.agent, k.session from unnest(p_runs) r(run)
       cross join lateral (select t.agent, t.session from transcript_turns t
         where t.run_id = r.run and t.run_id <> '' offset 0) k
       where (p_session is null or k.session = p_session) and (p_agent is null or k.agent = p_agent)
@@ -20,7 +22,7 @@ begin
         select k.agent, k.session, min(k.ordinal) as first from unnest(p_runs) r(run)
           cross join lateral (select t.agent, t.session, t.ordinal from transcript_turns t
             where t.run_id = r.run and t.run_id <> '' offset 0) k
-          where (p_session is null or k.session = p_session) and (p_agent is null or k.agent = p_agent)
+          where (k.agent, k.session) in (select x.agent, x.session from unnest(agents, sessions) as x(agent, session))
           group by k.agent, k.session) f
         cross join lateral (select n.ctid from transcript_cuts n
           where n.agent = f.agent and n.session = f.session and n.upto >= f.first offset 0) n));
@@ -30,7 +32,7 @@ begin
         select k.ctid from unnest(p_runs) r(run)
           cross join lateral (select n.ctid, n.agent, n.session from transcript_turns n
             where n.run_id = r.run and n.run_id <> '' offset 0) k
-          where (p_session is null or k.session = p_session) and (p_agent is null or k.agent = p_agent)))
+          where (k.agent, k.session) in (select x.agent, x.session from unnest(agents, sessions) as x(agent, session))))
       returning t.agent, t.session, t.ordinal, t.tokens),
   lost as (
     select g.agent, g.session, count(*) as n, coalesce(sum(g.tokens), 0) as tokens, min(g.ordinal) as first

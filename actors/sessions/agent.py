@@ -33,7 +33,7 @@ class SessionAgent:
 
     def __init__(
         self,
-        id: AgentId,  # noqa: A002 - as every agent has it
+        id: AgentId,  # noqa: A002 - the name in every agent class
         modes: Mapping[str, Agent],
         *,
         version: str | None = None,

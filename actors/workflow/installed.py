@@ -83,7 +83,7 @@ class InstalledFlowAgent:
 
     retention = HistoryRetention.PERMANENT
 
-    def __init__(self, id: AgentId, flows: InstalledFlows) -> None:  # noqa: A002 - as every agent has it
+    def __init__(self, id: AgentId, flows: InstalledFlows) -> None:  # noqa: A002 - the name in every agent class
         self.id, self._flows = id, flows
         self.batch = 1
 

@@ -35,7 +35,7 @@ class FlowAgent:
 
     retention = HistoryRetention.PERMANENT
 
-    def __init__(self, id: AgentId, terms: FlowTerms, bundle: str | None = None) -> None:  # noqa: A002 - as every agent has it
+    def __init__(self, id: AgentId, terms: FlowTerms, bundle: str | None = None) -> None:  # noqa: A002 - the name in every agent class
         self.id, self._terms, self._bundle = id, terms, bundle
         self.batch = 1
         self._flow, _ = flow_and_id(id)

@@ -67,7 +67,7 @@ class FlowRuns:
         self,
         flow: str,
         *,
-        vars: Mapping[str, Any] | None = None,  # noqa: A002 - the name of the source
+        vars: Mapping[str, Any] | None = None,  # noqa: A002 - AbstractRuntime's name
         id: str | None = None,  # noqa: A002
         actor_id: str | None = None,
         session_id: str | None = None,

@@ -28,7 +28,7 @@ async def schedule_flow(
     name: str,
     flow: str,
     *,
-    vars: Mapping[str, Any] | None = None,  # noqa: A002 - the name of the source
+    vars: Mapping[str, Any] | None = None,  # noqa: A002 - AbstractRuntime's name
     actor_id: str | None = None,
     session_id: str | None = None,
     tenant: str = DEFAULT_TENANT,

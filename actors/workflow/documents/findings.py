@@ -59,7 +59,7 @@ def pointer(*steps: str | int) -> str:
 
 def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
     """Return the remedy for an unknown name: the known name most like it, or `otherwise` if none is like it."""
-    from difflib import get_close_matches  # noqa: PLC0415 - for a mistake only
+    from difflib import get_close_matches  # noqa: PLC0415 - only needed for a mistake
 
     near = get_close_matches(name, known, n=1)
     return f"Is it {near[0]!r}?" if near else otherwise

@@ -109,7 +109,7 @@ def _no_number(word: str) -> Any:
 
 def _parsed_yaml(raw: bytes, name: str) -> Any:
     try:
-        import yaml  # noqa: PLC0415 - an extra
+        import yaml  # noqa: PLC0415 - an optional dependency
     except ImportError:
         problem = "YAML needs PyYAML, which is not installed"
         raise _refused(name, problem, "Install callboard[flows], or write JSON") from None

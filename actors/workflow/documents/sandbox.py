@@ -45,7 +45,7 @@ class SandboxError(Facts, ActorsError):
 def is_available() -> bool:
     """Return True if `pydantic-monty` is installed."""
     try:
-        import pydantic_monty  # noqa: F401, PLC0415 - an extra
+        import pydantic_monty  # noqa: F401, PLC0415 - an optional dependency
     except ImportError:
         return False
     return True
@@ -63,7 +63,7 @@ def evaluate(code: str, inputs: Mapping[str, Any], limits: SandboxLimits) -> Any
         SandboxError: The code raised, exceeded a limit, or `pydantic-monty` is not installed.
     """
     pool = _POOL.started()
-    import pydantic_monty as monty  # noqa: PLC0415 - an extra
+    import pydantic_monty as monty  # noqa: PLC0415 - an optional dependency
 
     bounds: monty.ResourceLimits = {
         "max_feed_duration_secs": limits.seconds,
@@ -85,7 +85,7 @@ def evaluate(code: str, inputs: Mapping[str, Any], limits: SandboxLimits) -> Any
 def unreadable(code: str) -> str | None:
     """Return the reason why the sandbox cannot read code, with the line. None: it can. No code is executed."""
     pool = _POOL.started()
-    import pydantic_monty as monty  # noqa: PLC0415 - an extra
+    import pydantic_monty as monty  # noqa: PLC0415 - an optional dependency
 
     try:
         with pool.checkout() as session:
@@ -123,7 +123,7 @@ class _Pool:
         with self._lock:
             if self._pool is None:
                 try:
-                    from pydantic_monty import Monty  # noqa: PLC0415 - an extra
+                    from pydantic_monty import Monty  # noqa: PLC0415 - an optional dependency
                 except ImportError:
                     problem = "expressions and code need pydantic-monty. Install callboard[flows]"
                     raise SandboxError(problem) from None

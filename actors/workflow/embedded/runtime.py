@@ -165,7 +165,7 @@ class WorkflowRuntime:
             return self._driven_on(workflow, held, max_steps, None)
         return None
 
-    def resume(  # noqa: PLR0917 - the source's parameters
+    def resume(  # noqa: PLR0917 - AbstractRuntime's parameters
         self,
         workflow: WorkflowSpec,
         run_id: str,

@@ -64,7 +64,7 @@ def persist_workflow_snapshot(
     return ref
 
 
-def export_run_history_bundle(  # noqa: PLR0913 - the source's parameters
+def export_run_history_bundle(  # noqa: PLR0913 - AbstractRuntime's parameters
     *,
     run_id: str,
     run_store: Any,

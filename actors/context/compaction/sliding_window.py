@@ -1,4 +1,4 @@
-"""The newest turns."""
+"""The strategy that keeps the newest turns."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from actors.kernel.agent.message import ChatMessage
 
 
 class SlidingWindowCompaction:
-    """Keeps the most recent turns, in whole groups, and drops the oldest.
+    """Strategy that keeps the newest turns, in whole groups, and drops the oldest.
 
-    Pinned turns, a summary and recalled texts stay beside them and are not counted. The newest group
-    stays even if it alone is larger.
+    Pinned turns, a summary and recalled texts also stay, and are not counted. The newest group stays even if it
+    alone has more turns.
 
     Args:
         max_messages: Maximum number of turns that are kept.
-        slack: With 0 the cut moves with each turn. With more it moves in steps of so many turns, so
-            that a provider's cache of the window's start stays valid in between. Then from
-            `max_messages - slack + 1` to `max_messages` turns are kept.
+        slack: The number of turns by which the cut moves at once. With 0 it moves with each turn. With more, a
+            provider's cache of the window's start stays valid between two moves, and from `max_messages - slack
+            + 1` to `max_messages` turns are kept.
 
     Raises:
         ContractError: `max_messages` is below 1, or `slack` is not from 0 to `max_messages - 1`.

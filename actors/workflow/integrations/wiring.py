@@ -8,11 +8,13 @@ from actors.kernel.agent.llm import LLMClient
 from actors.kernel.agent.tools import ApprovalPolicy, Tool
 from actors.kernel.workflow.effects import Effect, EffectOutcome, EffectType
 from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.tool_waits import ASKED
 from actors.workflow.handlers import Handler
 from actors.workflow.integrations.background_loop import BackgroundLoop
 from actors.workflow.integrations.knowledge import KnowledgeGraph, KnowledgeHandlers
 from actors.workflow.integrations.model_calls import ModelCalls
 from actors.workflow.integrations.prompt_cache import PromptCache
+from actors.workflow.integrations.remote_agent import AgentCalls, RemoteAgent
 from actors.workflow.integrations.remote_model import RemoteModel
 from actors.workflow.integrations.tool_runs import ToolMode, ToolRuns
 
@@ -33,15 +35,21 @@ class Integration:
 
     def __init__(
         self,
-        models: Models,
+        models: Models | RemoteAgent,
         *,
         tools: Sequence[Tool] = (),
         tool_mode: ToolMode = "executed",
         approvals: ApprovalPolicy | None = None,
         knowledge: KnowledgeGraph | None = None,
     ) -> None:
-        self._models, self._loop = ModelCalls(models, tools), BackgroundLoop()
-        runs = ToolRuns(tools, tool_mode, approvals or ApprovalPolicy())
+        agent = models if isinstance(models, RemoteAgent) else None
+        self._models: ModelCalls | AgentCalls = (
+            AgentCalls(models, tools)
+            if isinstance(models, RemoteAgent)
+            else ModelCalls(models, tools)
+        )
+        self._loop = BackgroundLoop()
+        runs = ToolRuns(tools, tool_mode, approvals or ApprovalPolicy(), agent)
         self.effect_handlers: dict[EffectType, Handler] = {
             EffectType.LLM_CALL: self._models.handle,
             EffectType.TOOL_CALLS: runs.handle,
@@ -67,6 +75,9 @@ class Integration:
     def _blocking(self, handler: Handler) -> Handler:
         def handle(run: RunState, effect: Effect) -> EffectOutcome:
             found: EffectOutcome = self._loop.run(handler(run, effect))
+            if found.wait is not None and ASKED in (found.wait.details or {}):
+                problem = f"{effect.type.value}: only runs on hosts (Flows) ask agents"
+                return EffectOutcome.failed(problem, retryable=False)
             return found
 
         return handle
@@ -91,12 +102,15 @@ def local_llm(
 
 
 def remote_llm(
-    remote: RemoteModel, tools: Sequence[Tool] = (), *, knowledge: KnowledgeGraph | None = None
+    remote: RemoteModel | RemoteAgent,
+    tools: Sequence[Tool] = (),
+    *,
+    knowledge: KnowledgeGraph | None = None,
 ) -> Integration:
     """Return an integration whose model is behind a server, and whose calls of tools are left to a client.
 
     Args:
-        remote: The model.
+        remote: The model, or an agent, which executes the calls of tools, too.
         tools: Described to the model where a payload names them; they are not executed here.
         knowledge: For MEMORY_KG_*.
     """
@@ -104,7 +118,7 @@ def remote_llm(
 
 
 def hybrid_llm(
-    remote: RemoteModel,
+    remote: RemoteModel | RemoteAgent,
     tools: Sequence[Tool],
     *,
     approvals: ApprovalPolicy | None = None,
@@ -113,7 +127,7 @@ def hybrid_llm(
     """Return an integration whose model is behind a server, and whose tools are in this process.
 
     Args:
-        remote: The model.
+        remote: The model, or an agent.
         tools: What TOOL_CALLS may call.
         approvals: See `local_llm`.
         knowledge: For MEMORY_KG_*.

@@ -178,6 +178,25 @@ async def test_a_client_executes_calls(bed: Bed) -> None:
     ]
 
 
+@pytest.mark.item(434)
+async def test_a_client_that_is_late_finds_the_run_gone_on(bed: Bed) -> None:
+    """The deadline is a timer of the run; its host may die meanwhile."""
+    payload = {"tool_calls": [PAY], "mode": "passthrough", "timeout_s": 1}
+    handlers = local_llm(ScriptedModel()).effect_handlers
+    stage = await staged(bed, single(T.TOOL_CALLS, payload), effect_handlers=handlers)
+    run_id = await stage.runs.start("flow")
+    (wait,) = await stage.waits(run_id)
+    await stage.restart()
+
+    out = (await stage.ended(run_id)).output["out"]
+
+    (row,) = out["results"]
+    assert (out["timed_out"], out["until"]) == (True, wait.until)
+    assert (row["success"], row["error"]) == (False, "no result came in time")
+    with pytest.raises(StaleResumeError):
+        await stage.runs.resume(run_id, wait.wait_key or "", [{"call_id": "c1", "output": 1}])
+
+
 @pytest.mark.item(436)
 async def test_knowledge_is_kept_by_a_bridge(bed: Bed) -> None:
     """One run asserts, another one of its session asks."""

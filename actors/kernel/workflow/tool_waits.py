@@ -68,17 +68,22 @@ def _check_ids(where: str, wait: WaitState, given: Any) -> None:
 
 
 def shaped(wait: WaitState, payload: Any) -> Any:
-    """Return an answer as the result of the effect: that of a client has one row for each call."""
+    """Return an answer as the result of the effect: that of a client has one row for each call.
+
+    Behind its deadline these are unsuccessful, and the result has `timed_out` and `until`, too.
+    """
     mode = (wait.details or {}).get("mode")
     if mode == MODEL:
         return _model_answer(payload) or payload
     if mode != PASSTHROUGH:
         return payload
-    given = {str(one.get("call_id")): one for one in _rows(payload) or []}
-    return {
+    rows = _rows(payload)
+    given = {str(one.get("call_id")): one for one in rows or []}
+    found = {
         "mode": "executed",
         "results": [_row(call, given.get(call["call_id"])) for call in _calls(wait)],
     }
+    return found if rows is not None else found | {"timed_out": True, "until": wait.until}
 
 
 def question_of(wait: WaitState, run_id: str) -> dict[str, Any]:
@@ -128,7 +133,7 @@ def _decided(value: Any) -> bool | None:
 def _row(call: dict[str, Any], given: dict[str, Any] | None) -> dict[str, Any]:
     row = {"call_id": call["call_id"], "name": call["name"]}
     if given is None:
-        return row | {"success": False, "output": None, "error": "no result came for it"}
+        return row | {"success": False, "output": None, "error": "no result came in time"}
     error = given.get("error")
     is_right = bool(given.get("success", error is None))
     error = None if is_right else str(error or "it failed")

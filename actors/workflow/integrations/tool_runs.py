@@ -11,11 +11,13 @@ from actors.kernel.json_data import clean_text
 from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.effects import Effect, EffectOutcome, WaitReason, WaitState
+from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.tool_waits import APPROVAL, DECISIONS, EXECUTE, PASSTHROUGH
 from actors.runtime.context.model_calls import DirectToolInvoker
 from actors.workflow.integrations.calls import calls_in, effect_place, unfit
 from actors.workflow.integrations.remote_agent import RemoteAgent
+from actors.workflow.machine.requests import deadline_of
 
 ToolMode: TypeAlias = Literal["executed", "passthrough"]
 
@@ -29,6 +31,7 @@ class ToolRuns:
             ``mode`` of a payload may say that, too.
         approvals: Which calls wait for a person first.
         agent: Which agent is asked for results in the mode ``passthrough``; None: a client gives them.
+        timeout_s: Seconds that a client has, unless a payload says; None: any time.
 
     Raises:
         ContractError: Two tools have one name.
@@ -39,12 +42,15 @@ class ToolRuns:
         tools: Sequence[Tool],
         mode: ToolMode,
         approvals: ApprovalPolicy,
+        *,
         agent: RemoteAgent | None = None,
+        timeout_s: float | None = None,
     ) -> None:
         check_tools(tools, "of the integration")
         self.tools = tuple(tools)
         self._by_name = {one.name: one for one in tools}
         self._mode, self._approvals, self._agent = mode, approvals, agent
+        self._timeout_s = timeout_s
 
     async def handle(self, run: RunState, effect: Effect) -> EffectOutcome:
         """Return results in the order of the calls, or a wait. A call that fails is a row, not a failure."""
@@ -54,7 +60,10 @@ class ToolRuns:
             return EffectOutcome.failed(problem, retryable=False)
         calls = calls_in(payload["tool_calls"])
         if calls and PASSTHROUGH in {self._mode, payload.get("mode")}:
-            return EffectOutcome.waiting(self._left_to_other(run, payload, calls))
+            try:
+                return EffectOutcome.waiting(self._left_to_other(run, payload, calls))
+            except GraphError as exc:
+                return EffectOutcome.failed(str(exc), retryable=False)
         allowed, decisions = payload.get("allowed_tools"), payload.get(DECISIONS)
         for call in calls:
             refusal = self._problem(call, allowed)
@@ -69,10 +78,12 @@ class ToolRuns:
     def _left_to_other(
         self, run: RunState, payload: dict[str, Any], calls: list[dict[str, Any]]
     ) -> WaitState:
-        details = {"mode": PASSTHROUGH, "tool_calls": calls}
+        key, details = f"tools:{effect_place(run)}", {"mode": PASSTHROUGH, "tool_calls": calls}
         if self._agent is not None and payload.get("mode") != PASSTHROUGH:
-            details |= self._agent.asked(run)
-        return WaitState(WaitReason.JOB, wait_key=f"tools:{effect_place(run)}", details=details)
+            asked = details | self._agent.asked(run)
+            return WaitState(WaitReason.JOB, wait_key=key, details=asked)
+        until = deadline_of({"timeout_s": self._timeout_s, **payload}, run.updated_at)
+        return WaitState(WaitReason.JOB, wait_key=key, until=until, details=details)
 
     def _problem(self, call: dict[str, Any], allowed: Any) -> str | None:
         """Return why a call is not executed; None: it may be."""

@@ -41,6 +41,7 @@ class Integration:
         tool_mode: ToolMode = "executed",
         approvals: ApprovalPolicy | None = None,
         knowledge: KnowledgeGraph | None = None,
+        timeout_s: float | None = None,
     ) -> None:
         agent = models if isinstance(models, RemoteAgent) else None
         self._models: ModelCalls | AgentCalls = (
@@ -49,7 +50,8 @@ class Integration:
             else ModelCalls(models, tools)
         )
         self._loop = BackgroundLoop()
-        runs = ToolRuns(tools, tool_mode, approvals or ApprovalPolicy(), agent)
+        allowing = approvals or ApprovalPolicy()
+        runs = ToolRuns(tools, tool_mode, allowing, agent=agent, timeout_s=timeout_s)
         self.effect_handlers: dict[EffectType, Handler] = {
             EffectType.LLM_CALL: self._models.handle,
             EffectType.TOOL_CALLS: runs.handle,
@@ -106,6 +108,7 @@ def remote_llm(
     tools: Sequence[Tool] = (),
     *,
     knowledge: KnowledgeGraph | None = None,
+    timeout_s: float | None = None,
 ) -> Integration:
     """Return an integration whose model is behind a server, and whose calls of tools are left to a client.
 
@@ -113,8 +116,11 @@ def remote_llm(
         remote: The model, or an agent, which executes the calls of tools, too.
         tools: Described to the model where a payload names them; they are not executed here.
         knowledge: For MEMORY_KG_*.
+        timeout_s: Seconds that a client has for the results of an effect; None: any time.
     """
-    return Integration(remote, tools=tools, tool_mode="passthrough", knowledge=knowledge)
+    return Integration(
+        remote, tools=tools, tool_mode="passthrough", knowledge=knowledge, timeout_s=timeout_s
+    )
 
 
 def hybrid_llm(

@@ -190,10 +190,12 @@ class GraphRun:
 
         kind, mode = opened.effect.type, opened.effect.mode
         # Other runs hear of an event: what led to it is durable first.
-        rides = kind is not EffectType.EMIT_EVENT
+        rides, asker = kind is not EffectType.EMIT_EVENT, None
+        if kind is EffectType.LLM_CALL:
+            asker = {"node_id": opened.node_id, "step_id": opened.step_id}
         try:
             place, told = await self._verbs.effect(
-                kind.value, opened.key, opened.attempt, mode, execute, rides=rides
+                kind.value, opened.key, opened.attempt, mode, execute, rides=rides, told=asker
             )
         except Exception as exc:
             if origin_of(exc) is None:

@@ -13,6 +13,7 @@ from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.memory.archive import Archive
 from actors.workflow.memory.compaction import Compaction, compaction_of
 from actors.workflow.memory.evidence import EvidenceRecorder
+from actors.workflow.memory.host_memory import HostMemory
 from actors.workflow.memory.notes import noted, tag
 from actors.workflow.memory.owners import Memories, SharedMemory
 from actors.workflow.memory.payloads import Payload
@@ -34,7 +35,7 @@ class MemoryEffects:
 
     Args:
         store: Returns the artifact store, or None.
-        shared: Memory beside that of a run itself.
+        shared: Memory beside that of a run itself, of a driver that awaits nothing.
         handlers: The host's; its LLM_CALL makes summaries.
         summarizer: A handler that makes summaries instead; see `summarizing`.
     """
@@ -43,7 +44,7 @@ class MemoryEffects:
         self,
         *,
         store: Callable[[], Any],
-        shared: SharedMemory,
+        shared: SharedMemory | None = None,
         handlers: EffectHandlers,
         summarizer: Handler | None = None,
     ) -> None:
@@ -62,14 +63,27 @@ class MemoryEffects:
 
     def outcome(self, run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
         """Return the outcome of one attempt."""
-        found = self._begun(run, opened, at)
+        assert self._shared is not None
+        found = self._begun(run, opened, at, self._shared)
         if isinstance(found, EffectOutcome):
             return found
         return found.ended(self._summaries.call(run, self._asked(found), None))
 
-    async def awaited(self, run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
-        """Return what `outcome` does; who makes summaries may be a coroutine function."""
-        found = self._begun(run, opened, at)
+    async def awaited(
+        self, run: RunState, opened: OpenStep, at: str, shared: HostMemory
+    ) -> EffectOutcome:
+        """Return what `outcome` does; who makes summaries may be a coroutine function.
+
+        What it puts into a shared memory is durable when it returns.
+        """
+        try:
+            await shared.load(run, opened)
+            found = self._begun(run, opened, at, shared)
+            await shared.keep()
+        except ContractError as exc:
+            return EffectOutcome.failed(str(exc), retryable=False)
+        except Exception as exc:  # noqa: BLE001 - of the store, and recorded: it may be tried again
+            return EffectOutcome.failed(f"{type(exc).__name__}: {exc}")
         if isinstance(found, EffectOutcome):
             return found
         return found.ended(await self._summaries.awaited(run, self._asked(found), None))
@@ -85,15 +99,19 @@ class MemoryEffects:
     def _asked(self, found: Compaction) -> Effect:
         return found.asked_of_summarizer() if self._has_summarizer else found.asked_of_model()
 
-    def _begun(self, run: RunState, opened: OpenStep, at: str) -> EffectOutcome | Compaction:
+    def _begun(
+        self, run: RunState, opened: OpenStep, at: str, shared: SharedMemory
+    ) -> EffectOutcome | Compaction:
         try:
-            return self._done(run, opened, at)
+            return self._done(run, opened, at, shared)
         except ContractError as exc:
             return EffectOutcome.failed(str(exc), retryable=False)
         except Exception as exc:  # noqa: BLE001 - of a host's store, and recorded: it may be tried again
             return EffectOutcome.failed(f"{type(exc).__name__}: {exc}")
 
-    def _done(self, run: RunState, opened: OpenStep, at: str) -> EffectOutcome | Compaction:
+    def _done(
+        self, run: RunState, opened: OpenStep, at: str, shared: SharedMemory
+    ) -> EffectOutcome | Compaction:
         kind = opened.effect.type
         request = MemoryRequest(
             run=run,
@@ -101,7 +119,7 @@ class MemoryEffects:
             at=at,
             payload=Payload(kind.value, opened.effect.payload),
             archive=Archive(self._store(), kind.value),
-            memories=Memories(run, self._shared),
+            memories=Memories(run, shared),
         )
         effect = _EFFECTS.get(kind)
         if effect is not None:

@@ -55,6 +55,7 @@ class GraphVerbs:
 
     Attributes:
         boundaries: The verbs between two steps.
+        store: The rows of the deployment, for effects.
     """
 
     def __init__(  # noqa: PLR0917 - what a run's verbs share
@@ -66,7 +67,7 @@ class GraphVerbs:
         on_nudges: Callable[[Sequence[Nudge]], None],
     ) -> None:
         self._run, self._effects, self._waits, self._on_nudges = run, effects, waits, on_nudges
-        self._live = live
+        self._live, self.store = live, run.store
         self.boundaries = BoundaryVerbs(run, waits)
         self._asked: set[str] | None = None
 

@@ -18,9 +18,9 @@ from actors.kernel.store.arrivals import emit_to_all
 from actors.runtime.context.call import Call, Payload, RunState
 from actors.runtime.context.effects import Effects
 from actors.runtime.context.graphs.boundaries import BoundaryVerbs
-from actors.runtime.context.graphs.model_answers import ModelAnswers, asking
+from actors.runtime.context.graphs.model_answers import ModelAnswers, asking, spent_on
 from actors.runtime.context.graphs.outside_wait import ENDS, OutsideWait
-from actors.runtime.context.model_calls import Live
+from actors.runtime.context.model_calls import Live, is_counted
 from actors.runtime.context.waits import Waits
 
 _STEP: Final = "graph.step"
@@ -122,18 +122,24 @@ class GraphVerbs:
             mode: What may happen when a crash leaves it without a result.
             execute: Does it; returns JSON data and raises nothing.
             rides: See `EffectCall`.
-            told: Of a call of a model: shown with the pieces of its answer.
+            told: Of a call of a model: shown with the pieces of its answer. It counts on the tree's budget.
 
         Raises:
             EffectInDoubtError: See `RunContext.step`.
+            BudgetExhaustedError: It is a call of a model, and the tree has used up its budget.
         """
         words = canonical_json([name, key, attempt])
         begin, end = K.EFFECT_INTENT, K.EFFECT_RESULT
         call = EffectCall(GRAPH, begin, end, name, words, mode, execute, key=key, rides=rides)
         if told is not None:
             call.execute = partial(self._asking, call, told, execute)
+            call.counted = is_counted(self._run.row.supervision)
+            call.on_recorded = self._spend if call.counted else None
         value = await self._effects.perform(call)
         return call.position, value
+
+    def _spend(self, payload: Payload) -> None:
+        self._run.log.writes.spend(spent_on(payload))
 
     async def _asking(
         self, call: EffectCall, told: Mapping[str, str], execute: Callable[[], Awaitable[JsonValue]]

@@ -7,15 +7,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic_core import from_json
 
 from actors.errors import RegistrationError
 from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.storage.memory import NewMemory
 from actors.workflow import (
+    Effect,
     EffectOutcome,
     EffectType,
     FlowRuns,
     Flows,
     InMemoryArtifactStore,
+    RunState,
     RunStatus,
     StepPlan,
     WorkflowSpec,
@@ -24,7 +28,9 @@ from actors.workflow import (
     tool_calls,
 )
 from actors.workflow.actor import graph_run
+from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.memory.evidence import evidence_in, evidence_of
+from actors.workflow.memory.host_memory import HostMemory
 from actors.workflow.memory.spans import spans_of
 from persistence.files import FileArtifactStore
 from tests.behaviour.flow_stage import Stage, asking, ending, single, staged
@@ -35,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from actors.workflow import Effect, RunState
     from tests.behaviour.bed import Bed
 
 T = EffectType
@@ -267,6 +272,54 @@ async def test_a_shared_note_is_kept_once_whoever_dies(bed: Bed, manner: Manner)
         (row,) = (await stage.play("all", session_id=session_id)).output["out"]["results"]
         assert len(row["meta"]["matches"]) == 1, f"died {manner} at call {nth}"
     assert nth > 2
+
+
+@pytest.mark.item(422)
+async def test_a_note_that_is_executed_again_leaves_the_tags_of_others(bed: Bed) -> None:
+    """They came between its first execution and the next one. Tags may be what they were before."""
+    artifacts = InMemoryArtifactStore()
+    tagging = [
+        single(T.MEMORY_TAG, {"span_id": 1, "tags": {"who": who}, "scope": "session"}, name=who)
+        for who in ("ann", "bob")
+    ]
+    stage = await staged(bed, *shared("session"), *tagging, artifact_store=artifacts)
+    run_id = await stage.runs.start("note", session_id="s")
+    run = await stage.ended(run_id)
+    rows = bed.runtime.store.memories.of("default")
+    about = f"flows:{stage.flows.app}:session:s"
+    await rows.put(NewMemory(id="0" * 32, about=about, text="by another program"))
+    (first,) = [one for one in await rows.page(about=about) if one.key]
+    records = await stage.runs.ledger(run_id)
+    key = next(one["idempotency_key"] for one in records if one["effect"])
+
+    async def tags() -> dict[str, str]:
+        (row,) = (await stage.play("query", session_id="s")).output["out"]["results"]
+        (match,) = row["meta"]["matches"]
+        return dict(match["tags"])
+
+    for who in ("ann", "bob", "ann"):
+        await stage.play(who, session_id="s")
+        assert await tags() == {"n": "1", "who": who}
+    memory = HostMemory(rows=rows, app=stage.flows.app, root_id="r")
+    await memory.load(run, opened_note({"note": "n", "scope": "session"}, key))
+    memory.put(memory.owner(run, "session"), from_json(first.text))
+    await memory.keep()
+    assert await tags() == {"n": "1", "who": "ann"}
+
+
+def opened_note(payload: dict[str, Any], key: str) -> OpenStep:
+    """A note that is executed."""
+    return OpenStep(
+        seq=0,
+        node_id="work",
+        effect=Effect(T.MEMORY_NOTE, payload),
+        next_node="end",
+        changed={},
+        attempt=1,
+        key=key,
+        step_id="s",
+        started_at="",
+    )
 
 
 @pytest.mark.item(422)

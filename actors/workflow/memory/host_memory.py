@@ -37,22 +37,26 @@ class HostMemory:
     rows: LongTermMemory
     app: str
     root_id: str
+    _opened: OpenStep = field(init=False)
     _owners: dict[str, RunState] = field(default_factory=dict)
     _puts: list[tuple[str, Span]] = field(default_factory=list)
 
     async def load(self, run: RunState, opened: OpenStep) -> None:
         """Read the indexes that an effect means, before it executes."""
+        self._opened = opened
         wanted = str(opened.effect.payload.get("scope") or "").strip().lower()
         for scope in (SESSION, GLOBAL):
             if wanted in {scope, ALL}:
-                self._owners[scope] = await self._owner(run, scope, opened.effect.type)
+                self._owners[scope] = await self._owner(run, scope)
 
     async def keep(self) -> None:
-        """Write what the effect put, durably, once for its id."""
+        """Write what the effect put, durably, once for each effect.
+
+        One that is executed again finds its version, and leaves what others have put behind that.
+        """
         for owner, span in self._puts:
             text, name = canonical_json(span), str(span[SPAN_ID])
-            id_ = derive_id(owner, name, text)
-            about = self._about(owner)
+            id_, about = derive_id(self._opened.key, owner, name), self._about(owner)
             await self.rows.put(NewMemory(id=id_, about=about, text=text, key=name, source="tool"))
 
     def owner(self, run: RunState, scope: str) -> RunState:
@@ -70,19 +74,28 @@ class HostMemory:
         """See `SharedMemory.put`: it is written by `keep`."""
         self._puts.append((owner.run_id, span))
 
-    async def _owner(self, run: RunState, scope: str, kind: EffectType) -> RunState:
+    async def _owner(self, run: RunState, scope: str) -> RunState:
         name = GLOBAL if scope == GLOBAL else f"run:{self.root_id}"
         if scope == SESSION and run.session_id:
             name = f"session:{run.session_id}"
-        spans: list[Any] = []
-        if kind is not EffectType.MEMORY_NOTE:  # it reads none
+        spans: list[Span] = []
+        if self._opened.effect.type is not EffectType.MEMORY_NOTE:  # which reads none
             found = await self.rows.page(about=self._about(name), limit=MOST_SPANS)
-            spans = sorted((from_json(one.text) for one in found), key=_made)
+            spans = sorted(filter(None, (_span_in(one.text) for one in found)), key=_made)
         vars_ = {RUNTIME: {SPANS: spans}}
         return RunState(name, "memory", RunStatus.COMPLETED, "memory", vars=vars_)
 
     def _about(self, owner: str) -> str:
         return f"flows:{self.app}:{owner}"
+
+
+def _span_in(text: str) -> Span | None:
+    """Return the span that a memory holds; None: another program kept it in this scope."""
+    try:
+        found: Any = from_json(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get(SPAN_ID), str) else None
 
 
 def _made(span: Span) -> tuple[str, str]:

@@ -150,6 +150,7 @@ class Live:
                 kind=kind,
                 text=shown if isinstance(shown, str) else "",
                 data=told if isinstance(shown, str) else shown,
+                after=run.log.durable_seq,
             )
         )
 

@@ -1,4 +1,4 @@
-"""TOOL_CALLS: calls of the host's tools, with approvals, or left to a client or an agent."""
+"""The effect TOOL_CALLS: calls of the host's tools, with approvals, or calls that others execute."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ class ToolRuns:
     """The handler of TOOL_CALLS.
 
     Args:
-        tools: What may be called.
-        mode: ``executed``: in this process. ``passthrough``: the run waits for results of a client; the
-            ``mode`` of a payload may say that, too.
-        approvals: Which calls wait for a person first.
-        agent: Which agent is asked for results in the mode ``passthrough``; None: a client gives them.
-        timeout_s: Seconds that a client has, unless a payload says; None: any time.
+        tools: The tools that may be called.
+        mode: ``executed``: this process executes the tools. ``passthrough``: the run waits for a client's
+            results. A payload may also set ``mode`` to ``passthrough``.
+        approvals: The policy that decides which calls need an approval.
+        agent: The agent that is asked for results in the mode ``passthrough``. None: a client gives them.
+        timeout_s: Seconds in which a client has to give results, unless a payload sets another limit. None: no
+            limit.
 
     Raises:
         ContractError: Two tools have one name.
@@ -53,7 +54,10 @@ class ToolRuns:
         self._timeout_s = timeout_s
 
     async def handle(self, run: RunState, effect: Effect) -> EffectOutcome:
-        """Return results in the order of the calls, or a wait. A call that fails is a row, not a failure."""
+        """Return results in the order of the calls, or a wait.
+
+        A call that fails gives a result with an error; the effect does not fail.
+        """
         payload = effect.payload
         if not isinstance(payload.get("tool_calls"), list):
             problem = "tool_calls needs payload.tool_calls, a list"
@@ -86,7 +90,7 @@ class ToolRuns:
         return WaitState(WaitReason.JOB, wait_key=key, until=until, details=details)
 
     def _problem(self, call: dict[str, Any], allowed: Any) -> str | None:
-        """Return why a call is not executed; None: it may be."""
+        """Return the reason why a call is not executed. None: it may be executed."""
         name = call["name"]
         if "error" in call:
             return str(call["error"])
@@ -153,5 +157,5 @@ class ToolRuns:
         tools = [self._by_name[call["name"]]]
         try:
             return await DirectToolInvoker().invoke(told, tools=tools, idempotency_key=key)
-        except Exception as exc:  # noqa: BLE001 - of a tool, for the model: the run goes on
+        except Exception as exc:  # noqa: BLE001 - a tool's exception is a result for the model
             return InvocationResult(status="error", text=f"{type(exc).__name__}: {exc}")

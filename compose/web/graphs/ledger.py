@@ -1,4 +1,4 @@
-"""Ledgers of runs of flows: in pages, or as a stream of records as they come."""
+"""Ledgers of flow runs: in pages, or as a stream of new records."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class LedgerQuery(StrictModel):
     """The query of a ledger.
 
     Attributes:
-        after: Behind a record, see `cursor`. The header Last-Event-ID wins.
-        live: In a stream also pieces of answers of models while they are said.
-        limit: Of a page.
+        after: A `cursor`. The header Last-Event-ID takes precedence.
+        live: Whether a stream also has pieces of answers of models.
+        limit: Maximum number of records of a page.
     """
 
     after: str | None = None
@@ -52,10 +52,10 @@ class LedgerJson(ShownModel):
 
     Attributes:
         run: The run.
-        status: Of its row.
-        records: Step records, whole, in the order of their chain.
-        next: `after` of the next page; null: there are no more so far.
-        cursor: `after` for records that come later; null: there was none yet.
+        status: The status in the run's row.
+        records: Complete step records, in the order of their chain.
+        next: `after` of the next page; null if there are no more records so far.
+        cursor: `after` for later records; null if there are no records yet.
     """
 
     run: str
@@ -66,7 +66,7 @@ class LedgerJson(ShownModel):
 
 
 def _behind(call: WebCall, row: RunRow, query: LedgerQuery) -> LedgerPlace:
-    """Return the place behind which the request wants records.
+    """Return the place after which the request reads records.
 
     Raises:
         CursorError: The run has no record there.
@@ -81,7 +81,7 @@ def _behind(call: WebCall, row: RunRow, query: LedgerQuery) -> LedgerPlace:
 
 
 async def _page(call: WebCall, row: RunRow, after: LedgerPlace, limit: int) -> list[PlacedRecord]:
-    """Return so many records, and one more if there is one."""
+    """Return up to `limit` records, and one more if there is one."""
     found: list[PlacedRecord] = []
     async with aclosing(ledger_feed(call.runtime, row.run_id, after=after)) as records:
         async for one in records:
@@ -94,7 +94,7 @@ async def _page(call: WebCall, row: RunRow, after: LedgerPlace, limit: int) -> l
 async def _lines(
     call: WebCall, row: RunRow, after: LedgerPlace, *, live: bool
 ) -> AsyncGenerator[EventLine, None]:
-    """Yield records as they come, and pieces of answers between them; the last line is the run's end."""
+    """Yield records as they arrive, with pieces of answers between them. The last line is the run's end."""
     feed: AsyncGenerator[PlacedRecord | RunLogEntry, None]
     if live:
         feed = live_feed(call.runtime, row.run_id, after=after)
@@ -122,7 +122,8 @@ def _piece(entry: RunLogEntry) -> EventLine:
 async def read(call: WebCall, query: LedgerQuery, _: None) -> Done:
     """Return a page of records, or a stream that ends with the run.
 
-    A stream of a run that was read to its end is 204, so that a browser does not come back for it.
+    If a stream's client has read an ended run to its end, the response is 204: a browser then does not
+    reconnect.
     """
     row = await graph_run(call)
     after = _behind(call, row, query)

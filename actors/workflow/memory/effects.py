@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from actors.errors import ContractError
 from actors.kernel.workflow.effects import Effect, EffectOutcome, EffectType
@@ -13,13 +13,15 @@ from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.memory.archive import Archive
 from actors.workflow.memory.compaction import Compaction, compaction_of
 from actors.workflow.memory.evidence import EvidenceRecorder
-from actors.workflow.memory.host_memory import HostMemory
 from actors.workflow.memory.notes import noted, tag
 from actors.workflow.memory.owners import Memories, SharedMemory
 from actors.workflow.memory.payloads import Payload
 from actors.workflow.memory.queries import queried
 from actors.workflow.memory.rehydration import rehydrated
 from actors.workflow.memory.requests import MemoryRequest
+
+if TYPE_CHECKING:
+    from actors.workflow.memory.host_memory import HostMemory
 
 _EFFECTS: Final[dict[EffectType, Callable[[MemoryRequest], EffectOutcome]]] = {
     EffectType.MEMORY_NOTE: noted,

@@ -70,7 +70,7 @@ def _check_ids(where: str, wait: WaitState, given: Any) -> None:
 def shaped(wait: WaitState, payload: Any) -> Any:
     """Return an answer as the result of the effect: that of a client has one row for each call.
 
-    Behind its deadline these are unsuccessful, and the result has `timed_out` and `until`, too.
+    After the deadline the calls are unsuccessful, and the result also has `timed_out` and `until`.
     """
     mode = (wait.details or {}).get("mode")
     if mode == MODEL:

@@ -70,9 +70,10 @@ async def ledger_feed(
 async def live_feed(
     runtime: Runtime, run_id: RunId, *, after: LedgerPlace = BEGIN
 ) -> AsyncGenerator[PlacedRecord | RunLogEntry, None]:
-    """Yield what `ledger_feed` does as it comes, and between it pieces of answers of models: see `Client.tail`.
+    """Yield the records of `ledger_feed` as they arrive, and between them pieces of answers of models.
 
-    A piece has no place and is not stored. Its payload's ``data`` has the ``node_id`` and ``step_id`` that ask.
+    A piece has no place and is not stored, see `Client.tail`. ``data`` in its payload has the ``node_id`` and
+    the ``step_id`` of the step that asks the model.
     """
     begin = await fold_from(runtime, run_id, after.seq)
     entries = runtime.tail(run_id, from_seq=begin, live=True, whole=True)

@@ -51,7 +51,7 @@ class WaitEnds:
         return await self._answer(wait)
 
     async def _answer_of_agent(self, wait: WaitState) -> Decide:
-        """Ask the agent of a wait, once; without an answer each call of a tool fails, else the run does."""
+        """Ask the agent of a wait once. Without an answer, tool calls are unsuccessful, and LLM_CALL fails."""
         asked, ctx = (wait.details or {})[ASKED], self._ctx
         try:
             agent = AgentId(asked["type"], asked["key"], ctx.tenant_id)

@@ -19,19 +19,19 @@ from actors.workflow.memory.owners import ALL, GLOBAL, SESSION
 from actors.workflow.memory.spans import SPAN_ID, SPANS, Span
 
 MOST_SPANS: Final = 1_000
-"""The newest spans of a shared memory, which an effect sees; a memory keeps all."""
+"""Number of spans of a shared memory that an effect sees: the newest ones. The memory keeps all."""
 
 
 @dataclass(slots=True, kw_only=True)
 class HostMemory:
-    """The shared memory that one attempt of an effect means; see `SharedMemory`.
+    """The shared memory that one attempt of an effect reads and writes; see `SharedMemory`.
 
     A span is a memory of the scope ``flows:<app>:<owner>``, whose key is its id and whose text is its JSON.
 
     Attributes:
         rows: The memories of the tenant.
         app: The app of the run.
-        root_id: The run at the top of its tree: the memory of a session of runs that have none.
+        root_id: The run at the top of its tree. Runs without a session share the memory of their tree.
     """
 
     rows: LongTermMemory
@@ -42,7 +42,7 @@ class HostMemory:
     _puts: list[tuple[str, Span]] = field(default_factory=list)
 
     async def load(self, run: RunState, opened: OpenStep) -> None:
-        """Read the indexes that an effect means, before it executes."""
+        """Read the indexes of the scope that an effect names, before it executes."""
         self._opened = opened
         wanted = str(opened.effect.payload.get("scope") or "").strip().lower()
         for scope in (SESSION, GLOBAL):
@@ -50,9 +50,9 @@ class HostMemory:
                 self._owners[scope] = await self._owner(run, scope)
 
     async def keep(self) -> None:
-        """Write what the effect put, durably, once for each effect.
+        """Write the spans that the effect put, durably and once for each effect.
 
-        One that is executed again finds its version, and leaves what others have put behind that.
+        An effect that is executed again changes nothing, also if other effects changed the span since then.
         """
         for owner, span in self._puts:
             text, name = canonical_json(span), str(span[SPAN_ID])

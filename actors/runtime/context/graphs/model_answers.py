@@ -24,7 +24,7 @@ class ModelAnswers:
     Attributes:
         live: Shows the pieces of answers.
         call: The effect.
-        told: Shown with each piece.
+        told: JSON data that each piece has, too.
     """
 
     live: Live
@@ -49,7 +49,7 @@ class ModelAnswers:
 
 
 def spent_on(payload: Payload) -> BudgetDelta:
-    """Return what an effect of a graph cost, by the usage in its recorded result."""
+    """Return the cost of an effect of a graph, from the usage in its recorded result."""
     found: Any = payload.get("value")
     for name in ("result", "usage"):
         found = found.get(name) if isinstance(found, dict) else None
@@ -61,4 +61,4 @@ def spent_on(payload: Payload) -> BudgetDelta:
 
 
 asking: Final[ContextVar[ModelAnswers | None]] = ContextVar("callboard_asking", default=None)
-"""The answers of the effect whose handler is called here; None: it is no call of a model by a run on a host."""
+"""The model calls of the LLM_CALL effect that executes here. None: no run on a host executes one."""

@@ -21,7 +21,6 @@ from actors.workflow.machine.requests import ANSWERED
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.memory.compaction import summarizing
 from actors.workflow.memory.effects import MEMORY_EFFECTS, MemoryEffects
-from actors.workflow.memory.owners import OwnMemoryOnly
 
 BUILT_IN: Final = ANSWERED | MEMORY_EFFECTS | {EffectType.EMIT_EVENT, EffectType.START_SUBWORKFLOW}
 """Effects that need no handler of the host."""
@@ -80,10 +79,7 @@ class Flows:
             config=config or RuntimeConfig(),
             artifacts=artifact_store,
             memory=MemoryEffects(
-                store=lambda: artifact_store,
-                shared=OwnMemoryOnly(),
-                handlers=handlers,
-                summarizer=summarizer,
+                store=lambda: artifact_store, handlers=handlers, summarizer=summarizer
             ),
         )
         for one in specs.values():

@@ -62,3 +62,27 @@ async def test_loops_branches_and_routes_outlive_hosts(bed: Bed) -> None:
 
     assert asked == ["a", "no", "b"]
     assert state.output == {"success": True, "done": ["a", "b"], "said": "x"}
+
+
+@pytest.mark.item(464, 465)
+async def test_branches_of_a_sequential_flow_wait_for_each_other(bed: Bed) -> None:
+    """The second one begins behind the answer to the first one, after the host died, too."""
+    drawn = flow(
+        node("p", "parallel"),
+        node("a", "ask_user", pinDefaults={"prompt": "a"}),
+        node("b", "ask_user", pinDefaults={"prompt": "b"}),
+        node("e", "on_flow_end", "a", "b"),
+        wires=edges("s > p", "p.then:0 > a", "p.then:1 > b", "p.completed > e")
+        + edges("a.response > e.a", "b.response > e.b"),
+    )
+    stage = await staged(bed, compile_visualflow(drawn, sequential=True))
+    run_id = await stage.runs.start("f")
+    asked = []
+    for answer in (1, 2):
+        (wait,) = await stage.waits(run_id)
+        asked.append(wait.prompt)
+        await stage.restart()
+        await stage.runs.resume(run_id, str(wait.wait_key), {"response": answer})
+    state = await stage.ended(run_id)
+
+    assert (asked, state.output) == (["a", "b"], {"success": True, "a": 1, "b": 2})

@@ -19,7 +19,7 @@ from actors.workflow.documents.document import FlowNode
 from actors.workflow.documents.reading import ENDINGS, document_of, read_data
 from actors.workflow.visual.compiling import compile_drawing
 from actors.workflow.visual.loading import subflows_of
-from actors.workflow.visual.reading import is_visualflow
+from actors.workflow.visual.reading import is_visualflow, one_by_one
 
 _WHEN: Final = (1980, 1, 1, 0, 0, 0)
 """The time of each file in a zip file, so that equal contents are equal bytes."""
@@ -28,7 +28,7 @@ _SHOWN: Final = ("name", "version")
 """Of a VisualFlow."""
 
 
-def pack_workflow_bundle(
+def pack_workflow_bundle(  # noqa: PLR0913 - the parts of a bundle
     root_flow_json: str | Path,
     out_path: str | Path,
     *,
@@ -38,6 +38,7 @@ def pack_workflow_bundle(
     assets: Mapping[str, str | Path] | None = None,
     interfaces: tuple[str, ...] = (),
     metadata: Mapping[str, Any] | None = None,
+    sequential: bool = False,
 ) -> WorkflowBundle:
     """Write a bundle of a flow and of those that it refers to. A crash leaves the old file, or the new one.
 
@@ -50,6 +51,7 @@ def pack_workflow_bundle(
         assets: More files, by their names below ``assets/``.
         interfaces: Names of what the first flow can be used as.
         metadata: JSON data.
+        sequential: Let each VisualFlow execute its parallel branches one after the other.
 
     Returns:
         The bundle as it was written.
@@ -59,9 +61,9 @@ def pack_workflow_bundle(
         WorkflowBundleError: A flow is not there, or the bundle has no version.
         OSError: A file cannot be read or written.
     """
-    root = _read(Path(root_flow_json))
+    root = _read(Path(root_flow_json), sequential)
     folder = Path(root_flow_json).parent if flows_dir is None else Path(flows_dir)
-    flows = _with_references(root, folder)
+    flows = _with_references(root, folder, sequential)
     version = _version(bundle_version or root.version, str(out_path))
     manifest = _manifest(root, flows, bundle_id or root.id, version)
     if interfaces:
@@ -76,21 +78,26 @@ def pack_workflow_bundle(
     return bundle
 
 
-def packed_flow(data: bytes, *, version: str | None = None) -> bytes:
+def packed_flow(data: bytes, *, version: str | None = None, sequential: bool = False) -> bytes:
     """Return the bytes of a bundle: of one flow document (JSON or YAML) or VisualFlow, or of a bundle as it is.
 
     Args:
         data: The bytes; they tell what it is.
         version: Of the bundle; None: the flow's version.
+        sequential: See `pack_workflow_bundle`.
 
     Raises:
         FlowError: The flow has mistakes.
-        WorkflowBundleError: It refers to another flow, or the bundle has no version.
+        WorkflowBundleError: It refers to another flow, or the bundle has no version, or it is
+            packed already and has to be sequential.
     """
     if data.startswith(_ZIP):
+        if sequential:
+            problem = "it is packed already, so that its flows stay as they are"
+            raise WorkflowBundleError("bundle", problem, "Pack them again with --sequential")
         return data
     name = "flow.json" if data.lstrip()[:1] in {b"{", b"["} else "flow.yaml"
-    root = _told(read_data(data, name), Path(name))
+    root = _told(read_data(data, name), Path(name), sequential)
     for other, place in root.references.items():
         if other != root.id:
             problem = f"{place} refers to flow {other!r}, which is not in it"
@@ -143,12 +150,13 @@ class _FlowFile:
     data: Any
 
 
-def _read(path: Path) -> _FlowFile:
-    return _told(read_data(path, str(path)), path)
+def _read(path: Path, sequential: bool) -> _FlowFile:
+    return _told(read_data(path, str(path)), path, sequential)
 
 
-def _told(data: Any, path: Path) -> _FlowFile:
+def _told(data: Any, path: Path, sequential: bool) -> _FlowFile:
     if is_visualflow(data):
+        data = one_by_one(data) if sequential else data
         spec, _ = compile_drawing(data, str(path))
         told = data.get("interfaces")
         faces = tuple(
@@ -168,7 +176,7 @@ def _told(data: Any, path: Path) -> _FlowFile:
     return _FlowFile(path, document.id, document.title, document.version, (), below, one)
 
 
-def _with_references(root: _FlowFile, folder: Path) -> dict[str, _FlowFile]:
+def _with_references(root: _FlowFile, folder: Path, sequential: bool) -> dict[str, _FlowFile]:
     """Return a flow and all that it refers to, by id."""
     found, left = {root.id: root}, [root]
     while left:
@@ -181,7 +189,7 @@ def _with_references(root: _FlowFile, folder: Path) -> dict[str, _FlowFile]:
                 problem = f"{place} of {flow.path} refers to flow {name!r}, which is not there"
                 remedy = f"Put {name}.json into {folder}, or name another folder"
                 raise WorkflowBundleError(root.id, problem, remedy)
-            below = _read(path)
+            below = _read(path, sequential)
             if below.id != name:
                 problem = f"{path} is flow {below.id!r}, not {name!r}"
                 raise WorkflowBundleError(root.id, problem, "Name the file like the flow in it")

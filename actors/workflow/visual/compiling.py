@@ -18,14 +18,19 @@ from actors.workflow.visual.checks import TYPES, check, check_bodies, controlled
 from actors.workflow.visual.drawing import Drawing, DrawingFindings, DrawnNode, DrawnWire
 from actors.workflow.visual.entries import with_routes
 from actors.workflow.visual.flow_state import PLACE, FlowState, in_turn
-from actors.workflow.visual.lowering import Pin, without_limited_wires, without_reroutes
+from actors.workflow.visual.lowering import (
+    Pin,
+    without_branches,
+    without_limited_wires,
+    without_reroutes,
+)
 from actors.workflow.visual.nodes import code
 from actors.workflow.visual.nodes.control import CONTROL
 from actors.workflow.visual.nodes.effects import EFFECTS, SUBFLOW_NAMES, ask, listen, subflow_name
 from actors.workflow.visual.nodes.results import RESULTS
 from actors.workflow.visual.nodes.values import VALUES
 from actors.workflow.visual.nodes.variables import VARIABLES
-from actors.workflow.visual.reading import RETURN_MARK, read_drawing
+from actors.workflow.visual.reading import RETURN_MARK, SEQUENTIAL, read_drawing
 from actors.workflow.visual.visits import WHOLE, Visit, WiredNode
 
 _OWN_PINS: Final = frozenset(
@@ -57,6 +62,10 @@ def compile_drawing(
     if isinstance(flow, Mapping) and flow.get("functions"):
         remedy = "Put what they compute into code nodes"
         findings.add("functions of a flow are not executed", remedy, "functions")
+    if isinstance(flow, Mapping) and flow.get(SEQUENTIAL):
+        if flow[SEQUENTIAL] is not True:
+            findings.add(f"{SEQUENTIAL} is neither true nor false", "Correct it", SEQUENTIAL)
+        drawing = without_branches(drawing)
     compiler = _DrawingCompiler(drawing, findings, names or {})
     entry = compiler.entry()
     findings.warnings()  # no graph is made of a drawing with mistakes

@@ -13,37 +13,45 @@ from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.visual.compiling import compile_drawing
 from actors.workflow.visual.drawing import DrawingFindings
 from actors.workflow.visual.nodes.effects import subflow_name
-from actors.workflow.visual.reading import is_visualflow, plain_flow, read_drawing
+from actors.workflow.visual.reading import is_visualflow, one_by_one, plain_flow, read_drawing
 
 FlowSource = str | Path | bytes | Mapping[str, Any]
 
 
-def compile_visualflow(flow: Any, *, file: str | None = None) -> WorkflowSpec:
+def compile_visualflow(
+    flow: Any, *, file: str | None = None, sequential: bool = False
+) -> WorkflowSpec:
     """Return the graph of a VisualFlow.
 
     Args:
         flow: Its JSON data, or an object with `model_dump` that returns them.
         file: Its name in findings; None: ``flow``.
+        sequential: Branches of ``parallel`` are executed one after the other, in the order of their pins, also
+            if the flow does not say so by ``"sequential": true``.
 
     Raises:
         FlowError: All mistakes of the flow.
     """
-    return compile_drawing(plain_flow(flow), file or "flow")[0]
+    data = plain_flow(flow)
+    return compile_drawing(one_by_one(data) if sequential else data, file or "flow")[0]
 
 
 def compile_visualflow_tree(
-    root_id: str | None, flows_by_id: Mapping[str, Any]
+    root_id: str | None, flows_by_id: Mapping[str, Any], *, sequential: bool = False
 ) -> dict[str, WorkflowSpec]:
     """Return the graphs of a flow and of all that it refers to, by their names; a circle is no mistake.
 
     Args:
         root_id: The flow to begin with; None: the first one.
         flows_by_id: The flows; references to others are left to the runtime of the graphs.
+        sequential: Of all of them. See `compile_visualflow`.
 
     Raises:
         FlowError: All mistakes of the first flow that has some, or there is no flow `root_id`.
     """
     flows = {name: plain_flow(one) for name, one in flows_by_id.items()}
+    if sequential:
+        flows = {name: one_by_one(one) for name, one in flows.items()}
     root = root_id or next(iter(flows), "")
     if root not in flows:
         known = ", ".join(flows) or "none"

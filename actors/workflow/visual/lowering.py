@@ -105,6 +105,20 @@ def override_references(node: DrawnNode) -> Iterator[tuple[str, str, Pin]]:
                 yield pin, route, (source, out)
 
 
+def without_branches(drawing: Drawing) -> Drawing:
+    """Return the drawing with a sequence, which goes on with ``done``, for each ``parallel``."""
+    forks = {one.id for one in drawing.nodes.values() if one.type == "parallel"}
+    nodes = {
+        name: replace(one, type="sequence") if name in forks else one
+        for name, one in drawing.nodes.items()
+    }
+    wires = tuple(
+        replace(one, out="done") if one.source in forks and one.out == "completed" else one
+        for one in drawing.wires
+    )
+    return replace(drawing, nodes=nodes, wires=wires)
+
+
 def without_limited_wires(drawing: Drawing, findings: DrawingFindings) -> Drawing:
     """Return the drawing with a node ``loop_limit`` in each wire that has a limit.
 

@@ -16,6 +16,8 @@ from actors.workflow.visual.drawing import (
 
 RETURN_MARK: Final = "~"
 """Ends the name of a graph's node that goes on with a loop, a sequence or branches; see `control`."""
+SEQUENTIAL: Final = "sequential"
+"""Of a flow: true, if the branches of its `parallel` nodes are executed one after the other."""
 _IDS: Final = ("id", "flow_id", "workflow_id")
 _ENDS: Final = ("source", "sourceHandle", "target", "targetHandle")
 
@@ -34,6 +36,11 @@ def plain_flow(flow: Any) -> Any:
         return dump(mode="json")
     except TypeError:
         return dump()
+
+
+def one_by_one(flow: Any) -> Any:
+    """Return a VisualFlow whose parallel branches are executed one after the other; all else as it is."""
+    return {**flow, SEQUENTIAL: True} if is_visualflow(flow) else flow
 
 
 def read_drawing(data: Any, findings: DrawingFindings) -> Drawing:

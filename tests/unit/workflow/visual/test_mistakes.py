@@ -136,6 +136,7 @@ def test_a_line_of_code_is_that_of_the_author() -> None:
             {"nodes": [], "entryNode": None},
             "/nodes: it has no node that execution could begin with",
         ),
+        ({"sequential": "yes"}, "/sequential: sequential is neither true nor false"),
         ({"functions": [{"name": "f"}]}, "/functions: functions of a flow are not executed"),
         (
             {"nodes": [{"id": str(n), "type": "if"} for n in range(10_001)]},

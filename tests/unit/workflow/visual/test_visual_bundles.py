@@ -116,3 +116,21 @@ async def test_commands_and_hosts_take_drawings(
         await serve_all(host, {"f": find_served(str(folder))})
         run_id = await FlowRuns(host, "flows").start("root", vars={"n": 5})
         assert await host.result(run_id) == {"success": True, "x": 10}
+
+
+@pytest.mark.item(464, 468)
+def test_sequential_is_packed_into_each_flow(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also of a flow that is installed as it is; flows of a bundle stay as they are."""
+    out, place = folder / "root.flow", ("--version", "2", "--sequential")
+    assert told(capsys, "pack", folder / "root.json", "-o", out, *place)[0] == Exit.OK
+    bundle = open_workflow_bundle(out)
+    assert [bundle.flow_json(one)["sequential"] for one in ("root", "child")] == [True, True]
+    where = ("--directory", folder / "installed", *place)
+    assert told(capsys, "install", folder / "child.json", *where)[0] == Exit.OK
+    installed = WorkflowBundleRegistry(folder / "installed").open("child")
+    assert installed.flow_json("child") == {**CHILD, "sequential": True}
+    code, text = told(capsys, "install", out, *where)
+    assert code != Exit.OK
+    assert "Pack them again with --sequential" in text

@@ -39,7 +39,7 @@ async def test_loops_branches_and_routes_outlive_hosts(bed: Bed) -> None:
         setting("said", "said"),
         reading("r", "done"),
         reading("o", "said"),
-        node("e", "on_flow_end", "done", "said"),
+        node("e", "on_flow_end", "done", "said", "many", pinExpressions={"many": "len(vars.done)"}),
         wires=edges(
             *("s > p", "p.then:0 > l", "p.then:1 > other", "other > said", "p.completed > e"),
             *("l.loop > ask", "l.item > ask.prompt", "ask > i", "i.false > ask", "i.true > add"),
@@ -61,7 +61,7 @@ async def test_loops_branches_and_routes_outlive_hosts(bed: Bed) -> None:
     state = await stage.ended(run_id)
 
     assert asked == ["a", "no", "b"]
-    assert state.output == {"success": True, "done": ["a", "b"], "said": "x"}
+    assert state.output == {"success": True, "done": ["a", "b"], "said": "x", "many": 2}
 
 
 @pytest.mark.item(464, 465)

@@ -57,9 +57,6 @@ def _check_node(node: DrawnNode, wires: list[DrawnWire], findings: DrawingFindin
         problem = f"nothing here executes the type {node.type!r}"
         findings.at_node(node, problem, remedy, "type")
         return
-    if node.part("pinExpressions"):
-        remedy = "Use a code node, and connect it to the pin"
-        findings.at_node(node, "it has pinExpressions", remedy, "data", "pinExpressions")
     unread = code.problem_of(node) if node.type == code.CODE else None
     if unread is not None:
         place = "codeBody" if "codeBody" in node.data else "code"

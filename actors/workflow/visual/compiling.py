@@ -30,6 +30,7 @@ from actors.workflow.visual.nodes.effects import EFFECTS, SUBFLOW_NAMES, ask, li
 from actors.workflow.visual.nodes.results import RESULTS
 from actors.workflow.visual.nodes.values import VALUES
 from actors.workflow.visual.nodes.variables import VARIABLES
+from actors.workflow.visual.pin_expressions import PinExpression, expressions_in
 from actors.workflow.visual.reading import RETURN_MARK, SEQUENTIAL, read_drawing
 from actors.workflow.visual.visits import WHOLE, Visit, WiredNode
 
@@ -59,14 +60,13 @@ def compile_drawing(
     findings = DrawingFindings(file)
     drawing = lowered(read_drawing(flow, findings), findings)
     check(drawing, findings)
-    if isinstance(flow, Mapping) and flow.get("functions"):
-        remedy = "Put what they compute into code nodes"
-        findings.add("functions of a flow are not executed", remedy, "functions")
+    functions = flow.get("functions") if isinstance(flow, Mapping) else None
+    expressions = expressions_in(drawing, functions, findings)
     if isinstance(flow, Mapping) and flow.get(SEQUENTIAL):
         if flow[SEQUENTIAL] is not True:
             findings.add(f"{SEQUENTIAL} is neither true nor false", "Correct it", SEQUENTIAL)
         drawing = without_branches(drawing)
-    compiler = _DrawingCompiler(drawing, findings, names or {})
+    compiler = _DrawingCompiler(drawing, findings, expressions, names or {})
     entry = compiler.entry()
     findings.warnings()  # no graph is made of a drawing with mistakes
     return compiler.spec(entry), findings.warnings()
@@ -83,6 +83,7 @@ def lowered(drawing: Drawing, findings: DrawingFindings) -> Drawing:
 class _DrawingCompiler:
     drawing: Drawing
     findings: DrawingFindings
+    expressions: Mapping[str, Mapping[str, PinExpression]]
     names: Mapping[str, str]
     nodes: dict[str, WiredNode] = field(default_factory=dict)
 
@@ -140,6 +141,7 @@ class _DrawingCompiler:
                 takes_last=node.type not in _OWN_PINS,
                 compute=code.compute if node.type == code.CODE else VALUES.get(node.type),
                 outputs_of=RESULTS.get(node.type),
+                expressions=self.expressions.get(name, {}),
             )
         for name, wired in self.nodes.items():
             if wired.is_step:
@@ -211,7 +213,9 @@ class _DrawingCompiler:
 def _told(node: WiredNode) -> Any:
     """Return what a node computes as JSON data: what the graph's hash is made of."""
     data = {name: one for name, one in node.drawn.data.items() if name not in _SHOWN}
-    return [node.drawn.id, node.drawn.type, data, sorted(node.inputs.items())]
+    called = {one.functions for one in node.expressions.values() if one.functions}
+    wires = sorted(node.inputs.items())
+    return [node.drawn.id, node.drawn.type, data, wires, *sorted(called)]
 
 
 def _stepping(node: WiredNode, nodes: Mapping[str, WiredNode], decide: Decide) -> Step:

@@ -9,10 +9,13 @@ from typing import Any, Final
 
 from actors.kernel.workflow.effects import StepPlan
 from actors.kernel.workflow.run_state import RunState
+from actors.workflow.documents.expressions import ExpressionError, NodeScope
+from actors.workflow.machine.variables import branch_of
 from actors.workflow.visual.drawing import OUT_OF_CONTROL, DrawnNode, DrawnWire
 from actors.workflow.visual.entries import MUX
 from actors.workflow.visual.flow_state import FlowState
 from actors.workflow.visual.lowering import Pin
+from actors.workflow.visual.pin_expressions import PinExpression
 from actors.workflow.visual.reading import RETURN_MARK
 
 WHOLE: Final = ""
@@ -46,6 +49,7 @@ class WiredNode:
         needs: The nodes that are computed for it, each behind those that it reads.
         compute: Computes its outputs, of a node that is no step.
         outputs_of: The outputs, of the result of its effect.
+        expressions: The expressions at its pins.
     """
 
     drawn: DrawnNode
@@ -57,6 +61,7 @@ class WiredNode:
     needs: tuple[str, ...] = ()
     compute: Compute | None = None
     outputs_of: Callable[[DrawnNode, Any], Outputs] | None = None
+    expressions: Mapping[str, PinExpression] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -109,6 +114,12 @@ class Visit:
         for pin, value in node.drawn.part("pinDefaults").items():
             if pin not in node.inputs and (pin in declared or pin not in found):
                 found[pin] = copy.deepcopy(value)
+        for pin, one in node.expressions.items():
+            scope = NodeScope(self.run.vars, branch_of(self.run.vars), self.now)
+            try:
+                found[pin] = one.value(found.get(pin), scope)
+            except ExpressionError as exc:
+                raise VisualNodeError(f"pin {pin!r}: {exc}") from None
         return found
 
     def at_pin(self, node: WiredNode, pin: str) -> dict[str, Any]:

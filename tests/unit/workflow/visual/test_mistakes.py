@@ -97,9 +97,19 @@ LOOP = [node("l", "for"), node("x", "set_var"), node("i", "if")]
             "/nodes/1/data/eventConfig: node 'c': it has no name of an event",
         ),
         (
-            [node("c", "if", pinExpressions={"condition": "vars.x"})],
+            [node("c", "if", pinExpressions={"condition": "x > 1"})],
             ["s > c"],
-            "/nodes/1/data/pinExpressions: node 'c': it has pinExpressions",
+            "/nodes/1/data/pinExpressions/condition: node 'c': pin 'condition': x > 1: 'x' is no",
+        ),
+        (
+            [node("c", "if", pinExpressions={"condition": "vars["})],
+            ["s > c"],
+            "/nodes/1/data/pinExpressions/condition: node 'c': pin 'condition': vars[: it is no",
+        ),
+        (
+            [node("c", "if", pinExpressions={"condition": 5})],
+            ["s > c"],
+            "/nodes/1/data/pinExpressions/condition: node 'c': the expression at pin",
         ),
     ],
 )
@@ -137,7 +147,22 @@ def test_a_line_of_code_is_that_of_the_author() -> None:
             "/nodes: it has no node that execution could begin with",
         ),
         ({"sequential": "yes"}, "/sequential: sequential is neither true nor false"),
-        ({"functions": [{"name": "f"}]}, "/functions: functions of a flow are not executed"),
+        ({"functions": 5}, "/functions: functions is no list"),
+        ({"functions": [5]}, "/functions/0: function None: its name cannot be used"),
+        ({"functions": [{"name": "len", "code": "?"}]}, "/functions/0: function 'len': its name"),
+        ({"functions": [{"name": "f"}]}, "/functions/0: function 'f': it has no code"),
+        (
+            {"functions": [{"name": "f", "code": "def g(): pass"}]},
+            "/functions/0: function 'f': its code has no def f",
+        ),
+        (
+            {"functions": [{"name": "f", "code": "x = 1\ndef f(): ?"}]},
+            "/functions/0: function 'f': Got unexpected",
+        ),
+        (
+            {"functions": [{"name": "f", "code": "def f(): pass"}] * 2},
+            "/functions/1: function 'f': another function has 'f', too",
+        ),
         (
             {"nodes": [{"id": str(n), "type": "if"} for n in range(10_001)]},
             "/nodes: it has 10001 nodes",
@@ -200,10 +225,11 @@ def test_mutated_flows_are_refused_with_findings_or_compiled() -> None:
         node("q", "ask_user", "prompt", entryRoutes=[], inputRouteOverrides={"prompt": {}}),
         node("w", "switch", switchConfig={"cases": [{"id": "1", "value": 1}]}),
         node("c", "concat", concatConfig={"separator": ","}),
-        node("e", "on_flow_end", "x"),
+        node("e", "on_flow_end", "x", pinExpressions={"x": "f(value) + vars.n"}),
         wires=edges("s > p", "p.then:0 > l", "l.loop > q", "p.completed > w", "w.case:1 > e")
         + edges("c.result > q.prompt", "l.item > c.a", "c.result > e.x"),
     )
+    whole["functions"] = [{"name": "f", "code": "def f(x):\n    return x"}]
     junk: list[Any] = [
         None,
         True,

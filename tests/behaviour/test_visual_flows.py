@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.workflow import compile_visualflow
+from actors.workflow import compile_visualflow, compile_visualflow_tree
+from actors.workflow.integrations import local_llm
+from compose.mcp.toolsets.files import file_tools
+from compose.mcp.toolsets.folder import ConfinedFolder
 from tests.behaviour.flow_stage import staged
 from tests.unit.workflow.visual.drawn import edges, flow, node, reading, setting
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from actors.kernel.agent.tools import Tool
     from tests.behaviour.bed import Bed
 
 
@@ -86,3 +93,48 @@ async def test_branches_of_a_sequential_flow_wait_for_each_other(bed: Bed) -> No
     state = await stage.ended(run_id)
 
     assert (asked, state.output) == (["a", "b"], {"success": True, "a": 1, "b": 2})
+
+
+def on_the_loop(tool: Tool) -> Tool:
+    """Return a tool that has no thread: virtual time waits for none."""
+
+    async def call(**given: Any) -> Any:
+        return tool.run(**given)
+
+    return replace(tool, run=call, thread=False)
+
+
+@pytest.mark.item(464)
+async def test_schedules_agents_functions_and_files_outlive_hosts(bed: Bed, tmp_path: Path) -> None:
+    """A schedule's time begins a run of an agent's flow; its answer is in a file once a person agrees."""
+    agent = flow(
+        reading("c", "context"),
+        node("n", "function", expression="c['task'].upper()"),
+        node("e", "on_flow_end", "response"),
+        wires=edges("s > e", "c.value > n.c", "n.result > e.response"),
+    )
+    drawn = flow(
+        node("t", "on_schedule", eventConfig={"schedule": "50ms"}),
+        node("a", "agent", pinDefaults={"prompt": "go"}),
+        node("w", "write_file", pinDefaults={"file_path": "out/a.txt"}),
+        node("r", "read_file", pinDefaults={"file_path": "out/a.txt"}),
+        node("e", "on_flow_end", "x"),
+        wires=edges("t > a", "a > w", "w > r", "r > e", "a.response > w.content")
+        + edges("r.content > e.x"),
+        entry="t",
+    )
+    name = "visual_react_agent_f_a"
+    specs = compile_visualflow_tree("f", {"f": drawn, name: {**agent, "id": name}})
+    folder = ConfinedFolder(tmp_path)
+    handlers = local_llm({}, [on_the_loop(one) for one in file_tools(folder)]).effect_handlers
+    stage = await staged(bed, *specs.values(), effect_handlers=handlers)
+    run_id = await stage.runs.start("f")
+    (wait,) = await stage.waits(run_id)
+    await stage.restart()
+    await stage.runs.resume(run_id, str(wait.wait_key), {"approved": True})
+    state = await stage.ended(run_id)
+    folder.close()
+
+    assert wait.prompt == "Allow the calls of tools: write_file?"
+    assert state.output == {"success": True, "x": "GO"}, state.error
+    assert (tmp_path / "out" / "a.txt").read_text(encoding="utf-8") == "GO"

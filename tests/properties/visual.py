@@ -103,7 +103,10 @@ class _Sketch:
             self.wire(node, "exec-out", after)
         elif kind == "add":
             self.node(node, "set_var", "name", "value", pinDefaults={"name": words[0]})
-            self.node(f"sum for {node}", "add", pinDefaults={"b": words[1]})
+            if words[1] % 8 == 1:
+                self.node(f"sum for {node}", "function", expression=f"a + {words[1]}")
+            else:
+                self.node(f"sum for {node}", "add", pinDefaults={"b": words[1]})
             self.reads(words[0], f"sum for {node}", "a")
             self.wire(f"sum for {node}", "result", node, "value")
             self.wire(node, "exec-out", after)

@@ -163,7 +163,7 @@ def _told(data: Any, path: Path, sequential: bool) -> _FlowFile:
             one for one in (told if isinstance(told, list) else ()) if isinstance(one, str)
         )
         title, version = (one if isinstance(one, str) else None for one in map(data.get, _SHOWN))
-        below = dict.fromkeys(subflows_of(data), "a subflow node")
+        below = dict.fromkeys(subflows_of(data), "a node")
         return _FlowFile(path, spec.workflow_id, title, version, faces, below, data)
     document = document_of(data, str(path))
     compile_document(document, str(path))

@@ -100,7 +100,8 @@ class FlowState:
         return found if isinstance(found, dict) else None
 
     def keep(self, node: str, outputs: dict[str, Any]) -> None:
-        """Keep the outputs of a node."""
+        """Keep the outputs of a node, in place of the result of its effect."""
+        self._kept.get("results", {}).pop(_escaped(node), None)
         self._part("outputs")[node] = outputs
 
     def result(self, node: str) -> Any:

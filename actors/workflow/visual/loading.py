@@ -12,6 +12,7 @@ from actors.workflow.documents.reading import document_of, name_of, read_data
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.visual.compiling import compile_drawing
 from actors.workflow.visual.drawing import DrawingFindings
+from actors.workflow.visual.lowering import AGENT, named_agent
 from actors.workflow.visual.nodes.effects import subflow_name
 from actors.workflow.visual.reading import is_visualflow, one_by_one, plain_flow, read_drawing
 
@@ -70,9 +71,10 @@ def compile_visualflow_tree(
 
 
 def subflows_of(flow: Any) -> list[str]:
-    """Return the flows that a VisualFlow refers to, each once."""
-    nodes = read_drawing(flow, DrawingFindings("")).nodes.values()
-    found = (subflow_name(one) for one in nodes if one.type == "subflow")
+    """Return the flows that a VisualFlow refers to, also as agents, each once."""
+    drawing = read_drawing(flow, DrawingFindings(""))
+    nodes = [named_agent(one, drawing.id) for one in drawing.nodes.values()]
+    found = (subflow_name(one) for one in nodes if one.type in {"subflow", AGENT})
     return list(dict.fromkeys(one for one in found if one is not None))
 
 

@@ -90,9 +90,9 @@ def test_a_sub_flow_that_is_not_there_is_named(folder: Path) -> None:
 def test_a_bundle_with_a_wrong_drawing_is_not_installed(tmp_path: Path) -> None:
     """One in which nothing is drawn yet is kept."""
     registry = WorkflowBundleRegistry(tmp_path)
-    unknown = {**CHILD, "nodes": [*CHILD["nodes"][:1], {"id": "n", "type": "agent"}]}
+    unknown = {**CHILD, "nodes": [*CHILD["nodes"][:1], {"id": "n", "type": "edit_image"}]}
     unknown["edges"] = edges("s > n")
-    with pytest.raises(FlowError, match="nothing here executes the type 'agent'"):
+    with pytest.raises(FlowError, match="nothing here executes the type 'edit_image'"):
         registry.install_bytes(zipped(files_of({"flows/child.json": json.dumps(unknown).encode()})))
     empty = json.dumps({"id": "child", "nodes": [], "edges": []}).encode()
     registry.install_bytes(zipped(files_of({"flows/child.json": empty})))

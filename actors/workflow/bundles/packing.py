@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from actors.workflow.bundles.bundle import MANIFEST, WorkflowBundle, open_workflow_bundle
 from actors.workflow.bundles.manifest import WorkflowBundleEntrypoint, WorkflowBundleError
 from actors.workflow.documents.compiling import compile_document
@@ -72,7 +74,7 @@ def pack_workflow_bundle(  # noqa: PLR0913 - the parts of a bundle
     files = _flow_files(flows)
     for name, path in (assets or {}).items():
         files[f"assets/{name}"] = Path(path).read_bytes()
-    packed = _zipped({MANIFEST: _json(manifest)} | files)
+    packed = _zipped({MANIFEST: _json(manifest, root.id)} | files)
     bundle = open_workflow_bundle(packed)
     write_whole(Path(out_path), packed)
     return bundle
@@ -105,7 +107,7 @@ def packed_flow(data: bytes, *, version: str | None = None, sequential: bool = F
             raise WorkflowBundleError(root.id, problem, remedy)
     flows, wanted = {root.id: root}, _version(version or root.version, root.id)
     manifest = _manifest(root, flows, root.id, wanted)
-    return _zipped({MANIFEST: _json(manifest)} | _flow_files(flows))
+    return _zipped({MANIFEST: _json(manifest, root.id)} | _flow_files(flows))
 
 
 def _version(version: str | None, bundle: str) -> str:
@@ -118,9 +120,14 @@ def _version(version: str | None, bundle: str) -> str:
 def _manifest(
     root: _FlowFile, flows: Mapping[str, _FlowFile], bundle_id: str, version: str
 ) -> dict[str, Any]:
-    entry = WorkflowBundleEntrypoint(
-        flow_id=root.id, name=root.title or root.id, interfaces=root.interfaces
-    )
+    try:
+        entry = WorkflowBundleEntrypoint(
+            flow_id=root.id, name=root.title or root.id, interfaces=root.interfaces
+        )
+    except ValidationError:
+        problem = f"a bundle cannot have a flow with the id {root.id[:100]!r}"
+        remedy = "Give it one of 100 characters at most, without spaces and : @ / \\"
+        raise WorkflowBundleError(bundle_id, problem, remedy) from None
     return {
         "bundle_format_version": "1",
         "bundle_id": bundle_id,
@@ -133,7 +140,7 @@ def _manifest(
 
 
 def _flow_files(flows: Mapping[str, _FlowFile]) -> dict[str, bytes]:
-    return {f"flows/{flow_id}.json": _json(one.data) for flow_id, one in flows.items()}
+    return {f"flows/{flow_id}.json": _json(one.data, flow_id) for flow_id, one in flows.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +212,13 @@ def _file_of(flow_id: str, folder: Path) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def _json(data: Any) -> bytes:
-    return (json.dumps(data, ensure_ascii=False, indent=2, sort_keys=True) + "\n").encode()
+def _json(data: Any, name: str) -> bytes:
+    text = json.dumps(data, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
+    try:
+        return text.encode()
+    except UnicodeEncodeError as exc:
+        problem = f"it has a text that is no Unicode: {text[exc.start : exc.end]!r}"
+        raise WorkflowBundleError(name, problem, "Remove it") from None
 
 
 def _zipped(files: Mapping[str, bytes]) -> bytes:

@@ -11,6 +11,7 @@ import pytest
 
 from actors.workflow import FlowError, check_flow, compile_visualflow, load_flow
 from actors.workflow.visual.reading import is_visualflow
+from tests.unit.workflow.spoiling import JUNK, spoil
 from tests.unit.workflow.visual.drawn import edges, flow, literal, node, play, problems
 
 if TYPE_CHECKING:
@@ -135,6 +136,8 @@ def test_a_line_of_code_is_that_of_the_author() -> None:
     ("change", "found"),
     [
         ({"id": ""}, "/id: it has no id"),
+        ({"id": "a\x00"}, "/id: its id has characters that cannot be kept"),
+        ({"nodes": [{"id": "\ud800", "type": "if"}]}, "/nodes/0/id: a node has the id"),
         ({"nodes": [5]}, "/nodes/0: a node is no object"),
         ({"nodes": [{"id": "a", "type": "if"}] * 2}, "/nodes/1/id: node 'a' is there twice"),
         ({"nodes": [{"id": "a~", "type": "if"}]}, "/nodes/0/id: a node has the id 'a~'"),
@@ -230,37 +233,11 @@ def test_mutated_flows_are_refused_with_findings_or_compiled() -> None:
         + edges("c.result > q.prompt", "l.item > c.a", "c.result > e.x"),
     )
     whole["functions"] = [{"name": "f", "code": "def f(x):\n    return x"}]
-    junk: list[Any] = [
-        None,
-        True,
-        -1,
-        1e300,
-        "",
-        "s",
-        "x" * 1000,
-        [],
-        {},
-        [[]],
-        {"a": None},
-        "\x00",
-    ]
     refused = 0
     for seed in range(1000):
         rng, drawn = random.Random(seed), copy.deepcopy(whole)
         for _ in range(rng.randint(1, 3)):
-            _spoil(drawn, rng, junk)
+            spoil(drawn, rng, JUNK)
         found = check_flow(drawn)
         refused += any(one.level == "error" for one in found)
     assert 200 < refused < 1000
-
-
-def _spoil(data: Any, rng: random.Random, junk: list[Any]) -> None:
-    while True:
-        keys = list(data) if isinstance(data, dict) else [*range(len(data))]
-        if not keys:
-            return
-        key = rng.choice(keys)
-        if not isinstance(data[key], dict | list) or rng.random() < 0.15:
-            data[key] = rng.choice(junk)
-            return
-        data = data[key]

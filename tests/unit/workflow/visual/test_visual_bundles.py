@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from actors.workflow.bundles import (
     open_workflow_bundle,
     pack_workflow_bundle,
 )
+from actors.workflow.bundles.inputs import input_schema
 from compose.commands.output import Exit
 from compose.host.loader import find_served, serve_all
 from tests.unit.workflow.test_bundles import files_of, zipped
@@ -134,3 +136,13 @@ def test_sequential_is_packed_into_each_flow(
     code, text = told(capsys, "install", out, *where)
     assert code != Exit.OK
     assert "Pack them again with --sequential" in text
+
+
+@pytest.mark.item(471)
+def test_inputs_are_those_pins_of_the_begin_that_can_be_read() -> None:
+    """Whatever else an editor left there."""
+    pins = [{"id": "a", "type": "list"}, {"id": {}}, {"id": "b", "type": {}}, 5]
+    drawn = copy.deepcopy(ROOT)
+    for outputs, names in ((pins, {"a": {"type": "array"}, "b": {}}), (5, {}), ({}, {})):
+        drawn["nodes"][0]["data"] = {"outputs": outputs}
+        assert input_schema(drawn)["properties"] == names

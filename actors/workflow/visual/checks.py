@@ -48,10 +48,6 @@ _INSTEAD: Final = {
         "Let a tool of the host do it, and call that by call_tool",
     ),
     **dict.fromkeys(
-        ("on_user_request", "on_agent_message"),
-        "Use on_flow_start, and start the flow with the message among its vars",
-    ),
-    **dict.fromkeys(
         ("make_context", "make_meta", "make_scratchpad", "add_message", "get_context"),
         "Make the object with make_object, or in a code node",
     ),

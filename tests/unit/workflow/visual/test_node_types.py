@@ -248,20 +248,39 @@ def test_types_of_the_editor_that_are_not_supported_name_the_way_out(tmp_path: P
     """At compile, and in the report."""
     drawn = flow(
         node("a", "read_pdf"),
-        node("b", "on_user_request"),
         node("c", "make_context"),
         node("d", "random_int"),
         node("r", "read_file"),
-        wires=edges("s > a", "a > r", "b.message > c.x", "d.result > c.y", "c.result > a.z"),
+        wires=edges("s > a", "a > r", "d.result > c.y", "c.result > a.z"),
     )
     path = tmp_path / "f.json"
     path.write_text(json.dumps(drawn), encoding="utf-8")
     told = {one.id: one for one in report_flow(path).nodes}
-    words = {"a": "call_tool", "b": "on_flow_start", "c": "make_object", "d": "a code node"}
+    words = {"a": "call_tool", "c": "make_object", "d": "a code node"}
     for name, word in words.items():
         (found,) = told[name].findings
         assert found.problem.startswith(f"node '{name}': nothing here executes the type")
         assert word in found.remedy
     assert told["r"].is_supported
     assert told["r"].needs == "a handler of TOOL_CALLS"
-    assert not {"read_pdf", "on_user_request", "make_context", "random_int"} & TYPES
+    assert not {"read_pdf", "make_context", "random_int"} & TYPES
+
+
+@pytest.mark.item(464)
+@pytest.mark.parametrize(
+    ("kind", "given", "found"),
+    [
+        ("on_user_request", {"message": "m", "context": {"a": 1}}, ["m", {"a": 1}, None, None]),
+        ("on_user_request", {}, ["", {}, None, None]),
+        ("on_agent_message", {"message": "m", "channel": "x"}, ["m", None, "unknown", "c"]),
+    ],
+)
+def test_an_entry_for_messages_gives_the_vars_that_make_up_one(
+    kind: str, given: Any, found: list[Any]
+) -> None:
+    """Those that are not there have defaults; the channel is that of the node."""
+    pins = ("message", "context", "sender", "channel")
+    wires = edges("n > e", *(f"n.{pin} > e.{pin}" for pin in pins))
+    start = node("n", kind, eventConfig={"channel": "c"})
+    drawn = flow(start, node("e", "on_flow_end", *pins), wires=wires, entry="n")
+    assert [*output_of(drawn, given=given).values()] == found

@@ -243,7 +243,7 @@ async def test_a_client_that_is_gone_cancels_nothing_unless_it_says_so(bed: Bed,
         row = await bed.ended(began["data"]["run_id"])
         assert (row.status, row.cancel_requested) == (
             "CANCELLED",
-            "the client that read it is gone",
+            "the client that read the run has disconnected",
         )
 
 

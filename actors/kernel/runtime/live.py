@@ -33,6 +33,8 @@ class Delta:
         text: The piece; empty for a custom one that is no text.
         data: That one: JSON data.
         is_whole: `text` is all of the answer so far, up to the piece `n`.
+        after: Seq of the last entry of the run that was durable when the piece was shown, -1 if none was;
+            None: a host of an earlier release did not say.
     """
 
     run_id: RunId
@@ -44,6 +46,7 @@ class Delta:
     text: str
     data: JsonValue = None
     is_whole: bool = False
+    after: int | None = None
 
 
 class DeltaBus(Protocol):

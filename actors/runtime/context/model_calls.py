@@ -141,6 +141,7 @@ class Live:
                 kind=kind,
                 text=shown if isinstance(shown, str) else "",
                 data=None if isinstance(shown, str) else shown,
+                after=run.log.durable_seq,
             )
         )
 

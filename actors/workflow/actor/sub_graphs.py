@@ -1,4 +1,4 @@
-"""Sub-graphs of a run that is an actor's: child runs of the same app."""
+"""The sub-graphs of a run that is an agent's run: child runs of the same app."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from actors.workflow.machine.waits import waiting_for
 
 _ERROR: Final = "message"
 _TERMS: Final = Supervision(run_id="-", root_id="-", retention=HistoryRetention.PERMANENT)
-"""Of sub-graphs: their own are not cancelled when they end."""
+"""Supervision of sub-graphs. The child runs of a sub-graph are not cancelled when it ends."""
 
 
 class SubGraphs:
-    """START_SUBWORKFLOW.
+    """The effect START_SUBWORKFLOW.
 
     Args:
-        ctx: Of the run.
+        ctx: The context of the run.
         specs: The graphs of the app by name.
     """
 
@@ -40,7 +40,7 @@ class SubGraphs:
         self._ctx, self._specs = ctx, specs
 
     async def begun(self, run: RunState, opened: OpenStep) -> EffectOutcome:
-        """Start a sub-graph; return the wait for its end, or its id if no run waits."""
+        """Start a sub-graph; return the wait for its end, or its id if the run does not wait."""
         payload = opened.effect.payload
         try:
             spec, variables = self._spec_of(payload), child_vars(run, payload)
@@ -70,7 +70,10 @@ class SubGraphs:
         return waiting_for(spec, child.run_id, {"async": True} if is_async else {})
 
     async def ended(self, run_id: str) -> RunState | None:
-        """Return how a sub-graph ended, when it has; None: it is gone."""
+        """Wait for the end of a sub-graph; return its terminal state.
+
+        None: the sub-graph's run does not exist any more.
+        """
         try:
             result = await self._ctx.join(run_id)
         except UnknownRunError:

@@ -20,9 +20,9 @@ class FlowTerms:
     Attributes:
         specs: The graphs by name.
         handlers: The host's handlers.
-        policy: How often effects are tried.
+        policy: The policy that decides the number of attempts of effects.
         config: Limits of new runs.
-        artifacts: For nodes, as `ctx.artifacts`, and for memory.
+        artifacts: The store of artifacts. Nodes read it as `ctx.artifacts`, and the memory effects use it.
         memory: The effects of memory.
     """
 

@@ -19,16 +19,16 @@ from actors.workflow.machine import records, waits
 from actors.workflow.machine.records import Transition
 
 WAIT: Final = "wait"
-"""In the request of a wait: the wait of the graph."""
+"""Name in the request of a wait. Its value is the wait of the graph."""
 _KINDS: Final = {WaitReason.USER: "user", WaitReason.EVENT: "event", WaitReason.JOB: "job"}
 
 
 class WaitEnds:
-    """Waits for a run of a graph.
+    """The waits of a run of a graph.
 
     Attributes:
-        waited: The keys of the waits of generations before.
-        waiting: Those of this one.
+        waited: The keys of the waits of earlier generations.
+        waiting: The keys of the waits of this generation.
     """
 
     def __init__(self, ctx: RunContext, decided: Decisions, subs: SubGraphs) -> None:
@@ -37,7 +37,7 @@ class WaitEnds:
         self.waiting: set[str] = set()
 
     async def end(self, wait: WaitState) -> Decide:
-        """Return what is decided on a wait when it has ended."""
+        """Wait until a wait has ended; return the decision on it."""
         if wait.reason is WaitReason.SUBWORKFLOW:
             child = await self._subs.ended(str((wait.details or {}).get("sub_run_id")))
             return lambda now, at: _or_same(waits.child_ended(now, child, at=at), now)
@@ -61,7 +61,9 @@ class WaitEnds:
             if not is_answered:
                 return _fallen_due(wait.until or "")
             is_old = _event_in(wait, answer) in before
-            again = verbs.next_is_wait()  # the log decides: branches may replay in another order
+            again = (
+                verbs.next_is_wait()
+            )  # the log decides, since branches may replay in another order
             if not (is_old if again is None else again):
                 return partial(_replied, wait, answer)
 
@@ -72,7 +74,7 @@ def answer_key(run_id: RunId, wait_key: str) -> str:
 
 
 def _event_in(wait: WaitState, answer: Any) -> Any:
-    """Return the id of the event that an answer is; None: it is none."""
+    """Return the id of the event in an answer. None: the answer is not an event."""
     is_event = wait.reason is WaitReason.EVENT and isinstance(answer, dict)
     return answer.get("event_id") if is_event else None
 

@@ -1,4 +1,4 @@
-"""Packing: a flow and all flows that it refers to become one file, the same bytes each time."""
+"""Packing of a flow and all flows that it refers to into one file. Equal flows give equal bytes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from actors.workflow.visual.loading import subflows_of
 from actors.workflow.visual.reading import is_visualflow, one_by_one
 
 _WHEN: Final = (1980, 1, 1, 0, 0, 0)
-"""The time of each file in a zip file, so that equal contents are equal bytes."""
+"""The time of each file in a zip file. It is constant, so equal contents give equal bytes."""
 _ZIP: Final = b"PK"
 _SHOWN: Final = ("name", "version")
-"""Of a VisualFlow."""
+"""Names of a VisualFlow's texts."""
 
 
 def pack_workflow_bundle(  # noqa: PLR0913 - the parts of a bundle
@@ -42,16 +42,18 @@ def pack_workflow_bundle(  # noqa: PLR0913 - the parts of a bundle
     metadata: Mapping[str, Any] | None = None,
     sequential: bool = False,
 ) -> WorkflowBundle:
-    """Write a bundle of a flow and of those that it refers to. A crash leaves the old file, or the new one.
+    """Write a bundle of a flow and the flows that it refers to.
+
+    A crash leaves the old file or the new file.
 
     Args:
         root_flow_json: The flow that a run begins with.
         out_path: The file to write.
         bundle_id: The bundle's name; None: the flow's id.
-        bundle_version: Its version; None: the flow's version.
-        flows_dir: The folder with the other flows; None: that of the first one.
-        assets: More files, by their names below ``assets/``.
-        interfaces: Names of what the first flow can be used as.
+        bundle_version: The bundle's version. None: the flow's version.
+        flows_dir: The folder of the other flows. None: the folder of the first flow.
+        assets: Further files, by their names below ``assets/``.
+        interfaces: Names of the interfaces that the first flow has.
         metadata: JSON data.
         sequential: Let each VisualFlow execute its parallel branches one after the other.
 
@@ -60,7 +62,7 @@ def pack_workflow_bundle(  # noqa: PLR0913 - the parts of a bundle
 
     Raises:
         FlowError: A flow has mistakes.
-        WorkflowBundleError: A flow is not there, or the bundle has no version.
+        WorkflowBundleError: The file of a flow is missing, or the bundle has no version.
         OSError: A file cannot be read or written.
     """
     root = _read(Path(root_flow_json), sequential)
@@ -81,17 +83,19 @@ def pack_workflow_bundle(  # noqa: PLR0913 - the parts of a bundle
 
 
 def packed_flow(data: bytes, *, version: str | None = None, sequential: bool = False) -> bytes:
-    """Return the bytes of a bundle: of one flow document (JSON or YAML) or VisualFlow, or of a bundle as it is.
+    """Return the bytes of a bundle of one flow document (JSON or YAML) or VisualFlow.
+
+    A bundle is returned as it is.
 
     Args:
-        data: The bytes; they tell what it is.
-        version: Of the bundle; None: the flow's version.
+        data: The bytes of the flow or bundle. Their content decides the format.
+        version: The bundle's version. None: the flow's version.
         sequential: See `pack_workflow_bundle`.
 
     Raises:
         FlowError: The flow has mistakes.
-        WorkflowBundleError: It refers to another flow, or the bundle has no version, or it is
-            packed already and has to be sequential.
+        WorkflowBundleError: The flow refers to another flow, the bundle has no version, or `data` is a bundle
+            and `sequential` is set.
     """
     if data.startswith(_ZIP):
         if sequential:
@@ -103,7 +107,7 @@ def packed_flow(data: bytes, *, version: str | None = None, sequential: bool = F
     for other, place in root.references.items():
         if other != root.id:
             problem = f"{place} refers to flow {other!r}, which is not in it"
-            remedy = "Pack both into a bundle with `callboard flows pack`, and send that"
+            remedy = "Pack both into a bundle with `callboard flows pack`, and send the bundle"
             raise WorkflowBundleError(root.id, problem, remedy)
     flows, wanted = {root.id: root}, _version(version or root.version, root.id)
     manifest = _manifest(root, flows, root.id, wanted)
@@ -145,7 +149,7 @@ def _flow_files(flows: Mapping[str, _FlowFile]) -> dict[str, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class _FlowFile:
-    """A flow that was read and checked: what a bundle needs of it, whatever kind it is."""
+    """A flow that was read and checked, with the facts that a bundle needs, for both formats."""
 
     path: Path
     id: str
@@ -153,7 +157,7 @@ class _FlowFile:
     version: str | None
     interfaces: tuple[str, ...]
     references: dict[str, str]
-    """The flows that it refers to, and a place where it does."""
+    """The flows that it refers to, each with the place of a reference."""
     data: Any
 
 
@@ -184,7 +188,7 @@ def _told(data: Any, path: Path, sequential: bool) -> _FlowFile:
 
 
 def _with_references(root: _FlowFile, folder: Path, sequential: bool) -> dict[str, _FlowFile]:
-    """Return a flow and all that it refers to, by id."""
+    """Return a flow and all flows that it refers to, directly or not, by id."""
     found, left = {root.id: root}, [root]
     while left:
         flow = left.pop()
@@ -193,7 +197,7 @@ def _with_references(root: _FlowFile, folder: Path, sequential: bool) -> dict[st
                 continue
             path = _file_of(name, folder)
             if path is None:
-                problem = f"{place} of {flow.path} refers to flow {name!r}, which is not there"
+                problem = f"{place} of {flow.path} refers to flow {name!r}, whose file is missing"
                 remedy = f"Put {name}.json into {folder}, or name another folder"
                 raise WorkflowBundleError(root.id, problem, remedy)
             below = _read(path, sequential)
@@ -227,16 +231,20 @@ def _zipped(files: Mapping[str, bytes]) -> bytes:
         for path in sorted(files, key=lambda one: (one != MANIFEST, one)):
             entry = zipfile.ZipInfo(path, _WHEN)
             entry.external_attr = 0o644 << 16
-            entry.create_system = 3  # else the bytes depend on the machine
+            entry.create_system = (
+                3  # a constant value, otherwise the bytes depend on the operating system
+            )
             packed.writestr(entry, files[path], zipfile.ZIP_DEFLATED, 9)
     return out.getvalue()
 
 
 def write_whole(path: Path, data: bytes, *, is_new: bool = False) -> None:
-    """Write a file, on the disk when this returns. A crash leaves the old one or the new one, and never a part.
+    """Write a file. It is on the disk when this returns.
+
+    A crash leaves the old file or the new file, and never a part.
 
     Raises:
-        FileExistsError: There is one, and it `is_new`.
+        FileExistsError: The file exists, and `is_new` is true.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".draft-{secrets.token_hex(8)}")

@@ -1,4 +1,7 @@
-"""Expressions of flow documents. A path such as ``vars.order.id`` is read here, all else in the sandbox."""
+"""Expressions of flow documents.
+
+Paths such as ``vars.order.id`` are read here. The sandbox evaluates the rest.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,16 @@ from actors.errors import ContractError, Facts
 from actors.workflow.documents import sandbox
 
 LONGEST: Final = 4000
-"""Characters of an expression."""
+"""Maximum length of an expression, in characters."""
 LIMITS: Final = sandbox.SandboxLimits()
 _WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None}
 _BUILTINS: Final = frozenset(name for name in dir(builtins) if not name.startswith("_"))
 NAMES: Final = ("vars", "branch", "now")
 _DOTTED: Final = re.compile(r"vars(\.[A-Za-z_][A-Za-z0-9_]*)+")
-"""Most expressions. They are read without Python's parser, whose time a large document takes."""
+"""Pattern of plain paths, which most expressions are.
+
+They are read without Python's parser, which would be slow for a large document.
+"""
 
 
 class ExpressionError(Facts, ContractError, ValueError):
@@ -40,7 +46,7 @@ class NodeScope:
     Attributes:
         vars: The run's vars.
         branch: The names of the branches that the node is called in, the outermost first.
-        now: The instant: ISO 8601 in UTC.
+        now: The instant in ISO 8601, in UTC.
     """
 
     vars: Mapping[str, Any]
@@ -53,10 +59,10 @@ class Expression:
     """An expression that was read.
 
     Attributes:
-        text: As the document has it.
-        path: The steps of a plain path, from its name on; None: the sandbox evaluates `code`.
-        code: Python, in which ``vars.a`` is ``vars["a"]``.
-        names: The names of vars that it reads; None: it may read any.
+        text: The expression as the document has it.
+        path: The steps of a plain path; the first is its name. None: the sandbox evaluates `code`.
+        code: The expression as Python, with ``vars["a"]`` for ``vars.a``.
+        names: The names of the vars that the expression reads. None: it may read any var.
     """
 
     text: str
@@ -67,7 +73,7 @@ class Expression:
     def value(
         self, scope: NodeScope, *, more: Mapping[str, Any] | None = None, before: str = ""
     ) -> Any:
-        """Return its value.
+        """Return the value of the expression.
 
         Args:
             scope: The names that it may use.
@@ -75,7 +81,7 @@ class Expression:
             before: Code that the sandbox executes first.
 
         Raises:
-            ExpressionError: It has none.
+            ExpressionError: The expression has no value.
         """
         if self.path is not None:
             return self._walked(scope)
@@ -100,10 +106,10 @@ class Expression:
 
 
 def parse(text: str, more: frozenset[str] = frozenset()) -> Expression:
-    """Return an expression; it may use the names of `more`, too.
+    """Parse an expression, which may also use the names of `more`.
 
     Raises:
-        ExpressionError: It cannot be read.
+        ExpressionError: The text is not an expression.
     """
     if len(text) > LONGEST:
         problem = f"it has {len(text)} characters, more than {LONGEST}. Use a code node"
@@ -130,7 +136,10 @@ class _UnknownNameError(Exception):
 
 
 class _Rewritten(ast.NodeTransformer):
-    """Turns ``vars.a.b`` into ``vars["a"]["b"]``, and ``true``, ``false`` and ``null`` into Python's words."""
+    """Transformer of ``vars.a.b`` into ``vars["a"]["b"]``.
+
+    It also replaces ``true``, ``false`` and ``null`` by constants.
+    """
 
     def __init__(self, bound: set[str]) -> None:
         self._bound = bound
@@ -139,12 +148,12 @@ class _Rewritten(ast.NodeTransformer):
 
     @property
     def read(self) -> frozenset[str] | None:
-        """The names of vars that are read; None: any may be."""
+        """The names of the vars that are read. None: any var may be read."""
         return None if self._is_read_whole else frozenset(self._read)
 
     @override
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        if isinstance(node.func, ast.Attribute):  # a method of a value: its name stays
+        if isinstance(node.func, ast.Attribute):  # a method of a value, whose name stays
             node.func.value = self.visit(node.func.value)
         else:
             node.func = self.visit(node.func)
@@ -188,7 +197,7 @@ def _root_of(node: ast.expr) -> str | None:
 
 
 def _bound_names(tree: ast.expr) -> set[str]:
-    """Return the names that the expression itself gives values to."""
+    """Return the names that the expression itself binds."""
     stored = {
         one.id
         for one in ast.walk(tree)
@@ -235,5 +244,5 @@ def _only(variables: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]
 
 
 def _plain(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the vars without the runtime's own, which change from step to step."""
+    """Return the vars without the runtime's own vars, which change with each step."""
     return {name: value for name, value in variables.items() if not name.startswith("_")}

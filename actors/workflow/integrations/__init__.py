@@ -1,12 +1,14 @@
-"""Integrations: models, tools and knowledge for the effects LLM_CALL, TOOL_CALLS and MEMORY_KG_*.
+"""Models, tools and knowledge for the effects LLM_CALL, TOOL_CALLS and MEMORY_KG_*.
 
 Three modes: `local_llm` (model and tools in this process), `remote_llm` (a model behind a server, tools of a
 client) and `hybrid_llm` (a model behind a server, tools in this process). Each returns an `Integration`, whose
-handlers `WorkflowRuntime` and `Flows` take. Keys of providers are `Secret`: their values are in headers only.
+handlers `WorkflowRuntime` and `Flows` take. Keys of providers are `Secret` objects, whose values are in headers
+only.
 
-- `wiring`: these. `model_calls`, `tool_runs`, `knowledge`: the handlers. `calls`, `chat_payload`: payloads.
+- `wiring`: the integrations. `model_calls`, `tool_runs`, `knowledge`: the handlers. `calls`, `chat_payload`:
+  payloads.
 - `remote_model`, `http_requests`: a model behind a server. `prompt_cache`: control of its cache.
-- `background_loop`: the event loop of drivers that await nothing.
+- `background_loop`: the event loop for drivers without coroutines.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LLM_CALL: calls of the host's models, or of one behind a server."""
+"""The effect LLM_CALL: calls of the host's models, or of a model behind a server."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class ModelCalls:
     """The handler of LLM_CALL.
 
     Args:
-        models: One model for all calls, or several by name: a call gets that of ``provider:model``, else of
-            its ``model``, else of its ``provider``, else ``default``.
+        models: One model for all calls, or several by name. A call gets the model named ``provider:model``,
+            else ``model``, else ``provider``, else ``default``.
         tools: The tools that a payload may name.
     """
 
@@ -36,7 +36,7 @@ class ModelCalls:
         self._models, self._tools = models, tools
 
     async def handle(self, run: RunState, effect: Effect) -> EffectOutcome:
-        """Return the model's answer. What cannot be sent fails without another attempt."""
+        """Return the model's answer. A payload that cannot be sent fails without another attempt."""
         del run
         payload = effect.payload
         try:
@@ -64,7 +64,7 @@ class ModelCalls:
         """Return the model for a call.
 
         Raises:
-            GraphError: There is none of these names.
+            GraphError: No model has one of these names.
         """
         if not isinstance(self._models, Mapping):
             return self._models

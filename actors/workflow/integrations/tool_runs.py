@@ -1,4 +1,4 @@
-"""TOOL_CALLS: calls of the host's tools, with approvals, or left to a client."""
+"""The effect TOOL_CALLS: calls of the host's tools, with approvals, or calls that a client executes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class ToolRuns:
     """The handler of TOOL_CALLS.
 
     Args:
-        tools: What may be called.
-        mode: ``executed``: in this process. ``passthrough``: the run waits for results of a client; the
-            ``mode`` of a payload may say that, too.
-        approvals: Which calls wait for a person first.
+        tools: The tools that may be called.
+        mode: ``executed``: this process executes the tools. ``passthrough``: the run waits for a client's
+            results. A payload may also set ``mode`` to ``passthrough``.
+        approvals: The policy that decides which calls need an approval.
 
     Raises:
         ContractError: Two tools have one name.
@@ -40,7 +40,10 @@ class ToolRuns:
         self._mode, self._approvals = mode, approvals
 
     async def handle(self, run: RunState, effect: Effect) -> EffectOutcome:
-        """Return results in the order of the calls, or a wait. A call that fails is a row, not a failure."""
+        """Return results in the order of the calls, or a wait.
+
+        A call that fails gives a result with an error; the effect does not fail.
+        """
         payload = effect.payload
         if not isinstance(payload.get("tool_calls"), list):
             problem = "tool_calls needs payload.tool_calls, a list"
@@ -60,7 +63,7 @@ class ToolRuns:
         return EffectOutcome.completed({"mode": "executed", "results": rows})
 
     def _problem(self, call: dict[str, Any], allowed: Any) -> str | None:
-        """Return why a call is not executed; None: it may be."""
+        """Return the reason why a call is not executed. None: it may be executed."""
         name = call["name"]
         if "error" in call:
             return str(call["error"])
@@ -127,7 +130,7 @@ class ToolRuns:
         tools = [self._by_name[call["name"]]]
         try:
             return await DirectToolInvoker().invoke(told, tools=tools, idempotency_key=key)
-        except Exception as exc:  # noqa: BLE001 - of a tool, for the model: the run goes on
+        except Exception as exc:  # noqa: BLE001 - a tool's exception is a result for the model
             return InvocationResult(status="error", text=f"{type(exc).__name__}: {exc}")
 
 

@@ -1,4 +1,4 @@
-"""Integrations: models, tools and knowledge as the handlers of effects that a driver takes."""
+"""The integrations: models, tools and knowledge as the handlers of effects that a driver takes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ _KG = (EffectType.MEMORY_KG_ASSERT, EffectType.MEMORY_KG_QUERY, EffectType.MEMOR
 
 
 class Integration:
-    """Handlers of LLM_CALL, TOOL_CALLS and, with `knowledge`, of MEMORY_KG_*.
+    """The handlers of LLM_CALL, TOOL_CALLS and, with `knowledge`, of MEMORY_KG_*.
 
-    Made by `local_llm`, `remote_llm` or `hybrid_llm`.
+    `local_llm`, `remote_llm` and `hybrid_llm` make integrations.
 
     Attributes:
-        effect_handlers: Coroutine functions, for `Flows`.
-        blocking_handlers: The same as plain functions, for `WorkflowRuntime`: the calling thread waits. Models,
-            tools and stores run on one event loop, which starts with the first call; close them there.
+        effect_handlers: The handlers as coroutine functions, for `Flows`.
+        blocking_handlers: The handlers as plain functions, for `WorkflowRuntime`. The calling thread waits.
+            Models, tools and stores run on one event loop, which starts with the first call. Close them on that
+            loop.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Integration:
         }
 
     def prompt_cache(self, *, provider: str | None = None, model: str | None = None) -> PromptCache:
-        """Return the control of the prompt cache of the model that such a call gets.
+        """Return the control of the prompt cache of the model that a call with these names gets.
 
         Raises:
             GraphError: There is no such model.
@@ -61,7 +62,7 @@ class Integration:
         return PromptCache(self._models.client(provider, model), provider)
 
     def close(self) -> None:
-        """Stop the event loop of `blocking_handlers`; the next call starts it again."""
+        """Stop the event loop of `blocking_handlers`. The next call starts a new loop."""
         self._loop.close()
 
     def _blocking(self, handler: Handler) -> Handler:
@@ -82,10 +83,10 @@ def local_llm(
     """Return an integration whose models and tools are in this process.
 
     Args:
-        models: One for all calls, or several by name; see `ModelCalls`.
-        tools: What TOOL_CALLS may call.
-        approvals: Which calls wait for a person; None: those of HIGH and CRITICAL risk.
-        knowledge: For MEMORY_KG_*.
+        models: One model for all calls, or several by name; see `ModelCalls`.
+        tools: The tools that TOOL_CALLS may call.
+        approvals: The policy that decides which calls need an approval. None: calls of HIGH and CRITICAL risk.
+        knowledge: The graph for MEMORY_KG_*.
     """
     return Integration(models, tools=tools, approvals=approvals, knowledge=knowledge)
 
@@ -93,12 +94,13 @@ def local_llm(
 def remote_llm(
     remote: RemoteModel, tools: Sequence[Tool] = (), *, knowledge: KnowledgeGraph | None = None
 ) -> Integration:
-    """Return an integration whose model is behind a server, and whose calls of tools are left to a client.
+    """Return an integration whose model is behind a server and whose tool calls a client executes.
 
     Args:
         remote: The model.
-        tools: Described to the model where a payload names them; they are not executed here.
-        knowledge: For MEMORY_KG_*.
+        tools: Tools that are described to the model if a payload names them. This process does not execute
+            them.
+        knowledge: The graph for MEMORY_KG_*.
     """
     return Integration(remote, tools=tools, tool_mode="passthrough", knowledge=knowledge)
 
@@ -114,8 +116,8 @@ def hybrid_llm(
 
     Args:
         remote: The model.
-        tools: What TOOL_CALLS may call.
+        tools: The tools that TOOL_CALLS may call.
         approvals: See `local_llm`.
-        knowledge: For MEMORY_KG_*.
+        knowledge: The graph for MEMORY_KG_*.
     """
     return Integration(remote, tools=tools, approvals=approvals, knowledge=knowledge)

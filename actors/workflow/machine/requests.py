@@ -1,4 +1,4 @@
-"""The effects that need no I/O: waits, questions, answers for people, and reads of the vars."""
+"""The effects that need no I/O: waits, questions, answers to users, and reads of the vars."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from actors.workflow.machine.event_keys import key_of_payload
 from actors.workflow.machine.variables import value_at
 
 LONGEST_VALUE: Final = 200_000
-"""Characters of a value that a read of the vars returns."""
+"""Maximum length of a value that a read of the vars returns, in characters."""
 
 
 def outcome_of(run: RunState, opened: OpenStep, at: str) -> EffectOutcome | None:
-    """Return the outcome of an effect that the machine answers itself; None: a handler has to."""
+    """Return the outcome of an effect that the machine executes itself. None: a handler has to execute it."""
     answer = _ANSWERS.get(opened.effect.type)
     if answer is None:
         return None
@@ -101,7 +101,7 @@ def _vars_query(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
         else:
             told["value"] = found
         text = json.dumps(told, ensure_ascii=False)
-        long = f"{path!r} has {len(text)} characters. Ask for a part, or keys_only"
+        long = f"{path!r} has {len(text)} characters. Read a part, or use keys_only"
         fits = len(text) <= LONGEST_VALUE
         row |= {"success": fits, "output": text if fits else None, "error": None if fits else long}
     except (GraphError, LookupError) as exc:
@@ -111,7 +111,10 @@ def _vars_query(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
 
 
 def _deadline(payload: dict[str, Any], at: str) -> str | None:
-    """Return the instant that a payload names by `until` or, from now on, by `timeout_s`."""
+    """Return the instant of a payload's `until`, or the instant `timeout_s` seconds after `at`.
+
+    None: the payload has neither.
+    """
     if payload.get("until") is not None:
         until = normalize_utc_iso(payload["until"])
         if until is None:
@@ -136,4 +139,4 @@ _ANSWERS: Final[dict[EffectType, Callable[[RunState, OpenStep, str], EffectOutco
     EffectType.VARS_QUERY: _vars_query,
 }
 ANSWERED: Final = frozenset(_ANSWERS)
-"""The effects that `outcome_of` answers."""
+"""The effects that `outcome_of` executes."""

@@ -1,4 +1,4 @@
-"""The memory effects, as both drivers execute them."""
+"""The memory effects in the form in which both drivers execute them."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class MemoryEffects:
     """The memory effects of a driver.
 
     Args:
-        store: Returns the artifact store, or None.
-        shared: Memory beside that of a run itself.
-        handlers: The host's; its LLM_CALL makes summaries.
-        summarizer: A handler that makes summaries instead; see `summarizing`.
+        store: Function that returns the artifact store, or None.
+        shared: The memory of other runs.
+        handlers: The host's handlers. Their LLM_CALL makes summaries.
+        summarizer: A handler that makes summaries instead of LLM_CALL, see `summarizing`.
     """
 
     def __init__(
@@ -53,7 +53,10 @@ class MemoryEffects:
         self._summaries = EffectHandlers(own) if own else handlers
 
     def lacks(self, kind: EffectType) -> str:
-        """Return the parameter that a driver needs for an effect of memory and has not; empty: it has all."""
+        """Return the parameter that a memory effect needs and the driver does not have.
+
+        Empty: the driver has all.
+        """
         compacts = kind is EffectType.MEMORY_COMPACT and not self._has_summarizer
         if compacts and EffectType.LLM_CALL not in self._summaries:
             return "chat_summarizer"
@@ -68,7 +71,7 @@ class MemoryEffects:
         return found.ended(self._summaries.call(run, self._asked(found), None))
 
     async def awaited(self, run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
-        """Return what `outcome` does; who makes summaries may be a coroutine function."""
+        """Return the same as `outcome`. The handler that makes summaries may be a coroutine function."""
         found = self._begun(run, opened, at)
         if isinstance(found, EffectOutcome):
             return found
@@ -90,7 +93,7 @@ class MemoryEffects:
             return self._done(run, opened, at)
         except ContractError as exc:
             return EffectOutcome.failed(str(exc), retryable=False)
-        except Exception as exc:  # noqa: BLE001 - of a host's store, and recorded: it may be tried again
+        except Exception as exc:  # noqa: BLE001 - a failure of the store, which is recorded
             return EffectOutcome.failed(f"{type(exc).__name__}: {exc}")
 
     def _done(self, run: RunState, opened: OpenStep, at: str) -> EffectOutcome | Compaction:

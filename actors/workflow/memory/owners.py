@@ -1,4 +1,4 @@
-"""The runs whose memory an effect means: its own, or one that a session or all runs share."""
+"""The runs that own the memory of a request: the run itself, or a run that a session or all runs share."""
 
 from __future__ import annotations
 
@@ -18,34 +18,37 @@ SCOPES: Final = (RUN, SESSION, GLOBAL)
 
 
 class SharedMemory(Protocol):
-    """Memory beside that of the run itself."""
+    """The memory of other runs."""
 
     def owner(self, run: RunState, scope: str) -> RunState:
-        """Return the run that holds the memory of a scope, ``session`` or ``global``, for this run.
+        """Return the run that has the memory of a scope for this run. The scope is ``session`` or ``global``.
 
         Raises:
-            GraphError: There is no such memory where this run is driven.
+            GraphError: The run's driver has no memory of this scope.
         """
 
     def named(self, run: RunState, run_id: str) -> RunState:
         """Return the run of this id.
 
         Raises:
-            GraphError: There is none, or other runs cannot be reached from here.
+            GraphError: There is no such run, or the driver cannot read other runs.
         """
 
     def put(self, owner: RunState, span: Span) -> None:
-        """Put a span into the memory of a run that `owner` or `named` returned, durably, once for its id."""
+        """Add a span durably to the memory of a run that `owner` or `named` returned.
+
+        A span of the same id is added once.
+        """
 
 
 class OwnMemoryOnly:
-    """The memory of runs on hosts: each has its own."""
+    """The memory of runs on hosts, in which each run has only its own memory."""
 
     def owner(self, run: RunState, scope: str) -> RunState:
         """See `SharedMemory.owner`."""
         del run
         remedy = (
-            "Use scope 'run', or keep what runs share by ctx.memory in an agent that the flow asks"
+            "Use scope 'run', or keep shared data with ctx.memory in an agent that the flow asks"
         )
         raise GraphError(f"memory scope {scope!r}", f"a run on a host has its own memory. {remedy}")
 
@@ -62,11 +65,11 @@ class OwnMemoryOnly:
 
 @dataclass(frozen=True, slots=True)
 class Memories:
-    """The memories that a request means.
+    """The memories that a request may read or write.
 
     Attributes:
-        run: The run that asks.
-        shared: Those beside its own.
+        run: The run that makes the request.
+        shared: The memory of other runs.
     """
 
     run: RunState
@@ -90,7 +93,10 @@ class Memories:
         return self.run if scope == RUN else self.shared.owner(self.run, scope)
 
     def put(self, owner: RunState, span: Span) -> dict[str, list[object]]:
-        """Put a span into a memory; return the changes of the run that asks, which are none for another's."""
+        """Add a span to a memory; return the changes of the requesting run.
+
+        They are empty if another run owns the memory.
+        """
         if owner.run_id == self.run.run_id:
             return {"put": [[SPANS_PATH, SPAN_ID, span]]}
         self.shared.put(owner, span)

@@ -1,4 +1,4 @@
-"""The rules that a drawing has to follow before it is compiled."""
+"""The checks of a drawing before it is compiled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from actors.workflow.visual.nodes.values import VALUES
 from actors.workflow.visual.nodes.variables import VARIABLES
 
 STEPS: Final = frozenset({*CONTROL, *VARIABLES, *EFFECTS})
-"""Types that are executed; others are, if execution leads through them."""
+"""The types of nodes that are always executed. Other nodes are executed if a wire of execution touches them."""
 TYPES: Final = STEPS | {*VALUES, CODE}
 LOOPS: Final = frozenset({"loop", "for", "while"})
 _OUTS: Final = {
@@ -35,7 +35,7 @@ _OUTS: Final = {
     "parallel": r"then:\d+|completed",
     "on_flow_end": "(?!)",
 }
-"""By type: the pins that execution leaves by; others have one."""
+"""By type: a pattern of the pins by which execution leaves the node. Other types have one such pin."""
 _INSTEAD: Final = {
     **dict.fromkeys(
         (
@@ -59,13 +59,13 @@ _INSTEAD: Final = {
 
 
 def check(drawing: Drawing, findings: DrawingFindings) -> None:
-    """Note all that is wrong with nodes and wires."""
+    """Add a finding for each mistake in nodes and wires."""
     at: dict[str, list[DrawnWire]] = defaultdict(list)
     for wire in drawing.wires:
         at[wire.source].append(wire)
         at[wire.target].append(wire)
     for node in drawing.nodes.values():
-        if node.id in at or node.id == drawing.entry:  # else it is decoration
+        if node.id in at or node.id == drawing.entry:  # a node without wires is decoration
             _check_node(node, at[node.id], findings)
     _check_wires(drawing, findings)
     _check_circles(drawing, findings)
@@ -113,7 +113,7 @@ def _check_wires(drawing: Drawing, findings: DrawingFindings) -> None:
         node = drawing.nodes[wire.source]
         if not wire.is_control:
             into[wire.target, wire.into] += 1
-            if into[wire.target, wire.into] == 2:  # noqa: PLR2004 - it is said once
+            if into[wire.target, wire.into] == 2:  # noqa: PLR2004 - one finding for each pin
                 remedy = "Remove one, or give the pin values by route (inputRouteOverrides)"
                 findings.at_wire(wire, "another edge leads to this pin, too", remedy)
             continue
@@ -128,7 +128,7 @@ def _check_wires(drawing: Drawing, findings: DrawingFindings) -> None:
 
 
 def is_step(node: DrawnNode, controlled: set[str]) -> bool:
-    """Return True if a node is executed; `controlled` are those that wires of execution touch."""
+    """Return True if a node is executed. `controlled` are the nodes that wires of execution touch."""
     return node.type in STEPS or node.id in controlled
 
 
@@ -138,7 +138,7 @@ def controlled_in(drawing: Drawing) -> set[str]:
 
 
 def _check_circles(drawing: Drawing, findings: DrawingFindings) -> None:
-    """Report nodes whose value depends on itself."""
+    """Add a finding for each node whose value depends on itself."""
     controlled = controlled_in(drawing)
     reads: dict[str, set[str]] = {
         name: set() for name, node in drawing.nodes.items() if not is_step(node, controlled)
@@ -160,13 +160,14 @@ def _check_circles(drawing: Drawing, findings: DrawingFindings) -> None:
                 free.append(name)
     for name in reads:
         problem = "its value depends on itself"
-        findings.at_node(drawing.nodes[name], problem, "Remove an edge of the circle")
+        findings.at_node(drawing.nodes[name], problem, "Remove an edge of the cycle")
 
 
 def check_bodies(drawing: Drawing, findings: DrawingFindings) -> None:
-    """Note wires of execution out of the body of a loop, back to the loop or before it.
+    """Add a finding for each wire of execution that leads from a loop's body back to the loop or before it.
 
-    The end of the body leads to the loop by itself; such a wire would start it again for ever.
+    At the end of the body execution returns to the loop without a wire. Such a wire would start the loop again
+    without end.
     """
     ways: dict[str, list[DrawnWire]] = defaultdict(list)
     for wire in drawing.wires:
@@ -176,14 +177,17 @@ def check_bodies(drawing: Drawing, findings: DrawingFindings) -> None:
     for name in filter(None, [drawing.entry, *drawing.nodes]):
         if name in drawing.nodes and name not in done:
             for wire in _out_of_bodies(name, ways, drawing.nodes, done):
-                remedy = "Remove it: the end of the body leads to the loop by itself"
+                remedy = "Remove it. The end of the body returns to the loop without an edge"
                 findings.at_wire(wire, "it leads back out of the body of a loop", remedy)
 
 
 def _out_of_bodies(
     root: str, ways: Mapping[str, list[DrawnWire]], nodes: Mapping[str, DrawnNode], done: set[str]
 ) -> Iterator[DrawnWire]:
-    """Go all ways from a node; `path` are the nodes up to where it is, and the pins that it left them by."""
+    """Yield the wires from bodies back to their loops, on all ways from `root`.
+
+    `path` has the nodes on the current way, each with the pin by which the way leaves it.
+    """
     path: dict[str, str] = {root: ""}
     left = [iter(ways.get(root, ()))]
     while left:

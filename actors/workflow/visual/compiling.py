@@ -1,4 +1,4 @@
-"""The compiler of drawings: a VisualFlow becomes a graph, or a list of all that is wrong with it."""
+"""The compiler of drawings. It makes a graph of a VisualFlow, or a list of all mistakes in it."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from actors.workflow.visual.visits import WHOLE, Visit, WiredNode
 _OWN_PINS: Final = frozenset(
     {"set_vars", "add_to_list", "loop_limit", "string_template", "make_object"}
 )
-"""Types that read their pins only, and nothing of what the node before computed."""
+"""Types that read only their pins, and not the values that the previous node computed."""
 _SHOWN: Final = frozenset({"label", "description", "icon", "headerColor", "nodeType"})
-"""Of a node's data: what is for people."""
+"""Names in a node's data that are only shown to people."""
 
 Decide = Callable[[Visit], StepPlan]
 
@@ -52,15 +52,16 @@ Decide = Callable[[Visit], StepPlan]
 def compile_drawing(
     flow: Any, file: str, names: Mapping[str, str] | None = None
 ) -> tuple[WorkflowSpec, list[FlowFinding]]:
-    """Return the graph of a VisualFlow, and the warnings about it.
+    """Return the graph of a VisualFlow and the warnings about the flow.
 
     Args:
-        flow: Its JSON data.
-        file: Its name in findings.
-        names: The names of graphs by the ids of flows, of this one and of its sub-flows; None: the ids.
+        flow: The flow's JSON data.
+        file: The flow's name in findings.
+        names: The names of graphs by the ids of flows, for this flow and its sub-flows. None: the names are the
+            ids.
 
     Raises:
-        FlowError: All that is wrong.
+        FlowError: The flow has mistakes; the error has all of them.
     """
     findings = DrawingFindings(file)
     drawing = lowered(read_drawing(flow, findings), findings)
@@ -73,12 +74,12 @@ def compile_drawing(
         drawing = without_branches(drawing)
     compiler = _DrawingCompiler(drawing, findings, expressions, names or {})
     entry = compiler.entry()
-    findings.warnings()  # no graph is made of a drawing with mistakes
+    findings.warnings()  # a drawing with mistakes is not compiled
     return compiler.spec(entry), findings.warnings()
 
 
 def lowered(drawing: Drawing, findings: DrawingFindings) -> Drawing:
-    """Return a drawing with all passes applied, in their order."""
+    """Return a drawing after all passes, in their order."""
     drawing = with_known_types(without_reroutes(drawing, findings))
     check_bodies(drawing, findings)
     return with_routes(without_limited_wires(drawing, findings), findings)
@@ -93,7 +94,7 @@ class _DrawingCompiler:
     nodes: dict[str, WiredNode] = field(default_factory=dict)
 
     def entry(self) -> str:
-        """Return the node to begin with: the one that the flow names, else the first one without a way in."""
+        """Return the entry node: the one that the flow names, else the first one without a wire into it."""
         drawing, controlled = self.drawing, controlled_in(self.drawing)
         if drawing.entry is not None and drawing.entry not in drawing.nodes:
             problem = f"there is no node {drawing.entry!r} to begin with"
@@ -110,7 +111,7 @@ class _DrawingCompiler:
         return free[0] if free else ""
 
     def spec(self, entry: str) -> WorkflowSpec:
-        """Return the graph that begins with a node."""
+        """Return the graph with this entry node."""
         self._wire()
         nodes: dict[str, DocumentNode] = {}
         for name in self._reached(entry):
@@ -126,7 +127,7 @@ class _DrawingCompiler:
         return WorkflowSpec(self.names.get(flow_id, flow_id), entry, nodes, reducers)
 
     def _wire(self) -> None:
-        """Connect all nodes."""
+        """Connect all nodes with their wires."""
         inputs: dict[str, dict[str, Pin]] = defaultdict(dict)
         ways: dict[str, dict[str, DrawnWire]] = defaultdict(dict)
         for wire in self.drawing.wires:
@@ -159,7 +160,7 @@ class _DrawingCompiler:
         return replace(node, data={**node.data, SUBFLOW: self.names[target]})
 
     def _needs(self, node: WiredNode) -> list[str]:
-        """Return the nodes that are computed for a step, each behind those that it reads."""
+        """Return the nodes that are computed for a step, each after the nodes that it reads."""
         found: dict[str, None] = {}
         path: list[tuple[str, Iterator[str]]] = [("", self._computed_for(node))]
         seen: set[str] = set()
@@ -189,7 +190,7 @@ class _DrawingCompiler:
         return list(found)
 
     def _steps_of(self, node: WiredNode) -> dict[str, DocumentNode]:
-        """Return the nodes of the graph for a node of the drawing."""
+        """Return the nodes of the graph that a node of the drawing becomes."""
         name, kind = node.drawn.id, node.drawn.type
         begin, back = _decisions_of(node)
         ways = [(out, wire.target) for out, wire in node.ways.items()]
@@ -219,7 +220,7 @@ class _DrawingCompiler:
 
 
 def _told(node: WiredNode) -> Any:
-    """Return what a node computes as JSON data: what the graph's hash is made of."""
+    """Return the data that decides the node's computation, as JSON data. The graph's hash is made of it."""
     data = {name: one for name, one in node.drawn.data.items() if name not in _SHOWN}
     called = {one.functions for one in node.expressions.values() if one.functions}
     wires = sorted(node.inputs.items())
@@ -249,7 +250,7 @@ def _decisions_of(node: WiredNode) -> tuple[Decide, Decide | None]:
 
 
 def _compute(visit: Visit) -> StepPlan:
-    """Compute the outputs of a node that execution leads through."""
+    """Compute the outputs of a node that is a step, and return the move to the next node."""
     node, given = visit.node, visit.inputs()
     if node.drawn.type == CODE:
         result = code.result_of(node.drawn, given)

@@ -1,4 +1,4 @@
-"""Loading flows of either kind: flow documents, and VisualFlow JSON; their content distinguishes them."""
+"""Loading of flow documents and of VisualFlow JSON. The content decides the format."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def compile_visualflow(
     """Return the graph of a VisualFlow.
 
     Args:
-        flow: Its JSON data, or an object with `model_dump` that returns them.
-        file: Its name in findings; None: ``flow``.
-        sequential: Branches of ``parallel`` are executed one after the other, in the order of their pins, also
-            if the flow does not say so by ``"sequential": true``.
+        flow: The flow's JSON data, or an object whose `model_dump` returns it.
+        file: The flow's name in findings. None: ``flow``.
+        sequential: True: branches of ``parallel`` are executed one after the other, in the order of their
+            pins. False: only if the flow has ``"sequential": true``.
 
     Raises:
-        FlowError: All mistakes of the flow.
+        FlowError: The flow has mistakes; the error has all of them.
     """
     data = plain_flow(flow)
     return compile_drawing(one_by_one(data) if sequential else data, file or "flow")[0]
@@ -40,15 +40,16 @@ def compile_visualflow(
 def compile_visualflow_tree(
     root_id: str | None, flows_by_id: Mapping[str, Any], *, sequential: bool = False
 ) -> dict[str, WorkflowSpec]:
-    """Return the graphs of a flow and of all that it refers to, by their names; a circle is no mistake.
+    """Return the graphs of a flow and of all flows that it refers to, by name. References may form a cycle.
 
     Args:
-        root_id: The flow to begin with; None: the first one.
-        flows_by_id: The flows; references to others are left to the runtime of the graphs.
-        sequential: Of all of them. See `compile_visualflow`.
+        root_id: The id of the root flow. None: the first flow.
+        flows_by_id: The flows by id. References to other flows are resolved by the runtime that executes the
+            graphs.
+        sequential: As for `compile_visualflow`, for all of the flows.
 
     Raises:
-        FlowError: All mistakes of the first flow that has some, or there is no flow `root_id`.
+        FlowError: A flow has mistakes; the error has all of the first such flow. Or there is no flow `root_id`.
     """
     flows = {name: plain_flow(one) for name, one in flows_by_id.items()}
     if sequential:
@@ -71,7 +72,7 @@ def compile_visualflow_tree(
 
 
 def subflows_of(flow: Any) -> list[str]:
-    """Return the flows that a VisualFlow refers to, also as agents, each once."""
+    """Return the ids of the flows that a VisualFlow refers to, as sub-flows or agents, each once."""
     drawing = read_drawing(flow, DrawingFindings(""))
     nodes = [named_agent(one, drawing.id) for one in drawing.nodes.values()]
     found = (subflow_name(one) for one in nodes if one.type in {"subflow", AGENT})
@@ -83,17 +84,17 @@ def load_flow(source: FlowSource, *, file: str | None = None) -> WorkflowSpec:
 
     Args:
         source: The path of a file, or the flow: bytes (JSON), or JSON data.
-        file: Its name in findings; None: the path, or ``flow``.
+        file: The flow's name in findings. None: the path, or ``flow``.
 
     Raises:
-        FlowError: All mistakes of the flow.
+        FlowError: The flow has mistakes; the error has all of them.
         OSError: The file cannot be read.
     """
     return _compiled(source, file)[0]
 
 
 def check_flow(source: FlowSource, *, file: str | None = None) -> list[FlowFinding]:
-    """Return all mistakes and warnings of a flow document or of a VisualFlow.
+    """Return all mistakes of a flow document or a VisualFlow. If there are none, return its warnings.
 
     Raises:
         OSError: The file cannot be read.

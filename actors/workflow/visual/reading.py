@@ -1,4 +1,4 @@
-"""Reading VisualFlow JSON into a drawing."""
+"""Reader of VisualFlow JSON. It returns a drawing."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ from actors.workflow.visual.drawing import (
 )
 
 RETURN_MARK: Final = "~"
-"""Ends the name of a graph's node that goes on with a loop, a sequence or branches; see `control`."""
+"""Suffix of a graph's node that continues a loop, a sequence or branches; see `control`."""
 SEQUENTIAL: Final = "sequential"
-"""Of a flow: true, if the branches of its `parallel` nodes are executed one after the other."""
+"""Name in a flow. If its value is true, branches of `parallel` nodes are executed one after the other."""
 _UNFIT: Final = re.compile("[\\x00-\\x1f\\ud800-\\udfff]")
 _IDS: Final = ("id", "flow_id", "workflow_id")
 _ENDS: Final = ("source", "sourceHandle", "target", "targetHandle")
 
 
 def is_visualflow(data: Any) -> bool:
-    """Return True for the JSON data of a VisualFlow: its nodes are a list, a flow document's are an object."""
+    """Return True for the JSON data of a VisualFlow, whose nodes are a list.
+
+    A flow document's nodes are an object.
+    """
     return isinstance(data, Mapping) and isinstance(data.get("nodes"), list)
 
 
 def plain_flow(flow: Any) -> Any:
-    """Return a flow as JSON data; an object with `model_dump`, such as one of pydantic, is asked for it."""
+    """Return a flow as JSON data. An object with `model_dump`, such as a pydantic model, is dumped."""
     dump = getattr(flow, "model_dump", None)
     if not callable(dump):
         return flow
@@ -46,7 +49,7 @@ def one_by_one(flow: Any) -> Any:
 
 
 def read_drawing(data: Any, findings: DrawingFindings) -> Drawing:
-    """Return the drawing of a flow; what cannot be read is left out, and is in `findings`."""
+    """Return the drawing of a flow. Parts that cannot be read are left out and added to `findings`."""
     if not isinstance(data, Mapping):
         problem = f"it is a {type(data).__name__}, not an object"
         findings.add(problem, "Give the JSON of a VisualFlow")

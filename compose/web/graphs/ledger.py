@@ -1,4 +1,4 @@
-"""Ledgers of runs of flows: in pages, or as a stream of records as they come."""
+"""Ledgers of flow runs: in pages, or as a stream of new records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from compose.web.streams import EventLine, wants_stream
 
 
 class LedgerQuery(StrictModel):
-    """The query of a ledger: behind a record, see `cursor`. The header Last-Event-ID wins."""
+    """The query of a ledger. `after` is a `cursor`. The header Last-Event-ID takes precedence."""
 
     after: str | None = None
     limit: Limit = 100
@@ -35,10 +35,10 @@ class LedgerJson(ShownModel):
 
     Attributes:
         run: The run.
-        status: Of its row.
-        records: Step records, whole, in the order of their chain.
-        next: `after` of the next page; null: there are no more so far.
-        cursor: `after` for records that come later; null: there was none yet.
+        status: The status in the run's row.
+        records: Complete step records, in the order of their chain.
+        next: `after` of the next page; null if there are no more records so far.
+        cursor: `after` for later records; null if there are no records yet.
     """
 
     run: str
@@ -49,7 +49,7 @@ class LedgerJson(ShownModel):
 
 
 def _behind(call: WebCall, row: RunRow, query: LedgerQuery) -> LedgerPlace:
-    """Return the place behind which the request wants records.
+    """Return the place after which the request reads records.
 
     Raises:
         CursorError: The run has no record there.
@@ -64,7 +64,7 @@ def _behind(call: WebCall, row: RunRow, query: LedgerQuery) -> LedgerPlace:
 
 
 async def _page(call: WebCall, row: RunRow, after: LedgerPlace, limit: int) -> list[PlacedRecord]:
-    """Return so many records, and one more if there is one."""
+    """Return up to `limit` records, and one more if there is one."""
     found: list[PlacedRecord] = []
     async with aclosing(ledger_feed(call.runtime, row.run_id, after=after)) as records:
         async for one in records:
@@ -75,7 +75,7 @@ async def _page(call: WebCall, row: RunRow, after: LedgerPlace, limit: int) -> l
 
 
 async def _lines(call: WebCall, row: RunRow, after: LedgerPlace) -> AsyncGenerator[EventLine, None]:
-    """Yield records as they come; the last line is the run's end."""
+    """Yield records as they arrive. The last line is the run's end."""
     feed = ledger_feed(call.runtime, row.run_id, after=after, follow=True)
     async with aclosing(feed) as records:
         async for one in records:
@@ -87,7 +87,8 @@ async def _lines(call: WebCall, row: RunRow, after: LedgerPlace) -> AsyncGenerat
 async def read(call: WebCall, query: LedgerQuery, _: None) -> Done:
     """Return a page of records, or a stream that ends with the run.
 
-    A stream of a run that was read to its end is 204, so that a browser does not come back for it.
+    If a stream's client has read an ended run to its end, the response is 204: a browser then does not
+    reconnect.
     """
     row = await graph_run(call)
     after = _behind(call, row, query)

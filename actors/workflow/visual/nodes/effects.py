@@ -1,4 +1,4 @@
-"""Nodes that ask the host for something: the payloads of their effects, from the values of pins."""
+"""Nodes that ask the host for an effect. The payload is made of the values of their pins."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TRUE: Final = {"true", "1", "yes", "on"}
 _CONTEXT: Final = ("inherit_context", "inheritContext")
 _SESSION: Final = ("child_session_id", "childSessionId", "session_id", "sessionId")
 SUBFLOW_NAMES: Final = ("subflowId", "flowId", "workflowId", "workflow_id")
-"""Of the data of a node ``subflow``: where the name of the flow may be."""
+"""Names in the data of a node ``subflow`` that may have the name of the flow."""
 
 
 def _first(*found: Any) -> Any:
@@ -74,7 +74,7 @@ def answer_user(_node: DrawnNode, given: Given) -> dict[str, Any]:
 
 
 def wait_until(node: DrawnNode, given: Given) -> dict[str, Any]:
-    """Return the payload of a pause, whose length is in the units of the node, or an instant."""
+    """Return the payload of a pause. Its length is in the node's unit, or it is an instant."""
     unit, duration = node.part("effectConfig").get("durationType"), given.get("duration")
     if unit == "timestamp":
         return {"until": text_of(duration)}
@@ -142,7 +142,7 @@ def emit_event(node: DrawnNode, given: Given) -> dict[str, Any]:
 
 
 def _listed(value: Any, pin: str) -> list[dict[str, Any]]:
-    """Return calls of tools: a list, one, or either as JSON text."""
+    """Return tool calls from a list, from one call, or from either as JSON text."""
     if isinstance(value, str) and value.strip():
         try:
             value = json.loads(value)
@@ -163,18 +163,18 @@ def _tools(node: DrawnNode, given: Given, calls: list[dict[str, Any]]) -> dict[s
 
 
 def tool_calls(node: DrawnNode, given: Given) -> dict[str, Any]:
-    """Return the payload of calls of tools."""
+    """Return the payload of tool calls."""
     return _tools(node, given, _listed(given.get("tool_calls"), "tool_calls"))
 
 
 def call_tool(node: DrawnNode, given: Given) -> dict[str, Any]:
-    """Return the payload of one call of a tool."""
+    """Return the payload of one tool call."""
     call = _first(given.get("tool_call"), given.get("toolCall"))
     return _tools(node, given, _listed(call, "tool_call")[:1])
 
 
 def llm_call(node: DrawnNode, given: Given) -> dict[str, Any]:
-    """Return the payload of a call of a model. Nothing is said of a model that the node does not name."""
+    """Return the payload of a model call. Provider and model are left out if the node names none."""
     config = node.part("effectConfig")
     params = {
         "temperature": _chosen(given, config, "temperature"),
@@ -205,7 +205,10 @@ def llm_call(node: DrawnNode, given: Given) -> dict[str, Any]:
 
 
 def subflow(node: DrawnNode, given: Given) -> dict[str, Any]:
-    """Return the payload of a run of another flow. Its vars are the pins, over the object at ``vars``."""
+    """Return the payload of a run of another flow.
+
+    The run's vars are the object at ``vars`` with the pins over it.
+    """
     control = {*_CONTEXT, *_SESSION}
     pins = [one for one in node.pins("inputs") if one not in control]
     inner: Given = next(
@@ -226,7 +229,7 @@ def subflow(node: DrawnNode, given: Given) -> dict[str, Any]:
 
 
 def subflow_name(node: DrawnNode) -> str | None:
-    """Return the flow that a node ``subflow`` names; None: it names none."""
+    """Return the flow that a node ``subflow`` names. None: it names none."""
     found = (node.data.get(one) for one in SUBFLOW_NAMES)
     return next((one.strip() for one in found if isinstance(one, str) and one.strip()), None)
 
@@ -252,7 +255,7 @@ def agent(node: DrawnNode, given: Given) -> dict[str, Any]:
 
 
 def _plain(**renamed: str) -> PayloadOf:
-    """Return the payload of an effect whose names are those of the pins, but for some."""
+    """Return a function that makes a payload of the pins. `renamed` has the names that differ from the pins."""
 
     def payload(node: DrawnNode, given: Given) -> dict[str, Any]:
         config = node.part("effectConfig")
@@ -291,11 +294,11 @@ EFFECTS: Final[dict[str, tuple[EffectType, PayloadOf]]] = {
     "memory_kg_query": (EffectType.MEMORY_KG_QUERY, _plain()),
     "memory_kg_resolve": (EffectType.MEMORY_KG_RESOLVE, _plain()),
 }
-"""By type: the effect, and its payload."""
+"""By type: the effect, and the function that makes its payload."""
 
 
 def ask(visit: Visit) -> StepPlan:
-    """Return the plan of a node that asks the host for something."""
+    """Return the plan of a node that asks the host for an effect."""
     node = visit.node
     kind, payload_of = EFFECTS[node.drawn.type]
     payload = payload_of(node.drawn, visit.inputs())
@@ -304,7 +307,10 @@ def ask(visit: Visit) -> StepPlan:
 
 
 def listen(visit: Visit) -> StepPlan:
-    """Return the plan of an entry that waits for an event; where execution ends, it waits for the next one."""
+    """Return the plan of an entry that waits for an event.
+
+    When execution of the event ends, it waits for the next.
+    """
     visit.state.frames.push(visit.node.drawn.id, "on_event")
     return ask(visit)
 

@@ -1,4 +1,4 @@
-"""The outputs of nodes that asked the host for something, from the results of their effects."""
+"""The outputs of nodes that ask the host for an effect, from the effect's result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ OutputsOf = Callable[[DrawnNode, Any], Outputs]
 
 
 def _own(pin: str) -> OutputsOf:
-    """Return outputs that are the names of the result; what is no object is at `pin`."""
+    """Return a function whose outputs are the names of the result.
+
+    A result that is not an object is at `pin`.
+    """
 
     def outputs(_node: DrawnNode, raw: Any) -> Outputs:
         own = raw if isinstance(raw, dict) else {pin: raw}
@@ -123,7 +126,7 @@ def _subflow(node: DrawnNode, raw: Any) -> Outputs:
 
 
 def _memory(pin: str) -> OutputsOf:
-    """Return outputs of a note of memory: its id at `pin`, and what the handler's first result says."""
+    """Return a function for a memory note: its id at `pin`, and the output of the handler's first result."""
 
     def outputs(_node: DrawnNode, raw: Any) -> Outputs:
         first = next(iter(_results(raw)), None)
@@ -177,4 +180,4 @@ RESULTS: Final[dict[str, OutputsOf]] = {
     "memory_kg_query": _own("items"),
     "memory_kg_resolve": _own("candidates"),
 }
-"""By type: the outputs of a node, of the result of its effect."""
+"""By type: the function that makes the node's outputs of the result of its effect."""

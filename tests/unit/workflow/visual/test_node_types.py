@@ -164,7 +164,9 @@ def test_an_agent_is_a_run_of_the_flow_with_its_name() -> None:
 def test_the_flow_of_an_agent_is_packed(tmp_path: Path) -> None:
     """Or named, if it is not there."""
     (tmp_path / "f.json").write_text(json.dumps(ASKING), encoding="utf-8")
-    with pytest.raises(WorkflowBundleError, match=rf"refers to flow '{NAME}', whose file is missing"):
+    with pytest.raises(
+        WorkflowBundleError, match=rf"refers to flow '{NAME}', whose file is missing"
+    ):
         pack_workflow_bundle(tmp_path / "f.json", tmp_path / "f.flow")
     (tmp_path / f"{NAME}.json").write_text(json.dumps(ANSWERING), encoding="utf-8")
     specs = pack_workflow_bundle(tmp_path / "f.json", tmp_path / "f.flow").specs()

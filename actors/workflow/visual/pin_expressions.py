@@ -128,7 +128,7 @@ def _problem_of(name: str, code: str, taken: set[str]) -> tuple[str | None, str]
     names = {one.name for one in body if isinstance(one, ast.FunctionDef)}
     if name not in names:
         return f"its code has no def {name}", "Name both alike"
-    if again := sorted(names & taken):
-        return f"another function has {again[0]!r}, too", "Rename one"
+    if again := sorted(names & {*taken, *NAMES, _VALUE}):
+        return f"it defines {again[0]!r}, which has another meaning", "Rename it"
     taken |= names
     return None, ""

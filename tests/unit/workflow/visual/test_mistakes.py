@@ -163,8 +163,12 @@ def test_a_line_of_code_is_that_of_the_author() -> None:
             "/functions/0: function 'f': Got unexpected",
         ),
         (
+            {"functions": [{"name": "f", "code": "def f(): pass\ndef value(): pass"}]},
+            "/functions/0: function 'f': it defines 'value', which has",
+        ),
+        (
             {"functions": [{"name": "f", "code": "def f(): pass"}] * 2},
-            "/functions/1: function 'f': another function has 'f', too",
+            "/functions/1: function 'f': it defines 'f', which has",
         ),
         (
             {"nodes": [{"id": str(n), "type": "if"} for n in range(10_001)]},

@@ -17,9 +17,10 @@ from actors.workflow.documents.expressions import (
     parse,
 )
 from actors.workflow.visual.drawing import Drawing, DrawingFindings, DrawnNode
+from actors.workflow.visual.sandbox_functions import SANDBOX_FUNCTIONS, functions_for
 
 _VALUE: Final = "value"
-_TAKEN: Final = frozenset({*NAMES, _VALUE, *dir(builtins)})
+_TAKEN: Final = frozenset({*NAMES, _VALUE, *SANDBOX_FUNCTIONS, *dir(builtins)})
 _MISSING: Final = "it is evaluated by pydantic-monty, which is not there"
 _INSTALL: Final = "Install callboard[flows]"
 
@@ -82,13 +83,14 @@ def _expressions_of(
 
 
 def _expression(text: str, library: Mapping[str, str]) -> PinExpression:
-    parsed = parse(text, frozenset({_VALUE, *library}))
+    parsed = parse(text, frozenset({_VALUE, *SANDBOX_FUNCTIONS, *library}))
     if parsed.path == ("vars",):  # without the runtime's own, as the sandbox sees them
         parsed = replace(parsed, path=None)
     if parsed.path is None and (problem := sandbox.unreadable(parsed.code)) is not None:
         raise ExpressionError(text, problem)
     is_calling = any(name in parsed.code for name in library)
-    return PinExpression(parsed, "\n".join(library.values()) + "\n" if is_calling else "")
+    functions = "\n".join(library.values()) + "\n" if is_calling else ""
+    return PinExpression(parsed, functions_for(functions + parsed.code) + functions)
 
 
 def _functions_in(raw: Any, findings: DrawingFindings) -> Iterator[tuple[str, str]]:

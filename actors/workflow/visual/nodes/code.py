@@ -10,6 +10,7 @@ from typing import Any, Final
 from actors.workflow.documents import sandbox
 from actors.workflow.visual.drawing import DrawnNode
 from actors.workflow.visual.lowering import INPUT
+from actors.workflow.visual.sandbox_functions import functions_for
 from actors.workflow.visual.visits import Outputs, Visit, VisualNodeError
 
 _LIMITS: Final = sandbox.SandboxLimits()
@@ -23,7 +24,8 @@ def source_of(node: DrawnNode) -> tuple[str, int]:
     function = name if isinstance(name, str) and name.isidentifier() else "transform"
     if not isinstance(data.get("codeBody"), str):
         whole = str(data.get("code") or f"def {function}({INPUT}):\n    return {INPUT}")
-        return f"{whole}\n{function}({INPUT})", 0
+        first = functions_for(whole)
+        return f"{first}{whole}\n{function}({INPUT})", first.count("\n")
     head = [f"def {function}({INPUT}):"]
     pins = [one for one in node.pins("inputs") if one != "permissions"]
     head += [f"    {_identifier(pin)} = {INPUT}.get({pin!r})" for pin in pins]
@@ -31,7 +33,8 @@ def source_of(node: DrawnNode) -> tuple[str, int]:
     if not body.strip():
         body = f"return {INPUT}"
     lines = [*head, textwrap.indent(body, "    "), f"{function}({INPUT})"]
-    return "\n".join(lines), len(head)
+    first = functions_for(body)
+    return first + "\n".join(lines), first.count("\n") + len(head)
 
 
 def _identifier(pin: str) -> str:

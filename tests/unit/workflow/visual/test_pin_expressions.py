@@ -100,6 +100,42 @@ def test_an_expression_without_a_value_fails_the_run_by_node_and_pin() -> None:
     assert "node 'o' (make_object): pin 'x': 1 / 0: ZeroDivisionError" in str(play(drawn).error)
 
 
+@pytest.mark.item(464)
+@pytest.mark.parametrize(
+    ("text", "given", "found"),
+    [
+        ("parse_json(value)['a']", '{"a": 1}', 1),
+        ("parse_json(value)", [1], [1]),
+        ("to_json(value)", {"x": "\u00e4"}, '{"x": "\\u00e4"}'),
+        ("'cd \\'' + shq(value) + '\\''", "it's", "cd 'it'\\''s'"),
+        ("shq(value) + shq(0)", None, "0"),
+        ("text_of(value)", "plain", "plain"),
+        ("text_of(value)", {"stdout": "out", "stderr": "err"}, "out\nerr"),
+        ("text_of(value)", {"output": {"stdout_preview": "o"}}, "o"),
+        ("text_of(value)", {"results": [{"output": {"stdout": "a"}}, {"output": "b"}]}, "b\na"),
+        ("text_of(value) + text_of(42) + text_of({})", None, ""),
+    ],
+)
+def test_expressions_and_code_have_functions_for_json_and_tools(
+    text: str, given: Any, found: Any
+) -> None:
+    """Of the same meaning in both; a line of the author's code is still the author's."""
+    assert output_of(ended({"x": text}, x=given)) == {"x": found}
+    pins = {"inputs": [{"id": "value"}], "pinDefaults": {"value": given}}
+    for code in (
+        {"codeBody": f"return [{text}]"},
+        {"code": f"def transform(p):\n    value = p['value']\n    return [{text}]"},
+    ):
+        drawn = flow(
+            node("c", "code", **pins, **code),
+            node("e", "on_flow_end", "x"),
+            wires=edges("s > c", "c > e", "c.result > e.x"),
+        )
+        assert output_of(drawn) == {"x": [found]}
+    wrong = node("c", "code", codeBody=f"x = {text}\nreturn 1 / 0", **pins)
+    assert "(line 2)" in str(play(flow(wrong, wires=edges("s > c"))).error)
+
+
 def test_the_host_is_out_of_reach_of_expressions() -> None:
     """Names that are not given are refused, and the sandbox has nothing behind the others."""
     for text in ("__import__('os')", "os.getcwd()", "open('/etc/passwd').read()"):

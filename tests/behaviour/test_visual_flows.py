@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors.agents import ReActAgent
+from actors.errors import RegistrationError
+from actors.testing import ScriptedModel
 from actors.workflow import compile_visualflow, compile_visualflow_tree
+from actors.workflow.actor.flows import Flows
 from actors.workflow.integrations import local_llm
 from compose.mcp.toolsets.files import file_tools
 from compose.mcp.toolsets.folder import ConfinedFolder
+from compose.web import app
+from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.flow_stage import staged
+from tests.behaviour.web import WebClient
 from tests.unit.workflow.visual.drawn import edges, flow, node, reading, setting
 
 if TYPE_CHECKING:
@@ -138,3 +146,33 @@ async def test_schedules_agents_functions_and_files_outlive_hosts(bed: Bed, tmp_
     assert wait.prompt == "Allow the calls of tools: write_file?"
     assert state.output == {"success": True, "x": "GO"}, state.error
     assert (tmp_path / "out" / "a.txt").read_text(encoding="utf-8") == "GO"
+
+
+@pytest.mark.item(464)
+async def test_an_agent_of_a_drawing_may_be_one_of_the_hosts(bed: Bed) -> None:
+    """Its run gets the prompt as text; a death of a host changes nothing, and the wait names the run."""
+    drawn = flow(
+        node("a", "agent", pinDefaults={"prompt": "Ann"}),
+        node("e", "on_flow_end", "x", "y"),
+        wires=edges("s > a", "a > e", "a.response > e.x", "a.meta > e.y"),
+    )
+    name, spec = bed.name().type, compile_visualflow(drawn)
+    helper = {"visual_react_agent_f_a": name}
+    with pytest.raises(RegistrationError, match="'f' is a flow and an agent"):
+        Flows("x", [spec], agents={"f": name})
+    stage = await staged(bed, spec, agents=helper)
+    run_id = await stage.runs.start("f")
+    web, shown = WebClient(app(bed.runtime)), dict[str, Any]()
+    async with asyncio.timeout(LIMIT_S):
+        while not (shown := await web.get(f"/v1/graph-runs/{run_id}"))["wait"]:  # noqa: ASYNC110 - rows
+            await asyncio.sleep(0.01)
+    await stage.restart()
+    model = ScriptedModel(otherwise="Hello")
+    await bed.runtime.register_type(name, lambda id_: ReActAgent(id_, model=model))
+    state = await stage.ended(run_id)
+
+    (child,) = await bed.runtime.children(run_id)
+    assert (shown["wait"]["run"], shown["wait"]["sub_waiting"]) == (child.run_id, None)
+    assert child.agent_id.type == name
+    assert state.output == {"success": True, "x": "Hello", "y": {"sub_run_id": child.run_id}}
+    assert [one.text for one in model.asked[0].messages] == ["Ann"]

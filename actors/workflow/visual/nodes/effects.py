@@ -251,7 +251,7 @@ def agent(node: DrawnNode, given: Given) -> dict[str, Any]:
     inner: dict[str, Any] = (
         {"messages": []} | (context if isinstance(context, dict) else {}) | {"task": task}
     )
-    return {"workflow_id": subflow_name(node), "vars": named | {"context": inner}}
+    return {"workflow_id": subflow_name(node), "vars": named | {"text": task, "context": inner}}
 
 
 def _plain(**renamed: str) -> PayloadOf:

@@ -131,10 +131,9 @@ class Transcripts(TranscriptStore):
             own_row, *turns = sorted(rows, key=itemgetter(0))
             own = from_json(own_row["body"])
         messages, ordinals = list[ChatMessage](), dict[str, int]()
-        for ordinal, turn, tokens, parent, text, artifact in turns:  # twice as fast as by their names
-            if artifact is not None:
-                text = await self._text(agent, text, artifact)  # noqa: PLW2901
-            if text is None:
+        for row in turns:
+            ordinal, turn, tokens, parent, text, artifact = row  # twice as fast as by their names
+            if artifact is not None and (text := await self._text(agent, text, artifact)) is None:
                 continue
             decode = _known if len(text) <= KEPT_CHARS else _decoded
             messages.append(decode(text, turn, tokens, parent))

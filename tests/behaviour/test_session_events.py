@@ -186,7 +186,9 @@ async def test_an_answer_that_is_tried_again_begins_with_nothing(bed: Bed, app: 
         seen = await all_of(await talks.start("hello", session_id="s"))
     shown = ""
     for event in seen:
-        if event.type == "text_snapshot":  # empty in front of the second try; or all so far, for a late reader
+        if (
+            event.type == "text_snapshot"
+        ):  # empty in front of the second try; or all so far, for a late reader
             shown = said(event)["text"]
         elif event.type == "text_delta":
             shown += said(event)["text"]

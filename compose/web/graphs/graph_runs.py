@@ -194,10 +194,7 @@ async def _with_sub(call: WebCall, wait: WaitState, *, deepest: int = 16) -> Gra
     shown = _wait(wait)
     if wait.reason is not WaitReason.SUBWORKFLOW or not deepest:
         return shown
-    details = wait.details or {}
-    run = str(details.get("sub_run_id"))
-    if "agent" in details:
-        return shown.model_copy(update={"run": run})
+    run = str((wait.details or {}).get("sub_run_id"))
     try:
         _, waits = await present(call, await row_of(call.runtime.store, RunId(run)))
     except (UnknownRunError, NoSuchRunError):

@@ -173,7 +173,8 @@ async def test_an_agent_of_a_drawing_may_be_one_of_the_hosts(bed: Bed) -> None:
     await bed.until(lambda: asked)
     (child,) = await bed.runtime.children(run_id)
     async with asyncio.timeout(LIMIT_S):
-        while not (found := await bed.runtime.approvals.open(run_id=child.run_id)):
+        open_ = bed.runtime.approvals.open
+        while not (found := await open_(run_id=child.run_id)):  # noqa: ASYNC110 - rows
             await asyncio.sleep(0.01)
     shown = await WebClient(app(bed.runtime)).get(f"/v1/graph-runs/{run_id}")
     await stage.restart()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors.kernel.agent.supervision import ExecutionBudget
 from actors.kernel.agent.tools import Risk, Tool
 from actors.kernel.hidden import HiddenNames
 from actors.kernel.runtime.log_entry import EntryKind as K
@@ -25,14 +26,17 @@ from actors.workflow.integrations import (
     remote_llm,
 )
 from compose.assembly.telemetry import Redaction
+from tests.behaviour.agents import greeter
 from tests.behaviour.flow_stage import asking, ending, single, staged
 from tests.behaviour.test_traces import Backend
 from tests.harness.chat_server import chat_server, said, wanting
 
 if TYPE_CHECKING:
+    from actors.kernel.agent.message import Message
     from actors.kernel.runtime.ids import RunId
+    from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
-    from tests.behaviour.flow_stage import Stage
+from tests.behaviour.flow_stage import Stage
 
 T = EffectType
 KEY = "canary-51ab-of-a-key"
@@ -180,6 +184,89 @@ async def test_a_client_executes_calls(bed: Bed) -> None:
         ("c1", False, None, "no money"),
         ("c2", True, {"n": 1}, None),
     ]
+
+
+@pytest.mark.item(434)
+async def test_a_client_that_is_late_finds_the_run_gone_on(bed: Bed) -> None:
+    """The deadline is a timer of the run; its host may die meanwhile."""
+    payload = {"tool_calls": [PAY], "mode": "passthrough", "timeout_s": 1}
+    handlers = local_llm(ScriptedModel()).effect_handlers
+    stage = await staged(bed, single(T.TOOL_CALLS, payload), effect_handlers=handlers)
+    run_id = await stage.runs.start("flow")
+    (wait,) = await stage.waits(run_id)
+    await stage.restart()
+
+    out = (await stage.ended(run_id)).output["out"]
+
+    (row,) = out["results"]
+    assert (out["timed_out"], out["until"]) == (True, wait.until)
+    assert (row["success"], row["error"]) == (False, "no result came in time")
+    with pytest.raises(StaleResumeError):
+        await stage.runs.resume(run_id, wait.wait_key or "", [{"call_id": "c1", "output": 1}])
+
+
+def speaking(*names: str) -> list[WorkflowSpec]:
+    """Return a flow that asks a model, then another flow that does, and so on."""
+    specs = []
+    for name, below in zip(names, (*names[1:], None), strict=True):
+        nodes: dict[str, Any] = {
+            "work": asking(T.LLM_CALL, {"prompt": "?"}, after="sub" if below else "end"),
+            "end": ending,
+        }
+        if below:
+            nodes["sub"] = asking(T.START_SUBWORKFLOW, {"workflow_id": below}, key="below")
+        specs.append(WorkflowSpec(name, "work", nodes))
+    return specs
+
+
+async def started_below(stage: Stage, flow: str, most: int) -> tuple[RunId, RunId]:
+    """Return the run of an agent with so many tokens, and that of a flow that it spawned."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> Any:
+        del inbox
+        return await ctx.join(await ctx.spawn(stage.flows.app, {}, key=f"{flow}:1"))
+
+    budget = ExecutionBudget(max_tokens=most)
+    root = await stage.bed.submit(await stage.bed.serve(act), execution_budget=budget)
+    await stage.bed.seen(root, K.CHILD_SPAWNED)
+    ((child, *_), *_) = [await stage.bed.runtime.store.lists.children(root)]
+    return root, child.run_id
+
+
+@pytest.mark.item(431)
+async def test_tokens_count_on_the_budget_of_the_root(bed: Bed) -> None:
+    """Those of sub-graphs, too; when it is used up no model is asked, and the run says so."""
+    model = greeter()  # ten tokens a call
+    handlers = local_llm(model).effect_handlers
+    stage = await staged(bed, *speaking("a", "b", "c"), effect_handlers=handlers)
+    for most, calls in ((30, 3), (20, 2)):
+        asked = model.calls
+        root, run_id = await started_below(stage, "a", most)
+        state = await stage.ended(run_id)
+        assert model.calls - asked == calls
+        assert (state.status is RunStatus.COMPLETED) is (calls == 3), state.error
+        assert calls == 3 or f"has used up its budget (max_tokens {most})" in (state.error or "")
+        assert await bed.runtime.store.reads.tokens_left(root) == 0
+
+
+@pytest.mark.item(431)
+async def test_tokens_of_a_recorded_call_count_once(bed: Bed) -> None:
+    """A host that comes later counts nothing again."""
+    model = greeter()
+    nodes = {
+        "work": asking(T.LLM_CALL, {"prompt": "?"}, after="ask"),
+        "ask": asking(T.ASK_USER, {"prompt": "?", "wait_key": "k"}, key="said"),
+        "end": ending,
+    }
+    handlers = local_llm(model).effect_handlers
+    stage = await staged(bed, WorkflowSpec("flow", "work", nodes), effect_handlers=handlers)
+    root, run_id = await started_below(stage, "flow", 15)
+    await stage.waits(run_id)
+    await stage.restart()
+    await stage.runs.resume(run_id, "k", {"response": "yes"})
+    assert (await stage.ended(run_id)).status is RunStatus.COMPLETED
+    assert model.calls == 1
+    assert await bed.runtime.store.reads.tokens_left(root) == 5
 
 
 @pytest.mark.item(436)

@@ -11,6 +11,7 @@ from typing import Final
 
 from actors.kernel.clock import Clock
 from actors.kernel.json import JsonValue
+from actors.kernel.runtime.effects import GRAPH
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.live import Delta, DeltaBus
 from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
@@ -177,7 +178,8 @@ class PieceOrder:
         if item.seq < 0:
             return await self._piece(item)
         self._seen, found = item.seq, [item]
-        if item.kind == EntryKind.LLM_CALL:
+        is_graph = item.kind == EntryKind.EFFECT_RESULT and item.payload.get("effect") == GRAPH
+        if item.kind == EntryKind.LLM_CALL or is_graph:
             if item.payload.get("status") == "ok":
                 self._done.add(item.position)
             found = [*self._released(item.position), item]

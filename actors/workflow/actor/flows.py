@@ -21,7 +21,6 @@ from actors.workflow.machine.requests import ANSWERED
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.memory.compaction import summarizing
 from actors.workflow.memory.effects import MEMORY_EFFECTS, MemoryEffects
-from actors.workflow.memory.owners import OwnMemoryOnly
 
 BUILT_IN: Final = ANSWERED | MEMORY_EFFECTS | {EffectType.EMIT_EVENT, EffectType.START_SUBWORKFLOW}
 """Effects that need no handler of the host."""
@@ -84,10 +83,7 @@ class Flows:
             artifacts=artifact_store,
             agents=dict(agents or {}),
             memory=MemoryEffects(
-                store=lambda: artifact_store,
-                shared=OwnMemoryOnly(),
-                handlers=handlers,
-                summarizer=summarizer,
+                store=lambda: artifact_store, handlers=handlers, summarizer=summarizer
             ),
         )
         if both := sorted(self._terms.agents.keys() & specs.keys()):

@@ -29,6 +29,7 @@ from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.starting import new_run, restored_run
 from actors.workflow.machine.variables import RUNTIME, with_path
 from actors.workflow.memory.effects import MEMORY_EFFECTS
+from actors.workflow.memory.host_memory import HostMemory
 
 ENTRIES_KEPT: Final = 200
 """Number of entries of decisions after which the run continues as new with its state."""
@@ -189,7 +190,14 @@ class GraphRun:
             if wanted.type is EffectType.EMIT_EVENT and wanted.type not in handlers:
                 answer = await emitted(self._verbs, shown, opened)
             elif wanted.type in MEMORY_EFFECTS and wanted.type not in handlers:
-                answer = await self._terms.memory.awaited(shown, opened, self._decided.now())
+                shared = HostMemory(
+                    rows=self._verbs.store.memories.of(self._ctx.tenant_id),
+                    app=self._ctx.agent_id.type,
+                    root_id=str(self._ctx.meta.supervision.root_id),
+                )
+                answer = await self._terms.memory.awaited(
+                    shown, opened, self._decided.now(), shared
+                )
             else:
                 answer = await handlers.awaited(shown, wanted, opened.next_node)
                 answer = self._terms.memory.evidenced(answer, shown, opened, self._decided.now())
@@ -197,10 +205,12 @@ class GraphRun:
 
         kind, mode = opened.effect.type, opened.effect.mode
         # Other runs receive an event, so the entries before it have to be durable first.
-        rides = kind is not EffectType.EMIT_EVENT
+        rides, asker = kind is not EffectType.EMIT_EVENT, None
+        if kind is EffectType.LLM_CALL:
+            asker = {"node_id": opened.node_id, "step_id": opened.step_id}
         try:
             place, told = await self._verbs.effect(
-                kind.value, opened.key, opened.attempt, mode, execute, rides=rides
+                kind.value, opened.key, opened.attempt, mode, execute, rides=rides, told=asker
             )
         except Exception as exc:
             if origin_of(exc) is None:

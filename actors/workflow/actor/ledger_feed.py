@@ -63,7 +63,23 @@ async def ledger_feed(
     read = runtime.tail if follow else runtime.entries
     async with aclosing(_placed(read(run_id, from_seq=begin))) as records:
         async for one in records:
-            if one.place > after:
+            if isinstance(one, PlacedRecord) and one.place > after:
+                yield one
+
+
+async def live_feed(
+    runtime: Runtime, run_id: RunId, *, after: LedgerPlace = BEGIN
+) -> AsyncGenerator[PlacedRecord | RunLogEntry, None]:
+    """Yield the records of `ledger_feed` as they arrive, and between them pieces of answers of models.
+
+    A piece has no place and is not stored, see `Client.tail`. ``data`` in its payload has the ``node_id`` and
+    the ``step_id`` of the step that asks the model.
+    """
+    begin = await fold_from(runtime, run_id, after.seq)
+    entries = runtime.tail(run_id, from_seq=begin, live=True, whole=True)
+    async with aclosing(_placed(entries)) as found:
+        async for one in found:
+            if isinstance(one, RunLogEntry) or one.place > after:
                 yield one
 
 
@@ -88,8 +104,13 @@ async def begin_of_generation(runtime: Runtime, run_id: RunId, seq: int) -> int:
     return found
 
 
-async def _placed(entries: AsyncIterator[RunLogEntry]) -> AsyncGenerator[PlacedRecord, None]:
+async def _placed(
+    entries: AsyncIterator[RunLogEntry],
+) -> AsyncGenerator[PlacedRecord | RunLogEntry, None]:
     folded = Folded()
     async for entry in entries:
+        if entry.seq < 0:
+            yield entry
+            continue
         for n, record in enumerate(folded.added(entry)):
             yield PlacedRecord(LedgerPlace(entry.seq, n), record)

@@ -1,4 +1,4 @@
-"""The ends of a run's waits: an answer from outside, an instant, the end of a sub-graph."""
+"""The ends of a run's waits: an answer from outside or of an agent, an instant, the end of a sub-graph."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, cast
 
-from actors.errors import NotSerializableError
-from actors.kernel.runtime.ids import RunId, derive_id
+from actors.errors import ContractError, NonDeterminismError, NotSerializableError
+from actors.kernel.runtime.communication import AskKind
+from actors.kernel.runtime.ids import AgentId, RunId, derive_id
 from actors.kernel.runtime.waits import EVENT, WaitKind, event_id
 from actors.kernel.workflow.durable import durable_copy
 from actors.kernel.workflow.effects import WaitReason, WaitState
 from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.tool_waits import ASKED, check_answer, failed_calls, question_of
 from actors.runtime.context.run_context import RunContext
 from actors.workflow.actor.decisions import Decide, Decisions
 from actors.workflow.actor.sub_graphs import SubGraphs
@@ -44,7 +46,32 @@ class WaitEnds:
         if wait.reason is WaitReason.UNTIL and wait.until is not None:
             await self._ctx.sleep_until(datetime.fromisoformat(wait.until))
             return _fallen_due(wait.until)
+        if wait.reason is WaitReason.JOB and ASKED in (wait.details or {}):
+            return await self._answer_of_agent(wait)
         return await self._answer(wait)
+
+    async def _answer_of_agent(self, wait: WaitState) -> Decide:
+        """Ask the agent of a wait once. Without an answer, tool calls are unsuccessful, and LLM_CALL fails."""
+        asked, ctx = (wait.details or {})[ASKED], self._ctx
+        try:
+            agent = AgentId(asked["type"], asked["key"], ctx.tenant_id)
+            question, limit_s = question_of(wait, ctx.run_id), asked["timeout_s"]
+            found = await ctx.ask(agent, question, timeout=limit_s)
+            if found.kind is AskKind.REPLIED:
+                check_answer(wait, found.result)
+                return partial(_replied, wait, found.result)
+            error: Any = found.result or {}
+            problem = f"agent {agent}: {found.kind.value}: {error.get('message') or ''}"
+            if found.kind is AskKind.TIMED_OUT:
+                problem = f"agent {agent} gave no answer within {limit_s:g} s"
+        except NonDeterminismError:
+            raise
+        except ContractError as exc:
+            problem = str(exc)
+        rows, said = failed_calls(wait, problem), problem
+        if rows is not None:
+            return partial(_replied, wait, rows)
+        return lambda now, at: records.failed(now, said, at=at)
 
     async def _answer(self, wait: WaitState) -> Decide:
         kind, key = cast("WaitKind", _KINDS.get(wait.reason, "job")), wait.wait_key or ""

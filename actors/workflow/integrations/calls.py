@@ -7,7 +7,10 @@ from typing import Any, Final
 
 from actors.errors import NotSerializableError
 from actors.kernel.json_data import clean_text
+from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.durable import MAX_DEPTH, durable_copy
+from actors.kernel.workflow.run_state import RunState
+from actors.workflow.machine.variables import place_of, seq_of
 
 _DEEPEST: Final = MAX_DEPTH - 16
 """Maximum depth of a value. The rest of the depth is for the effect's result and the path in the vars."""
@@ -27,6 +30,11 @@ def calls_in(told: Any) -> list[dict[str, Any]]:
         seen.add(call["call_id"])
         found.append(call)
     return found
+
+
+def effect_place(run: RunState) -> str:
+    """Return the id of the effect that a run, or a branch of it, is at: the same for each attempt."""
+    return derive_id(place_of(run.run_id, run.vars), seq_of(run.vars))
 
 
 def unfit(value: Any) -> str | None:

@@ -11,6 +11,7 @@ from actors.kernel.agent.tools import Tool
 from actors.kernel.workflow.effects import Effect, EffectOutcome
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
+from actors.runtime.context.graphs.model_answers import asking
 from actors.workflow.integrations.chat_payload import (
     check_no_login,
     messages_of,
@@ -52,8 +53,13 @@ class ModelCalls:
         provider, model = payload.get("provider"), payload.get("model")
         client = self.client(provider, model)
         messages, options = messages_of(payload), options_of(payload, self._tools)
+        answers = asking.get()
         if not isinstance(client, RemoteModel):
+            if answers is not None:
+                return await answers.ask(client, messages, options)
             return await client.generate(messages, options=options)
+        if answers is not None:
+            options = answers.limited(options)
         trace = (payload.get("params") or {}).get("trace_metadata") or {}
         key = trace.get("effect_idempotency_key")
         return await client.ask(

@@ -8,11 +8,13 @@ from actors.kernel.agent.llm import LLMClient
 from actors.kernel.agent.tools import ApprovalPolicy, Tool
 from actors.kernel.workflow.effects import Effect, EffectOutcome, EffectType
 from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.tool_waits import ASKED
 from actors.workflow.handlers import Handler
 from actors.workflow.integrations.background_loop import BackgroundLoop
 from actors.workflow.integrations.knowledge import KnowledgeGraph, KnowledgeHandlers
 from actors.workflow.integrations.model_calls import ModelCalls
 from actors.workflow.integrations.prompt_cache import PromptCache
+from actors.workflow.integrations.remote_agent import AgentCalls, RemoteAgent
 from actors.workflow.integrations.remote_model import RemoteModel
 from actors.workflow.integrations.tool_runs import ToolMode, ToolRuns
 
@@ -34,15 +36,23 @@ class Integration:
 
     def __init__(
         self,
-        models: Models,
+        models: Models | RemoteAgent,
         *,
         tools: Sequence[Tool] = (),
         tool_mode: ToolMode = "executed",
         approvals: ApprovalPolicy | None = None,
         knowledge: KnowledgeGraph | None = None,
+        timeout_s: float | None = None,
     ) -> None:
-        self._models, self._loop = ModelCalls(models, tools), BackgroundLoop()
-        runs = ToolRuns(tools, tool_mode, approvals or ApprovalPolicy())
+        agent = models if isinstance(models, RemoteAgent) else None
+        self._models: ModelCalls | AgentCalls = (
+            AgentCalls(models, tools)
+            if isinstance(models, RemoteAgent)
+            else ModelCalls(models, tools)
+        )
+        self._loop = BackgroundLoop()
+        allowing = approvals or ApprovalPolicy()
+        runs = ToolRuns(tools, tool_mode, allowing, agent=agent, timeout_s=timeout_s)
         self.effect_handlers: dict[EffectType, Handler] = {
             EffectType.LLM_CALL: self._models.handle,
             EffectType.TOOL_CALLS: runs.handle,
@@ -68,6 +78,9 @@ class Integration:
     def _blocking(self, handler: Handler) -> Handler:
         def handle(run: RunState, effect: Effect) -> EffectOutcome:
             found: EffectOutcome = self._loop.run(handler(run, effect))
+            if found.wait is not None and ASKED in (found.wait.details or {}):
+                problem = f"{effect.type.value}: only runs on hosts (Flows) ask agents"
+                return EffectOutcome.failed(problem, retryable=False)
             return found
 
         return handle
@@ -92,21 +105,28 @@ def local_llm(
 
 
 def remote_llm(
-    remote: RemoteModel, tools: Sequence[Tool] = (), *, knowledge: KnowledgeGraph | None = None
+    remote: RemoteModel | RemoteAgent,
+    tools: Sequence[Tool] = (),
+    *,
+    knowledge: KnowledgeGraph | None = None,
+    timeout_s: float | None = None,
 ) -> Integration:
     """Return an integration whose model is behind a server and whose tool calls a client executes.
 
     Args:
-        remote: The model.
+        remote: The model, or an agent that also executes the tool calls.
         tools: Tools that are described to the model if a payload names them. This process does not execute
             them.
         knowledge: The graph for MEMORY_KG_*.
+        timeout_s: Seconds in which a client has to give the results of an effect. None: no limit.
     """
-    return Integration(remote, tools=tools, tool_mode="passthrough", knowledge=knowledge)
+    return Integration(
+        remote, tools=tools, tool_mode="passthrough", knowledge=knowledge, timeout_s=timeout_s
+    )
 
 
 def hybrid_llm(
-    remote: RemoteModel,
+    remote: RemoteModel | RemoteAgent,
     tools: Sequence[Tool],
     *,
     approvals: ApprovalPolicy | None = None,
@@ -115,7 +135,7 @@ def hybrid_llm(
     """Return an integration whose model is behind a server, and whose tools are in this process.
 
     Args:
-        remote: The model.
+        remote: The model, or an agent.
         tools: The tools that TOOL_CALLS may call.
         approvals: See `local_llm`.
         knowledge: The graph for MEMORY_KG_*.

@@ -33,7 +33,7 @@ def outcome_of(run: RunState, opened: OpenStep, at: str) -> EffectOutcome | None
 def _wait_event(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
     payload = opened.effect.payload
     key = payload.get("wait_key") or key_of_payload(run, payload)
-    until = _deadline(payload, at)
+    until = deadline_of(payload, at)
     return EffectOutcome.waiting(
         WaitState(
             WaitReason.EVENT,
@@ -49,7 +49,7 @@ def _wait_event(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
 
 def _wait_until(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
     del run
-    until = _deadline(opened.effect.payload, at)
+    until = deadline_of(opened.effect.payload, at)
     if until is None:
         return EffectOutcome.failed(
             "wait_until needs payload.until, an ISO timestamp, or payload.timeout_s",
@@ -70,7 +70,7 @@ def _ask_user(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
         WaitState(
             WaitReason.USER,
             wait_key=str(payload.get("wait_key") or f"user:{opened.key}"),
-            until=_deadline(payload, at),
+            until=deadline_of(payload, at),
             prompt=str(payload["prompt"]),
             choices=payload.get("choices"),
             allow_free_text=bool(payload.get("allow_free_text", True)),
@@ -110,10 +110,13 @@ def _vars_query(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
     return EffectOutcome.completed({"mode": "executed", "results": [row]})
 
 
-def _deadline(payload: dict[str, Any], at: str) -> str | None:
+def deadline_of(payload: dict[str, Any], at: str) -> str | None:
     """Return the instant of a payload's `until`, or the instant `timeout_s` seconds after `at`.
 
     None: the payload has neither.
+
+    Raises:
+        GraphError: The value cannot be read.
     """
     if payload.get("until") is not None:
         until = normalize_utc_iso(payload["until"])

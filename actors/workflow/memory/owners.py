@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
 from actors.workflow.memory.payloads import Payload
 from actors.workflow.memory.spans import SPAN_ID, SPANS_PATH, Span
@@ -39,28 +38,6 @@ class SharedMemory(Protocol):
 
         A span of the same id is added once.
         """
-
-
-class OwnMemoryOnly:
-    """The memory of runs on hosts, in which each run has only its own memory."""
-
-    def owner(self, run: RunState, scope: str) -> RunState:
-        """See `SharedMemory.owner`."""
-        del run
-        remedy = (
-            "Use scope 'run', or keep shared data with ctx.memory in an agent that the flow asks"
-        )
-        raise GraphError(f"memory scope {scope!r}", f"a run on a host has its own memory. {remedy}")
-
-    def named(self, run: RunState, run_id: str) -> RunState:
-        """See `SharedMemory.named`."""
-        del run
-        remedy = "Leave target_run_id out"
-        raise GraphError(f"run {run_id!r}", f"a run on a host has its own memory. {remedy}")
-
-    def put(self, owner: RunState, span: Span) -> None:
-        """See `SharedMemory.put`."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

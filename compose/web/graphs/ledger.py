@@ -10,10 +10,18 @@ from pydantic import JsonValue
 from pydantic_core import to_json
 from starlette.responses import Response
 
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import RunRow
 from actors.runtime.replay.summary import row_of
 from actors.sessions.errors import CursorError
-from actors.workflow.actor.ledger_feed import BEGIN, LedgerPlace, PlacedRecord, ledger_feed
+from actors.workflow.actor.ledger_feed import (
+    BEGIN,
+    LedgerPlace,
+    PlacedRecord,
+    ledger_feed,
+    live_feed,
+)
 from compose.web.endpoint import Done, ShownModel, StrictModel, WebCall, WebEndpoint
 from compose.web.graphs.flows import GraphPhase, named, phase_of
 from compose.web.graphs.graph_runs import graph_run
@@ -22,11 +30,20 @@ from compose.web.resources.pages import Limit
 from compose.web.resources.readers import cursor_of, streamed
 from compose.web.streams import EventLine, wants_stream
 
+_PIECES: Final[dict[str, str]] = {K.TEXT_DELTA: "text_delta", K.REASONING_DELTA: "reasoning_delta"}
+
 
 class LedgerQuery(StrictModel):
-    """The query of a ledger. `after` is a `cursor`. The header Last-Event-ID takes precedence."""
+    """The query of a ledger.
+
+    Attributes:
+        after: A `cursor`. The header Last-Event-ID takes precedence.
+        live: Whether a stream also has pieces of answers of models.
+        limit: Maximum number of records of a page.
+    """
 
     after: str | None = None
+    live: bool = True
     limit: Limit = 100
 
 
@@ -74,14 +91,32 @@ async def _page(call: WebCall, row: RunRow, after: LedgerPlace, limit: int) -> l
     return found
 
 
-async def _lines(call: WebCall, row: RunRow, after: LedgerPlace) -> AsyncGenerator[EventLine, None]:
-    """Yield records as they arrive. The last line is the run's end."""
-    feed = ledger_feed(call.runtime, row.run_id, after=after, follow=True)
-    async with aclosing(feed) as records:
-        async for one in records:
-            yield EventLine("step", to_json(one.record), str(one.place))
+async def _lines(
+    call: WebCall, row: RunRow, after: LedgerPlace, *, live: bool
+) -> AsyncGenerator[EventLine, None]:
+    """Yield records as they arrive, with pieces of answers between them. The last line is the run's end."""
+    feed: AsyncGenerator[PlacedRecord | RunLogEntry, None]
+    if live:
+        feed = live_feed(call.runtime, row.run_id, after=after)
+    else:
+        feed = ledger_feed(call.runtime, row.run_id, after=after, follow=True)
+    async with aclosing(feed) as found:
+        async for one in found:
+            if isinstance(one, PlacedRecord):
+                yield EventLine("step", to_json(one.record), str(one.place))
+            elif one.kind in _PIECES:
+                yield _piece(one)
     ended = await row_of(call.runtime.store, row.run_id)
     yield EventLine("end", named(ended).model_dump_json().encode())
+
+
+def _piece(entry: RunLogEntry) -> EventLine:
+    """Return the line of a piece, which has no id; one that is all of an answer so far is a snapshot."""
+    said: dict[str, JsonValue] = {**entry.payload}
+    told, is_whole = said.pop("data", None), said.pop("whole", False)
+    more = told if isinstance(told, dict) else {}
+    name = "text_snapshot" if is_whole and entry.kind == K.TEXT_DELTA else _PIECES[entry.kind]
+    return EventLine(name, to_json({**more, **said}))
 
 
 async def read(call: WebCall, query: LedgerQuery, _: None) -> Done:
@@ -96,7 +131,7 @@ async def read(call: WebCall, query: LedgerQuery, _: None) -> Done:
         is_read = row.status.is_terminal and after != BEGIN
         if is_read and not await _page(call, row, after, 0):
             return Response(status_code=204)
-        return streamed(call, _lines(call, row, after))
+        return streamed(call, _lines(call, row, after, live=query.live))
     found = await _page(call, row, after, query.limit)
     page = found[: query.limit]
     cursor = page[-1].place if page else after

@@ -25,7 +25,7 @@ PAGES = {
     "pages": 0,
     "evidence": 1,
     "memory": 1,
-    "llm-and-tools": 3,
+    "llm-and-tools": 4,
     "coming-from": 0,
     "manual-testing": 1,
 }

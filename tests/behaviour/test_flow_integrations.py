@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.ids import RunId
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
-from tests.behaviour.flow_stage import Stage
+    from tests.behaviour.flow_stage import Stage
 
 T = EffectType
 KEY = "canary-51ab-of-a-key"

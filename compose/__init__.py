@@ -1,4 +1,4 @@
-"""The composition root: where the parts are put together."""
+"""The composition root: build a runtime from settings and adapters."""
 
 from __future__ import annotations
 

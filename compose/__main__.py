@@ -1,4 +1,4 @@
-"""`python -m compose` is `callboard`."""
+"""Run the program `callboard` for `python -m compose`."""
 
 from compose.cli import main
 

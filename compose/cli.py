@@ -1,7 +1,7 @@
 """The program `callboard`.
 
-Nothing is imported before `main` watches: loading the rest takes most of a second, and a user
-who presses Ctrl-C meanwhile wants no traceback.
+`main` imports the commands inside its `try`. The import takes most of a second, and Ctrl-C during it
+must not print a traceback.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ def _obey(arguments: list[str]) -> int:
     level = logging.DEBUG if "--debug" in arguments else logging.WARNING
     write_logs(as_json=False, level=level)
     if isinstance(sys.stdout, TextIOWrapper):
-        # Texts of others may not fit this terminal's encoding, or any.
+        # Text of agents and clients may have characters that the terminal's encoding does not have.
         sys.stdout.reconfigure(errors="backslashreplace")
     code = 0
     try:
         code = run(arguments)
         sys.stdout.flush()
     except OSError as exc:
-        # Python would try to write the remaining output once more, and complain.
+        # At exit Python would flush the remaining output again, and print a second error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        # The reader of our output closed it, as `head` does: no error, unlike a full disk.
+        # A closed pipe is no error: its reader, such as `head`, has enough. A full disk is one.
         if not isinstance(exc, BrokenPipeError):
             code = code or 1
     return code

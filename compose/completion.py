@@ -1,4 +1,4 @@
-"""`callboard completion`: what a shell needs to complete commands and options."""
+"""`callboard completion`: scripts by which a shell completes commands and options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def completion(
     json: Flag = False,
     debug: DebugFlag = False,
 ) -> int:
-    """Print the completion script of a shell, or put it where the shell reads it.
+    """Print the completion script of a shell, or install it in the shell's folder for completions.
 
     Examples:
     `callboard completion bash > ~/.local/share/bash-completion/completions/callboard`;
@@ -31,12 +31,12 @@ def completion(
     shell
         bash, zsh or fish.
     install
-        Write it to the shell's folder for completions, and print where. Your shell's start file is
-        left alone.
+        Write the script to the shell's folder for completions, and print the file's path. The
+        command does not change the start file of your shell.
     json
-        Print JSON for programs: the script, or the file it was written to.
+        Print JSON for programs: the script, or the path of the written file.
     """
-    del debug  # read by `compose.cli`, for every command alike
+    del debug  # `compose.cli` reads this option for every command
     if install:
         path = app.install_completion(shell=shell, add_to_startup=False)
         if json:

@@ -1,7 +1,7 @@
 """Ready-made agents and tools: classes that an author only configures.
 
-A message enters by `run`, an answer leaves as the run's output. The verbs of `actors.runtime` are below;
-sessions and workflows are above.
+An agent's `run` gets messages. The answer is the run's output. This package uses the methods of
+`actors.runtime`. Sessions and workflows use this package.
 """
 
 from actors.agents.memory_tools import memory_tools

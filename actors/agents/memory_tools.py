@@ -1,4 +1,4 @@
-"""Tools by which a model keeps, finds and deletes memories of its agent."""
+"""Tools with which a model stores, finds and deletes memories of its agent."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from actors.kernel.storage.memory import MemoryQuery, NewMemory
 from actors.runtime.context.memory.access import OWN, memory_access
 
 MAX_MODEL_HITS: Final = 20
-"""Hits that a model gets at once, whatever it asks for."""
+"""Maximum number of memories that one call returns to a model."""
 
 
 def memory_tools(*, about: str = OWN) -> list[Tool]:
     """Return the tools ``remember``, ``recall`` and ``forget`` of one scope.
 
-    A model names no scope. Each way in which a call goes wrong is a result that the model reads. What it keeps
-    has the source ``model``; what it finds is marked as data.
+    A model cannot choose the scope. An invalid call gives a result with an error, which the model reads.
+    Memories that a model stores have the source ``model``. Memories that it finds are marked as data.
 
     Args:
-        about: The scope, for example ``user:7``. By default the agent's own.
+        about: The scope, for example ``user:7``. Default: the agent's own scope.
     """
     scope = _ModelMemory(about)
     said = "A key names a fact that may change: another text with the same key takes its place."
@@ -34,13 +34,13 @@ def memory_tools(*, about: str = OWN) -> list[Tool]:
 
 
 class _ModelMemory:
-    """Memories of a scope, as a model uses them."""
+    """The memories of a scope, with the operations that a model has."""
 
     def __init__(self, about: str) -> None:
         self._about = about
 
     async def remember(self, text: str, key: str | None = None) -> InvocationResult:
-        """Keep a fact."""
+        """Store a fact."""
         return await _told(self._remember(text, key))
 
     async def recall(self, query: str, limit: int = 5) -> InvocationResult:
@@ -72,7 +72,7 @@ class _ModelMemory:
 
 
 async def _told(work: Awaitable[str]) -> InvocationResult:
-    """Return the result of a tool, for which a refusal is a text."""
+    """Return the result of a tool. A refusal of the store becomes an error text."""
     try:
         text = await work
     except (ContractError, ConflictError) as exc:

@@ -25,34 +25,35 @@ from actors.kernel.storage.vector import EmbeddingClient
 from actors.runtime import RunContext
 
 MAX_RESULT_CHARS: Final = 2_000
-"""Characters of an older tool result that the default window keeps."""
+"""Maximum length of an older tool result in the default window, in characters."""
 MAX_TURNS: Final = 20
 
 
 class ReActAgent:
-    """An agent that answers each message by a model, which may call tools before it does.
+    """An agent that answers messages with a model. The model may call tools before it answers.
 
-    A message's turn is its payload: a text, or a mapping with ``text``, or JSON data as text. The output is
-    the answer's text, or with `output` the typed answer as JSON data. All messages of one run are answered
-    together.
+    A message becomes a user turn: its payload if that is a text, its ``text`` if it is a mapping, else the
+    payload as JSON text. The run's output is the answer's text, or with `output` the typed answer as JSON data.
+    One answer is given to all messages of a run.
 
     Args:
-        name: Its type, or its whole id. A name alone is the agent ``name/main``.
-        model: Answers. See `compose.models`, or `actors.testing` for one that needs no network.
-        instructions: The text before every window.
-        tools: Called as recorded effects; risky ones wait for a person, see `ApprovalPolicy`. With a
-            `TaskManagerTool` a run that ends with an answer settles the agent's board, see there.
-        context: History, window and retention. By default turns are kept in the runtime's store for good,
-            and the window is compacted at 80 % of the model's context down to 50 %.
+        name: The agent's type, or its whole id. A type alone means the agent ``name/main``.
+        model: The model. See `compose.models`, or `actors.testing` for a model that needs no network.
+        instructions: The text that is sent before every window.
+        tools: The tools, which are called as recorded effects. Calls of risky tools wait for an approval, see
+            `ApprovalPolicy`. With a `TaskManagerTool` a run that ends with an answer settles the agent's board,
+            see there.
+        context: History, window and retention. Default: turns stay in the runtime's store permanently, and the
+            window is compacted at 80 % of the model's context down to 50 %.
         session: The conversation of runs that name none.
-        output: Type that answers have to fit.
-        max_turns: Model calls that one run may make.
-        options: For the model.
-        approval_policy: Which tools wait for a person.
-        guards: Checks of what goes into the model and comes out, and of calls of tools.
-        embedder: Makes memories found by meaning; see `memory_tools`.
-        blocks: Labels of blocks that its model always sees; see `AgentMemory.set_block`.
-        version: Of the agent's code; recorded with each run.
+        output: The type that answers must have.
+        max_turns: Maximum number of model calls of one run.
+        options: The options of model calls.
+        approval_policy: The policy that decides which tools need an approval.
+        guards: Checks of the model's input and output, and of tool calls.
+        embedder: The client with which memories are found by meaning, see `memory_tools`.
+        blocks: Labels of the blocks that the model always sees, see `AgentMemory.set_block`.
+        version: The version of the agent's code. It is recorded with each run.
 
     Raises:
         ContractError: Two tools have one name.
@@ -102,7 +103,7 @@ class ReActAgent:
 
 
 def default_context(model: LLMClient) -> ContextConfig:
-    """Return the context of an agent that is given none."""
+    """Return the context of an agent for which none is given."""
     strategies: list[CompactionStrategy] = [
         ToolResultCompactionStrategy(max_chars=MAX_RESULT_CHARS),
         SlidingWindowCompaction(max_messages=200, slack=50),

@@ -1,4 +1,4 @@
-"""The tool by which a model plans: tasks on the board of the agent that calls it."""
+"""The tool with which a model plans: tasks on the board of the calling agent."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from actors.storage.boards import GlobalTaskStore
 from actors.storage.identity import current_agent_id, current_thread_id
 
 MAX_SHOWN: Final = 100
-"""Tasks that a model is shown at once. Of a longer board it sees those that are open."""
+"""Maximum number of tasks that a model is shown at once. Of a longer board it sees only the open ones."""
 _TRIES: Final = 8
-"""Times a number is drawn again if other calls add tasks at the same time."""
+"""Number of tries to find free task numbers while other calls add tasks."""
 _OPEN: Final = frozenset((TaskStatus.PENDING, TaskStatus.IN_PROGRESS, TaskStatus.FAILED))
 _DESCRIPTION: Final = (
     "Your task board in this conversation. create_list starts a new plan in place of the old one, add_tasks "
@@ -40,16 +40,16 @@ class PlannedTask(BaseModel):
 
 
 class TaskManagerTool(Tool):
-    """A tool that writes to the board of the agent and the conversation whose run calls it.
+    """A tool that writes to a task board: the board of the run's agent in the run's conversation.
 
-    It finds them by the variables of `actors.storage.identity`, and the board in `GlobalTaskStore`. A call is
-    recorded as that of any tool. After a crash it may be executed again, and changes the board once all the
-    same. What goes wrong is a result that the model reads.
+    It reads agent and conversation from the variables of `actors.storage.identity`, and the board from
+    `GlobalTaskStore`. A call is recorded like a call of any tool. After a crash a call may be executed again,
+    but changes the board only once. An invalid call gives a result with an error, which the model reads.
 
     Args:
         name: The tool's name for the model.
-        settles: A `ReActAgent` that has this tool turns the tasks in progress on its own board to succeeded
-            when a run of it ends with an answer, as a recorded step.
+        settles: True: when a run of a `ReActAgent` with this tool ends with an answer, a recorded step sets the
+            tasks in progress on the agent's own board to succeeded.
     """
 
     settles: bool
@@ -69,7 +69,7 @@ async def manage_tasks(  # noqa: PLR0917 - the arguments of a tool, by name
     status: Annotated[TaskStatus | None, Field(description="For update_status.")] = None,
     note: Annotated[str, Field(description="For update_status: the reason or result.")] = "",
 ) -> InvocationResult:
-    """Do one action on the board of the agent whose tool this is. See `TaskManagerTool`."""
+    """Execute one action on the board of the calling agent. See `TaskManagerTool`."""
     try:
         match action:
             case "create_list":
@@ -84,7 +84,7 @@ async def manage_tasks(  # noqa: PLR0917 - the arguments of a tool, by name
                 shown = _view(await _board())
             case _:
                 assert_never(action)
-    except KeyError as exc:  # its own text is in quotes
+    except KeyError as exc:  # str() of a KeyError puts its text in quotes
         return InvocationResult(status="error", text=str(exc.args[0]))
     except ContractError as exc:
         return InvocationResult(status="error", text=str(exc))
@@ -92,10 +92,10 @@ async def manage_tasks(  # noqa: PLR0917 - the arguments of a tool, by name
 
 
 async def settle_own_board() -> int:
-    """Turn the tasks in progress on the board of the agent that executes to succeeded; return their number.
+    """Set the tasks in progress on the executing agent's board to succeeded; return their number.
 
     For use inside a function given to `ctx.step`, at the end of a run. Boards of other agents in the
-    conversation stay as they are: `TaskStore.settle_conversation` settles all.
+    conversation stay as they are. `TaskStore.settle_conversation` settles the boards of all agents.
     """
     place, store = _place(), GlobalTaskStore.get()
     board = await store.get_task_list(*place)
@@ -132,7 +132,7 @@ async def _add(planned: list[PlannedTask]) -> JsonValue:
 
 async def _move(task_id: str, status: TaskStatus | None, note: str) -> JsonValue:
     if status is None:
-        raise ContractError("update_status needs a status: give one")
+        raise ContractError("update_status needs a status. Give one")
     key = idempotency_key()
     task = await GlobalTaskStore.get().update_status(
         *_place(), task_id, status=status, note=note, key=key
@@ -156,16 +156,16 @@ async def _board() -> TaskList:
 
 
 def _place() -> tuple[str, AgentId]:
-    """Return the conversation and the agent whose code executes here.
+    """Return the conversation and the agent whose code is executing.
 
     Raises:
-        ContractError: This is no agent's code.
+        ContractError: No agent's code is executing.
     """
     try:
         return current_thread_id.get(), AgentId.parse(current_agent_id.get())
     except LookupError:
         raise ContractError(
-            "task boards are written by the code of agents: there is none here"
+            "only the code of an agent can write a task board, and no agent executes here"
         ) from None
 
 

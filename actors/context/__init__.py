@@ -1,10 +1,10 @@
-"""Context: an agent's turns, kept in full, and the window of them that a model sees.
+"""Context: an agent's turns, which are stored in full, and the window of them that a model sees.
 
-A `ContextConfig` enters; `AgentContext` reads a session from its `HistoryProvider` and gives it to a
-`CompactionPipeline`. A list of turns leaves. Nothing here writes to a history, and nothing knows a run: a
-runtime records what strategies ask of models by `recorded_by`.
+`AgentContext` gets a `ContextConfig`. It reads a session from the config's `HistoryProvider`, gives it to a
+`CompactionPipeline`, and returns a list of turns. No code here writes to a history or knows a run. A runtime
+records the model calls of strategies with `recorded_by`.
 
-From the top down: `agent_context`, `config`, `compaction` (the strategies), `preparation`, `attempts`,
+Modules, from the top down: `agent_context`, `config`, `compaction` (the strategies), `preparation`, `attempts`,
 `history`, `model_sizes`, `paid_calls`, `repair`, `tokens`, `groups`, `turns`.
 """
 

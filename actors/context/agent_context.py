@@ -8,20 +8,21 @@ from actors.kernel.runtime.ids import AgentId
 
 
 class AgentContext:
-    """A config bound to one agent. See `AgentContextProtocol`.
+    """The context of one agent: its id and its config. See `AgentContextProtocol`.
 
     Args:
-        agent_id: Whose turns are read.
-        config: Where they are, and how they fit a window.
+        agent_id: The agent whose turns are read.
+        config: The history of the turns, and the pipeline that makes the window.
     """
 
     def __init__(self, agent_id: AgentId, config: ContextConfig) -> None:
         self.agent_id, self.config = agent_id, config
 
     async def get_prompt_window(self, session_id: str) -> list[ChatMessage]:
-        """Return the session's turns as the model is to see them: read, then compacted.
+        """Read the session's turns and compact them; return the window for the model.
 
-        Before they go to a provider, `repaired` answers the calls that a crash left without a result.
+        Before the window is sent to a provider, `repaired` adds results to tool calls that a crash left without
+        one.
         """
         raw = await self.config.history.get_messages(self.agent_id, session_id=session_id)
         return await self.config.pipeline.compact(raw)

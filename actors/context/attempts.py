@@ -1,4 +1,4 @@
-"""Work outside the process that a window can do without."""
+"""Calls outside of the process whose failure leaves the window usable."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ _ABOUT_THE_RUN: Final = (
     DeadlineExceededError,
     PersistenceError,
 )
-"""Errors after which the run cannot go on, whatever stands in the window."""
+"""Errors after which the run cannot continue, whatever the window is."""
 
 
 async def attempted(
     work: Callable[[], Awaitable[T]], *, what: str, timeout_s: float | None
 ) -> T | None:
-    """Return what the work returns, or None if it fails or takes too long, with a warning in the log.
+    """Return the result of `work`. If it fails or takes too long, log a warning and return None.
 
-    Cancelling it cancels the work. Errors about the run itself are raised: a budget that is spent, a
-    deadline, a lost lease, an unreachable store.
+    A cancellation cancels the work. Errors about the run itself are raised: an exhausted budget, a deadline, a
+    lost lease, an unreachable store.
     """
     try:
         async with asyncio.timeout(timeout_s):
             return await work()
     except _ABOUT_THE_RUN:
         raise
-    except Exception:  # noqa: BLE001 - clients of models raise what they like, and the window goes on
+    except Exception:  # noqa: BLE001 - a model client may raise any error; the window is made without it
         _log.warning("a part of the window is left out", extra={"part": what}, exc_info=True)
         return None

@@ -1,4 +1,4 @@
-"""An agent's choice of history, compaction and retention."""
+"""The configuration of an agent's history, compaction and retention."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from actors.kernel.storage.history import HistoryProvider
 
 
 class ContextConfig:
-    """An agent's choice: where its turns are kept, how they fit a window, and for how long they stay.
+    """The configuration of an agent's context: history, window and retention of its turns.
 
     Args:
-        history: Keeps every turn.
-        pipeline: Makes the window. One strategy need not be wrapped. By default a pipeline of one
+        history: The store of all turns.
+        pipeline: The pipeline that makes the window, or a single strategy. Default: one
             `SlidingWindowCompaction`.
-        retention: What becomes of a run's turns when it ends.
+        retention: The rule that decides if a run's turns stay when it ends.
 
     Raises:
-        ContractError: The history is a `StoreHistory` of a certain store: a runtime uses its own. Or a strategy
-            is to write summaries ahead without a token budget around it.
+        ContractError: The history is a `StoreHistory` with a store, although a runtime uses its own store. Or a
+            strategy has `prepare` without a token budget around it.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class ContextConfig:
 
     @classmethod
     def default(cls) -> Self:
-        """Return a history in this process with a sliding window."""
+        """Return a config with a history in this process and a sliding window."""
         return cls(InMemoryHistoryProvider())
 
 
 def _check_budgets(strategy: object) -> None:
-    """Raise if a strategy is to prepare at a part of a budget that nothing sets."""
+    """Raise ContractError if a strategy has `prepare` but is not directly in a strategy with a token budget."""
     inner: Iterable[Any] = getattr(strategy, "strategies", ())
     for one in inner:
         is_budgeted = isinstance(strategy, TokenBudgetComposedStrategy)

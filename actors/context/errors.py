@@ -1,4 +1,4 @@
-"""Errors about windows."""
+"""The errors about windows."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from actors.errors import ContractError, Facts
 
 
 class WindowTooSmallError(Facts, ContractError):
-    """A model's window is too small for what no strategy may drop; nothing was asked, nothing is billed.
+    """A model's window is too small for the parts that no strategy may drop. No request was sent or billed.
 
     Attributes:
         model: The model's name.
-        size: Of its window, in tokens.
-        parts: Sizes of the parts, for example ``instructions 900, tools 4000, new turns 30000``.
+        size: The size of the model's window, in tokens.
+        parts: The sizes of the parts in tokens, for example ``instructions 900, tools 4000, new turns 30000``.
     """
 
     text = (
-        "the window of model {model!r} has {size} tokens, and what cannot be left out is larger: {parts}."
+        "the window of model {model!r} has {size} tokens, and its fixed parts are larger: {parts}."
         " Shorten it, lower max_tokens, or take a model with a larger window"
     )
     model: str

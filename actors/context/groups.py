@@ -1,4 +1,4 @@
-"""Turns that stay or go together: a turn with tool calls, and the turns with their results."""
+"""Groups of turns that are kept or dropped together: tool calls and the turns with their results."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _TOOL_BLOCKS: Final = frozenset({"tool_call", "tool_result"})
 
 
 class TurnGroup(NamedTuple):
-    """The smallest part of a view that a strategy keeps or drops: one turn, or calls with results.
+    """The smallest part of a view that a strategy keeps or drops: one turn, or tool calls with their results.
 
     Attributes:
-        indices: Where its turns are in the view, ascending.
-        has_calls: One of them calls a tool.
-        is_pinned: One of them is pinned, so all stay.
-        is_derived: It is a summary or recalled text, which a strategy made.
+        indices: The indexes of its turns in the view, ascending.
+        has_calls: True if a turn calls a tool.
+        is_pinned: True if a turn is pinned. Then all turns of the group stay.
+        is_derived: True if it is a summary or recalled text, which a strategy made.
     """
 
     indices: tuple[int, ...]
@@ -29,16 +29,16 @@ class TurnGroup(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Return whether it is neither pinned nor derived: a strategy may drop it like any other."""
+        """True if the group is neither pinned nor derived, so that any strategy may drop it."""
         return not (self.is_pinned or self.is_derived)
 
     def turns(self, view: Sequence[ChatMessage]) -> list[ChatMessage]:
-        """Return its turns."""
+        """Return the turns of the group."""
         return [view[index] for index in self.indices]
 
 
 def id_of(block: ContentBlock) -> str:
-    """Return the id that connects a call and its result; empty if the model gave none."""
+    """Return the id that connects a call with its result. Empty: the model gave none."""
     return str((block.model_extra or {}).get("id") or "")
 
 
@@ -48,15 +48,15 @@ def call_ids(message: ChatMessage) -> list[str]:
 
 
 def result_ids(message: ChatMessage) -> list[str]:
-    """Return the ids of the calls whose results a turn holds, in order."""
+    """Return the ids of the calls whose results are in a turn, in order."""
     return [id_of(block) for block in message.content if block.type == "tool_result"]
 
 
 def groups_of(view: Sequence[ChatMessage]) -> list[TurnGroup]:
-    """Return the groups of a view, each turn in exactly one, by their first turns.
+    """Return the groups of a view, ordered by their first turns. Each turn is in exactly one group.
 
-    A result belongs to the last call before it that has its id. A turn with results of several turns
-    joins their groups. A result without a call is a group of its own.
+    A result belongs to the last call before it with the same id. A turn with results of calls in several turns
+    joins the groups of these turns. A result without a call is a group of its own.
     """
     if not any(map(has_tool_blocks, view)):
         return [
@@ -80,15 +80,26 @@ def groups_of(view: Sequence[ChatMessage]) -> list[TurnGroup]:
 
 
 def has_tool_blocks(message: ChatMessage) -> bool:
-    """Return whether a turn calls a tool or holds a result of one."""
+    """Return True if a turn has a tool call or the result of one."""
     for block in message.content:  # noqa: SIM110 - half the time of `any`, for each turn of a window
         if block.type in _TOOL_BLOCKS:
             return True
     return False
 
 
+def are_plain_turns(view: Sequence[ChatMessage]) -> bool:
+    """Return whether each turn is a plain group of its own. Groups need not be made then."""
+    for message in view:
+        if not has_no_marks(message):
+            return False
+        for block in message.content:  # half the time of a call of `has_tool_blocks`
+            if block.type in _TOOL_BLOCKS:
+                return False
+    return True
+
+
 def turns_of(view: Sequence[ChatMessage], groups: Iterable[TurnGroup]) -> list[ChatMessage]:
-    """Return the turns of these groups, in the view's order."""
+    """Return the turns of groups, in the view's order."""
     return [view[index] for index in sorted(index for group in groups for index in group.indices)]
 
 

@@ -1,4 +1,4 @@
-"""Transcripts in one process."""
+"""Histories in one process."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class InMemoryHistoryProvider:
 
 @dataclass(slots=True)
 class _Turns:
-    """Turns of one agent in one session, each with its run, and the ids they have."""
+    """The turns of one agent in one session, each with its run, and the ids of the turns."""
 
     turns: list[tuple[str, ChatMessage]] = field(default_factory=list)
     ids: set[str] = field(default_factory=set)
@@ -78,6 +78,6 @@ class _Turns:
             self.turns.append((run_id, message))
 
     def remove(self, run_id: str) -> None:
-        """Remove a run's turns, and with them their ids."""
+        """Remove a run's turns and their ids."""
         self.turns = [turn for turn in self.turns if turn[0] != run_id]
         self.ids = {message.turn for _, message in self.turns if message.turn is not None}

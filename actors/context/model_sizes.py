@@ -9,10 +9,10 @@ from typing import Final, TypeAlias
 from actors.kernel.agent.llm import LLMClient
 
 ContextSizes: TypeAlias = Callable[[str], int | None]
-"""Returns how many tokens a model's window has, or None if it does not know the model."""
+"""Function that returns the size of a model's window in tokens, or None if it does not know the model."""
 
 DEFAULT_CONTEXT_SIZE: Final = 32_768
-"""Tokens in the window of an unknown model."""
+"""Size of the window of an unknown model, in tokens."""
 
 CONTEXT_SIZES: Final[Mapping[str, int]] = {
     "claude-": 200_000,
@@ -30,11 +30,11 @@ CONTEXT_SIZES: Final[Mapping[str, int]] = {
     "o3": 200_000,
     "o4-mini": 200_000,
 }
-"""Tokens in the window of the models whose names begin so. The longest prefix counts."""
+"""Size of the window in tokens, by prefix of the model's name. The longest matching prefix is used."""
 
 
 def context_size_of(model_name: str) -> int | None:
-    """Return the size of a model's window, or None. A provider before the name is left out of it."""
+    """Return the size of a model's window, or None. A provider before the name is ignored."""
     name = re.split(r"[:/]", model_name)[-1]
     found = [prefix for prefix in CONTEXT_SIZES if name.startswith(prefix)]
     return CONTEXT_SIZES[max(found, key=len)] if found else None

@@ -1,4 +1,4 @@
-"""The one way by which strategies ask a model."""
+"""The function with which strategies call a model."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _paid_calls: ContextVar[PaidCalls | None] = ContextVar("callboard_paid_calls", d
 
 
 class ModelNotAskedError(Facts, ContractError):
-    """A strategy needs a model where none may be asked."""
+    """A strategy needs a model while model calls are refused."""
 
-    text = "model {model!r} is not asked: the window is only shown"
+    text = "model {model!r} is not called, since the window is only shown"
     model: str
 
 
 class RefusedCalls:
-    """`PaidCalls` of a window that is only shown: none is made."""
+    """`PaidCalls` of a window that is only shown. It refuses every call."""
 
     async def ask(
         self,
@@ -31,7 +31,7 @@ class RefusedCalls:
         *,
         options: GenerationOptions | None = None,
     ) -> LLMResponse:
-        """Refuse.
+        """Refuse the call.
 
         Raises:
             ModelNotAskedError: Always.
@@ -40,13 +40,13 @@ class RefusedCalls:
 
 
 def may_ask() -> bool:
-    """Return whether models may be asked; False where a window is only shown."""
+    """Return True if models may be called. It is False while a window is only shown."""
     return not isinstance(_paid_calls.get(), RefusedCalls)
 
 
 @contextmanager
 def recorded_by(paid_calls: PaidCalls) -> Iterator[None]:
-    """Let `ask` go by a run's records, inside the block and in the tasks that it starts."""
+    """Record the calls of `ask` in a run, inside the block and in tasks started there."""
     token = _paid_calls.set(paid_calls)
     try:
         yield
@@ -57,10 +57,9 @@ def recorded_by(paid_calls: PaidCalls) -> Iterator[None]:
 async def ask(
     llm: LLMClient, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
 ) -> LLMResponse:
-    """Return the model's answer: the recorded one inside of `recorded_by`, if there is one.
+    """Return the model's answer. Inside `recorded_by` a recorded answer is used if there is one.
 
-    Any exception of the client fails the call. Cancelling it gives up the request, which may still be
-    billed.
+    Any exception of the client is raised. A cancellation abandons the request, which may still be billed.
     """
     paid_calls = _paid_calls.get()
     if paid_calls is None:

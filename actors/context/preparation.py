@@ -1,4 +1,4 @@
-"""Summaries that are written ahead: behind an answer, for the window of a later call."""
+"""Summaries that are written ahead, after an answer, for the window of a later call."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from actors.kernel.agent.message import ChatMessage
 
 
 class WindowMode(StrEnum):
-    """The ways in which strategies make a window."""
+    """The modes in which strategies make a window."""
 
     ASKING = "asking"
-    """A call needs the window and waits for models that strategies ask."""
+    """A call needs the window. Strategies may call models, and the call waits for them."""
     READY = "ready"
-    """A call needs the window without waiting: strategies use what they have."""
+    """A call needs the window without a wait. Strategies use only summaries that are ready."""
     AHEAD = "ahead"
-    """No call needs the window yet. Answers of models are kept until one does."""
+    """No call needs the window yet. Answers of models are kept until a call needs them."""
 
 
 _mode: ContextVar[WindowMode] = ContextVar("callboard_window_mode", default=WindowMode.ASKING)
@@ -35,7 +35,7 @@ def current_mode() -> WindowMode:
 
 @contextmanager
 def in_mode(mode: WindowMode) -> Iterator[None]:
-    """Let strategies inside the block make windows in this mode."""
+    """Make windows in this mode inside the block."""
     token = _mode.set(mode)
     try:
         yield
@@ -45,13 +45,13 @@ def in_mode(mode: WindowMode) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredCall:
-    """A model call of a strategy that was made ahead, as the client of a model that answers at once.
+    """A model call that a strategy made ahead. It is also a client that returns the answer at once.
 
     Attributes:
-        model: Name of the model that was asked.
-        messages: What it was asked.
-        options: How.
-        response: Its answer.
+        model: The name of the model that was called.
+        messages: The messages of the request.
+        options: The options of the request.
+        response: The model's answer.
     """
 
     model: str
@@ -60,7 +60,7 @@ class AnsweredCall:
     response: LLMResponse
 
     async def record(self) -> None:
-        """Let the call that is made now have this one among its own, with what it cost."""
+        """Record this call, with its cost, among the calls of the run that makes a window now."""
         await ask(self, self.messages, options=self.options)
 
     async def generate(
@@ -84,7 +84,7 @@ class AnsweredCall:
 
 
 def preparing(strategy: object) -> tuple[object, ...]:
-    """Return those that write summaries ahead, of a strategy and of all that it is made of."""
+    """Return the strategies that write summaries ahead: a strategy itself and those inside it."""
     inner: Iterable[Any] = getattr(strategy, "strategies", ())
     found = tuple(one for part in inner for one in preparing(part))
     return found if getattr(strategy, "prepare", None) is None else (strategy, *found)

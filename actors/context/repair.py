@@ -1,7 +1,7 @@
-"""Views that a provider accepts: each tool call is followed by exactly one result.
+"""Repair of views for providers, which accept only tool calls that are followed by exactly one result.
 
-A run that a crash or a cancel ends between a call and its result leaves the call dangling in the
-history, and providers refuse every later request with it.
+If a crash or a cancellation ends a run between a call and its result, the history has a call without a result.
+Providers refuse every later request with such a call.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolResult
 
 NOT_EXECUTED: Final = "not executed: the run ended"
-"""Result of a call that has none."""
+"""The result of a call that has none in the view."""
 
 
 def repaired(view: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Return the view with exactly one result behind each tool call. Nothing is stored.
+    """Return the view with exactly one result after each tool call. The history is not changed.
 
-    A call without a result gets `NOT_EXECUTED`, as an error. A result without a call is dropped, also
-    the second one of a call. A result that other turns separate from its call moves behind the call. A
-    view in order is returned as it is, and repairing a second time changes nothing.
+    A call without a result gets `NOT_EXECUTED`, as an error. A result without a call is dropped, and so is a
+    second result of a call. A result that other turns separate from its call is moved to the call. A valid view
+    is returned as it is. A second repair changes nothing.
     """
     if not any(map(has_tool_blocks, view)):
         return [*view]
@@ -46,9 +46,9 @@ class _Matches:
 
     Attributes:
         open: The calls of each turn that have no result, in order.
-        moved: For each turn with calls the turns that hold their results.
-        homes: For each turn with results the turn that each of its blocks belongs to: that of the
-            call, itself, or None for a block to drop.
+        moved: For each turn with calls, the turns with their results.
+        homes: For each turn with results, the turn to which each of its blocks belongs: the call's turn, the
+            turn itself, or None for a block that is dropped.
     """
 
     open: defaultdict[int, list[ContentBlock]] = field(default_factory=lambda: defaultdict(list))
@@ -73,7 +73,7 @@ class _Matches:
         return matches
 
     def rest_of(self, index: int, message: ChatMessage) -> ChatMessage | None:
-        """Return the part of a turn that stays at its position; None if there is none."""
+        """Return the part of a turn that stays at its position. None: no part stays."""
         homes = self.homes.get(index)
         if homes is None:
             return message
@@ -83,7 +83,7 @@ class _Matches:
         self, index: int, message: ChatMessage, waiting: dict[str, tuple[int, deque[ContentBlock]]]
     ) -> None:
         homes: list[int | None] = []
-        # Media of a tool follow its result; other turns' own blocks stay with them.
+        # Media of a tool result follow the result. Other turns keep their own blocks.
         home: int | None = None if message.role == "tool" else index
         for block in message.content:
             if block.type == "tool_result":

@@ -1,4 +1,4 @@
-"""Limits of a window beside those of its strategies: what is sent with the turns, what a provider refused."""
+"""Limits of a window in addition to those of its strategies: reserved tokens, and a provider's maximum."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _limits: ContextVar[tuple[int, float]] = ContextVar("callboard_window_limits", d
 
 @contextmanager
 def reserving(tokens: int, *, at_most: float = inf) -> Iterator[None]:
-    """Let budgets be smaller inside the block.
+    """Reduce token budgets inside the block.
 
     Args:
-        tokens: Left free: for instructions, tool schemas and the answer.
-        at_most: Maximum size of the turns, whatever a budget allows.
+        tokens: Number of tokens that are reserved for instructions, tool schemas and the answer.
+        at_most: Maximum size of the turns in tokens, even if a budget is larger.
     """
     token = _limits.set((tokens, at_most))
     try:
@@ -26,6 +26,6 @@ def reserving(tokens: int, *, at_most: float = inf) -> Iterator[None]:
 
 
 def limited(budget: int) -> int:
-    """Return how many tokens the turns may have where a strategy would allow so many, 1 at least."""
+    """Return the tokens that turns may have under a budget, after the reserve and the maximum: at least 1."""
     reserved, at_most = _limits.get()
     return max(int(min(budget - reserved, at_most)), 1)

@@ -1,4 +1,7 @@
-"""The history that the runtime's own store keeps: its turns are durable with the log entries of their run."""
+"""The history in the runtime's own store.
+
+Its turns are durable in the same commits as the log entries of their run.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,12 @@ from actors.kernel.storage.transcript import TranscriptStore
 class StoreHistory:
     """A `HistoryProvider` on the store of the runtime that serves the agent.
 
-    Inside a run its turns ride in the run's commits: `ctx.generate` and `ctx.chat` cost no write beside
-    those of the log. A host that lost the run's lease writes no turn. Outside, `Runtime.history` is one.
+    Inside a run, turns are written in the run's commits, so `ctx.generate` and `ctx.chat` cost no write in
+    addition to those of the log. A host that lost the run's lease writes no turn. Outside of runs use
+    `Runtime.history`.
 
     Args:
-        store: Where turns are. An agent's config needs none: the runtime knows its own.
+        store: The store of turns. An agent's config needs none, since the runtime uses its own.
     """
 
     def __init__(self, store: TranscriptStore | None = None) -> None:
@@ -26,7 +30,7 @@ class StoreHistory:
 
     @property
     def has_store(self) -> bool:
-        """True if it was given a store; False if it stands for the one of the runtime."""
+        """True if a store was given. False: the history uses the store of the runtime."""
         return self._store is not None
 
     async def append(
@@ -71,7 +75,7 @@ class StoreHistory:
     def _transcripts(self) -> TranscriptStore:
         if self._store is None:
             msg = (
-                "StoreHistory() of an agent's context is used by its runs alone: elsewhere read "
+                "StoreHistory() of an agent's context can be used only by its runs. Elsewhere read "
                 "`Runtime.history`, or give it a store"
             )
             raise ContractError(msg)

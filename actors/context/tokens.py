@@ -1,4 +1,4 @@
-"""Sizes of turns: tokens, as nearly as this process can count them, and characters."""
+"""Sizes of turns in tokens and in characters. Tokens are counted as exactly as this process can."""
 
 from __future__ import annotations
 
@@ -14,28 +14,34 @@ from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.transcript import TOKENS, stamped_tokens
 
 CountText: TypeAlias = Callable[[str], int]
-"""Returns how many tokens a text is."""
+"""Function that returns the number of tokens of a text."""
 
 MESSAGE_TOKENS: Final = 4
 """Tokens that a provider adds to each turn for its role."""
 MEDIA_TOKENS: Final = 1_000
-"""An image, a sound or a file, whose real size only the provider knows."""
+"""Tokens that an image, a sound or a file counts as. Only the provider knows the real size."""
 
 _MEDIA: Final = frozenset({"image", "audio", "video", "file"})
 _MOST: Final = 2_000_000
-"""Longer texts are estimated: the tokenizer would hold the event loop up for seconds."""
+"""Length in characters above which a text is estimated.
+
+The tokenizer would block the event loop for seconds.
+"""
 _PIECE: Final = 40_000
-"""Characters that are encoded at once."""
+"""Number of characters that are encoded at once."""
 
 
 def estimated_tokens(text: str) -> int:
-    """Return a third of the number of characters, rounded up: more than most texts have."""
+    """Return a third of the number of characters, rounded up. It is more than the tokens of most texts."""
     return -(-len(text) // 3)
 
 
 @cache
 def installed_tokenizer() -> CountText | None:
-    """Return the counter of `bpe-openai` (extra ``tokens``), which needs no network, or None."""
+    """Return the counter of `bpe-openai` (extra ``tokens``), which needs no network.
+
+    None: it is not installed.
+    """
     bindings = _bindings()
     if bindings is None:
         return None
@@ -44,7 +50,7 @@ def installed_tokenizer() -> CountText | None:
     def count_piece(text: str) -> int:
         try:
             size: int = encoding.count(text)
-        except UnicodeEncodeError:  # half a surrogate pair
+        except UnicodeEncodeError:  # the text has half a surrogate pair
             size = encoding.count(text.encode(errors="replace").decode())
         return size
 
@@ -57,9 +63,9 @@ def installed_tokenizer() -> CountText | None:
 
 
 def _bindings() -> Any:
-    """Import the tokenizer without its package, which reads tables that only its Python code needs.
+    """Import the tokenizer without its package. The package reads tables that only its Python code needs.
 
-    They take 0.6 s and 140 MB of each process.
+    These tables cost each process 0.6 s and 140 MB.
     """
     package = find_spec("bpe_openai")
     if package is None:
@@ -73,11 +79,11 @@ def _bindings() -> Any:
 
 
 class TokenCounter:
-    """Tokens of turns. A size that stands in `metadata["tokens"]` is not counted again.
+    """Counter of the tokens of turns. A size in `metadata["tokens"]` is used without a count.
 
     Args:
-        count_text: Counts a text. By default `bpe-openai` if it is installed, else a third of the
-            characters.
+        count_text: The function that counts a text. Default: `bpe-openai` if it is installed, else a third of
+            the characters.
     """
 
     def __init__(self, count_text: CountText | None = None) -> None:
@@ -99,11 +105,11 @@ class TokenCounter:
     async def stamped(
         self, messages: Iterable[ChatMessage], *, llm: LLMClient | None = None
     ) -> list[ChatMessage]:
-        """Return the turns with their sizes in `metadata["tokens"]`, each counted once for good.
+        """Return the turns with their sizes in `metadata["tokens"]`, so that they are not counted again.
 
         Args:
-            messages: Those that have a size keep it.
-            llm: Its `count_tokens` is asked if neither a counter was given nor `bpe-openai` is
+            messages: The turns. Turns that have a size keep it.
+            llm: The client whose `count_tokens` is used if no counter was given and `bpe-openai` is not
                 installed.
         """
         asked = None if self._count_text or installed_tokenizer() else llm
@@ -124,39 +130,43 @@ class TokenCounter:
 
 
 ESTIMATE: Final = TokenCounter(estimated_tokens)
-"""A third of the characters, whatever is installed."""
+"""The counter that estimates a third of the characters, even if a tokenizer is installed."""
 
 
 class Tally:
-    """Sizes of turns, each counted once while one window is made.
+    """The sizes of turns, each counted once while a window is made.
 
     Args:
-        counter: Counts.
+        counter: The counter of tokens.
     """
 
     def __init__(self, counter: TokenCounter) -> None:
         self._counter = counter
-        # Beside its size each turn itself, lest another one gets its address in memory.
+        # Each turn is kept with its size, so that its id cannot be used by another object.
         self._sizes: dict[int, tuple[ChatMessage, int]] = {}
 
     def total(self, messages: Iterable[ChatMessage]) -> int:
         """Return the size of turns together."""
-        sizes, total = self._sizes, 0
+        total = 0
         for message in messages:
-            known = sizes.get(id(message))
-            if known is None:
-                known = sizes[id(message)] = (message, self._counter.count(message))
-            total += known[1]
+            stamp = stamped_tokens(message)
+            total += self._counted(message) if stamp is None else stamp
         return total
+
+    def _counted(self, message: ChatMessage) -> int:
+        known = self._sizes.get(id(message))
+        if known is None:
+            known = self._sizes[id(message)] = (message, self._counter.count(message))
+        return known[1]
 
 
 def characters(message: ChatMessage) -> int:
-    """Return how many characters the model reads in a turn. Media have none."""
+    """Return the number of characters that the model reads in a turn. Media count as none."""
     return sum(map(len, texts_of(message)))
 
 
 def texts_of(message: ChatMessage) -> list[str]:
-    """Return what the model reads in a turn, block by block: texts, calls, results."""
+    """Return the texts that the model reads in a turn, block by block: texts, calls, results."""
     return [_text_of(block) for block in message.content if block.type not in _MEDIA]
 
 
@@ -170,5 +180,5 @@ def _text_of(block: ContentBlock) -> str:
 
 
 def as_json(value: object) -> str:
-    """Return JSON text of a block's data, whatever a provider put there."""
+    """Return JSON text of a block's data, even if a provider's data is not JSON."""
     return json.dumps(value, ensure_ascii=False, default=str, skipkeys=True)

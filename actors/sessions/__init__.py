@@ -1,7 +1,7 @@
-"""Sessions: conversations that outlive processes, with a queue, branches, and events for many readers.
+"""Sessions: durable conversations with a queue, branches, and events for many readers.
 
-A message enters by `AgentRuntime.start`, which writes it and its run in one commit. The code of an agent is
-called as that of any run, by `actors.runtime`; `SessionAgent` names the agent of the run's mode.
+`AgentRuntime.start` writes a message and its run in one commit. `actors.runtime` calls the code of the agent as
+for any run. `SessionAgent` selects the agent by the run's mode.
 """
 
 from __future__ import annotations

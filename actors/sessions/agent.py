@@ -1,4 +1,4 @@
-"""The agent that is a session: one agent per mode, one conversation, one run at a time."""
+"""The agent of a session. It has an agent for each mode, one conversation, and one run at a time."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ class SessionAgent:
     """An agent whose runs are executed by the agent of their mode. See `ModalAgent`.
 
     Args:
-        id: The address; its key is the session's id.
-        modes: An agent by mode. Their own ids do not count, all else does: model, tools, hooks, context.
-        version: Of the code of all modes; recorded with each run.
-        retry: How failures of its runs are retried, where who starts one does not say it.
+        id: The address. Its key is the session's id.
+        modes: The agents by mode. Their model, tools, hooks and context are used. Their own ids are ignored.
+        version: The version of the code of all modes. It is recorded with each run.
+        retry: The retry policy of runs for which the caller gives none.
 
     Raises:
-        RegistrationError: There is no mode, or one keeps its conversation elsewhere or not for good.
+        RegistrationError: There is no mode, or the agent of a mode does not keep its conversation permanently
+            in the runtime's store.
     """
 
     def __init__(
         self,
-        id: AgentId,  # noqa: A002 - as every agent has it
+        id: AgentId,  # noqa: A002 - the name in every agent class
         modes: Mapping[str, Agent],
         *,
         version: str | None = None,
@@ -42,13 +43,13 @@ class SessionAgent:
         self.modes = MappingProxyType(dict(modes))
         if not self.modes:
             raise RegistrationError(
-                f"session {id} has no mode: give an agent, {DEFAULT_MODE!r} first"
+                f"session {id} has no mode. Give an agent for mode {DEFAULT_MODE!r}"
             )
         for mode, agent in self.modes.items():
             _check_keeps(mode, agent)
 
     def of_id(self, agent_id: AgentId) -> Self:
-        """Return the same agent as another session: what a factory of its type makes."""
+        """Return the same agent for another session. A factory of the agent's type calls it."""
         return type(self)(agent_id, self.modes, version=self.version, retry=self.retry)
 
     def of_mode(self, mode: str) -> Agent:
@@ -63,19 +64,23 @@ class SessionAgent:
         return agent
 
     async def run(self, ctx: Any, inbox: list[Message]) -> Any:
-        """Raise: a runtime executes the agent of the run's mode, with the tools and the model of that one.
+        """Raise an error.
+
+        A runtime calls the agent of the run's mode instead, with that agent's tools and model.
 
         Raises:
             ContractError: Always.
         """
-        raise ContractError(f"session {self.id} was called as an agent: register it, as it is")
+        raise ContractError(
+            f"session {self.id} was called as an agent. Register it with a runtime instead"
+        )
 
 
 def _check_keeps(mode: str, agent: Agent) -> None:
     """Check that the turns of an agent are nodes of a session.
 
     Raises:
-        RegistrationError: It has a history of its own, or its turns go with their run.
+        RegistrationError: The agent has a history of its own, or its turns are deleted with their run.
     """
     context: Any = getattr(agent, "context", None)
     history = getattr(context, "history", None)
@@ -86,7 +91,5 @@ def _check_keeps(mode: str, agent: Agent) -> None:
         problem = f"keeps its turns with retention {retention}"
     else:
         return
-    remedy = (
-        "the nodes of a session are turns of the runtime's own store: use StoreHistory(), for good"
-    )
+    remedy = "the nodes of a session are turns of the runtime's own store: use a permanent StoreHistory()"
     raise RegistrationError(f"the agent of mode {mode!r} {problem}; {remedy}")

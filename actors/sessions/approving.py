@@ -1,4 +1,4 @@
-"""Approvals decided by a callback of the program: for each request of a run and of those below it."""
+"""Approvals that a callback of the program decides, for the requests of a run and of the runs below it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from actors.runtime.loop.tasks import TaskScope
 from actors.runtime.runtime import Runtime
 
 OnApproval: TypeAlias = Callable[[ApprovalRequest], Awaitable[bool | None]]
-"""Decides about a request; None leaves it to another client."""
+"""Function that decides a request. None: it leaves the request to another client."""
 
 BY: Final = "callback"
 _log = logging.getLogger("callboard.sessions")
 
 
 class Approving:
-    """Watches runs and decides their approvals.
+    """Watcher of runs that decides their approvals.
 
-    A request is made only when the run comes to it, so never for a run that is queued.
+    A run makes a request during its execution, so a queued run has none.
 
     Args:
-        runtime: Has the runs.
-        decide: Called once per request. If it raises, the request stays open.
-        tasks: The watches; they end with it.
+        runtime: The runtime of the runs.
+        decide: The callback, called once per request. If it raises, the request stays open.
+        tasks: The scope of the watching tasks, which end with it.
     """
 
     def __init__(self, runtime: Runtime, decide: OnApproval, tasks: TaskScope) -> None:
@@ -36,7 +36,7 @@ class Approving:
         self._watched: set[RunId] = set()
 
     def watch(self, run_id: RunId) -> None:
-        """Decide the requests of a run, and of the runs that it spawns, until it has ended."""
+        """Decide the requests of a run and of the runs that it spawns, until it has ended."""
         if run_id not in self._watched:
             self._watched.add(run_id)
             self._tasks.start(self._watch(run_id), name=f"approvals of {run_id}")
@@ -64,4 +64,6 @@ class Approving:
         try:
             await self._runtime.approvals.decide(id_, approve=approve, by=BY)
         except UnknownApprovalError as exc:
-            _log.info("a request was decided before the callback did", extra={"why": str(exc)})
+            _log.info(
+                "a request was decided before the callback decided it", extra={"why": str(exc)}
+            )

@@ -1,8 +1,8 @@
-"""Artifacts of a session: bytes by name and kind, which the session and the run that made them pin.
+"""Artifacts of a session: bytes by name and kind. The session and the run that put them pin them.
 
-A name is a pin, whose owner is a text: ``session:NAME:KIND:RUN``, and of a run ``run:RUN:NAME:KIND``. The pin
-that was made last is what a name means. All are in the scope of the session's agent: so they go with it, and
-those of other sessions are apart.
+A name is a pin. The owner of the session's pin is the text ``session:NAME:KIND:RUN``, and of the run's pin
+``run:RUN:NAME:KIND``. A name means the pin that was made last. All artifacts of a session are in the scope of
+its agent, so they are deleted with the session and are separate from other sessions.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from actors.runtime.context.call import RunState, executing_effect
 from actors.sessions.errors import UnknownArtifactError
 
 ArtifactKind: TypeAlias = Literal["ordinary", "debug", "raw"]
-"""The order of clean-up: ``debug`` and ``raw`` go first, ``ordinary`` ones only if named."""
+"""The kinds of artifacts. A clean-up removes ``debug`` and ``raw``, and ``ordinary`` ones only on request."""
 KINDS: Final[tuple[ArtifactKind, ...]] = get_args(ArtifactKind)
 MAX_NAME_BYTES: Final = 900
-"""Of an artifact's name, which is part of the name of a pin's owner."""
+"""Maximum length of an artifact's name in bytes. The name is part of the text of a pin's owner."""
 PIECE_BYTES: Final = 1024 * 1024
-"""Size of the parts in which an artifact is read."""
+"""Size of the pieces in which an artifact is read, in bytes."""
 PINS_PAGE: Final = 1000
 
 
@@ -40,9 +40,9 @@ class SessionArtifact:
     Attributes:
         name: Unique in its session.
         kind: See `ArtifactKind`.
-        ref: Its bytes: their SHA-256, number and media type.
-        run_id: The run that put it; None: a program did.
-        at: When it was put, aware UTC.
+        ref: The reference of its bytes: SHA-256, size and media type.
+        run_id: The run that put it. None: a program put it.
+        at: The instant at which it was put, aware UTC.
     """
 
     name: str
@@ -54,12 +54,12 @@ class SessionArtifact:
 
 @dataclass(frozen=True, slots=True)
 class NamedPin:
-    """A pin, as the text of its owner says.
+    """A pin with the facts in the text of its owner.
 
     Attributes:
         pin: The pin.
-        artifact: What it stands for.
-        by_run: Whether the run pins it; else the session does.
+        artifact: The artifact that the pin keeps.
+        by_run: True if the run pins it, False if the session does.
     """
 
     pin: ArtifactPin
@@ -74,11 +74,11 @@ _Pins: TypeAlias = "list[NamedPin]"
 class SessionArtifacts:
     """The artifacts of one session, by name.
 
-    No call is recorded: inside a run use it in a step or a tool, see `session_artifacts`.
+    Calls are not recorded. Inside a run use this object in a step or a tool, see `session_artifacts`.
 
     Args:
-        store: The artifacts in the scope of the session's agent.
-        run_id: The run whose artifacts they are, where a call names none.
+        store: The store of the artifacts in the scope of the session's agent.
+        run_id: The run that puts artifacts, if a call names none.
     """
 
     def __init__(self, store: ArtifactStore | None, run_id: RunId | None = None) -> None:
@@ -93,21 +93,25 @@ class SessionArtifacts:
         content_type: str = "application/octet-stream",
         run_id: RunId | None = None,
     ) -> ArtifactRef:
-        """Keep bytes, or pieces of them, by a name, and replace what has the name; durable on return.
+        """Store bytes, or pieces of them, under a name.
 
-        Of pieces a few are held in memory. A process that dies before the end leaves the earlier artifact, and
-        bytes without a pin, which are collected. The same again changes nothing.
+        An artifact that has the name is replaced. Durable on return.
+
+        Only a few pieces are in memory at once. If the process dies before the call returns, the earlier
+        artifact stays. New bytes without a pin are garbage-collected. A repetition of the same call changes
+        nothing.
 
         Args:
             name: 1 to 900 bytes of text, for example ``report.md``.
             data: The bytes.
-            kind: What clean-up takes it for.
-            content_type: Its media type.
-            run_id: The run whose artifact it is. It keeps the bytes, too, also when another run takes the name.
+            kind: The kind, by which a clean-up decides.
+            content_type: The media type.
+            run_id: The run that puts the artifact. It pins the bytes, too, so they stay when another run takes
+                the name.
 
         Raises:
-            ContractError: Name or kind cannot be one.
-            ConflictError: The bytes were removed while they came: put them again.
+            ContractError: Name or kind is not valid.
+            ConflictError: The bytes were removed during the call. Put them again.
         """
         _check_put(name, kind)
         store, run_id = await self._opened(), run_id or self._run_id
@@ -128,16 +132,16 @@ class SessionArtifacts:
         return ref
 
     async def list(self, *, run_id: RunId | None = None) -> _Artifacts:
-        """Return the session's artifacts by name; those of one run as it put them last."""
+        """Return the session's artifacts by name. With `run_id` return those of a run, as it put them last."""
         prefix = "session:" if run_id is None else f"run:{run_id}:"
         found = latest(await self.pins(prefix))
         return [found[name].artifact for name in sorted(found)]
 
     async def find(self, name: str) -> SessionArtifact:
-        """Return what has a name.
+        """Return the artifact with a name.
 
         Raises:
-            UnknownArtifactError: Nothing has it.
+            UnknownArtifactError: No artifact has the name.
         """
         found = latest(await self.pins(f"session:{name}:")).get(name)
         if found is None:
@@ -145,12 +149,13 @@ class SessionArtifacts:
         return found.artifact
 
     async def read(self, name: str) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of an artifact in pieces of 1 MiB, the last one perhaps shorter.
+        """Yield the bytes of an artifact in pieces of 1 MiB. The last piece may be shorter.
 
-        They are those that have the name when the first piece is asked for, whatever takes it meanwhile.
+        The artifact that has the name at the first piece is read to its end, even if the name is taken by other
+        bytes.
 
         Raises:
-            UnknownArtifactError: Nothing has the name, or it was erased meanwhile.
+            UnknownArtifactError: No artifact has the name, or its bytes were erased during the read.
         """
         ref, store = (await self.find(name)).ref, await self._opened()
         for at in range(0, ref.size_bytes, PIECE_BYTES):
@@ -161,22 +166,22 @@ class SessionArtifacts:
             yield piece
 
     async def delete(self, name: str) -> bool:
-        """Take a name away from the session and its runs; False: nothing has it.
+        """Remove a name from the session and its runs. False: no artifact has the name.
 
-        Bytes without a pin are collected a day later.
+        Bytes without a pin are garbage-collected a day later.
         """
         pins = [one for one in await self.pins() if one.artifact.name == name]
         await self.unpin(pins)
         return bool(pins)
 
     async def unpin(self, pins: Iterable[NamedPin]) -> None:
-        """Take these pins away; one that was made again meanwhile goes, too."""
+        """Remove pins. A pin that was made again since it was read is removed, too."""
         store = await self._opened()
         for one in pins:
             await store.unpin(one.pin.ref, owner=one.pin.owner)
 
     async def pins(self, prefix: str = "") -> _Pins:
-        """Return the pins that names are, of owners that begin with this."""
+        """Return the pins that are names of artifacts and whose owners begin with `prefix`."""
         store, after = await self._opened(), None
         found: _Pins = []
         while page := await store.pins(prefix=prefix, after=after, limit=PINS_PAGE):
@@ -187,7 +192,7 @@ class SessionArtifacts:
         return found
 
     async def _unpin_earlier(self, prefix: str, name: str) -> None:
-        """Let go of what had a name before. Of several at once the last one does it."""
+        """Remove all pins of a name except the last. Concurrent calls agree on the last one."""
         named = [one for one in await self.pins(prefix) if one.artifact.name == name]
         await self.unpin(sorted(named, key=_by_age)[:-1])
 
@@ -197,7 +202,7 @@ class SessionArtifacts:
 
 
 class _ArtifactsOfRun(SessionArtifacts):
-    """The artifacts of the session at the top of a run's tree, which is looked up once."""
+    """The artifacts of the session at the root of a run's tree. The root is looked up once."""
 
     def __init__(self, run: RunState) -> None:
         super().__init__(None, run.run_id)
@@ -211,7 +216,7 @@ class _ArtifactsOfRun(SessionArtifacts):
             if root not in (None, run.run_id):
                 top = await run.store.reads.run(root)
                 if top is None:
-                    msg = f"run {root}, the top of this run's tree, is not known any more"
+                    msg = f"run {root}, the root of this run's tree, does not exist any more"
                     raise ContractError(f"{msg}: its artifacts have no session")
                 agent = top.agent_id
             self._store = _scope_of(run.store, agent)
@@ -219,20 +224,21 @@ class _ArtifactsOfRun(SessionArtifacts):
 
 
 def session_artifacts() -> SessionArtifacts:
-    """Return the artifacts of the session whose step or tool executes now, put in the run's name.
+    """Return the artifacts of the session whose step or tool is executing. The run puts them.
 
-    For use inside a function given to `ctx.step` or a tool. In a run below the session's own it is the same
-    session: that of the run at the top of the tree. An agent that is no session has artifacts by name, too.
+    For use inside a function given to `ctx.step`, or in a tool. A run below a session's run uses the artifacts
+    of the same session, which is found at the root of the tree. An agent that is not a session has artifacts by
+    name, too.
 
     Raises:
-        ContractError: No effect is executing here.
+        ContractError: No effect is executing.
     """
     _, run = executing_effect("session_artifacts")
     return _ArtifactsOfRun(run)
 
 
 def artifacts_of(store: RunStore, agent: AgentId) -> SessionArtifacts:
-    """Return the artifacts of the session that an agent is."""
+    """Return the artifacts of an agent's session."""
     return SessionArtifacts(_scope_of(store, agent))
 
 
@@ -241,7 +247,7 @@ def _scope_of(store: RunStore, agent: AgentId) -> ArtifactStore:
 
 
 def parse_pin(pin: ArtifactPin) -> NamedPin | None:
-    """Return what a pin stands for; None: no name was put with it."""
+    """Return a pin with the facts of its owner. None: the pin is not an artifact's name."""
     first, _, rest = pin.owner.partition(":")
     if first == "session":
         name, kind, run = (["", "", *rest.rsplit(":", 2)])[-3:]
@@ -258,7 +264,7 @@ def parse_pin(pin: ArtifactPin) -> NamedPin | None:
 
 
 def latest(pins: Iterable[NamedPin]) -> dict[str, NamedPin]:
-    """Return the pin that each name means: the one that was made last."""
+    """Return for each name the pin that was made last."""
     return {one.artifact.name: one for one in sorted(pins, key=_by_age)}
 
 
@@ -269,6 +275,8 @@ def _by_age(one: NamedPin) -> tuple[datetime, str, str]:
 def _check_put(name: str, kind: str) -> None:
     check_text_of("name of an artifact", name, limit_bytes=MAX_NAME_BYTES)
     if not name:
-        raise ContractError("the name of an artifact is empty: give one, for example report.md")
+        raise ContractError("the name of an artifact is empty. Give a name, for example report.md")
     if kind not in KINDS:
-        raise ContractError(f"there is no kind {kind!r} of artifacts: {', '.join(KINDS)}")
+        raise ContractError(
+            f"there is no kind {kind!r} of artifacts. Use one of {', '.join(KINDS)}"
+        )

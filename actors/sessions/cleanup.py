@@ -1,4 +1,4 @@
-"""Clean-up of what sessions leave behind: artifacts, and logs of tasks."""
+"""Clean-up of the data that sessions leave: artifacts, and logs of tasks."""
 
 from __future__ import annotations
 
@@ -17,23 +17,26 @@ from actors.sessions.artifacts import ArtifactKind, NamedPin, artifacts_of
 
 SESSIONS_PAGE: Final = 100
 SWEEP_ENTRIES: Final = 20_000
-"""Entries of logs that one statement removes at most, but for a longer log."""
+"""Maximum number of log entries that one statement removes.
+
+A log with more entries is removed by its own statement.
+"""
 EXPENDABLE: Final[frozenset[ArtifactKind]] = frozenset(("debug", "raw"))
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactCandidate:
-    """Bytes that a name of a session means, or has meant and a run still keeps.
+    """An artifact that a clean-up removes: current bytes of a name, or older bytes that a run still pins.
 
     Attributes:
         session_id: The session.
         name: The artifact's name.
         kind: See `ArtifactKind`.
-        run_id: The run that put it; None: a program did.
-        artifact_id: SHA-256 of the bytes.
-        size_bytes: Their number.
-        at: When it was put last, aware UTC.
-        reason: Why it goes.
+        run_id: The run that put it. None: a program put it.
+        artifact_id: The SHA-256 of the bytes.
+        size_bytes: The number of bytes.
+        at: The instant at which it was put last, aware UTC.
+        reason: The reason why it is removed.
     """
 
     session_id: str
@@ -48,18 +51,18 @@ class ArtifactCandidate:
 
 @dataclass(frozen=True, slots=True)
 class TaskCandidate:
-    """An ended run that was spawned for a card of a task board, and has a log.
+    """An ended run that was spawned for a card of a task board and whose log exists.
 
     Attributes:
-        session_id: The session whose run it is below.
+        session_id: The session of the run above it.
         run_id: The run.
-        agent_id: Its agent.
+        agent_id: The run's agent.
         task: The id of the card.
-        status: How it ended.
-        ended_at: When, aware UTC.
-        entries: Of its log.
-        size_bytes: Of their payloads as JSON.
-        reason: Why it goes.
+        status: The run's terminal status.
+        ended_at: The instant of its end, aware UTC.
+        entries: The number of entries of its log.
+        size_bytes: The size of the entries' payloads as JSON.
+        reason: The reason why its log is removed.
     """
 
     session_id: str
@@ -78,8 +81,8 @@ class ArtifactCleanup:
     """The result of a clean-up of artifacts.
 
     Attributes:
-        is_dry_run: Nothing was removed.
-        candidates: What goes, or has gone, the oldest first.
+        is_dry_run: True if nothing was removed.
+        candidates: The artifacts that were removed or would be removed, the oldest first.
     """
 
     is_dry_run: bool
@@ -87,7 +90,7 @@ class ArtifactCleanup:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all candidates; those that two of them share count twice."""
+        """Size of all candidates. Bytes that two candidates share count twice."""
         return sum(one.size_bytes for one in self.candidates)
 
 
@@ -96,8 +99,8 @@ class TaskCleanup:
     """The result of a clean-up of tasks.
 
     Attributes:
-        is_dry_run: Nothing was removed.
-        candidates: The runs whose logs go, or have gone, the oldest first.
+        is_dry_run: True if nothing was removed.
+        candidates: The runs whose logs were removed or would be removed, the oldest first.
     """
 
     is_dry_run: bool
@@ -105,13 +108,13 @@ class TaskCleanup:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all candidates."""
+        """Size of all candidates."""
         return sum(one.size_bytes for one in self.candidates)
 
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """Bytes of a name in a session, and the pins that keep them there."""
+    """The bytes of a name in a session, and the pins of these bytes under this name."""
 
     session: AgentId
     newest: NamedPin
@@ -119,12 +122,12 @@ class _Version:
 
     @property
     def place(self) -> tuple[datetime, str, str, str]:
-        """Its position among others, by age."""
+        """The sort key by age."""
         artifact = self.newest.artifact
         return artifact.at, str(self.session), artifact.name, artifact.ref.id
 
     def candidate(self, reason: str) -> ArtifactCandidate:
-        """Return it as people see it."""
+        """Return the candidate for this version."""
         one = self.newest.artifact
         size, id_ = one.ref.size_bytes, one.ref.id
         return ArtifactCandidate(
@@ -134,7 +137,7 @@ class _Version:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactChoice:
-    """A choice among artifacts; see `AgentRuntime.cleanup_artifacts`."""
+    """The conditions by which artifacts are chosen, see `AgentRuntime.cleanup_artifacts`."""
 
     include_all: bool = False
     older_than: timedelta | None = None
@@ -146,7 +149,7 @@ class ArtifactChoice:
             raise ContractError(f"max_bytes is {self.max_bytes}: give 0 or more")
 
     def reason(self, kind: ArtifactKind) -> str:
-        """Return why one of this kind goes."""
+        """Return the reason why an artifact of this kind is removed."""
         why = [f"kind {kind}" if kind in EXPENDABLE else f"kind {kind}, which include_all takes"]
         if self.older_than is not None:
             why.append(f"older than {self.older_than}")
@@ -158,7 +161,7 @@ class ArtifactChoice:
 def chosen_artifacts(
     found: Sequence[_Version], choice: ArtifactChoice, *, now: datetime
 ) -> list[_Version]:
-    """Return what goes, the oldest first."""
+    """Return the versions to remove, the oldest first."""
     kinds = [one for one in found if choice.include_all or one.newest.artifact.kind in EXPENDABLE]
     rest = sum(one.newest.artifact.ref.size_bytes for one in kinds)
     chosen = []
@@ -199,7 +202,7 @@ def _versions(session: AgentId, pins: Sequence[NamedPin]) -> list[_Version]:
 
 @dataclass(frozen=True, slots=True)
 class TaskChoice:
-    """A choice among tasks; see `AgentRuntime.cleanup_project_tasks`."""
+    """The conditions by which tasks are chosen, see `AgentRuntime.cleanup_project_tasks`."""
 
     include_failed: bool = False
     include_cancelled: bool = False
@@ -210,7 +213,7 @@ class TaskChoice:
 
     @property
     def statuses(self) -> list[RunStatus]:
-        """The ends of the runs that go."""
+        """The terminal statuses of the runs whose logs are removed."""
         return [
             RunStatus.COMPLETED,
             *([RunStatus.FAILED] if self.include_failed else []),
@@ -218,7 +221,7 @@ class TaskChoice:
         ]
 
     def candidate(self, session: AgentId, run: TaskRun) -> TaskCandidate:
-        """Return a run as people see it."""
+        """Return the candidate for a run."""
         age = "" if self.older_than is None else f"; older than {self.older_than}"
         return TaskCandidate(
             session.key,
@@ -251,7 +254,10 @@ async def clean_tasks(
 
 
 async def sweep_below(store: RunStore, session: AgentId) -> int:
-    """Remove logs and turns of ended runs below a session's; return the number of logs. Their rows stay."""
+    """Remove logs and turns of the ended runs below a session; return the number of logs.
+
+    The runs' rows stay.
+    """
     below = await store.lists.tasks(session, status=[*TERMINAL], every=True)
     for run in below:
         await store.transcripts.clear_run(run.agent_id, None, run.run_id)
@@ -266,7 +272,7 @@ async def _sweep(store: RunStore, found: Sequence[TaskCandidate | TaskRun]) -> i
 
 
 def _batches(found: Sequence[TaskCandidate | TaskRun]) -> list[list[TaskCandidate | TaskRun]]:
-    """Return runs in batches of at most so many entries; a longer log is one by itself."""
+    """Return runs in batches of at most `SWEEP_ENTRIES` entries. A longer log is a batch of its own."""
     batches: list[list[TaskCandidate | TaskRun]] = []
     room = 0
     for one in found:
@@ -287,7 +293,10 @@ async def sessions_of(
     owner: str | None = None,
     only: AgentId | None = None,
 ) -> AsyncIterator[AgentId]:
-    """Yield the sessions of an app, of any project and owner or of one; or one, which need not be there."""
+    """Yield the sessions of an app, optionally of one project or owner.
+
+    With `only` that session is yielded, even if it does not exist.
+    """
     after: AgentId | None = None
     if only is not None:
         yield only

@@ -1,4 +1,4 @@
-"""Closing of what agents bring with them: models, tools and hooks."""
+"""Closing of the resources of agents: models, tools and hooks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from actors.kernel.agent.agent import Agent
 
 
 def resources_of(modes: Mapping[str, Agent]) -> list[object]:
-    """Return models, tools and hooks of agents that can be closed, each once."""
+    """Return the models, tools and hooks of agents that can be closed, each once."""
     found: dict[int, object] = {}
     for agent in modes.values():
         parts: list[Any] = [getattr(agent, "model", None), getattr(agent, "embedder", None)]
@@ -25,7 +25,10 @@ def _closer_of(resource: object) -> Any:
 
 
 async def close(resource: object) -> None:
-    """Close a resource by its `aclose`, else its `close`, whether that is a coroutine or not."""
+    """Close a resource with its `aclose`, else with its `close`.
+
+    Both may be coroutine functions or plain ones.
+    """
     closer = _closer_of(resource)
     if closer is not None and inspect.isawaitable(done := closer()):
         await done

@@ -18,13 +18,14 @@ _FORM: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class EventCursor:
-    """The position behind an event, written ``fact:seq``.
+    """The position after an event. Its text is ``fact:seq``.
 
     Attributes:
-        fact: Number of the last fact of the session that was seen.
-        seq: Of the last entry that was seen of the run that is active then; -1: none.
-        part: Of several events of that entry the last one that was seen; None: all were.
-        is_half: Of the two events of that fact only the first was seen.
+        fact: The number of the last fact of the session that was read.
+        seq: The number of the last entry that was read of the run that is active after that fact. -1: no entry
+            was read.
+        part: The number of the last event of that entry that was read. None: all its events were read.
+        is_half: True if only the first of the fact's two events was read.
     """
 
     fact: int = NO_FACT
@@ -34,10 +35,10 @@ class EventCursor:
 
     @classmethod
     def parse(cls, text: str, session: str) -> Self:
-        """Return the cursor that `str` of it gave.
+        """Return the cursor from its text.
 
         Raises:
-            CursorError: It is none.
+            CursorError: The text is not a cursor.
         """
         found = _FORM.fullmatch(text)
         if found is None:
@@ -52,17 +53,17 @@ class EventCursor:
 
     @property
     def last_fact(self) -> int:
-        """Number of the last fact of which all was seen."""
+        """Number of the last fact of which all events were read."""
         return self.fact - 1 if self.is_half else self.fact
 
     @property
     def next_seq(self) -> int:
-        """The first entry to read."""
+        """Number of the first entry to read."""
         return self.seq + 1 if self.part is None else self.seq
 
     @property
     def skip(self) -> int:
-        """The number of events of that entry that were seen."""
+        """The number of events of that entry that were read already."""
         return 0 if self.part is None else self.part + 1
 
     @override

@@ -1,4 +1,4 @@
-"""Deletion of sessions: named ones, and those that were not used for long."""
+"""Deletion of sessions: of named ones, and of sessions that were idle for a given time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from actors.sessions.cleanup import sweep_below
 _log = logging.getLogger("callboard.sessions")
 
 IDLE_BATCH: Final = 20
-"""Number of idle sessions that are looked for at once."""
+"""Number of idle sessions that are read at once."""
 PAUSE_S: Final = 0.2
-"""Between two batches, so that the store has time for others."""
+"""Pause between two batches in seconds, in which the store serves other callers."""
 EVERY_S: Final = 60.0
 """Seconds between two polls for idle sessions."""
 
@@ -26,12 +26,15 @@ EVERY_S: Final = 60.0
 async def delete_session(
     runtime: Runtime, agent: AgentId, *, unless_since: datetime | None = None
 ) -> dict[str, dict[str, int]] | None:
-    """Remove a session in batches and return how many rows of what went; None: there is none, or it is in use.
+    """Delete a session in batches; return the numbers of deleted rows by kind.
+
+    None: the session does not exist, or it is used again.
 
     Args:
-        runtime: Where it is.
+        runtime: The runtime of the session.
         agent: The session.
-        unless_since: Leave it alone if its last fact is of this instant or later.
+        unless_since: An instant. If the session's last fact is of this instant or later, the session is not
+            deleted.
 
     Raises:
         SessionActiveError: A run of the session is open.
@@ -39,7 +42,7 @@ async def delete_session(
     sessions = runtime.store.sessions
     if not await sessions.begin_delete(agent, unless_since=unless_since):
         return None
-    below = await sweep_below(runtime.store, agent)  # while the runs above them tell which they are
+    below = await sweep_below(runtime.store, agent)  # runs are found from the runs above them
     report = await runtime.erase(tenant=agent.tenant, agent=agent)
     rows = await sessions.finish_delete(agent)
     return {name: dict(kinds) for name, kinds in report.counts.items()} | {
@@ -49,10 +52,10 @@ async def delete_session(
 
 
 def ttl_of(days: float | None) -> timedelta | None:
-    """Return how long sessions may be idle; None: for ever.
+    """Return the time after which idle sessions are deleted. None: never.
 
     Raises:
-        ContractError: It is no number of days above 0.
+        ContractError: `days` is not a number above 0.
     """
     if days is None:
         return None
@@ -61,13 +64,15 @@ def ttl_of(days: float | None) -> timedelta | None:
             return timedelta(days=days)
     except (OverflowError, ValueError):
         pass
-    raise ContractError(f"ttl_days is {days!r}: give days above 0, or None for sessions that stay")
+    raise ContractError(
+        f"ttl_days is {days!r}: give a number of days above 0, or None to keep sessions"
+    )
 
 
 async def delete_idle(runtime: Runtime, tenant: str, app: str, *, ttl: timedelta) -> int:
-    """Delete the sessions of an app that are idle for so long; return how many.
+    """Delete the sessions of an app that were idle for `ttl`; return their number.
 
-    One that is used meanwhile stays. Several processes may do it at once.
+    A session that is used during the call stays. Several processes may call this at once.
     """
     deleted = 0
     while True:
@@ -93,5 +98,5 @@ async def delete_idle_for_ever(runtime: Runtime, tenant: str, app: str, *, ttl: 
             if deleted:
                 _log.info("idle sessions were deleted", extra={"sessions": deleted})
         except PersistenceError as exc:
-            _log.warning("deletion of idle sessions is tried again", exc_info=exc)
+            _log.warning("deletion of idle sessions failed and is tried again", exc_info=exc)
         await asyncio.sleep(EVERY_S)

@@ -1,7 +1,7 @@
-"""The events of sessions: one closed vocabulary, for every way in which they are read.
+"""The events of sessions: a closed list of types, the same for all readers.
 
-`docs/session-events.schema.json` is their JSON Schema. An event that was stored has an `event_id`. With it as a
-cursor a reader goes on behind that event, in any process.
+`docs/session-events.schema.json` is their JSON Schema. A stored event has an `event_id`. A reader in any
+process may use it as a cursor and continues after that event.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class _SessionEvent(BaseModel):
     """The fields that all events have.
 
     Attributes:
-        event_id: A cursor behind this event; None: it was never stored.
+        event_id: A cursor after this event. None: the event is not stored.
         session_id: The session.
-        run_id: The run that it is about.
+        run_id: The run of the event.
         agent_id: The agent of that run.
-        seq: Of the entry of the run's log; -1: none.
-        node_id: The node of the session that a message is.
-        tool_call_id: The model's id of the tool call that it is about.
-        at: When, aware UTC.
+        seq: The number of the entry in the run's log. -1: the event has no entry.
+        node_id: The node of the session, for a message.
+        tool_call_id: The model's id of the tool call, for an event about one.
+        at: The instant of the event, aware UTC.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -41,7 +41,7 @@ class _SessionEvent(BaseModel):
 
 
 class RunQueued(_SessionEvent):
-    """The run waits for others of its session."""
+    """The run waits for earlier runs of its session."""
 
     type: Literal["run_queued"] = "run_queued"
     payload: payloads.QueuedData
@@ -55,63 +55,63 @@ class LoopStarted(_SessionEvent):
 
 
 class MessageSaid(_SessionEvent):
-    """A turn was stored: `node_id` is its node, if it is one of the session."""
+    """A turn was stored. `node_id` is its node if it is a turn of the session."""
 
     type: Literal["message"] = "message"
     payload: payloads.SaidData
 
 
 class TextPiece(_SessionEvent):
-    """A piece of an answer, live."""
+    """A piece of an answer, sent while the model answers."""
 
     type: Literal["text_delta"] = "text_delta"
     payload: payloads.PieceData
 
 
 class ReasoningPiece(_SessionEvent):
-    """A piece of a model's reasoning, live."""
+    """A piece of a model's reasoning, sent while the model answers."""
 
     type: Literal["reasoning_delta"] = "reasoning_delta"
     payload: payloads.PieceData
 
 
 class TextSnapshot(_SessionEvent):
-    """The whole text of an answer that is under way, instead of the pieces so far."""
+    """The text so far of an answer in progress, in place of its earlier pieces."""
 
     type: Literal["text_snapshot"] = "text_snapshot"
     payload: payloads.PieceData
 
 
 class ToolCallStarted(_SessionEvent):
-    """A tool is called."""
+    """A call of a tool began."""
 
     type: Literal["tool_started"] = "tool_started"
     payload: payloads.ToolStartedData
 
 
 class ToolCallFinished(_SessionEvent):
-    """A tool gave its result."""
+    """A tool returned its result."""
 
     type: Literal["tool_finished"] = "tool_finished"
     payload: payloads.ToolFinishedData
 
 
 class ApprovalRequested(_SessionEvent):
-    """A person is asked."""
+    """An approval was requested."""
 
     type: Literal["approval_requested"] = "approval_requested"
     payload: payloads.ApprovalRequestedData
 
 
 class ApprovalDecided(_SessionEvent):
-    """A person has decided, or the time for it is over."""
+    """An approval was decided or has expired."""
 
     type: Literal["approval_decided"] = "approval_decided"
     payload: payloads.ApprovalDecidedData
 
 
 class ChildStarted(_SessionEvent):
-    """The run has spawned another one."""
+    """The run spawned another run."""
 
     type: Literal["child_started"] = "child_started"
     payload: payloads.ChildStartedData
@@ -125,14 +125,14 @@ class ChildFinished(_SessionEvent):
 
 
 class RunWaiting(_SessionEvent):
-    """The run waits as rows only."""
+    """The run waits and was evicted from memory."""
 
     type: Literal["run_waiting"] = "run_waiting"
     payload: payloads.WaitingData
 
 
 class RunResumed(_SessionEvent):
-    """The run goes on."""
+    """The run continues."""
 
     type: Literal["run_resumed"] = "run_resumed"
     payload: payloads.ResumedData
@@ -146,28 +146,28 @@ class AttemptFailed(_SessionEvent):
 
 
 class CancelRequested(_SessionEvent):
-    """A client asked the run to stop."""
+    """A client requested the run's cancellation."""
 
     type: Literal["cancel_requested"] = "cancel_requested"
     payload: payloads.ReasonData
 
 
 class CancelTimeout(_SessionEvent):
-    """`SessionRun.cancel` waited in vain; sent in this process only."""
+    """`SessionRun.cancel` reached its time limit. The event is sent in this process only."""
 
     type: Literal["cancel_timeout"] = "cancel_timeout"
     payload: payloads.TimedOutData
 
 
 class RunCompleted(_SessionEvent):
-    """The run has ended well."""
+    """The run has ended successfully."""
 
     type: Literal["run_completed"] = "run_completed"
     payload: payloads.CompletedData
 
 
 class RunFailed(_SessionEvent):
-    """The run has failed for good."""
+    """The run has failed permanently."""
 
     type: Literal["run_failed"] = "run_failed"
     payload: payloads.FailedData
@@ -181,7 +181,7 @@ class RunCancelled(_SessionEvent):
 
 
 class RunDequeued(_SessionEvent):
-    """A run that was cancelled before it began waits no more."""
+    """A run was cancelled before it began and leaves the queue."""
 
     type: Literal["run_dequeued"] = "run_dequeued"
     payload: payloads.NothingData
@@ -214,16 +214,16 @@ SessionEvent: TypeAlias = (
 EVENTS: Final[TypeAdapter[SessionEvent]] = TypeAdapter(
     Annotated[SessionEvent, Field(discriminator="type")]
 )
-"""Reads an event from JSON: ``EVENTS.validate_json(line)``."""
+"""The reader of events from JSON: ``EVENTS.validate_json(line)``."""
 
 EVENT_TYPES: Final[tuple[str, ...]] = tuple(
     str(kind.model_fields["type"].default) for kind in get_args(SessionEvent)
 )
-"""The closed list of types."""
+"""The types of all events."""
 
 
 def events_schema() -> dict[str, Any]:
-    """Return the JSON Schema of an event, with all types: `docs/session-events.schema.json` is its text."""
+    """Return the JSON Schema of events of all types. `docs/session-events.schema.json` is its text."""
     schema = EVENTS.json_schema(mode="serialization")
     for kind in get_args(SessionEvent):
         schema["$defs"][kind.__name__]["required"].insert(0, "type")

@@ -1,14 +1,15 @@
-"""The events of a session: its facts, and between them the entries of the run that is active.
+"""The events of a session, from its facts and from the entries of the active run between them.
 
-Runs of a session follow each other, so the last fact and the last entry of the active run are a position.
-A fact may fall between different entries for two readers.
+Runs of a session execute one after the other, so the last fact and the last entry of the active run define a
+position. Two readers may get the same fact between different entries.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
@@ -27,13 +28,17 @@ from actors.sessions.translation import RunTranslator
 T = TypeVar("T")
 
 _Found: TypeAlias = tuple[SessionEvent, int | None, bool]
-"""An event of an entry, which of that entry's events it is (None: the last one), and whether the entry is a
-cancelled run's last one."""
+"""An event, its number among the events of its entry, and True if the entry is a cancelled run's last one.
 
+The number is None for the last event of an entry.
+"""
+
+MOST_AHEAD: Final = 64
+"""Number of values that `Ahead` reads before they are taken."""
 FIRST_FACT_S: Final = 0.5
-"""Seconds that a reader of one run waits for a fact before it reads whether the run is still there."""
+"""Seconds that a reader of one run waits for a fact before it reads if the run still exists."""
 LOOK_BACK: Final = 50
-"""Number of facts that are read at once to find the run that is active at a cursor."""
+"""Number of facts that are read at once to find the active run at a cursor."""
 
 
 @dataclass(slots=True)
@@ -41,12 +46,13 @@ class SessionFeed:
     """A reader of one session.
 
     Attributes:
-        runtime: Knows the store, and the live pieces of answers.
+        runtime: The runtime with the store and the live pieces of answers.
         agent: The session's agent.
-        at: Behind the last event that was read.
-        live: Also yield pieces of answers, which are never stored.
-        only: A run: other runs' events are passed over, and the feed ends with its last one.
-        resumes: With `only`: `at` is the cursor of an event that a reader has seen, not the run's start.
+        at: The position after the last event that was read.
+        live: True: pieces of answers are yielded, too. They are not stored.
+        only: The only run whose events are yielded. The feed ends with the run's last event. None: all runs.
+        resumes: With `only`: True if `at` is the cursor of an event that was read. False: it is the run's
+            start.
     """
 
     runtime: Runtime
@@ -58,10 +64,10 @@ class SessionFeed:
     _active: RunId | None = None
     _is_placed: bool = False
     _early: Ahead[_Found] | None = None
-    """The one run's log, read beside the facts: its first event waits for one read of the rows, not two."""
+    """The log of the run `only`, read together with the facts, which saves a read before its first event."""
 
     async def past(self) -> AsyncGenerator[SessionEvent, None]:
-        """Yield the events up to now."""
+        """Yield the stored events up to now."""
         await self.take_position()
         sessions = self.runtime.store.sessions
         while facts := await sessions.facts(self.agent, after=self.at.last_fact):
@@ -74,13 +80,13 @@ class SessionFeed:
             yield event
 
     async def follow(self) -> AsyncGenerator[SessionEvent, None]:
-        """Yield events from the cursor on, then new ones as they come, until closed.
+        """Yield the events after the cursor, then new events, until closed.
 
         With `only`: until that run has ended.
         """
         await self.take_position()
         facts = self.runtime.store.sessions.tail(self.agent, after=self.at.last_fact)
-        async with aclosing(Ahead(facts)) as ahead, self._read_early():
+        async with aclosing(Ahead(facts)) as ahead, self._read_early(ahead.news):
             if self.only is not None and await self._is_gone(self.only, ahead):
                 return
             while True:
@@ -96,8 +102,10 @@ class SessionFeed:
                     return
 
     async def _is_gone(self, run_id: RunId, facts: Ahead[SessionFact]) -> bool:
-        """Return whether a run was deleted with its session; if the next fact is its own, it was not."""
-        await asyncio.wait({facts.next()}, timeout=FIRST_FACT_S)
+        """Return True if a run was deleted with its session. A next fact of that run shows that it was not."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_FACT_S):
+                await facts.until_next()
         fact = facts.known()
         if fact is not None and fact.run_id == run_id:
             return False
@@ -106,16 +114,12 @@ class SessionFeed:
     async def _run(
         self, run_id: RunId, facts: Ahead[SessionFact]
     ) -> AsyncGenerator[SessionEvent, None]:
-        """Yield the events of the active run, and facts as they come, up to the run's last entry."""
+        """Yield the events of the active run and new facts, up to the run's last entry."""
         if self.at.next_seq and await self._is_read(run_id):
-            return  # the fact of its end comes next, perhaps behind others
-        async with aclosing(self._early or self._entries(run_id)) as entries:
+            return  # the fact of its end comes next, perhaps after other facts
+        async with aclosing(self._early or self._entries(run_id, facts.news)) as entries:
             while True:
-                waiting: set[asyncio.Task[Any]] = {entries.next()}
-                if not self._is_later(run_id, facts):
-                    waiting.add(facts.next())
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                if entries.next().done():
+                if entries.has_next():
                     try:
                         found = await entries.take()
                     except StopAsyncIteration:
@@ -124,43 +128,46 @@ class SessionFeed:
                         async for event in self._before_end(run_id):
                             yield event
                     yield self._placed(found)
-                elif not self._is_later(run_id, facts):
+                elif facts.has_next() and not self._is_later(run_id, facts):
                     async for event in self._of_fact(await facts.take()):
                         yield event
                     if self._active != run_id:
                         return  # the session was deleted since, and made again
+                else:
+                    facts.news.clear()
+                    await facts.news.wait()
 
     @asynccontextmanager
-    async def _read_early(self) -> AsyncIterator[None]:
-        """Read the log of the one run while the block lasts, if it is read from its first entry on."""
+    async def _read_early(self, news: asyncio.Event) -> AsyncIterator[None]:
+        """Read the log of the run `only` during the block, if it is read from its first entry on."""
         if self.only is None or self.resumes:
             yield
             return
-        async with aclosing(self._entries(self.only)) as self._early:
-            _ = self._early.next()
+        async with aclosing(self._entries(self.only, news)) as self._early:
+            self._early.has_next()
             yield
 
-    def _entries(self, run_id: RunId) -> Ahead[_Found]:
-        """Return the events of a run behind the cursor, as they come."""
+    def _entries(self, run_id: RunId, news: asyncio.Event) -> Ahead[_Found]:
+        """Return the events of a run after the cursor, and new ones."""
         log = self.runtime.tail(run_id, from_seq=self.at.next_seq, live=self.live, whole=True)
-        return Ahead(self._translated(run_id, log))
+        return Ahead(self._translated(run_id, log), news)
 
     async def _is_read(self, run_id: RunId) -> bool:
         row = await self.runtime.store.reads.run(run_id)
         return row is not None and row.status.is_terminal and self.at.next_seq > row.last_seq
 
     def _is_later(self, run_id: RunId, facts: Ahead[SessionFact]) -> bool:
-        """Return whether the next fact is known, and is to be read behind the active run's next entry."""
+        """Return True if the next fact is known and has to be yielded after the active run's next entry."""
         fact = facts.known()
         is_early = fact is not None and (fact.kind, fact.run_id) == ("cancelling", run_id)
         return (is_early and self.at.seq < 0) or _is_end_of(run_id, facts)
 
     async def _before_end(self, run_id: RunId) -> AsyncGenerator[SessionEvent, None]:
-        """Yield facts that precede a run's end: the request to stop is reported before the stop."""
+        """Yield the facts before a run's end, so that a request to cancel comes before the cancellation."""
         facts = await self.runtime.store.sessions.facts(self.agent, after=self.at.last_fact)
         for fact in takewhile(lambda one: one.run_id != run_id or one.kind != "ended", facts):
             if fact.kind == "started":
-                return  # the session was deleted since, and made again
+                return  # the session was deleted and created again
             async for event in self._of_fact(fact):
                 yield event
 
@@ -178,7 +185,7 @@ class SessionFeed:
     async def _translated(
         self, run_id: RunId, log: AsyncIterator[RunLogEntry]
     ) -> AsyncGenerator[_Found, None]:
-        """Yield the events of a run's entries that were not seen."""
+        """Yield the events of a run's entries that were not read yet."""
         translator, begin, skip = self._translator(run_id), self.at.next_seq, self.at.skip
         if begin > 0:
             async for entry in self.runtime.entries(run_id):
@@ -192,7 +199,7 @@ class SessionFeed:
                 yield event, None if part == len(events) - 1 else part, is_end
 
     def _placed(self, found: _Found) -> SessionEvent:
-        """Move behind an event of the active run, and return it with that position."""
+        """Move the cursor after an event of the active run; return the event with that cursor."""
         event, part, _ = found
         if event.seq < 0:
             return event
@@ -203,7 +210,7 @@ class SessionFeed:
         return self.only in (None, run_id)
 
     async def is_over(self) -> bool:
-        """Return True if the one run of this feed has ended, and all of its events are before the cursor."""
+        """Return True if the run `only` has ended and all of its events are before the cursor."""
         row = None if self.only is None else await self.runtime.store.reads.run(self.only)
         if row is None or not row.status.is_terminal:
             return False
@@ -217,9 +224,9 @@ class SessionFeed:
         return True
 
     async def take_position(self) -> None:
-        """Find the run that is active at the cursor, once.
+        """Find the active run at the cursor. Later calls do nothing.
 
-        A feed of one run that begins before it need not know.
+        A feed of one run from its start does not need it.
 
         Raises:
             CursorError: The session has no such event.
@@ -227,7 +234,7 @@ class SessionFeed:
         if self._is_placed or (self.only is not None and not self.resumes):
             return
         self._is_placed = True
-        problem = "the session has no such event; it may have been deleted since"
+        problem = "the session has no such event. It may have been deleted"
         sessions, upto = self.runtime.store.sessions, self.at.last_fact
         ended: set[RunId] = set()
         while upto > NO_FACT:
@@ -241,7 +248,7 @@ class SessionFeed:
             if started is not None and started.run_id not in ended:
                 self._active = started.run_id
             if started is not None or len(facts) < upto - first:
-                break  # those before it are over, or were deleted
+                break  # earlier runs have ended, or were deleted
             upto = first
         if self.at.seq >= 0:
             run = self._active and await self.runtime.store.reads.run(self._active)
@@ -249,7 +256,10 @@ class SessionFeed:
                 raise CursorError(str(self.at), self.agent.key, problem)
 
     async def _of_fact(self, fact: SessionFact) -> AsyncGenerator[SessionEvent, None]:
-        """Move behind a fact, and yield its events: of a run that is queued, asked to stop, or never begins."""
+        """Move the cursor after a fact, and yield its events.
+
+        A fact has events if a run is queued, is asked to stop, or ends before it began.
+        """
         if fact.number <= self.at.last_fact:
             return
         before = self.at
@@ -294,31 +304,52 @@ class SessionFeed:
 
 
 def _is_end_of(run_id: RunId, facts: Ahead[SessionFact]) -> bool:
-    """Return whether the next fact is known, and is the end of a run."""
+    """Return True if the next fact is known and is the end of a run."""
     fact = facts.known()
     return fact is not None and fact.kind == "ended" and fact.run_id == run_id
 
 
-async def _next_of(values: AsyncIterator[T]) -> T:
-    return await anext(values)
-
-
-def _ignore(task: asyncio.Task[Any]) -> None:
-    """Do nothing: the callers that wait for the value have its error."""
-
-
 class Ahead(Generic[T]):
-    """An iterator of which the next value can be waited for beside something else."""
+    """An iterator whose values are read ahead by a task, up to `MOST_AHEAD` of them.
 
-    def __init__(self, values: AsyncIterator[T]) -> None:
+    Args:
+        values: The iterator. Reading begins with the first call of a method.
+        news: Is set when there is another value, and at the end. Iterators that are read together share it.
+    """
+
+    def __init__(self, values: AsyncIterator[T], news: asyncio.Event | None = None) -> None:
         self._values = values
-        self._next: asyncio.Task[T] | None = None
+        self.news = news or asyncio.Event()
+        self._read: deque[T] = deque()
+        self._has_slot = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_over = False
+        self._error: Exception = StopAsyncIteration()
 
-    def next(self) -> asyncio.Task[T]:
-        """Return the task that gets the next value."""
-        if self._next is None:
-            self._next = start_task(_next_of(self._values), name="next event", done=_ignore)
-        return self._next
+    async def _read_all(self) -> None:
+        try:
+            async for value in self._values:
+                self._read.append(value)
+                self.news.set()
+                if len(self._read) >= MOST_AHEAD:
+                    self._has_slot.clear()
+                    await self._has_slot.wait()
+        except Exception as exc:  # noqa: BLE001 - raised to the reader, which is another task
+            self._error = exc
+        self._is_over = True
+        self.news.set()
+
+    def has_next(self) -> bool:
+        """Return True if `take` need not wait: the next value, or the end, is known."""
+        if self._task is None:
+            self._task = start_task(self._read_all(), name="read ahead", done=_ignore)
+        return bool(self._read) or self._is_over
+
+    async def until_next(self) -> None:
+        """Wait until `take` need not wait."""
+        while not self.has_next():
+            self.news.clear()
+            await self.news.wait()
 
     async def take(self) -> T:
         """Return the next value.
@@ -326,26 +357,25 @@ class Ahead(Generic[T]):
         Raises:
             StopAsyncIteration: There is none.
         """
-        task = self.next()
-        try:
-            return await task
-        finally:
-            if task.done():
-                self._next = None
+        await self.until_next()
+        if not self._read:
+            raise self._error
+        self._has_slot.set()
+        return self._read.popleft()
 
     def known(self) -> T | None:
-        """Return the next value if it is there already."""
-        task = self._next
-        is_there = task is not None and task.done() and task.exception() is None
-        return task.result() if task is not None and is_there else None
+        """Return the next value if it is there already, and leave it there."""
+        return self._read[0] if self.has_next() and self._read else None
 
     async def aclose(self) -> None:
         """End the iterator."""
-        if self._next is not None:
-            self._next.cancel()
-            await asyncio.wait({self._next})
-            if not self._next.cancelled():
-                self._next.exception()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
         close = getattr(self._values, "aclose", None)
         if close is not None:
             await close()
+
+
+def _ignore(task: asyncio.Task[None]) -> None:
+    """Do nothing: the reader has the error."""

@@ -1,4 +1,4 @@
-"""Messages of users: text, and blocks of other content."""
+"""Messages of users: text and blocks of other content."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class UserMessage(BaseModel):
     """A message of a user, which starts a run of a session.
 
     Attributes:
-        content: Text blocks, and blocks of any other type, which are kept as they are.
-        id: Names it: the same id again, in the same session, is the same run.
-        client: JSON that the user's program gives with it, for the agent's code. Its ``tools`` are offered to
-            the model in this run, and called by the program: see docs/sessions.md, "Tools of the client".
+        content: Text blocks, and blocks of any other type, which stay as they are.
+        id: The message's id. A second message with the same id in the same session means the same run.
+        client: JSON data of the user's program for the agent's code. Its ``tools`` are offered to the model in
+            this run, and the program executes their calls, see docs/sessions.md, "Tools of the client".
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -29,7 +29,7 @@ class UserMessage(BaseModel):
 
     @classmethod
     def of(cls, message: Self | str | Sequence[ContentBlock]) -> Self:
-        """Return a message; a text becomes one of a single block."""
+        """Return a message. A text becomes a message with one text block."""
         if isinstance(message, cls):
             return message
         if isinstance(message, str):
@@ -38,11 +38,11 @@ class UserMessage(BaseModel):
 
     @property
     def text(self) -> str:
-        """The texts of its blocks together."""
+        """The texts of its blocks, joined."""
         return "".join(block.text or "" for block in self.content if block.type == "text")
 
     def payload(self) -> dict[str, JsonValue]:
-        """Return what the agent is given: ``text``, ``content`` if there is more than a text, ``client``."""
+        """Return the payload for the agent: ``text``, ``content`` if there is other content, and ``client``."""
         first = self.content[0]
         given: dict[str, JsonValue] = {"text": self.text}
         if len(self.content) > 1 or first.type != "text" or first.model_extra:

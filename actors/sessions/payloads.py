@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 
 
 class QueuedData(TypedDict):
-    """The number of open runs of the session before this one."""
+    """The number of open runs of the session before this run."""
 
     ahead: int
 
@@ -24,7 +24,7 @@ class StartedData(TypedDict):
 
 
 class SaidData(TypedDict):
-    """A turn of the conversation. Of an answer also the model, what it used, and the position of its pieces."""
+    """A turn of the conversation. An answer also has the model, its usage, and the position of its pieces."""
 
     role: Literal["system", "user", "assistant", "tool"]
     text: str
@@ -35,7 +35,7 @@ class SaidData(TypedDict):
 
 
 class PieceData(TypedDict):
-    """A piece of a text while it is said. If `attempt` grows, the pieces before it are void."""
+    """A piece of a text that is being generated. If `attempt` grows, the earlier pieces are void."""
 
     text: str
     attempt: int
@@ -43,9 +43,9 @@ class PieceData(TypedDict):
 
 
 class ToolStartedData(TypedDict):
-    """A call of a tool begins. `arguments` are those that the model gave, if a model did.
+    """A call of a tool begins. `arguments` are the arguments that the model gave, if a model called it.
 
-    `client`: the run's client executes it, and the run waits for the result.
+    `client`: true if the run's client executes the call. Then the run waits for the result.
     """
 
     name: str
@@ -62,7 +62,7 @@ class ToolFinishedData(TypedDict):
 
 
 class ApprovalRequestedData(TypedDict):
-    """A person is asked whether something may be done."""
+    """A request of an approval."""
 
     approval_id: str
     what: str
@@ -87,7 +87,7 @@ class ChildStartedData(TypedDict):
 
 
 class ChildFinishedData(TypedDict):
-    """A spawned run has ended, and this one knows it."""
+    """A spawned run has ended, and this run has recorded it."""
 
     child: str
     status: str
@@ -96,7 +96,11 @@ class ChildFinishedData(TypedDict):
 
 
 class WaitingData(TypedDict):
-    """The run was evicted. `until`: when it goes on at the latest. `parked`: an operator has to decide."""
+    """The run was evicted from memory.
+
+    `until`: the instant at which it continues at the latest. `parked`: the reason why an operator has to
+    decide.
+    """
 
     until: NotRequired[str]
     signals: NotRequired[list[str]]
@@ -105,13 +109,13 @@ class WaitingData(TypedDict):
 
 
 class ResumedData(TypedDict):
-    """The reason why the run goes on: ``woken``, ``recovered`` (after a crash) or ``continued`` (as new)."""
+    """The reason why the run continues: ``woken``, ``recovered`` (after a crash) or ``continued`` (as new)."""
 
     reason: str
 
 
 class AttemptFailedData(TypedDict):
-    """An attempt failed; the next one begins at `retry_at`."""
+    """An attempt failed. The next attempt begins at `retry_at`."""
 
     attempt: int
     error: dict[str, Any]
@@ -125,7 +129,7 @@ class ReasonData(TypedDict):
 
 
 class TimedOutData(TypedDict):
-    """The run goes on although its cancel was waited for so long."""
+    """The time limit of a cancel, after which the run still has not ended."""
 
     waited_s: float
 

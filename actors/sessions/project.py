@@ -1,4 +1,4 @@
-"""The project of sessions, which is a folder, and the folder of a user's own files."""
+"""The project of sessions, which is a folder, and the folder of the user's own files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ HOME_VARIABLE: Final = "CALLBOARD_HOME"
 
 
 def project_folder(given: str | os.PathLike[str] | None) -> Path:
-    """Return the folder of a project: the present one by default, of a file the one that holds it.
+    """Return the folder of a project. Default: the current folder. For a file return its folder.
 
     Raises:
-        ProjectError: It is not there.
+        ProjectError: The folder does not exist or cannot be opened.
     """
     path = Path.cwd() if given is None else Path(given).expanduser()
     try:
@@ -26,7 +26,7 @@ def project_folder(given: str | os.PathLike[str] | None) -> Path:
 
 
 def project_label(given: str | os.PathLike[str]) -> str:
-    """Return the label that sessions of a project have; one whose folder is not here is its own label."""
+    """Return the label of a project's sessions. If the folder is not on this machine, `given` is the label."""
     try:
         return str(project_folder(given))
     except ProjectError:
@@ -34,6 +34,6 @@ def project_label(given: str | os.PathLike[str]) -> str:
 
 
 def user_home() -> Path:
-    """Return the folder of the user's own files: `CALLBOARD_HOME`, else ``~/.callboard``. Not made."""
+    """Return the folder of the user's own files: `CALLBOARD_HOME`, else ``~/.callboard``. It is not created."""
     given = os.environ.get(HOME_VARIABLE)
     return Path(given).expanduser() if given else Path.home() / ".callboard"

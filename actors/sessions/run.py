@@ -1,4 +1,4 @@
-"""A run of a session, as its caller holds it."""
+"""A run of a session, as an object for the caller that started it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENDS: Final[dict[str, RunPhase]] = {
     "run_failed": "failed",
     "run_cancelled": "cancelled",
 }
-"""The types of events that end a run, and its state then."""
+"""The types of events that end a run, with the run's state."""
 
 _ENDED: Final[dict[RunStatus, RunPhase]] = {
     RunStatus.COMPLETED: "completed",
@@ -43,9 +43,9 @@ class CancelResult:
     """The outcome of a cancel.
 
     Attributes:
-        status: Of the run now; ``queued`` or ``running`` if it has not ended within the time limit.
-        has_ended: Whether the run has ended, by this cancel or before.
-        waited_s: Seconds that were waited.
+        status: The run's state now: ``queued`` or ``running`` if it did not end within the time limit.
+        has_ended: True if the run has ended, by this cancel or before it.
+        waited_s: Seconds that the call waited.
     """
 
     status: RunPhase
@@ -59,11 +59,11 @@ class ChildInspection:
 
     Attributes:
         run_id: The child.
-        agent_id: Its agent.
-        status: Of the run now.
-        nodes: The turns that the run has written, in all conversations of its agent, oldest first.
-        events: What has happened in it so far.
-        artifacts: Names of the artifacts that it has put, see `SessionArtifacts.list`.
+        agent_id: The child's agent.
+        status: The child's status now.
+        nodes: The turns that the child has written, in all conversations of its agent, the oldest first.
+        events: The events of the child so far.
+        artifacts: Names of the artifacts that the child has put, see `SessionArtifacts.list`.
     """
 
     run_id: RunId
@@ -75,12 +75,12 @@ class ChildInspection:
 
 
 class SessionRun:
-    """A run that was started in a session. It goes on in whatever becomes of this object.
+    """A run of a session. The run does not depend on this object.
 
     Attributes:
         run_id: The run.
-        session_id: Its session.
-        status: As it was known last: when it was started, and by events that were read here.
+        session_id: The run's session.
+        status: The last known state, from the run's start or from events that were read here.
     """
 
     def __init__(
@@ -101,13 +101,14 @@ class SessionRun:
         self._own: asyncio.Queue[SessionEvent] = asyncio.Queue()
 
     def events(self) -> AsyncGenerator[SessionEvent, None]:
-        """Yield the run's events from its start on; ends with its last one. For one reader.
+        """Yield the run's events from its start to its last one, for one reader.
 
-        The run is never slowed by its reader, nor stopped by the end of it. Of pieces of answers a slow reader
-        misses the oldest.
+        A slow reader does not slow the run, and a closed reader does not stop it. A slow reader misses the
+        oldest pieces of answers.
 
         Raises:
-            ConsumedError: It was called before. `AgentRuntime.tail_session` has any number of readers.
+            ConsumedError: The method was called before. `AgentRuntime.tail_session` allows any number of
+                readers.
         """
         if self._is_read:
             raise ConsumedError(self.run_id)
@@ -117,7 +118,7 @@ class SessionRun:
     def tail(self) -> AsyncGenerator[SessionEvent, None]:
         """Yield the run's events from its start on, for any number of readers.
 
-        The same as `events`, without `cancel_timeout`: only the caller of `cancel` gets that one.
+        The events are those of `events` without `cancel_timeout`, which only the caller of `cancel` gets.
         """
         feed = SessionFeed(
             self._runtime, self._agent, self._begin, live=self._live, only=self.run_id
@@ -127,13 +128,15 @@ class SessionRun:
     async def _events(self) -> AsyncGenerator[SessionEvent, None]:
         async with (
             aclosing(Ahead(self.tail())) as events,
-            aclosing(Ahead(_all_of(self._own))) as own,
+            aclosing(Ahead(_all_of(self._own), events.news)) as own,
         ):
             while True:
-                both = {own.next(), events.next()}
-                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-                if own.next().done():
+                if own.has_next():
                     yield await own.take()
+                    continue
+                if not events.has_next():
+                    events.news.clear()
+                    await events.news.wait()
                     continue
                 try:
                     event = await events.take()
@@ -149,7 +152,7 @@ class SessionRun:
             self.status = ENDS[event.type]
 
     def _tell(self, type_: str, payload: dict[str, Any]) -> None:
-        """Put an event among the run's that only this caller has."""
+        """Add an event that only this object's reader gets."""
         event = {
             "type": type_,
             "session_id": self.session_id,
@@ -161,34 +164,35 @@ class SessionRun:
         self._own.put_nowait(EVENTS.validate_python(event))
 
     async def result(self) -> JsonValue:
-        """Wait for the run's end and return its output.
+        """Wait until the run has ended; return its output.
 
         Raises:
-            RunFailedError: It failed for good or was cancelled.
+            RunFailedError: The run failed permanently or was cancelled.
         """
         return await self._runtime.result(self.run_id)
 
     async def wait(self) -> RunPhase:
-        """Wait for the run's end and return how it ended."""
+        """Wait until the run has ended; return its terminal state."""
         row = await self._runtime.wait(self.run_id)
         self.status = state_of(row)
         return self.status
 
     async def refresh(self) -> RunPhase:
-        """Return the run's present state."""
+        """Read and return the run's current state."""
         row = await self._runtime.store.reads.run(self.run_id)
         if row is not None:
             self.status = state_of(row)
         return self.status
 
     async def cancel(self, *, reason: str = "", timeout_s: float = 30.0) -> CancelResult:
-        """Ask the run and all below it to stop, and wait until it has ended.
+        """Request the cancellation of the run and all runs below it; wait until the run has ended.
 
-        A queued run leaves the queue without a model being asked. Cancelling this call takes nothing back.
+        A queued run leaves the queue without a model call. A cancellation of this call does not withdraw the
+        request.
 
         Args:
-            reason: Kept in its log.
-            timeout_s: Seconds until the result says that it has not ended yet.
+            reason: The reason, which is written to the run's log.
+            timeout_s: Seconds after which the call returns even if the run has not ended.
         """
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -202,14 +206,14 @@ class SessionRun:
         return CancelResult(self.status, has_ended=True, waited_s=clock() - began)
 
     async def children(self) -> list[RunId]:
-        """Return the runs that this one has spawned, in order."""
+        """Return the runs that this run has spawned, in order."""
         return [child.run_id for child in await self._runtime.children(self.run_id)]
 
     async def inspect_child(self, child: RunId | str) -> ChildInspection:
-        """Return what a run below this one has done so far.
+        """Return the turns, events and artifacts of a run below this run so far.
 
         Raises:
-            UnknownChildError: It is no run below this one.
+            UnknownChildError: The run is not below this run.
         """
         row = await self._child(child)
         store = self._runtime.store
@@ -227,13 +231,13 @@ class SessionRun:
         return ChildInspection(row.run_id, row.agent_id, row.status, nodes, events, names)
 
     async def child_events(self, child: RunId | str) -> AsyncIterator[SessionEvent]:
-        """Yield the events of a run below this one, from its start on; ends with its last one.
+        """Yield the events of a run below this run, from its start to its last one.
 
-        Who joins in the middle of an answer gets a `text_snapshot` of it first, as `AgentRuntime.tail_session`
-        gives one.
+        A reader that begins in the middle of an answer first gets a `text_snapshot` of it, as with
+        `AgentRuntime.tail_session`.
 
         Raises:
-            UnknownChildError: It is no run below this one.
+            UnknownChildError: The run is not below this run.
         """
         row = await self._child(child)
         translator = self._translator_of(row)
@@ -261,7 +265,7 @@ async def _all_of(queue: asyncio.Queue[SessionEvent]) -> AsyncGenerator[SessionE
 
 
 def state_of(row: RunRow) -> RunPhase:
-    """Return the state of a run, as sessions name it."""
+    """Return the state of a run in the words of sessions."""
     if row.status in _ENDED:
         return _ENDED[row.status]
     return "queued" if row.last_seq < 0 else "running"

@@ -1,4 +1,4 @@
-"""AgentRuntime: sessions of a project, in a program."""
+"""AgentRuntime: the sessions of a project, for use in a program."""
 
 from __future__ import annotations
 
@@ -41,37 +41,37 @@ from actors.sessions.project import project_folder, project_label
 from actors.sessions.run import SessionRun
 
 APP: Final = "session"
-"""The type of sessions' agents where a program names none."""
+"""The default type of sessions' agents."""
 
 
 class AgentRuntime:
-    """Sessions: conversations that outlive processes.
+    """Runtime of sessions, which are durable conversations.
 
     A session is a serial agent ``<app>/<session id>`` of one tenant. Its runs execute one at a time, in the
     order in which they were started. Runs of different sessions execute at the same time. With a durable
-    `runtime` a run goes on in another process when this one dies.
+    `runtime`, a run continues in another process if this process dies.
 
     Args:
-        project_dir: The project's folder, a label of its sessions: the present one by default, of a file
-            the folder that holds it.
-        agents: An agent by mode, or one for the mode ``normal``. None: a client, whose runs other processes
-            execute.
-        runtime: Where runs are durable and executed; one in memory by default. One that is given belongs to its
-            caller, and is not stopped.
-        app: The type of the sessions' agents: sessions of another app are others.
+        project_dir: The project's folder, whose path is a label of its sessions. Default: the current folder. A
+            file stands for its folder.
+        agents: The agents by mode, or one agent for the mode ``normal``. None: this is a client, and other
+            processes execute its runs.
+        runtime: The runtime that stores and executes runs. Default: a new one in memory. A given runtime is not
+            stopped by this object.
+        app: The type of the sessions' agents. Each app has its own sessions.
         tenant: The owner.
-        principal: Who starts runs here. Ids of messages are its own.
-        on_approval: Decides the approvals of runs that are started here, when they come to them.
-        version: Of the agents' code, see `SessionAgent`.
-        retry: How failures are retried, see `SessionAgent`.
-        resources: Closed with this, in reverse order, beside models, tools and hooks of the agents:
-            whatever has `aclose` or `close`.
-        ttl_days: A session without an open run, whose last fact is so many days old, is deleted by who serves
-            the app, as `delete_session` does it. None: sessions stay.
+        principal: The principal that starts runs here. Each principal has its own ids of messages.
+        on_approval: The callback that decides approvals of runs that are started here.
+        version: The version of the agents' code, see `SessionAgent`.
+        retry: The retry policy, see `SessionAgent`.
+        resources: Objects with `aclose` or `close` that are closed with this object, in reverse order, in
+            addition to models, tools and hooks of the agents.
+        ttl_days: Days since its last fact after which a session without an open run is deleted, as by
+            `delete_session`. Processes that serve the app delete it. None: sessions stay.
 
     Raises:
         ContractError: `ttl_days` is not above 0.
-        ProjectError: The folder is not there. Nothing was made.
+        ProjectError: The folder does not exist. Nothing was created.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of a program
@@ -112,7 +112,7 @@ class AgentRuntime:
         await self.close()
 
     async def open(self) -> None:
-        """Serve the agents from now on. Opening twice does nothing."""
+        """Begin to serve the agents. A second call does nothing."""
         if self._is_closed:
             raise ClosedError("this AgentRuntime was closed: make another one")
         if self._is_open:
@@ -129,9 +129,9 @@ class AgentRuntime:
             self._tasks.keep(deletes, name="idle sessions")
 
     async def close(self) -> None:
-        """End what this object does, and close each resource once. Closing twice does nothing.
+        """Stop this object's tasks, and close each resource once. A second call does nothing.
 
-        Runs that are durable go on where another process serves the app; those in memory are lost.
+        Durable runs continue in other processes that serve the app. Runs in memory are lost.
         """
         if self._is_closed:
             return
@@ -152,21 +152,21 @@ class AgentRuntime:
         on_conflict: OnConflict = "queue",
         priority: int = 5,
     ) -> SessionRun:
-        """Start a run for a message; durable on return, before it begins.
+        """Start a run for a message. The run is durable on return and may not have begun.
 
         Args:
-            message: What the user says. The same message id again, in the same session, is the same run, also
-                when that run was deleted.
-            session_id: The session; a new one by default.
-            mode: Which agent executes the run.
-            parent_node: The node that the run goes on from: edit and regenerate. The active one by default;
-                `ROOT`: none, so that the run starts the conversation again.
-            on_conflict: When the session has an open run: wait behind it, join it, be rejected, or cancel it
-                first.
-            priority: Lower first, among runs of different sessions.
+            message: The user's message. A second message with the same id in the same session means the same
+                run, even if that run was deleted.
+            session_id: The session. Default: a new one.
+            mode: The mode whose agent executes the run.
+            parent_node: The node after which the run continues, for an edit or a regeneration. Default: the
+                active node. `ROOT`: the run starts the conversation again.
+            on_conflict: The rule if the session has an open run: wait for it, join it, be rejected, or cancel
+                it first.
+            priority: The priority among runs of different sessions. Lower numbers execute first.
 
         Raises:
-            UnknownModeError: There is no such mode here.
+            UnknownModeError: This runtime does not have the mode.
             UnknownNodeError: The session has no such node.
             SessionDeletingError: The session is being deleted.
             RunConflictError: `on_conflict="reject"` and the session has an open run.
@@ -199,18 +199,18 @@ class AgentRuntime:
         return SessionRun(self.runtime, agent, run_id, queued=queued)
 
     def agent_id(self, session_id: str) -> AgentId:
-        """Return the agent that a session is.
+        """Return the id of a session's agent.
 
         Raises:
-            InvalidNameError: No session can have this id.
+            InvalidNameError: The id is not valid.
         """
         return AgentId(self.app, session_id, self.tenant)
 
     async def run(self, run_id: RunId | str) -> SessionRun:
-        """Return a run of one of the sessions here, also one of another client.
+        """Return a run of a session of this app, also a run that another client started.
 
         Raises:
-            UnknownRunError: There is none. Runs of another tenant, or of another app, are none.
+            UnknownRunError: The tenant and app have no such run.
         """
         row = await self._row(run_id)
         queued = await self.runtime.store.sessions.queued(row.agent_id, row.run_id)
@@ -219,25 +219,25 @@ class AgentRuntime:
     def tail_session(
         self, session_id: str, *, cursor: str | None = None, live: bool = True
     ) -> AsyncGenerator[SessionEvent, None]:
-        """Yield the events of a session behind a cursor, then new ones as they come, until closed.
+        """Yield the events of a session after a cursor, then new events, until closed.
 
-        Any number of readers, in any process. Each goes on with the `event_id` of its last event as the
-        cursor, and has every stored event once.
+        There may be any number of readers in any process. A reader that continues with the `event_id` of its
+        last event as the cursor gets each stored event exactly once.
 
         Args:
-            session_id: The session; it need not be there yet.
-            cursor: The `event_id` of an event; None: from the first one on.
-            live: Also pieces of answers while they are said. They are not stored.
+            session_id: The session. It may not exist yet.
+            cursor: The `event_id` of an event. None: the first event is yielded first.
+            live: True: pieces of answers are yielded, too, while a model answers. They are not stored.
 
         Raises:
-            CursorError: The session has no such event; raised by the first step.
+            CursorError: The session has no such event. The first step raises it.
         """
         return self._feed(session_id, cursor, live=live).follow()
 
     def replay_session(
         self, session_id: str, *, cursor: str | None = None
     ) -> AsyncGenerator[SessionEvent, None]:
-        """Yield the stored events of a session behind a cursor, up to now."""
+        """Yield the stored events of a session after a cursor, up to now."""
         return self._feed(session_id, cursor, live=False).past()
 
     async def replay_run(self, run_id: RunId | str) -> AsyncGenerator[SessionEvent, None]:
@@ -252,10 +252,10 @@ class AgentRuntime:
             yield event
 
     async def session(self, session_id: str) -> SessionRow:
-        """Return a session as lists show it.
+        """Return the row of a session.
 
         Raises:
-            UnknownSessionError: There is none.
+            UnknownSessionError: There is no such session.
         """
         agent = self.agent_id(session_id)
         found = await self.runtime.store.sessions.get(agent)
@@ -266,25 +266,27 @@ class AgentRuntime:
     async def sessions(
         self, *, limit: int = 100, before: datetime | None = None
     ) -> list[SessionRow]:
-        """Return the sessions of the app, the one that changed last first."""
+        """Return the sessions of the app. The session that changed last comes first."""
         return await self.runtime.store.sessions.recent(
             self.tenant, self.app, limit=limit, before=before
         )
 
     def artifacts(self, session_id: str) -> SessionArtifacts:
-        """Return the artifacts of a session, by name; it need not be there yet.
+        """Return the artifacts of a session, by name. The session may not exist yet.
 
         Raises:
-            InvalidNameError: No session can have this id.
+            InvalidNameError: The id is not valid.
         """
         return artifacts_of(self.runtime.store, self.agent_id(session_id))
 
     async def path(self, session_id: str) -> list[Turn]:
-        """Return the nodes from the first to the active one: the conversation as the next run has it."""
+        """Return the nodes from the first to the active one: the conversation that the next run gets."""
         return await self.runtime.store.sessions.path(self.agent_id(session_id))
 
     async def switch_context(self, session_id: str, node_id: str) -> None:
-        """Make a node the active one, or none for `ROOT`: the next run goes on from it. All nodes stay.
+        """Make a node the active one.
+
+        The next run continues after it, or from the start for `ROOT`. All nodes stay.
 
         Raises:
             UnknownSessionError: There is no such session.
@@ -295,13 +297,14 @@ class AgentRuntime:
         await self.runtime.store.sessions.switch(self.agent_id(session_id), node_id)
 
     async def delete_session(self, session_id: str) -> dict[str, dict[str, int]]:
-        """Remove a session: nodes, events, runs, state and artifacts. Return how many rows of what went.
+        """Delete a session with its nodes, events, runs, state and artifacts; return the deleted rows by kind.
 
-        In batches. If the process dies in between, the session takes no runs until it is deleted again.
+        The deletion works in batches. If the process dies before the last batch, the session takes no runs
+        until the deletion is repeated.
 
         Raises:
             UnknownSessionError: There is no such session.
-            SessionActiveError: A run of the session is open: cancel it and wait for its end first.
+            SessionActiveError: A run of the session is open. Cancel it and wait for its end first.
         """
         self._refuse_closed()
         agent = self.agent_id(session_id)
@@ -318,15 +321,17 @@ class AgentRuntime:
         older_than: timedelta | None = None,
         max_bytes: int | None = None,
     ) -> cleanup.ArtifactCleanup:
-        """Delete names of artifacts, or list them. Bytes without a pin then are collected a day later.
+        """Delete names of artifacts, or list them.
+
+        Bytes that then have no pin are garbage-collected a day later.
 
         Args:
-            session_id: Those of this session; None: of all sessions of the app.
-            dry_run: Change nothing.
-            include_all: Also artifacts of kind ``ordinary``, not only ``debug`` and ``raw``.
-            older_than: Only those that were put longer ago.
-            max_bytes: Only so many, the oldest first, that those that stay have at most so many bytes,
-                young ones included.
+            session_id: The session. None: all sessions of the app.
+            dry_run: True: nothing is deleted.
+            include_all: True: also artifacts of kind ``ordinary``, not only ``debug`` and ``raw``.
+            older_than: Only artifacts that were put longer ago than this.
+            max_bytes: Delete, the oldest first, only until the artifacts that stay have at most so many bytes.
+                Artifacts that are too young to be deleted count, too.
 
         Raises:
             ContractError: A span or a number is negative.
@@ -344,16 +349,16 @@ class AgentRuntime:
         include_cancelled: bool = False,
         older_than: timedelta | None = None,
     ) -> cleanup.TaskCleanup:
-        """Sweep logs of ended tasks of a project's sessions, or say which. Their rows and nodes stay.
+        """Remove the logs of ended tasks of a project's sessions, or list them. Rows and nodes stay.
 
         A task is a run that was spawned for a card: ``ctx.spawn(…, task=card.id)``.
 
         Args:
             project: The folder, or the label of sessions whose folder is not here.
-            dry_run: Change nothing.
-            include_failed: Also tasks that failed, not only completed ones.
-            include_cancelled: Also tasks that were cancelled.
-            older_than: Only those that ended longer ago.
+            dry_run: True: nothing is removed.
+            include_failed: True: also tasks that failed, not only completed ones.
+            include_cancelled: True: also tasks that were cancelled.
+            older_than: Only tasks that ended longer ago than this.
 
         Raises:
             ContractError: The span is negative.

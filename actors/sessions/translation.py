@@ -17,14 +17,14 @@ from actors.sessions.events import EVENTS, SessionEvent
 
 Nodes: TypeAlias = Callable[[Sequence[str]], Awaitable[list[Turn]]]
 Draft: TypeAlias = tuple[str, dict[str, Any], dict[str, str]]
-"""An event before it has a position: its type, its payload, and the fields that name a node or a call."""
+"""An event without a position: its type, its payload, and the fields that name a node or a call."""
 
 AT_ONCE: Final = 8
-"""Number of turns of one entry that are read at once."""
+"""Number of turns of an entry that are read at once."""
 PERSON: Final = "person"
 CLIENT: Final = "client"
 _CONTENT: Final = frozenset(("args", "arguments", "content", "error", "output", "result", "text"))
-"""Keys of payloads whose values agents and models have made."""
+"""Names in payloads whose values come from agents and models."""
 _PIECES: Final = (K.TEXT_DELTA, K.REASONING_DELTA)
 _TOOLS: Final = (K.TOOL_CALLED, K.TOOL_RESULT)
 _ASKS: Final = (K.ASK_SENT, K.ASK_REPLIED, K.ASK_TIMEOUT)
@@ -32,14 +32,15 @@ _ASKS: Final = (K.ASK_SENT, K.ASK_REPLIED, K.ASK_TIMEOUT)
 
 @dataclass(slots=True)
 class RunTranslator:
-    """Makes events of the entries of one run, in their order.
+    """Translator of the entries of one run into events, in order.
 
     Attributes:
         session_id: The session.
         run_id: The run.
-        agent_id: Its agent.
-        hidden: What content does not show.
-        nodes: Returns turns of the session's conversation by id; None: the run's turns are no nodes.
+        agent_id: The run's agent.
+        hidden: The names that are hidden in content.
+        nodes: Function that returns turns of the session's conversation by id. None: the run's turns are not
+            nodes.
     """
 
     session_id: str
@@ -48,18 +49,18 @@ class RunTranslator:
     hidden: HiddenNames
     nodes: Nodes | None = None
     _calls: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Arguments of tool calls that the model has asked for, by their ids."""
+    """Arguments of the model's tool calls, by call id."""
     _pieces: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Attempt and number of the last piece of each answer under way, by position."""
+    """Attempt and number of the last piece of each answer in progress, by position."""
     _tried: set[str] = field(default_factory=set)
-    """Model calls that have failed."""
+    """Model calls of which an attempt has failed."""
     _asked: dict[str, str] = field(default_factory=dict)
-    """Ids of approvals that were asked for, by position."""
+    """Ids of requested approvals, by position."""
     _called: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Calls of the client's tools that have no result, by position."""
+    """Calls of the client's tools without a result, by position."""
 
     def note(self, entry: RunLogEntry) -> None:
-        """Remember what later events need of an entry whose events were read before."""
+        """Keep the facts that later events need of an entry whose events were read before."""
         if entry.kind == K.LLM_CALL:
             self._note_try(entry)
             self._note_calls(entry.payload)
@@ -67,7 +68,7 @@ class RunTranslator:
             self._question(entry)
 
     async def of(self, entry: RunLogEntry) -> list[SessionEvent]:
-        """Return the events of an entry, or the one of a live piece (seq -1); often none."""
+        """Return the events of an entry, or the event of a live piece (seq -1). Many entries have no event."""
         drafts = await self._drafts(entry)
         return [self._event(entry, *draft) for draft in drafts]
 
@@ -105,9 +106,9 @@ class RunTranslator:
         return heard if made is None else [*heard, made(entry)]
 
     def _piece(self, entry: RunLogEntry) -> list[Draft]:
-        """Return a piece of an answer, as a snapshot for a reader who comes in the middle of it.
+        """Return the event of a piece of an answer. A reader that begins in the middle of it gets a snapshot.
 
-        An answer that starts again starts with an empty one.
+        If the answer starts again, an empty snapshot comes first.
         """
         said: dict[str, Any] = entry.payload
         payload = {"text": said["text"], "attempt": said["attempt"], "position": entry.position}
@@ -122,7 +123,7 @@ class RunTranslator:
         if said.get("whole") and type_ == "text_delta":
             return [("text_snapshot", payload, {})]
         if said.get("whole") and last is not None and last[0] == place[0]:
-            return []  # a part of it was shown
+            return []  # the reader already has a part of it
         drafts: list[Draft] = [(type_, payload, {})]
         if is_anew:
             drafts.insert(0, ("text_snapshot", {**payload, "text": ""}, {}))
@@ -133,7 +134,9 @@ class RunTranslator:
         if payload.get("status") == "ok":
             self._pieces.pop(entry.position, None)
         turns = await self._turns_of(entry)
-        if _place(entry) in self._tried:  # the turns before the answer came with the try before
+        if (
+            _place(entry) in self._tried
+        ):  # the turns before the answer were written with the failed attempt
             turns = [turn for turn in turns[-1:] if turn.message.role == "assistant"]
         self._note_try(entry)
         found = [_said(turn) for turn in turns]
@@ -148,7 +151,7 @@ class RunTranslator:
         return found
 
     def _note_calls(self, payload: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the blocks of an answer, whose tool calls are remembered."""
+        """Return the blocks of an answer, and keep the arguments of its tool calls."""
         value = payload.get("value") if payload.get("status") == "ok" else None
         content: list[dict[str, Any]] = (value or {}).get("content") or []
         for block in content:
@@ -170,7 +173,10 @@ class RunTranslator:
                 return found
 
     async def _heard(self, entry: RunLogEntry) -> list[Draft]:
-        """Return the messages of a run that has ended before a model answered: turns that its end names."""
+        """Return the messages of a run that ended before a model answered.
+
+        The run's terminal entry names these turns.
+        """
         ids: Any = entry.payload["turns"]
         return [] if self.nodes is None else [_said(turn) for turn in await self.nodes(ids)]
 
@@ -224,7 +230,7 @@ class RunTranslator:
 
 
 def _place(entry: RunLogEntry) -> str:
-    """Return the part of turns' ids that an entry has written them under."""
+    """Return the part of turns' ids that names the entry with which they were written."""
     return f"{entry.position} {entry.payload['hash']}"
 
 
@@ -238,7 +244,7 @@ def _turn_payload(message: ChatMessage) -> dict[str, Any]:
 
 
 def _picked(type_: str, *keys: str) -> Callable[[RunLogEntry], Draft]:
-    """Return what makes an event of the parts of a payload that it has."""
+    """Return a function that makes an event of the values that a payload has under `keys`."""
 
     def made(entry: RunLogEntry) -> Draft:
         return type_, {key: entry.payload[key] for key in keys if key in entry.payload}, {}

@@ -1,5 +1,4 @@
-"""In-memory stores of content, for tests and for programs of one process. Nothing here outlives it.
+"""In-memory stores of content, for tests and for programs of one process. All content is lost with it.
 
-Values enter by the Protocols of `actors.kernel.storage`, which is below. The runtime is above: its in-memory
-rows hold one of each.
+The stores implement the Protocols of `actors.kernel.storage`. The runtime's in-memory store has one of each.
 """

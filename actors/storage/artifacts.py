@@ -1,4 +1,4 @@
-"""Artifacts in one process: immutable bytes by their SHA-256, apart by tenant and scope."""
+"""Artifacts in one process: immutable bytes by their SHA-256, separate for each tenant and scope."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class InMemoryArtifacts(ArtifactStores):
     """The artifacts of all tenants of one process, which are lost with it.
 
     Args:
-        now: Stamps artifacts.
+        now: The clock for the artifacts' instants.
     """
 
     def __init__(self, now: Callable[[], datetime]) -> None:
@@ -44,16 +44,16 @@ class InMemoryArtifacts(ArtifactStores):
         )
 
     def _pinned_at(self) -> datetime:
-        """Return an instant that no other pin has, also where the clock stands still."""
+        """Return an instant that no other pin has, even if the clock does not advance."""
         self._last_pin = max(self._now(), self._last_pin + _TICK)
         return self._last_pin
 
     def forget(self, tenant: str, scope: str) -> None:
-        """Remove all artifacts of one scope, pinned ones too."""
+        """Remove all artifacts of one scope, including pinned ones."""
         self._kept.get((tenant, scope), {}).clear()
 
     def removals(self, tenant: str, scope: str | None) -> Iterator[Callable[[], object]]:
-        """Yield a call for each artifact of a scope, or of the tenant, that removes it."""
+        """Yield for each artifact of a scope, or of the tenant, a function that removes it."""
         for place, held in self._kept.items():
             if place[0] == tenant and scope in (None, place[1]):
                 for id_ in held:
@@ -74,7 +74,7 @@ class InMemoryArtifacts(ArtifactStores):
 
 
 class InMemoryArtifactStore(ArtifactStore):
-    """An `ArtifactStore` of one tenant and scope. Made by `InMemoryArtifacts.of`."""
+    """An `ArtifactStore` of one tenant and scope. `InMemoryArtifacts.of` makes it."""
 
     def __init__(
         self,

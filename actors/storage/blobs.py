@@ -10,11 +10,11 @@ from actors.kernel.storage.blob import ArtifactPin, ArtifactRef, ArtifactStore, 
 
 
 class ComposedBlobStore(BlobStore):
-    """A `BlobStore` whose halves are two stores.
+    """A `BlobStore` that uses a store of files and a store of artifacts.
 
     Args:
-        files: Keeps files by key. It is connected and disconnected with this.
-        artifacts: Keeps artifacts. It stays open: its owner closes it.
+        files: The store of files by key. It is connected and disconnected with this object.
+        artifacts: The store of artifacts. Its owner opens and closes it.
     """
 
     def __init__(self, files: FileStore, artifacts: ArtifactStore) -> None:

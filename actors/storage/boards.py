@@ -21,25 +21,25 @@ from actors.storage.identity import current_agent_id
 
 T = TypeVar("T")
 _Place: TypeAlias = tuple[str, str, str]
-"""Tenant, conversation, agent."""
+"""Tenant, conversation and agent of a board."""
 
 
 @dataclass(frozen=True, slots=True)
 class _KeptBoard:
     board: TaskList
     keys: tuple[str, ...]
-    """Of its last changes, the newest first."""
+    """The keys of the board's last changes, the newest first."""
 
 
 def _utc_now() -> datetime:
-    return datetime.now(UTC)  # noqa: TID251 - boards of a process stand beside any host's clock
+    return datetime.now(UTC)  # noqa: TID251 - boards of a process have no host's clock
 
 
 class InMemoryTaskBoards(TaskStores, Erasable):
     """The boards of all tenants of one process, which are lost with it.
 
     Args:
-        now: Stamps tasks; the machine's clock by default.
+        now: The clock for the tasks' instants. Default: the machine's clock.
     """
 
     erased_as = "boards"
@@ -57,7 +57,7 @@ class InMemoryTaskBoards(TaskStores, Erasable):
     async def erase(
         self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH
     ) -> EraseCount:
-        """See `Erasable.erase`. A conversation is a session."""
+        """See `Erasable.erase`. The conversation of a board is the session of the request."""
         del cursor
         async with self.lock:
             found = self._meant(what)[:limit]
@@ -84,7 +84,7 @@ class InMemoryTaskStore(TaskStore):
 
     Args:
         tenant: The owner of the boards.
-        boards: Holds them; a new, empty set by default.
+        boards: The set that has the boards. Default: a new, empty set.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class InMemoryTaskStore(TaskStore):
     async def _changed(
         self, place: _Place, change: Callable[[TaskList | None], TaskList | None], key: str
     ) -> TaskList | None:
-        """Return the board as it is after the change; None: the change has nothing to do."""
+        """Apply a change to a board; return the board after it. None: the change has nothing to do."""
         boards.check_key(key)
         async with self._boards.lock:
             kept = self._boards.kept.get(place)
@@ -217,22 +217,24 @@ class InMemoryTaskStore(TaskStore):
 
 
 class GlobalTaskStore:
-    """The store of boards that this process uses, for code that has no handle to one.
+    """The store of boards of this process, for code that has no reference to a store.
 
-    By default it is in memory. `set` swaps it, and so does a runtime that opens with
-    ``RUNTIME_BACKEND=postgres``, until it closes.
+    By default it is in memory. `set` replaces it. A runtime with ``RUNTIME_BACKEND=postgres`` replaces it from
+    its opening to its closing.
     """
 
     _default: ClassVar[TaskStores] = InMemoryTaskBoards()
     _given: ClassVar[list[tuple[object, TaskStores]]] = []
-    """Stores in the order in which they were given, each with its giver. The last one is used."""
+    """The stores in the order in which they were given, each with its giver. The last one is used."""
 
     @classmethod
     def get(cls) -> TaskStore:
-        """Return the boards of the tenant whose agent executes here; outside of agents the default tenant's.
+        """Return the store of the tenant whose agent executes.
+
+        Outside of agents it is the default tenant's store.
 
         Raises:
-            OtherTenantError: The store that was set is bound to another tenant.
+            OtherTenantError: The store that was set belongs to another tenant.
         """
         agent = current_agent_id.get("")
         tenant = AgentId.parse(agent).tenant if agent else DEFAULT_TENANT
@@ -240,16 +242,16 @@ class GlobalTaskStore:
 
     @classmethod
     def erasable(cls) -> list[Erasable]:
-        """Return the stores of this process that can be erased here, for `Runtime.erase`."""
+        """Return the stores of this process that `Runtime.erase` can erase."""
         stores = [cls._default, *(one for _, one in cls._given)]
         return [one for one in stores if isinstance(one, Erasable)]
 
     @classmethod
     def set(cls, store: TaskStore | TaskStores | None) -> None:
-        """Use this store from now on; None: the one in memory, or that of an open runtime.
+        """Use this store from now on. None: use the store in memory, or that of an open runtime.
 
         Args:
-            store: One store serves its own tenant; on a host of several tenants give a `TaskStores`.
+            store: A `TaskStore` serves only its own tenant. On a host of several tenants give a `TaskStores`.
         """
         cls._forget(cls)
         if store is not None:
@@ -258,7 +260,10 @@ class GlobalTaskStore:
     @classmethod
     @contextmanager
     def using(cls, store: TaskStore | TaskStores) -> Iterator[None]:
-        """Use this store within the block. Blocks may end in any order: each takes its own store back."""
+        """Use this store inside the block.
+
+        Blocks may end in any order, since each removes only its own store.
+        """
         giver = object()
         cls._given.append((giver, _stores_of(store)))
         try:
@@ -272,7 +277,7 @@ class GlobalTaskStore:
 
 
 class _OneStore(TaskStores):
-    """The store of one tenant, of a store for all."""
+    """A `TaskStores` that has the store of only one tenant."""
 
     def __init__(self, store: TaskStore) -> None:
         self._store = store
@@ -290,5 +295,5 @@ def _stores_of(store: TaskStore | TaskStores) -> TaskStores:
 
 
 def _sure(changed: T | None) -> T:
-    assert changed is not None, "only a retry at its limit changes nothing"
+    assert changed is not None, "only a retry at its limit may change nothing"
     return changed

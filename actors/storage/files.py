@@ -10,18 +10,21 @@ from actors.kernel.text import check_file_key, check_name_of
 
 
 class InMemoryFileStore(FileStore):
-    """A `FileStore` in one process, lost with it. Its URLs begin with ``memory://``: use `download`."""
+    """A `FileStore` in one process, whose files are lost with it.
+
+    Its URLs begin with ``memory://`` and cannot be fetched. Use `download`.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[bytes, str]] = {}
 
     @override
     async def connect(self) -> None:
-        """Do nothing: there is no server."""
+        """Do nothing, since there is no server."""
 
     @override
     async def disconnect(self) -> None:
-        """Do nothing; the files stay."""
+        """Do nothing. The files stay."""
 
     @override
     async def upload(

@@ -19,12 +19,13 @@ from actors.kernel.storage.flow_bundles import (
 
 
 class InMemoryFlowBundles(FlowBundleStore):
-    """A `FlowBundleStore` that forgets everything with its process.
+    """A `FlowBundleStore` whose rows are lost with its process.
 
     Args:
-        now: Stamps installs.
-        artifacts: Where the files are.
-        open_runs: Counts open runs of agents whose address begins with one of these.
+        now: The clock for the instants of installations.
+        artifacts: The stores of the files.
+        open_runs: Function that returns the number of open runs of agents whose address begins with one of the
+            given texts.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class InMemoryFlowBundles(FlowBundleStore):
         return open_count
 
     def removals(self, tenant: str) -> Iterator[Callable[[], object]]:
-        """Yield a call for each bundle of a tenant, which removes it."""
+        """Yield for each bundle of a tenant a function that removes it."""
         for place in self._rows:
             if place[0] == tenant:
                 yield partial(self._rows.pop, place, None)

@@ -26,9 +26,9 @@ T = TypeVar("T", Entity, Relationship)
 
 
 class InMemoryGraphStore(GraphStore, Erasable):
-    """A `GraphStore` of one tenant, which is lost with the process. It does not run Cypher.
+    """A `GraphStore` of one tenant, whose data is lost with the process. It does not support Cypher.
 
-    `Runtime.erase` takes it by `also=`.
+    Give it to `Runtime.erase` as `also=`.
 
     Args:
         tenant: The owner of the graph.
@@ -110,7 +110,7 @@ class InMemoryGraphStore(GraphStore, Erasable):
     async def erase(
         self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH
     ) -> EraseCount:
-        """See `Erasable.erase`. Relationships of what goes are removed before it."""
+        """See `Erasable.erase`. An entity's relationships are removed before the entity."""
         del cursor
         edges, nodes = self._meant(what)
         edges, nodes = edges[:limit], nodes[:limit] if len(edges) < limit else []
@@ -129,7 +129,7 @@ class InMemoryGraphStore(GraphStore, Erasable):
         return {"entities": len(nodes), "relationships": len(edges)}
 
     def _meant(self, what: EraseRequest) -> tuple[list[str], list[str]]:
-        """Return relationships and entities of the request."""
+        """Return the relationships and entities that a request covers."""
         if what.tenant != self._tenant:
             return [], []
         kept = self._entities.items(), self._relationships.items()
@@ -160,5 +160,5 @@ class InMemoryGraphStore(GraphStore, Erasable):
 
 
 def _copy(kept: T) -> T:
-    """Return an equal value whose properties no other code can change."""
+    """Return an equal value whose properties are a copy."""
     return kept.model_copy(update={"properties": deepcopy(kept.properties)})

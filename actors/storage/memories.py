@@ -1,4 +1,4 @@
-"""Long-term memory in one process, apart by tenant and scope."""
+"""Long-term memory in one process, separate for each tenant and scope."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ _LATER: Final = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class _KeptMemory:
-    """A version, and its metadata once more, as text: what is handed out may be changed."""
+    """A version of a memory.
+
+    Its metadata is also kept as text, since callers may change the returned metadata.
+    """
 
     memory: Memory
     metadata: str
@@ -58,15 +61,15 @@ class _KeptMemory:
 
 
 _Slots: TypeAlias = dict[str, list[_KeptMemory]]
-"""Versions by slot, the present one last."""
+"""The versions of memories by slot, the current one last."""
 
 
 class InMemoryLongTermMemories(LongTermMemories):
     """The memories of all tenants of one process, which are lost with it.
 
     Args:
-        now: Stamps memories.
-        is_held: Returns whether a lease still is its shard's.
+        now: The clock for the memories' instants.
+        is_held: Function that returns True if a lease is still held.
     """
 
     def __init__(self, now: Callable[[], datetime], is_held: Callable[[Lease], bool]) -> None:
@@ -79,11 +82,11 @@ class InMemoryLongTermMemories(LongTermMemories):
         return InMemoryLongTermMemory(kept, self._now, self._is_held)
 
     def removals(self, tenant: str, abouts: Sequence[str] | None) -> Iterator[Callable[[], object]]:
-        """Yield a function for each version of a tenant's memories that removes it.
+        """Yield for each version of a tenant's memories a function that removes it.
 
         Args:
             tenant: Owner of the memories.
-            abouts: Scopes; None: all.
+            abouts: The scopes. None: all scopes.
         """
         for about, slots in self._kept.get(tenant, {}).items():
             if abouts is None or about in abouts:
@@ -93,9 +96,9 @@ class InMemoryLongTermMemories(LongTermMemories):
 
 
 class InMemoryLongTermMemory(LongTermMemory):
-    """A `LongTermMemory` of one tenant. Made by `InMemoryLongTermMemories.of`.
+    """A `LongTermMemory` of one tenant. `InMemoryLongTermMemories.of` makes it.
 
-    A search compares the query with each memory of the scope on the event loop.
+    A search compares the query with each memory of the scope, on the event loop.
     """
 
     def __init__(
@@ -174,7 +177,7 @@ class InMemoryLongTermMemory(LongTermMemory):
         self, checked: CheckedMemory, version: int, versions: list[_KeptMemory]
     ) -> _KeptMemory:
         new, now = checked.new, self._now()
-        if versions:  # the clock may stand still, or go back
+        if versions:  # the clock may not advance, or go back
             now = max(now, versions[-1].memory.updated_at + _LATER)
         memory = Memory(
             id=new.id,
@@ -238,7 +241,7 @@ def _found(one: _KeptMemory, checked: CheckedQuery) -> FoundMemory:
 
 
 def _remove(slots: _Slots, slot: str, version: _KeptMemory) -> None:
-    """Remove a version; a slot without versions goes with its last one."""
+    """Remove a version. If it is the slot's last version, remove the slot, too."""
     slots[slot].remove(version)
     if not slots[slot]:
         del slots[slot]

@@ -19,11 +19,11 @@ from actors.kernel.storage.run_snapshots import (
 
 
 class InMemoryRunSnapshots(RunSnapshotStore):
-    """A `RunSnapshotStore` that forgets everything with its process.
+    """A `RunSnapshotStore` whose rows are lost with its process.
 
     Args:
-        now: Stamps snapshots.
-        is_there: Whether a run is there.
+        now: The clock for the snapshots' instants.
+        is_there: Function that returns True if a run exists.
     """
 
     def __init__(self, now: Callable[[], datetime], is_there: Callable[[RunId], bool]) -> None:
@@ -55,14 +55,14 @@ class InMemoryRunSnapshots(RunSnapshotStore):
         return self._rows.pop((tenant, id), None) is not None
 
     def removals(self, covers: Callable[[AgentId], bool]) -> Iterator[Callable[[], object]]:
-        """Yield a call for each snapshot of these agents, which removes it."""
+        """Yield for each snapshot of the covered agents a function that removes it."""
         for place, (row, _) in self._rows.items():
             if covers(row.agent_id):
                 yield partial(self._rows.pop, place, None)
 
 
 def _filtered(rows: Iterable[RunSnapshot], among: SnapshotFilter) -> list[RunSnapshot]:
-    """Return what `RunSnapshotStore.list` does, of these."""
+    """Return the rows among these that `RunSnapshotStore.list` returns for a filter."""
     word = (among.query or "").casefold()
     found = [
         row

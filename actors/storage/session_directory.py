@@ -25,7 +25,7 @@ class InMemorySessionDirectory(SessionDirectory):
     """A `SessionDirectory` of `InMemorySessions`.
 
     Args:
-        now: Stamps new sessions.
+        now: The clock for the sessions' instants.
         sessions: The sessions.
     """
 

@@ -27,7 +27,7 @@ from actors.storage.transcripts import MemoryTranscripts
 
 @dataclass(slots=True)
 class SessionRecord:
-    """A session, or the tombstone of one: `created_at` is None then."""
+    """A session, or the tombstone of a deleted one, whose `created_at` is None."""
 
     project: str = ""
     owner: str | None = None
@@ -40,7 +40,7 @@ class SessionRecord:
 
     @property
     def last_fact(self) -> int:
-        """Number of its last fact."""
+        """Number of the session's last fact."""
         return self.first_fact + len(self.facts) - 1
 
 
@@ -48,9 +48,9 @@ class InMemorySessions(SessionStore):
     """A `SessionStore` whose rows are lost with its process.
 
     Args:
-        now: Stamps facts.
-        transcripts: Where nodes are.
-        open_runs: Returns how many runs of an agent have not ended.
+        now: The clock for the facts' instants.
+        transcripts: The transcripts, which have the nodes.
+        open_runs: Function that returns the number of an agent's open runs.
 
     Attributes:
         records: The sessions, and tombstones of deleted ones.
@@ -70,23 +70,23 @@ class InMemorySessions(SessionStore):
         """Check that the session takes runs.
 
         Raises:
-            SessionDeletingError: It is being deleted.
+            SessionDeletingError: The session is being deleted.
         """
         known = self.records.get(agent)
         if known is not None and known.is_deleting:
             raise SessionDeletingError(str(agent))
 
     def write_queued(self, agent: AgentId, run_id: RunId, new: NewSession) -> None:
-        """Write that a run was submitted, without an await; the run is open already."""
+        """Write that a run was submitted, without an await. The run is already open."""
         known = self._known(agent, new.project)
         self._add(agent, known, "queued", run_id, ahead=self._open_runs(agent) - 1)
 
     def write_change(
         self, agent: AgentId, run_id: RunId, change: SessionChange, *, is_success: bool
     ) -> None:
-        """Write what a commit means for the session, without an await; its turns are written.
+        """Write the facts of a commit, without an await. The commit's turns are already written.
 
-        A client that cancels a run need not know whether its agent is a session.
+        A cancellation of a run whose agent is not a session writes nothing.
         """
         if change == ASKED_TO_STOP and self._find(agent) is None:
             return
@@ -97,16 +97,16 @@ class InMemorySessions(SessionStore):
             self._transcripts.settle_head(agent, agent.key, run_id)
 
     def forget(self, agent: AgentId) -> None:
-        """Remove a session and its number, unless it is being deleted: then it stays for the deletion."""
+        """Remove a session and its number, unless it is being deleted. Then the deletion removes it."""
         if agent in self.records and not self.records[agent].is_deleting:
             del self.records[agent]
 
     def removals(
         self, covers: Callable[[AgentId], bool], *, whole: bool
     ) -> Iterator[tuple[str, Callable[[], object]]]:
-        """Yield each fact, oldest first, and each session behind its last one, with a call that removes it.
+        """Yield each fact, the oldest first, then its session, each with a function that removes it.
 
-        Unless `whole`, one that is being deleted stays for who deletes it.
+        Unless `whole` is true, a session that is being deleted is left out, since its deletion removes it.
         """
         for agent, known in self.records.items():
             if covers(agent) and (whole or not known.is_deleting):
@@ -115,7 +115,7 @@ class InMemorySessions(SessionStore):
                 yield "sessions", partial(self.records.pop, agent, None)
 
     def _find(self, agent: AgentId) -> SessionRecord | None:
-        """Return a session; None: there is none, or only its tombstone."""
+        """Return a session. None: there is none, or only its tombstone."""
         known = self.records.get(agent)
         return None if known is None or known.created_at is None else known
 

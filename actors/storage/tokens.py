@@ -1,4 +1,4 @@
-"""Tokens of the API in one process, and the secrets of tokens."""
+"""API tokens in one process, and the secrets of tokens."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ from actors.kernel.storage.token import USED_EVERY_S, ApiToken, NewToken, TokenS
 SECRET_BYTES: Final = 32
 BEARER: Final = "cb_"
 LOGIN: Final = "cbl_"
-"""Prefixes of secrets of programs and of browsers, by which scanners find them."""
+"""The prefixes of the secrets of programs and of browsers. Secret scanners find secrets by them."""
 
 
 def new_secret(prefix: str) -> str:
-    """Return a secret of 256 random bits: the prefix, and 43 characters that URLs take."""
+    """Return a secret of 256 random bits: the prefix and 43 URL-safe characters."""
     return prefix + secrets.token_urlsafe(SECRET_BYTES)
 
 
 def digest_of(secret: str) -> str:
-    """Return the SHA-256 of a secret, in hex. As it is random, no salt and no slow hash is needed."""
+    """Return the SHA-256 of a secret, in hex.
+
+    A secret is random, so neither a salt nor a slow hash is needed.
+    """
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -35,7 +38,7 @@ class InMemoryTokens(TokenStore):
     """A `TokenStore` whose rows are lost with its process.
 
     Args:
-        now: Returns the time by which tokens expire.
+        now: The clock by which tokens expire.
     """
 
     def __init__(self, now: Callable[[], datetime]) -> None:
@@ -102,7 +105,7 @@ class InMemoryTokens(TokenStore):
         return {id_: state for id_, state in states.items() if state != "valid"}
 
     def removals(self, tenant: str) -> Iterator[Callable[[], object]]:
-        """Yield a call for each token of a tenant, which removes it."""
+        """Yield for each token of a tenant a function that removes it."""
         for token in self._tokens.values():
             if token.tenant == tenant:
                 yield partial(self._forget, token.id)

@@ -1,4 +1,4 @@
-"""Transcripts in one process: turns and cuts of sessions, kept as JSON text."""
+"""Transcripts in one process: turns and cuts of sessions. Turns are kept as JSON text."""
 
 from __future__ import annotations
 
@@ -54,13 +54,16 @@ class _Transcript:
     next_ordinal: int = 0
     cut: Cut | None = None
     cuts: list[Cut] = field(default_factory=list)
-    """Cuts, in the order they were made: each holds for the paths that its last turn is on."""
+    """The cuts, in the order of their creation. A cut is valid on the paths that its last turn is on."""
     head: int | None = None
-    """Ordinal of the active turn, if it is not the last one on the path."""
+    """The ordinal of the active turn. None: it is the last turn on the path."""
     path: Path | None = None
-    """The turns of the active path; None: all turns are on it."""
+    """The active path. None: all turns are on it."""
     branches: dict[int, int] = field(default_factory=dict)
-    """Of each branch the ordinal that it begins with, and the one that it follows; turns may be removed."""
+    """For each branch, the ordinal of its first turn and that of the turn before the branch.
+
+    These turns may have been removed.
+    """
 
     def add(self, new: NewTurn, run_id: str, at: datetime) -> None:
         if new.id in self.ids:
@@ -78,21 +81,24 @@ class _Transcript:
         self.next_ordinal += 1
 
     def on_path(self, ordinal: int) -> bool:
-        """Return whether a turn is on the active path."""
+        """Return True if a turn is on the active path."""
         return self.path is None or is_on(self.path, ordinal)
 
     def on_active_path(self) -> list[_Row]:
-        """Return the turns of the active path, oldest first. Callers do not change the list."""
+        """Return the turns of the active path, the oldest first. Callers must not change the list."""
         if self.path is None:
             return self.rows
         return [row for row in self.rows if is_on(self.path, row.ordinal)]
 
     def active(self) -> _Row | None:
-        """Return the active turn."""
+        """Return the active turn. None: the path has no turn."""
         return next((row for row in reversed(self.rows) if self.on_path(row.ordinal)), None)
 
     def move(self, ordinal: int) -> None:
-        """Make a turn the active one, and the last cut on its path the one that counts; -1: see `ROOT`."""
+        """Make a turn the active one, and the last cut on its path the current cut.
+
+        An ordinal of -1 means `ROOT`.
+        """
         at_end = bool(self.rows) and self.rows[-1].ordinal == ordinal
         if at_end and self.on_path(ordinal):
             return
@@ -101,7 +107,7 @@ class _Transcript:
         self.cut = max(on_path, key=lambda cut: cut.upto, default=None)
 
     def path_to(self, ordinal: int) -> Path:
-        """Return the path from the first turn to this one."""
+        """Return the path from the first turn to this turn."""
         found: list[tuple[int, int | None]] = []
         upto: int | None = ordinal
         while upto is not None and upto >= 0:
@@ -111,7 +117,7 @@ class _Transcript:
         return tuple(reversed(found))
 
     def remove_turn(self, id_: str) -> None:
-        """Remove a turn, and the cut, whose summary may stand for it."""
+        """Remove a turn and all cuts, since a summary may contain it."""
         self.rows = [row for row in self.rows if row.id != id_]
         self.ids.discard(id_)
         self.cut = None
@@ -129,11 +135,11 @@ class _Transcript:
 
 
 Path: TypeAlias = tuple[tuple[int, int | None], ...]
-"""Ranges of ordinals, both ends included, oldest first; None as an end: all that come."""
+"""Ranges of ordinals, including both ends, the oldest first. An end of None includes all later ordinals."""
 
 
 def is_on(path: Path, ordinal: int) -> bool:
-    """Return whether a turn is on a path."""
+    """Return True if a turn is on a path."""
     return any(first <= ordinal and (last is None or ordinal <= last) for first, last in path)
 
 
@@ -141,7 +147,7 @@ class MemoryTranscripts(TranscriptStore):
     """A `TranscriptStore` whose rows are lost with its process.
 
     Args:
-        now: Stamps turns.
+        now: The clock for the turns' instants.
     """
 
     def __init__(self, now: Callable[[], datetime]) -> None:
@@ -152,7 +158,7 @@ class MemoryTranscripts(TranscriptStore):
     def write(
         self, agent: AgentId, run_id: str, turns: Iterable[NewTurn], cuts: Iterable[NewCut] = ()
     ) -> None:
-        """Write what a commit adds, without an await."""
+        """Write the turns and cuts of a commit, without an await."""
         at = self._now()
         for new in turns:
             key = (agent, new.session)
@@ -170,12 +176,12 @@ class MemoryTranscripts(TranscriptStore):
                 known.cuts.append(known.cut)
 
     def forget_run(self, run_id: str) -> None:
-        """Remove a run's turns, in all sessions."""
+        """Remove a run's turns in all sessions."""
         for key in self._of_runs.pop(run_id, ()):
             self._remove(key, run_id)
 
     def move_head(self, agent: AgentId, session: str, node: str) -> bool:
-        """Make a turn the active one, or none for `ROOT`; False: the session has no such turn."""
+        """Make a turn the active one, or no turn for `ROOT`. False: the session has no such turn."""
         known = self.kept.get((agent, session))
         if node == ROOT:
             if known is not None:
@@ -188,7 +194,7 @@ class MemoryTranscripts(TranscriptStore):
         return True
 
     def settle_head(self, agent: AgentId, session: str, run_id: str) -> None:
-        """Make the last turn of a run that a user sees the active one, if there is one."""
+        """Make the last turn of a run that a user can see the active one. If there is none, nothing changes."""
         known = self.kept.get((agent, session))
         own = [] if known is None else [row for row in known.rows if row.run_id == run_id]
         seen = next((row for row in reversed(own) if row.is_visible), None)
@@ -196,13 +202,13 @@ class MemoryTranscripts(TranscriptStore):
             known.move(seen.ordinal)
 
     def head(self, agent: AgentId, session: str) -> str | None:
-        """Return the id of the active turn."""
+        """Return the id of the active turn. None: there is none."""
         known = self.kept.get((agent, session))
         active = None if known is None else known.active()
         return None if active is None else active.id
 
     def nodes(self, agent: AgentId, session: str, ids: Collection[str]) -> list[Turn]:
-        """Return the turns with these ids, each with the id of the turn that it follows."""
+        """Return the turns with these ids. Each has the id of the turn before it on its path as `parent`."""
         known, found = self.kept.get((agent, session), _Transcript()), list[Turn]()
         for place, row in enumerate(known.rows):
             if row.id in ids:

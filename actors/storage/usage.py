@@ -43,7 +43,7 @@ class MemoryUsage(UsageStore):
     """A `UsageStore` on the rows of an in-memory store.
 
     Args:
-        rows: Returns the rows as they are now.
+        rows: Function that returns the current rows.
     """
 
     def __init__(self, rows: Callable[[], UsageRows]) -> None:

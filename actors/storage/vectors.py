@@ -1,4 +1,4 @@
-"""Documents with embeddings in one process, searched one by one."""
+"""Documents with embeddings in one process. A search compares the query with each document."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from actors.kernel.storage.vector import EmbeddingClient, SearchResult, VectorDo
 
 @dataclass(frozen=True, slots=True)
 class _SearchedDocument:
-    """A document, and its metadata once more, to be compared with filters."""
+    """A document with its parsed metadata, which filters are compared with."""
 
     document: CheckedDocument
     metadata: dict[str, JsonValue]
@@ -45,13 +45,15 @@ class _Collection:
 
 
 class InMemoryVectorStore(VectorStore, Erasable):
-    """A `VectorStore` of one tenant, which is lost with the process. `Runtime.erase` takes it by `also=`.
+    """A `VectorStore` of one tenant, whose data is lost with the process.
 
-    A search compares the query with each document of the collection on the event loop: some ten thousand
-    documents take it a second.
+    Give it to `Runtime.erase` as `also=`.
+
+    A search compares the query with each document of the collection, on the event loop. Ten thousand documents
+    take about a second.
 
     Args:
-        embedder: Computes embeddings of documents that have none.
+        embedder: The client that computes embeddings of documents without one.
         tenant: The owner of the documents.
     """
 
@@ -112,7 +114,7 @@ class InMemoryVectorStore(VectorStore, Erasable):
     async def erase(
         self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH
     ) -> EraseCount:
-        """See `Erasable.erase`: of a subject go documents whose metadata has it as ``about``."""
+        """See `Erasable.erase`. For a subject, the documents whose metadata has it as ``about`` are erased."""
         del cursor
         found = list(islice(self._meant(what), limit))
         for collection, id_ in found:

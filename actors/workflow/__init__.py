@@ -1,8 +1,8 @@
-"""Workflow graphs: nodes that one can see, runs that are checkpoints and wait for days without a stack.
+"""Workflow graphs: explicit nodes, and runs that wait for days as checkpoints, without a Python stack.
 
-The rules are in `machine`, which is pure; `embedded` drives runs in this process, over stores of one's choice;
-`actor` drives each run as an agent of a runtime, on any host.
-Names of this package stand for themselves: some of them mean something else elsewhere (`RunStore`, `Effect`).
+The rules are in `machine`, which is pure; `embedded` drives runs in this process, over the stores that the
+caller gives; `actor` drives each run as an agent of a runtime, on any host. Some names of this package mean
+something else in other packages of this project (`RunStore`, `Effect`).
 """
 
 from __future__ import annotations

@@ -11,15 +11,18 @@ from actors.kernel.workflow.run_state import RunState
 from actors.workflow.machine.asking import settled
 
 Handler: TypeAlias = Callable[..., Any]
-"""Gets the run, the effect and, if it takes three arguments, the node behind it; returns an `EffectOutcome`.
+"""A function that gets the run, the effect and, with three parameters, the next node.
 
-It may be a coroutine function where runs are actors; the embedded driver awaits nothing."""
+It returns an `EffectOutcome`.
+
+It may be a coroutine function if runs are agents' runs. The embedded driver awaits nothing.
+"""
 
 _ALL: Final = 3
 
 
 class EffectHandlers:
-    """The host's handlers by the type of effect. One for a built-in effect takes its place."""
+    """The host's handlers by the type of effect. A handler for a built-in effect replaces it."""
 
     def __init__(self, handlers: Mapping[EffectType, Handler] | None) -> None:
         self._handlers = {EffectType(one): fitted(call) for one, call in (handlers or {}).items()}
@@ -28,18 +31,18 @@ class EffectHandlers:
         return kind in self._handlers
 
     def call(self, run: RunState, effect: Effect, next_node: str | None) -> Any:
-        """Return what the handler does; its exception is a failed attempt."""
+        """Return the handler's outcome. An exception of the handler becomes a failed attempt."""
         try:
             return settled(self._begun(run, effect, next_node))
-        except Exception as exc:  # noqa: BLE001 - of a host's function, and recorded
+        except Exception as exc:  # noqa: BLE001 - the exception of a host's function is recorded
             return _raised(exc)
 
     async def awaited(self, run: RunState, effect: Effect, next_node: str | None) -> Any:
-        """Return what `call` does; a handler may be a coroutine function."""
+        """Return the same as `call`. The handler may be a coroutine function."""
         try:
             answer = self._begun(run, effect, next_node)
             return await answer if inspect.isawaitable(answer) else answer
-        except Exception as exc:  # noqa: BLE001 - as above
+        except Exception as exc:  # noqa: BLE001 - the exception of a host's function is recorded
             return _raised(exc)
 
     def _begun(self, run: RunState, effect: Effect, next_node: str | None) -> Any:
@@ -86,13 +89,13 @@ def _called(tools: Mapping[str, Callable[..., Any]], call: Any, index: int) -> d
         return row | {"output": None, "error": f"there is no tool {name!r}"}
     try:
         output = settled(tools[name](**(told.get("arguments") or {})))
-    except Exception as exc:  # noqa: BLE001 - of a tool, and recorded
+    except Exception as exc:  # noqa: BLE001 - the exception of a tool is recorded
         return row | {"output": None, "error": f"{type(exc).__name__}: {exc}"}
     return row | {"success": True, "output": output, "error": None}
 
 
 def fitted(handler: Handler) -> Handler:
-    """Return a handler as a function of three arguments; it is inspected, never called to find out."""
+    """Return a handler as a function of three arguments. Its signature is inspected; it is not called."""
     try:
         parameters = inspect.signature(handler).parameters.values()
     except (TypeError, ValueError):

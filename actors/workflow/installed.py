@@ -1,4 +1,4 @@
-"""Installed flows, served by a host: a bundle is loaded when a run of it begins here."""
+"""The installed flows, served by a host. The host loads a bundle when a run of it begins there."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from actors.workflow.actor.flows import Flows
 from actors.workflow.bundles import INSTALLED_APP, BundleRecord, StoredBundles
 
 MOST_KEPT: Final = 64
-"""So many bundles that no run executes are kept loaded by a host."""
+"""Maximum number of loaded bundles that a host keeps for later runs."""
 
 
 class InstalledFlows:
     """Installed flows of all tenants, as the app ``installed``.
 
-    A run is looked up by its flow's name each time that it begins to execute here: one read. Its bundle is
-    loaded by its hash, and kept for the next runs. A run whose flow is not installed, needs a handler that is
-    not here, or began with other content, is parked by name.
+    Each time a run begins to execute here, the host looks up its flow by name, with one read of the store. It
+    loads the flow's bundle by hash and keeps it for later runs. A run is parked if its flow is not installed,
+    needs a handler that the host lacks, or if the run began with other content.
 
     Args:
-        terms: See `Flows`: handlers, policies, limits and stores of all of them.
+        terms: Arguments of `Flows`: handlers, policies, limits and stores for all installed flows.
     """
 
     def __init__(self, **terms: Any) -> None:
@@ -37,7 +37,7 @@ class InstalledFlows:
         self._runtime: Runtime | None = None
 
     async def register(self, runtime: Runtime) -> None:
-        """Let a runtime execute runs of installed flows."""
+        """Register the app `installed` at a runtime, which then executes runs of installed flows."""
         self._runtime = runtime
         await runtime.register_type(INSTALLED_APP, self._agent)
 
@@ -48,7 +48,7 @@ class InstalledFlows:
         """Return the agent of a run, with the flows of its bundle.
 
         Raises:
-            FlowMissingError: It is not installed, or cannot be executed here.
+            FlowMissingError: The flow is not installed, or this host cannot execute it.
         """
         assert self._runtime is not None
         flow, store = flow_and_id(agent_id)[0], self._runtime.store
@@ -78,12 +78,12 @@ class InstalledFlowAgent:
 
     Args:
         id: The address.
-        flows: Loads its bundle.
+        flows: The installed flows, which load the agent's bundle.
     """
 
     retention = HistoryRetention.PERMANENT
 
-    def __init__(self, id: AgentId, flows: InstalledFlows) -> None:  # noqa: A002 - as every agent has it
+    def __init__(self, id: AgentId, flows: InstalledFlows) -> None:  # noqa: A002 - the name in every agent class
         self.id, self._flows = id, flows
         self.batch = 1
 
@@ -91,7 +91,7 @@ class InstalledFlowAgent:
         """Interpret the graph. See `FlowAgent.run`.
 
         Raises:
-            FlowMissingError: The flow is not installed, or cannot be executed here; the run is parked.
+            FlowMissingError: The flow is not installed, or this host cannot execute it. The run is parked.
         """
         agent = await self._flows.agent_of(self.id)
         return await agent.run(ctx, inbox)

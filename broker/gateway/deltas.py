@@ -134,6 +134,7 @@ def _data_of(delta: Delta) -> bytes:
         "text": delta.text,
         **({} if delta.data is None else {"data": delta.data}),
         **({"whole": True} if delta.is_whole else {}),
+        **({} if delta.after is None else {"after": delta.after}),
     }
     return to_json(facts)
 
@@ -156,6 +157,7 @@ def _delta(data: bytes, agent_id: AgentId, run_id: RunId) -> Delta | None:
             text=str(facts["text"]),
             data=found,
             is_whole=bool(facts.get("whole")),
+            after=None if facts.get("after") is None else int(facts["after"]),
         )
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError, NotSerializableError):
         return None

@@ -1,5 +1,5 @@
-"""Assembly: settings become stores, connections and a `Runtime`, or a NATS server's configuration.
+"""Assembly: build stores, connections and a `Runtime`, or a NATS server's configuration, from settings.
 
-`runtime` has the three functions that programs call; `telemetry` sets OpenTelemetry up. `host`, `tools` and
-the commands are above it; `embedded` and the other packages are below.
+`runtime` has the three functions that programs call. `telemetry` sets up OpenTelemetry. `host`, `tools` and
+the commands import this package. It imports `embedded` and the packages outside of `compose`.
 """

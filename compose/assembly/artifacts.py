@@ -1,4 +1,4 @@
-"""The bucket or folder that the bytes of artifacts are kept in, as settings name it."""
+"""The bucket or folder of artifacts' bytes that the settings name."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ _OPTIONS: Final = frozenset({"endpoint", "region"})
 
 
 def artifact_bytes(place: str | None) -> ArtifactBytes | None:
-    """Return the bytes of artifacts in a bucket or a folder; None: no location is named. No request is made.
+    """Return a store of artifacts' bytes in a bucket or a folder, or None if `place` is None.
+
+    The function sends no request.
 
     Args:
         place: ``s3://BUCKET/PREFIX?endpoint=https://HOST&region=REGION``, or the absolute path of a folder.
-            Keys are those of the environment: ``AWS_ACCESS_KEY_ID``, or the role of the container or machine.
+            Keys come from the environment: ``AWS_ACCESS_KEY_ID``, or the role of the container or machine.
 
     Raises:
-        ContractError: It is no valid location, or the extra ``s3`` is not installed.
+        ContractError: `place` is not a valid location, or the extra ``s3`` is not installed.
     """
     if place is None:
         return None

@@ -1,4 +1,4 @@
-"""The line to outside services: the gateway and the bus of live events, over a connection of its own."""
+"""The NATS connection for external clients, which the gateway and the bus of live events use."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from compose.assembly.settings import Settings
 _log = logging.getLogger("callboard.host")
 
 READY_S: Final = 5.0
-"""Seconds that a host waits for this line when it starts; it serves agents without it, too."""
+"""Longest wait in seconds for this connection at a host's start. A host serves agents without it too."""
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 
 
 def attach_outside(
     runtime: Runtime, nats_url: str, settings: Settings, *, serve: bool
 ) -> Callable[[], Awaitable[None]]:
-    """Let a runtime that is not started yet be asked by outside services, and hear live events.
+    """Attach the gateway and the bus of live events to a runtime that is not started yet.
 
-    Returns what waits until requests are taken, `READY_S` seconds at most.
+    Returns a function that waits until requests of external clients are accepted, at most `READY_S` seconds.
     """
     subjects = Subjects(settings.namespace)
     bus, log_hints = NatsDeltaBus(subjects), NatsLogHints(subjects)
@@ -65,7 +65,7 @@ async def _ready(line: ReconnectingConnection) -> None:
             await line.connected.wait()
     except TimeoutError:
         remedy = "its NATS user needs the permissions of docs/subjects.md"
-        _log.warning("outside services cannot ask this host yet", extra={"remedy": remedy})
+        _log.warning("external clients cannot ask this host yet", extra={"remedy": remedy})
 
 
 def _version() -> str:

@@ -1,4 +1,4 @@
-"""The servers of a folder: run by the first process that opens it, used by the others meanwhile."""
+"""The servers of a folder. The first process that opens the folder runs them, and other processes use them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Start: TypeAlias = Callable[[Path], embedded.EmbeddedServer]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalServers:
-    """The URLs of a folder's servers; every URL holds its password."""
+    """The URLs of a folder's servers, each with its password."""
 
     postgres_url: str
     nats_url: str
@@ -27,13 +27,14 @@ class LocalServers:
 
 
 class Opening:
-    """Servers that are found, or start, at once and each in a thread of its own.
+    """The opening of several servers at once: each is found or started in a thread of its own.
 
-    They begin when this is made, so that their user can be loaded meanwhile. Leaving the block ends
-    those that were started for it, in reverse order, also when another one failed or the caller did not wait.
+    The threads start in `__init__`, so that the caller can import modules meanwhile. At the end of the block
+    the servers that were started for it are closed in reverse order, even if another server failed or the
+    caller did not wait for the URLs.
 
     Args:
-        wanted: The folder of each, and what starts the server there.
+        wanted: Pairs of a folder and the function that starts its server.
     """
 
     def __init__(self, wanted: Sequence[tuple[Path, Start]]) -> None:
@@ -46,19 +47,19 @@ class Opening:
 
     @classmethod
     def of_all(cls, path: Path) -> Self:
-        """Begin to open the three servers of a folder; see `local_servers`."""
-        # First of all, or a sub-folder's parents would be open to every user.
+        """Start to open the three servers of a folder. See `local_servers`."""
+        # The folder is created first. As a missing parent of a sub-folder it would be open to all users.
         path.mkdir(0o700, parents=True, exist_ok=True)
         nats, redis = path / "nats", path / "redis"
         return cls([(path, _postgres), (nats, embedded.start_nats), (redis, embedded.start_valkey)])
 
     async def urls(self) -> list[str]:
-        """Return where all answer, in order, or raise the error of the first that fails."""
+        """Return the URLs of all servers, in the order of `wanted`, or raise the error of the first failure."""
         done, _ = await asyncio.to_thread(wait, self._under_way, None, FIRST_EXCEPTION)
         return [one.result()[0] for one in self._under_way if one in done]
 
     async def servers(self) -> LocalServers:
-        """Return where the three servers of a folder answer. See `urls`."""
+        """Return the URLs of the folder's three servers. See `urls`."""
         postgres, nats, redis = await self.urls()
         return LocalServers(postgres_url=postgres, nats_url=nats, redis_url=redis)
 
@@ -66,18 +67,18 @@ class Opening:
         return self
 
     async def __aexit__(self, *raised: object) -> None:
-        # A start cannot be broken off: let it end, so that its server can be stopped.
+        # A start cannot be cancelled. Wait for its end, so that its server can be stopped.
         self._given_up.set()
         await asyncio.to_thread(_close, self._under_way)
 
 
 @asynccontextmanager
 async def local_servers(path: Path) -> AsyncIterator[LocalServers]:
-    """Yield the URLs of the folder's three durable servers; what does not run yet is started.
+    """Yield the URLs of the folder's three durable servers. Servers that do not run are started.
 
-    PostgreSQL's data is in the folder itself, that of NATS in `nats/` and of Valkey in `redis/`.
-    Each server belongs to the process that started it and ends with it; who opens the folder next
-    starts it again. An error or a cancellation ends what was started for this call.
+    PostgreSQL's data is in the folder itself, that of NATS in `nats/` and that of Valkey in `redis/`.
+    A server belongs to the process that started it, and ends with it. The next process that opens the folder
+    starts it again. An error or a cancellation closes the servers that were started for this call.
 
     Raises:
         EmbeddedServerMissingError: ``callboard[embedded]`` is not installed, or cannot run here.
@@ -89,7 +90,7 @@ async def local_servers(path: Path) -> AsyncIterator[LocalServers]:
 
 @asynccontextmanager
 async def local_postgres(path: Path) -> AsyncIterator[str]:
-    """Yield the URL of the folder's PostgreSQL alone. See `local_servers`."""
+    """Yield the URL of the folder's PostgreSQL, and start no other server. See `local_servers`."""
     async with Opening([(path, _postgres)]) as opening:
         [url] = await opening.urls()
         yield url
@@ -107,7 +108,7 @@ def _open(
         url = embedded.url_if_running(folder, given_up=given_up)
         if url is not None:
             return url, None
-        # Refused when another process was faster: then its server is the one that we want.
+        # The error means that another process was faster. The next round finds its server.
         with contextlib.suppress(embedded.DataDirInUseError):
             server = start(folder)
             return server.url, server
@@ -115,7 +116,7 @@ def _open(
 
 
 def _close(opened: Sequence[Future[tuple[str, embedded.EmbeddedServer | None]]]) -> None:
-    """Wait for all, and close the servers that were started here."""
+    """Wait for all openings, and close the servers that were started here."""
     for one in reversed(opened):
         server = one.result()[1] if one.exception() is None else None
         if server is not None:

@@ -1,4 +1,4 @@
-"""The NATS login of a deployment's processes: one reading of the settings for all of them."""
+"""The NATS login of all processes of a deployment, from the settings."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ CONNECT_S: Final = 5.0
 def nats_server(
     urls: str, settings: Settings, *, name: str = "callboard", connect_timeout_s: float = CONNECT_S
 ) -> ConnectOptions:
-    """Return the server, with credentials and TLS as the settings say.
+    """Return the options to connect to NATS, with the credentials and the TLS context of the settings.
 
     Args:
         urls: ``nats://user:password@host:port``, several separated by commas.
-        settings: See `Settings`, ``nats_…``.
-        name: Of the connection, for the server's lists.
-        connect_timeout_s: Limit of the connecting to one server.
+        settings: The settings. The function reads those whose name begins with ``nats_``.
+        name: Name of the connection in the server's lists.
+        connect_timeout_s: Longest attempt to connect to one server, in seconds.
 
     Raises:
-        ContractError: A certificate or key is not there or is none; the message names the setting.
+        ContractError: The file of a certificate or key is missing or invalid. The message names the setting.
     """
     credentials, seed = settings.nats_credentials, settings.nats_nkey_seed_file
     return ConnectOptions(
@@ -38,9 +38,9 @@ def nats_server(
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """Return the context of encrypted connections to NATS; None where the settings ask for none.
+    """Return the TLS context of connections to NATS, or None if the settings name no certificate.
 
-    The server's certificate is verified, with the host of the URL.
+    The context verifies the server's certificate and its host name.
 
     Raises:
         ContractError: See `nats_server`.

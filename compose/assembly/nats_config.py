@@ -1,7 +1,7 @@
 """The accounts and users of a NATS server for Callboard, as its configuration text.
 
-The permissions are `broker.nats.permissions`; here is only how nats-server wants them written. The text
-holds no secret: passwords are variables of nats-server's environment, nkeys are public keys.
+`broker.nats.permissions` decides the permissions. This module writes them in the form of nats-server. The text
+has no secret, because passwords are variables of nats-server's environment, and nkeys are public keys.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ HOST: Final = "host"
 ADMIN: Final = "admin"
 HOSTS_ACCOUNT: Final = "CALLBOARD"
 ACCOUNT_LIMITS: Final = "max_connections: 200, max_subscriptions: 10000"
-"""Of a tenant: what one account can take from the others."""
+"""Limits of a tenant's account, so that one tenant cannot use up the server's connections."""
 _NKEY: Final = re.compile(r"U[A-Z2-7]{55}")
 _NO_VARIABLE: Final = re.compile(r"[^A-Z0-9]")
 _NO_ACCOUNT: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class Publisher(NamedTuple):
-    """An outside service: whose agents it reaches, and as whom."""
+    """An external client: its name, and the tenant whose agents it reaches."""
 
     name: str
     tenant: str = DEFAULT_TENANT
@@ -51,9 +51,9 @@ class User:
 
     Attributes:
         name: The user's name.
-        account: Where it is.
-        grant: What it may do; None: all that its account may.
-        nkey: Its public key; None: it has a password.
+        account: The user's account.
+        grant: The user's permissions; None for all permissions of the account.
+        nkey: The user's public key; None if the user has a password.
     """
 
     name: str
@@ -69,14 +69,14 @@ class User:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsAccounts:
-    """Hosts, outside services and tenants of one deployment.
+    """Hosts, external clients and tenants of one deployment.
 
     Attributes:
-        namespace: Of its subjects and streams.
-        publishers: Services; those of a tenant with an account of its own are users there.
-        tenants: Who has an account of their own.
-        sees_tenant: Users among the publishers that see all runs of their tenants: `Permissions.outsider`.
-        nkeys: Public keys of users who log in with one, by their names.
+        namespace: Prefix of the deployment's subjects and streams.
+        publishers: External clients. A publisher of a tenant in `tenants` is a user of that tenant's account.
+        tenants: Tenants with an account of their own.
+        sees_tenant: Users of publishers that see all runs of their tenant. See `Permissions.outsider`.
+        nkeys: Public keys of the users who log in with an nkey, by user name.
         hosts_make_streams: See `Permissions.host`.
     """
 
@@ -91,7 +91,8 @@ class NatsAccounts:
         """Return all users that can log in.
 
         Raises:
-            ContractError: Two have one name or one variable, or a key is none.
+            ContractError: Two users have one name or one variable, two publishers would share an inbox, two
+                tenants would share an account, a name is not known, or a key is not valid.
         """
         rules = Permissions(self.namespace)
         found = [
@@ -125,7 +126,7 @@ class NatsAccounts:
         return found
 
     def text(self) -> str:
-        """Return the configuration: an ``accounts`` block, to be included in a server's file.
+        """Return an ``accounts`` block, which a server's configuration file can include.
 
         Raises:
             ContractError: See `users`.
@@ -161,8 +162,8 @@ class NatsAccounts:
     def _user(self, name: str, account: str, grant: UserGrant | None) -> User:
         nkey = self.nkeys.get(name)
         if nkey is not None and _NKEY.fullmatch(nkey) is None:
-            problem = "is no public key of a user (U and 55 more characters)"
-            # A seed given by mistake is a secret: it is not repeated.
+            problem = "is not a public key of a user (U and 55 more characters)"
+            # A seed is a secret, so the error does not repeat it.
             raise ContractError(
                 f"--nkey {name}: {'a seed' if nkey[:1] == 'S' else nkey!r} {problem}"
             )

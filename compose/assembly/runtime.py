@@ -1,8 +1,7 @@
-"""Runtimes put together: on servers of yours, or on embedded ones in a folder.
+"""Builders of runtimes, on servers of yours or on embedded servers in a folder.
 
-Every builder yields a started `Runtime`, and closes what it opened in reverse order, also after an
-error or a cancellation. Nothing has to be set up before: tables and streams are made when they are
-not there.
+Every builder yields a started `Runtime`. At the end, and after an error or a cancellation, it closes what it
+opened, in reverse order. No set-up is needed, because missing tables and streams are created.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from persistence.redis import RedisJournal
 
 LEASE_MARGIN_S: Final = 2.0
-"""Seconds before the end of a lease that was not renewed from which a host begins no effect."""
+"""Seconds before the end of a host's lease. If less time is left, the host starts no effect."""
 
 
 def build_runtime(
@@ -59,27 +58,27 @@ def build_runtime(
 ) -> AbstractAsyncContextManager[Runtime]:
     """Yield a started runtime on NATS, PostgreSQL and Redis: the assembly for production.
 
-    Messages between agents travel as JetStream subjects, each agent's inbox being (a part of) a
-    durable consumer; other services publish to agents with any NATS client. PostgreSQL is the
-    truth: losing all that NATS or Redis hold loses nothing that agents sent.
-    A server that is not there is waited for, and the log says so. Tables and streams are made or
-    brought up to date.
+    JetStream carries messages between agents. Each agent's inbox is (a part of) a durable consumer. External
+    clients publish to agents with any NATS client. PostgreSQL is the only source of truth: if NATS or Redis
+    lose all their data, no message of an agent is lost.
+    If a server does not answer, the builder waits for it, and logs that. It creates the tables and streams, or
+    brings them up to date.
 
     Args:
         nats_url: ``nats://user:password@host:port``, several separated by commas.
         postgres_url: ``postgresql://user:password@host:port/database``.
-        redis_url: ``redis://:password@host:port/0``; left out, results of effects that must not
-            happen twice are known only once PostgreSQL has them.
-        settings: Lease, capacity and so on; those of the environment when left out.
-        client: Who submits here; order and dedup are per client and agent.
-        serve: False makes a client: it submits, asks and reads, and executes nothing.
+        redis_url: ``redis://:password@host:port/0``. Without Redis, results of effects that must not
+            happen twice are known only after PostgreSQL has them.
+        settings: Lease, capacity and other settings. Default: the settings of the environment.
+        client: Name of the submitting client. Order and deduplication are per client and agent.
+        serve: False makes a client, which submits, asks and reads, and executes no runs.
 
     Raises:
-        DatabaseUrlError: The server refuses the user or the database, or the URL is not one.
-        DatabaseUnreachableError: No server within `settings.start_wait_s`.
-        BrokerError: No NATS server within `settings.start_wait_s`.
+        DatabaseUrlError: The server refuses the user or the database, or the URL is not valid.
+        DatabaseUnreachableError: No database answered within `settings.start_wait_s`.
+        BrokerError: No NATS server answered within `settings.start_wait_s`.
         ContractError: The streams belong to another deployment.
-        MigrationError: The tables were made by files of another release that were changed.
+        MigrationError: The tables were made by migrations that differ from the files of this release.
     """
     chosen = _on(settings, postgres_url, nats_url, redis_url)
     return _assemble(chosen, client=client, serve=serve)
@@ -93,10 +92,10 @@ def build_postgres_runtime(
     client: str = "local",
     serve: bool = True,
 ) -> AbstractAsyncContextManager[Runtime]:
-    """Yield a started runtime on a PostgreSQL server alone: the sender's commit writes the inbox.
+    """Yield a started runtime on a PostgreSQL server without a broker.
 
-    Everything else is as in `build_runtime`, but there is no broker through which
-    clients could publish to an agent.
+    The sender's commit writes a message into the receiver's inbox. External clients cannot publish to agents.
+    Otherwise the runtime is like that of `build_runtime`.
     """
     chosen = _on(settings, postgres_url, redis_url=redis_url)
     return _assemble(chosen, client=client, serve=serve)
@@ -106,11 +105,11 @@ def build_postgres_runtime(
 async def build_local_runtime(
     path: Path | str, *, settings: Settings | None = None, client: str = "local", serve: bool = True
 ) -> AsyncIterator[Runtime]:
-    """Yield a started runtime on durable servers inside the folder `path`; nothing to install.
+    """Yield a started runtime on durable embedded servers, whose data is in the folder `path`.
 
-    NATS, PostgreSQL and Valkey come from wheels. The first process that opens the folder runs them
-    and takes them along when it ends; others that open the folder meanwhile use them. A client
-    (`serve=False`) needs, and starts, PostgreSQL only. See `build_runtime`.
+    NATS, PostgreSQL and Valkey come from wheels. The first process that opens the folder runs the servers,
+    and stops them when it ends. Other processes that open the folder use these servers. A client
+    (`serve=False`) needs and starts only PostgreSQL. See `build_runtime`.
 
     Raises:
         EmbeddedServerMissingError: ``callboard[embedded]`` is not installed, or cannot run here.
@@ -131,9 +130,10 @@ async def build_local_runtime(
 
 @asynccontextmanager
 async def settings_of_client(settings: Settings) -> AsyncIterator[Settings]:
-    """Yield settings that name a database: as they are, or with the folder's PostgreSQL.
+    """Yield settings with a database's URL: the given settings, or a copy with the folder's PostgreSQL.
 
-    They name the folder's NATS, too, if a host runs it: pieces of its answers come by that.
+    The copy also names the folder's NATS if a process runs it, so that the client receives live pieces of
+    answers.
     """
     if settings.postgres_url is not None:
         yield settings
@@ -151,13 +151,13 @@ async def settings_of_client(settings: Settings) -> AsyncIterator[Settings]:
 def build_as_set(
     settings: Settings, *, client: str, serve: bool = True, opening: Opening | None = None
 ) -> AbstractAsyncContextManager[Runtime]:
-    """Return the runtime on the servers that the settings name, or else on those of their folder.
+    """Return a runtime on the servers that the settings name, else on the servers of their folder.
 
     Args:
-        settings: See `build_runtime`, as for the next two.
-        client: See `settings`.
-        serve: See `settings`.
-        opening: Of the folder's servers, if it was begun already; it is left open.
+        settings: See `build_runtime`.
+        client: See `build_runtime`.
+        serve: See `build_runtime`.
+        opening: The opening of the folder's servers if it was started already. The caller closes it.
     """
     if settings.postgres_url is not None:
         return _assemble(settings, client=client, serve=serve)
@@ -171,7 +171,7 @@ def build_as_set(
 async def _build_opened(
     opening: Opening, settings: Settings, *, client: str
 ) -> AsyncIterator[Runtime]:
-    """Yield a runtime that serves, once the servers of its folder are there."""
+    """Wait for the servers of the folder, and yield a runtime that serves agents."""
     servers = await opening.servers()
     chosen = _on_local(settings, servers.postgres_url, servers.nats_url, servers.redis_url)
     async with _assemble(chosen, client=client, serve=True) as runtime:
@@ -179,7 +179,7 @@ async def _build_opened(
 
 
 def _on_local(settings: Settings, *urls: str) -> Settings:
-    """Return the settings with a folder's servers: another NATS's login does not concern this one."""
+    """Return the settings with the URLs of a folder's servers, and without the login of another NATS server."""
     return _on(settings, *urls).model_copy(update=dict.fromkeys(NATS_LOGIN))
 
 
@@ -189,14 +189,14 @@ def _on(
     nats_url: str | None = None,
     redis_url: str | None = None,
 ) -> Settings:
-    """Return the given settings (None: the environment's) with the URLs of all three servers replaced."""
+    """Return the settings with the URLs of the three servers replaced. None means those of the environment."""
     urls = {"postgres_url": postgres_url, "nats_url": nats_url, "redis_url": redis_url}
     return (settings or read_settings()).model_copy(update=urls)
 
 
 @asynccontextmanager
 async def _assemble(settings: Settings, *, client: str, serve: bool) -> AsyncIterator[Runtime]:
-    """Open everything, yield the started runtime, close in reverse."""
+    """Open the store and the other parts, yield the started runtime, and close all in reverse order."""
     owner = HostIncarnation(SystemEntropy().token())
     async with AsyncExitStack() as stack:
         opening = open_store(
@@ -204,11 +204,11 @@ async def _assemble(settings: Settings, *, client: str, serve: bool) -> AsyncIte
         )
         store = await stack.enter_async_context(opening)
         if settings.runtime_backend == "postgres":
-            from actors.storage.boards import GlobalTaskStore  # noqa: PLC0415 - few use it
+            from actors.storage.boards import GlobalTaskStore  # noqa: PLC0415 - rarely used
 
             stack.enter_context(
                 GlobalTaskStore.using(store.boards)
-            )  # until the runtime has stopped
+            )  # closed after the runtime has stopped
         tracing = results = None
         if serve:
             tracing = await stack.enter_async_context(_tracing(settings, owner))
@@ -234,15 +234,15 @@ async def _assemble(settings: Settings, *, client: str, serve: bool) -> AsyncIte
             parts.worker.env.secrets.provider = FileSecrets(settings.secrets_dir)
         outside_ready = None
         if settings.nats_url is not None:
-            from compose.assembly.gateway import attach_outside  # noqa: PLC0415 - as it needs NATS
+            from compose.assembly.gateway import attach_outside  # noqa: PLC0415 - needs NATS
 
             outside_ready = attach_outside(runtime, settings.nats_url, settings, serve=serve)
         if serve:
-            stack.push_async_exit(heartbeat)  # beats until the runtime has stopped
-        tasks = await stack.enter_async_context(TaskScope())  # ends behind `Runtime.stop`
+            stack.push_async_exit(heartbeat)  # renews the lease until the runtime has stopped
+        tasks = await stack.enter_async_context(TaskScope())  # closed after `Runtime.stop`
         await stack.enter_async_context(runtime)
         if serve:
-            # The broker connects beside the first heartbeat. No agent is registered yet: no shards are claimed.
+            # The broker connects during the first heartbeat, which claims no shard: no agent is registered.
             await heartbeat.start()
             await _until_connected(parts.mail, settings)
         if outside_ready is not None:
@@ -269,7 +269,7 @@ def _store_settings(settings: Settings, owner: HostIncarnation) -> StoreSettings
 
 
 def _heartbeat(parts: HostParts, store: PostgresStore) -> Heartbeat:
-    """Return what renews the host's lease; it asks the host's parts, and notifies them of the answers."""
+    """Return the heartbeat, which renews the host's lease, and passes each report to the host's parts."""
     owner = store.settings.owner
 
     def on_report(report: HostReport) -> None:
@@ -289,7 +289,7 @@ def _heartbeat(parts: HostParts, store: PostgresStore) -> Heartbeat:
 def _keep(
     tasks: TaskScope, store: PostgresStore, runtime: Runtime, settings: Settings, *, serve: bool
 ) -> None:
-    """Start what goes on beside the runtime."""
+    """Start the background tasks: clock, take-over, late migrations and sweep."""
     if not serve:
         tasks.keep(store.keep_time, name="clock")
         return
@@ -305,7 +305,7 @@ async def _tracing(settings: Settings, owner: HostIncarnation) -> AsyncIterator[
     if not settings.otlp_endpoint:
         yield None
         return
-    # Imported here: the SDK is needed by those hosts only that send traces.
+    # Imported here, because only hosts that send traces need the SDK.
     from compose.assembly.telemetry import traced  # noqa: PLC0415
 
     system = "callboard" if settings.nats_url is None else "nats"
@@ -341,10 +341,10 @@ def _broker(settings: Settings, owner: HostIncarnation, store: PostgresStore) ->
 
 
 async def _until_connected(mail: MailService | None, settings: Settings) -> None:
-    """Return when messages move; the mail service logs the reason if they do not.
+    """Wait until the mail service is ready. It logs the reason if it is not.
 
     Raises:
-        BrokerError: Not within `settings.start_wait_s`.
+        BrokerError: The mail service was not ready within `settings.start_wait_s`.
         ContractError: See `MailService.ready`.
     """
     if mail is None:
@@ -354,5 +354,5 @@ async def _until_connected(mail: MailService | None, settings: Settings) -> None
             await mail.ready()
     except TimeoutError:
         last = mail.trouble or "no NATS server answered; check CALLBOARD_NATS_URL"
-        msg = f"messages do not move after {settings.start_wait_s:g} s: {last}"
+        msg = f"no messages are sent or read after {settings.start_wait_s:g} s: {last}"
         raise BrokerError(msg) from None

@@ -1,4 +1,4 @@
-"""Settings from environment variables `CALLBOARD_…`; each is also an option of the CLI."""
+"""Settings from environment variables `CALLBOARD_…`. Some are also options of commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NATS_LOGIN: Final = (
     "nats_tls_cert",
     "nats_tls_key",
 )
-"""The settings that say how to log in to NATS, beside its URL."""
+"""The settings of the NATS login that are not in the URL."""
 
 
 class Settings(BaseSettings):
@@ -26,72 +26,73 @@ class Settings(BaseSettings):
 
     Attributes:
         postgres_url: ``postgresql://user:password@host:port/database``; `CALLBOARD_POSTGRES_URL`.
-        nats_url: ``nats://user:password@host:port``, several separated by commas; left out,
-            messages between hosts go through PostgreSQL; `CALLBOARD_NATS_URL`.
-        nats_credentials: Path of a credentials file (``.creds``) to log in to NATS with, instead of
+        nats_url: ``nats://user:password@host:port``, several separated by commas. Without it messages between
+            hosts go through PostgreSQL; `CALLBOARD_NATS_URL`.
+        nats_credentials: Path of a credentials file (``.creds``) for the NATS login, instead of
             user and password in the URL; `CALLBOARD_NATS_CREDENTIALS`.
         nats_nkey_seed_file: Path of a file with the nkey seed of the NATS user (``SU…``), instead of
             credentials; `CALLBOARD_NATS_NKEY_SEED_FILE`.
-        nats_tls_ca: Path of the CA that signed the NATS server's certificate; set, the connection has
-            to be encrypted. The machine's CAs when only the URL says ``tls://``;
+        nats_tls_ca: Path of the CA that signed the NATS server's certificate. If it is set, the connection
+            must be encrypted. If only the URL says ``tls://``, the machine's CAs are used;
             `CALLBOARD_NATS_TLS_CA`.
         nats_tls_cert: Path of the certificate that this process shows NATS; `CALLBOARD_NATS_TLS_CERT`.
         nats_tls_key: Path of that certificate's key; `CALLBOARD_NATS_TLS_KEY`.
         nats_replicas: Copies of each stream: 1, or 3 on a cluster; `CALLBOARD_NATS_REPLICAS`.
-        runtime_backend: Where task boards of this process are kept while a runtime is open, see
+        runtime_backend: Store of this process's task boards while a runtime is open, see
             `GlobalTaskStore`: ``memory``, or ``postgres`` for the runtime's own database;
             `RUNTIME_BACKEND`.
-        secrets_dir: Folder with one file per secret, named like it; left out, secrets come from
-            variables `CALLBOARD_SECRET_<NAME>`; `CALLBOARD_SECRETS_DIR`.
-        artifacts: Where the bytes of new artifacts are kept: ``s3://BUCKET/PREFIX?endpoint=https://HOST``, or
-            the absolute path of a folder that all hosts share; left out: in Postgres. The same for hosts and
-            commands; `CALLBOARD_ARTIFACTS`.
-        redis_url: ``redis://:password@host:port/0``; may be left out; `CALLBOARD_REDIS_URL`.
-        data_dir: Folder of embedded servers, used when there is no URL; `CALLBOARD_DATA_DIR`.
-        db_schema: Where the tables are; `CALLBOARD_SCHEMA`.
-        namespace: Goes before every stream and subject, so that deployments can share a NATS: up to
+        secrets_dir: Folder with one file per secret, which has the secret's name. Without it secrets come
+            from variables `CALLBOARD_SECRET_<NAME>`; `CALLBOARD_SECRETS_DIR`.
+        artifacts: Location of the bytes of new artifacts: ``s3://BUCKET/PREFIX?endpoint=https://HOST``, or
+            the absolute path of a folder that all hosts share. Without it they are in Postgres. Hosts and
+            commands must have the same value; `CALLBOARD_ARTIFACTS`.
+        redis_url: ``redis://:password@host:port/0`` of an optional Redis server; `CALLBOARD_REDIS_URL`.
+        data_dir: Folder of embedded servers, which are used if there is no URL; `CALLBOARD_DATA_DIR`.
+        db_schema: Schema of the tables; `CALLBOARD_SCHEMA`.
+        namespace: Prefix of every stream and subject, so that deployments can share a NATS server: up to
             32 of a-z, 0-9, `_` and `-`; `CALLBOARD_NAMESPACE`.
-        local_delivery: Whether messages to an agent of the same host may skip the broker. The order and
+        local_delivery: True if messages to an agent of the same host may skip the broker. The order and
             the promises are the same; `CALLBOARD_LOCAL_DELIVERY`.
-        gateway: Whether this host answers outside services (docs/subjects.md, "Asking").
-        lease_s: How long a host that fell silent keeps its agents; `CALLBOARD_LEASE_S`.
-        heartbeat_s: How often a host renews its lease; a third of the lease when left out.
-        blocked_s: How long code may block the event loop before its agent is given to another host;
-            other agents of the host go after `lease_s`. The second time the run is parked.
-        suspend_after: How long a waiting run stays in memory; 0 = not at all.
-        capacity: How many runs execute at once; twice as many may wait in memory.
-        drain_s: How long a host that stops lets running code end.
-        start_wait_s: How long to wait for a server that is not there; left out: for ever.
-        outage_s: How long calls wait for a server that went away.
-        retain_days: Ended runs and dead letters are kept for so many days (tombstones and dead letters for 8
-            at least); ``forever`` (None here): all is kept; `CALLBOARD_RETAIN_DAYS`.
-        otlp_endpoint: ``http://HOST:4318`` of a collector that gets traces; left out: there are none;
+        gateway: True if this host answers external clients (docs/subjects.md, "Asking").
+        lease_s: Time for which a silent host keeps its agents; `CALLBOARD_LEASE_S`.
+        heartbeat_s: Time between two renewals of a host's lease. Default: 0.3 of the lease.
+        blocked_s: Time for which code may block the event loop before another host gets its agent. Other
+            agents of the host move after `lease_s`. The second time the run is parked.
+        suspend_after: Time for which a waiting run stays in memory. 0: it is suspended at once.
+        capacity: Greatest number of runs that execute at once. Twice as many may wait in memory.
+        drain_s: Time that executing code has to end when a host stops.
+        start_wait_s: Longest wait for a server at the start. Default: no limit.
+        outage_s: Longest wait of a call for a server that does not answer any more.
+        retain_days: Days for which ended runs and dead letters are kept (tombstones and dead letters for at
+            least 8). ``forever`` (None here) keeps all; `CALLBOARD_RETAIN_DAYS`.
+        otlp_endpoint: ``http://HOST:4318`` of a collector of traces. Without it there are no traces;
             `CALLBOARD_OTLP_ENDPOINT`, else `OTEL_EXPORTER_OTLP_ENDPOINT`.
-        trace_ratio: Which part of the conversations that begin here is traced, 0 to 1. The same on all
-            hosts; `CALLBOARD_TRACE_RATIO`.
-        trace_content: Whether traces show what is said: prompts, answers, arguments, messages of
+        trace_ratio: Ratio of the conversations that begin here and are traced, 0 to 1. All hosts must have the
+            same value; `CALLBOARD_TRACE_RATIO`.
+        trace_content: True if traces have content: prompts, answers, arguments, messages of
             errors; `CALLBOARD_TRACE_CONTENT`.
-        trace_redact: What they hide then, and events of sessions always: values whose key contains one of
-            these names, separated by commas; `CALLBOARD_TRACE_REDACT`.
-        jwt_jwks: File or URL of the public keys that sign JSON web tokens, for `callboard serve --auth jwt`;
+        trace_redact: Names, separated by commas. Traces and events of sessions hide each value whose key
+            contains one of them; `CALLBOARD_TRACE_REDACT`.
+        jwt_jwks: File or URL of the public keys of JSON web tokens, for `callboard serve --auth jwt`;
             `CALLBOARD_JWT_JWKS`.
-        jwt_issuer: Their claim ``iss``; left out: it says nothing; `CALLBOARD_JWT_ISSUER`.
-        jwt_audience: One of their claim ``aud``; left out: tokens that have one are refused;
-            `CALLBOARD_JWT_AUDIENCE`.
-        jwt_tenant_claim: The claim with the tenant; empty: all are of the default one;
+        jwt_issuer: Required claim ``iss`` of tokens. Without it the claim is not checked;
+            `CALLBOARD_JWT_ISSUER`.
+        jwt_audience: Required value in the claim ``aud`` of tokens. Without it tokens with this claim are
+            refused; `CALLBOARD_JWT_AUDIENCE`.
+        jwt_tenant_claim: The claim with the tenant. If it is empty, all tokens are of the default tenant;
             `CALLBOARD_JWT_TENANT_CLAIM`.
         jwt_principal_claim: The claim with the principal; `CALLBOARD_JWT_PRINCIPAL_CLAIM`.
         jwt_scopes_claim: The claim with the scopes; `CALLBOARD_JWT_SCOPES_CLAIM`.
-        jwt_leeway_s: So much clocks may differ; `CALLBOARD_JWT_LEEWAY_S`.
-        http: ``HOST:PORT`` where a host answers ``/healthz``, ``/readyz`` and ``/metrics``; port 0 is
-            a free one; left out: nowhere; `CALLBOARD_HTTP`.
+        jwt_leeway_s: Allowed difference of clocks; `CALLBOARD_JWT_LEEWAY_S`.
+        http: ``HOST:PORT`` where a host answers ``/healthz``, ``/readyz`` and ``/metrics``. Port 0 means
+            a free port. Without it a host does not answer HTTP; `CALLBOARD_HTTP`.
     """
 
     model_config = SettingsConfigDict(
         env_prefix="CALLBOARD_", frozen=True, extra="forbid", populate_by_name=True
     )
 
-    # URLs hold passwords: printed settings must not show them in a log.
+    # `repr=False`, because URLs have passwords, which printed settings must not show in a log.
     postgres_url: str | None = Field(default=None, repr=False)
     nats_url: str | None = Field(default=None, repr=False)
     nats_credentials: Path | None = None
@@ -156,10 +157,10 @@ class Settings(BaseSettings):
 
 
 def read_settings(**given: Any) -> Settings:
-    """Return the settings: what is `given` and not None wins over the environment.
+    """Return the settings of the environment. A value in `given` that is not None overrides them.
 
     Raises:
-        ContractError: A value is not allowed; the message names the variable.
+        ContractError: A value is not allowed. The message names the variable.
     """
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})

@@ -1,7 +1,8 @@
-"""Traces of a process: OpenTelemetry's SDK, set up so that span ids follow from runs.
+"""Traces of a process: set up OpenTelemetry's SDK so that ids of runs' spans follow from the runs.
 
-Spans are handed over by a thread of the SDK. A collector that is slow or away costs spans, never an
-agent's time: the queue is bounded, what does not fit is dropped, and the log says once that it is.
+A thread of the SDK exports spans. If the collector is slow or does not answer, spans are lost, but agents
+do not wait: the queue is bounded, and a full queue drops its oldest spans. The log reports a failed export
+at most once a minute.
 """
 
 from __future__ import annotations
@@ -42,37 +43,37 @@ EXPORT_EVERY_S: Final = 0.5
 """Seconds that a span waits to be exported together with others."""
 
 EXPORT_LIMIT_S: Final = 3.0
-"""Time limit in seconds of one request to the collector, and so of a host's wait for it when it stops."""
+"""Time limit in seconds of one request to the collector, and of the last export when a host stops."""
 
 SAID_EVERY_S: Final = 60.0
-"""Seconds between log lines that say that spans are lost."""
+"""Least time in seconds between two log lines about lost spans."""
 
 QUEUE: Final = 8192
-"""Number of ended spans that wait for the collector at most; then the oldest are dropped."""
+"""Greatest number of ended spans in the queue for the collector. A full queue drops its oldest spans."""
 
 MAX_CONTENT: Final = 1024
-"""Characters of content shown in one attribute, and of each text in it."""
+"""Greatest number of characters of content in one attribute, and of each text in it."""
 
 
 class Redaction:
-    """Turns content into the text of an attribute.
+    """A function that converts content to the text of a span's attribute.
 
     Args:
-        names: The names of what is not in it.
+        names: Names of the keys whose values it hides.
     """
 
     def __init__(self, names: HiddenNames) -> None:
         self._names = names
 
     def __call__(self, value: JsonValue) -> str:
-        """Return the text, 1 KiB at most. Never raises: what is no JSON data is named by its type."""
+        """Return a text of at most 1024 characters. A value that is not JSON is shown as its type's name."""
         shown = self._shown(value, MAX_DEPTH, iter(range(MAX_CONTENT)))
         if isinstance(shown, str):
             return shown
         return _cut(to_json(shown, fallback=lambda odd: type(odd).__name__).decode())
 
     def _shown(self, value: JsonValue, depth: int, steps: Iterator[int]) -> JsonValue:
-        """Return the part of it that may be shown; of long data the start, so that its size costs nothing."""
+        """Return the value without hidden values. Of a long value only the start is read and returned."""
         if depth == 0 or next(steps, None) is None:
             return "…"
         if isinstance(value, str):
@@ -91,11 +92,13 @@ class Redaction:
 
 def _cut(text: str) -> str:
     text = text if len(text) <= MAX_CONTENT else text[: MAX_CONTENT - 1] + "…"
-    return text.encode(errors="replace").decode()  # half a surrogate pair would cost a whole batch
+    return text.encode(
+        errors="replace"
+    ).decode()  # the exporter would drop a whole batch for a lone surrogate
 
 
 class RunIds(IdGenerator):
-    """Gives spans of runs the ids that follow from the run, and all others random ones."""
+    """A generator of ids: spans of runs get ids that follow from the run, and other spans random ids."""
 
     def __init__(self) -> None:
         self._random = RandomIdGenerator()
@@ -112,14 +115,14 @@ class RunIds(IdGenerator):
 
 
 class _HostResource(Resource):
-    """The only resource of its provider: the exporter, which looks each span's up, need not hash it as JSON."""
+    """The only resource of its provider. Hashed by identity, it costs the exporter no JSON for each span."""
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
 
 class _SaidSeldom(logging.Filter):
-    """Lets the SDK complain of an unreachable collector once a minute, in our words."""
+    """A filter that passes one log record of the SDK's exporters a minute, with a text of Callboard."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +134,7 @@ class _SaidSeldom(logging.Filter):
             return False
         self._said_at = record.created
         record.problem = record.getMessage()[:200]
-        record.msg = "traces cannot be exported; agents go on, spans are lost meanwhile"
+        record.msg = "traces cannot be exported; spans are lost, and agents continue"
         record.args, record.exc_info, record.levelno = (), None, logging.WARNING
         record.levelname = "WARNING"
         return True
@@ -145,8 +148,8 @@ _QUIET: Final = (
 
 
 def provider_of(exporter: SpanExporter, *, host: str) -> TracerProvider:
-    """Return a provider that sends spans of this host to an exporter, a batch every half second."""
-    # Given here they would win over OTEL_SERVICE_NAME, which is the operator's word.
+    """Return a provider that sends spans of this host to an exporter, one batch every 0.5 s."""
+    # `Resource.create` lets these facts override OTEL_SERVICE_NAME, so the operator's name is read here.
     name = os.environ.get("OTEL_SERVICE_NAME") or "callboard"
     facts = {
         "service.name": name,
@@ -174,17 +177,17 @@ def provider_of(exporter: SpanExporter, *, host: str) -> TracerProvider:
 async def traced(
     settings: Settings, *, host: str, system: str = "callboard"
 ) -> AsyncIterator[Tracing]:
-    """Yield what makes this host's spans, to be sent to `settings.otlp_endpoint`.
+    """Yield the tracing of this host, which sends spans to `settings.otlp_endpoint`.
 
-    At the end what waits is exported, for three seconds at most.
+    At the end waiting spans are exported, for at most 3 s.
 
     Raises:
-        ContractError: That is no URL.
+        ContractError: `settings.otlp_endpoint` is not an HTTP URL.
     """
     endpoint = (settings.otlp_endpoint or "").rstrip("/")
     if not endpoint.startswith(("http://", "https://")):
         name = "CALLBOARD_OTLP_ENDPOINT (or OTEL_EXPORTER_OTLP_ENDPOINT)"
-        msg = f"{name} is {endpoint!r}, which is no URL: http://HOST:4318, for example"
+        msg = f"{name} is {endpoint!r}, which is not a URL: http://HOST:4318, for example"
         raise ContractError(msg)
     seldom = _SaidSeldom()
     loggers = [logging.getLogger(name) for name in _QUIET]

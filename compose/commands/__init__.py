@@ -1,4 +1,5 @@
 """The commands of `callboard`, one module per command or group of commands.
 
-Words of a command line enter, tables or JSON leave. `cli` is above; `demo`, `diagnosis` and `tools` are below.
+A command reads its arguments and prints a table or JSON. `compose.cli` imports this package, which imports
+`demo`, `diagnosis` and `tools`.
 """

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 EPILOGUE: Final = (
-    "Exit codes: 0 done; 1 the answer is no (a run failed, doctor found something, the proof does "
-    "not hold); 2 the command cannot be carried out as given; 3 a server does not answer; "
-    "4 there is no such thing; 130 interrupted."
+    "Exit codes: 0 done; 1 the answer is no (a run failed, doctor found a problem, the proof does "
+    "not hold); 2 the command cannot be executed as given; 3 a server does not answer; "
+    "4 the object does not exist; 130 interrupted."
 )
 SERVE: Final = Group("Serving agents", sort_key=1)
 TALK: Final = Group("Talking to agents", sort_key=2)
@@ -38,20 +38,18 @@ app = App(
     help_format="markdown",
     version=lambda: version("callboard"),
 )
-runs = App(name="runs", help="Show runs, stop them, decide what they cannot decide.", group=LOOK)
-agents = App(name="agents", help="Agents with work, and what they wait for.", group=LOOK)
+runs = App(
+    name="runs", help="Show, stop, retry and fork runs; resolve effects in doubt.", group=LOOK
+)
+agents = App(name="agents", help="Agents with work, their messages and their state.", group=LOOK)
 history = App(
-    name="history", help="What agents and their users said: sessions and turns.", group=LOOK
+    name="history", help="Conversations of agents and users: sessions and turns.", group=LOOK
 )
 sessions = App(
-    name="sessions",
-    help="Conversations that go on where they were: their nodes and events.",
-    group=LOOK,
+    name="sessions", help="Sessions of agents: conversations as nodes and events.", group=LOOK
 )
 graphs = App(name="graphs", help="Runs of flows: their states, waits and ledgers.", group=LOOK)
-flows = App(
-    name="flows", help="Graphs as documents: checked, drawn, packed and installed.", group=SET_UP
-)
+flows = App(name="flows", help="Check, draw, pack and install documents of flows.", group=SET_UP)
 memory = App(name="memory", help="Texts that agents keep beyond conversations.", group=LOOK)
 limits = App(
     name="limits", help="How many runs execute at once and start per second.", group=DECIDE
@@ -59,18 +57,20 @@ limits = App(
 indexes = App(
     name="indexes", help="Search by meaning in large collections and memory scopes.", group=SET_UP
 )
-tokens = App(name="tokens", help="Who may ask `callboard serve`, and for what.", group=SET_UP)
-dlq = App(name="dlq", help="Messages that were given up, and giving them back.", group=DECIDE)
-approvals = App(name="approvals", help="What runs may do only if a person agrees.", group=DECIDE)
+tokens = App(name="tokens", help="Tokens of clients of `callboard serve`.", group=SET_UP)
+dlq = App(name="dlq", help="Dead letters: list, redrive or discard them.", group=DECIDE)
+approvals = App(
+    name="approvals", help="Pending approvals: list, approve or deny them.", group=DECIDE
+)
 cleanup = App(
     name="cleanup",
-    help="What sessions leave behind: shown, and removed if it is said.",
+    help="Artifacts and task logs of sessions: show them, and remove them with --apply.",
     group=DECIDE,
 )
-schedules = App(name="schedules", help="Messages that come to agents by themselves.", group=TALK)
+schedules = App(name="schedules", help="Messages that the runtime sends by a schedule.", group=TALK)
 
-# Import paths: a command's module, with the servers' clients that it needs, is imported when the
-# command is used, which makes every other one start four times as fast.
+# Import paths. The module of a command imports the servers' clients that the command needs. It is
+# imported when the command is used, so that each other command starts four times as fast.
 _COMMANDS: Final = (
     (SERVE, "serve.demo", "demo"),
     (SERVE, "serve.dev", "dev"),
@@ -162,7 +162,7 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        raise  # the reader of our output closed it: no mistake
+        raise  # `compose.cli` handles it: the reader of the output closed the pipe, which is no error
     except Exception as exc:
         if "--debug" in arguments and not isinstance(exc, CycloptsError):
             raise
@@ -175,9 +175,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _load(arguments: Sequence[str]) -> Console | None:
-    """Import the command, or those whose first sentences a list of commands will show.
+    """Import the command, or, for a list of commands, each command of the list.
 
-    Returns what shows help and the version, where they are asked for.
+    Returns a console if the arguments ask for help or the version, else None.
     """
     words = [word for word in arguments if not word.startswith("-")]
     part = next((one for one in _APPS if words[:1] == list(one.name)), app)
@@ -210,7 +210,7 @@ _NOT_FOUND: Final = (
     UnknownSessionError,
     errors.RunSweptError,
 )
-# By name: the modules of servers' clients are imported by the commands that need them, and only then.
+# Class names in place of classes: only the commands that need a server's client import its module.
 _UNREACHABLE: Final = frozenset(
     {
         "ConnectionLostError",
@@ -226,8 +226,8 @@ _OURS: Final = frozenset({"actors", "broker", "compose", "persistence"})
 
 
 def explained(exc: Exception) -> tuple[str, Exit]:
-    """Return what is said of an error, on one line, and the exit code."""
-    # A command that is imported when it is used fails with an error around the real one.
+    """Return the message of an error on one line, and the exit code."""
+    # cyclopts wraps an error of a command's import into an ImportError.
     cause = exc.__cause__ if isinstance(exc, ImportError) else None
     match cause or exc:
         case CycloptsError() as found:
@@ -237,7 +237,7 @@ def explained(exc: Exception) -> tuple[str, Exit]:
             return str(found), _code(found)
         case ModuleNotFoundError(name=str(name)) if name.partition(".")[0] not in _OURS:
             remedy = f"{name} is not installed: pip install 'callboard[all]'"
-            return f"this command needs more: {remedy}", Exit.USAGE
+            return f"this command needs an extra: {remedy}", Exit.USAGE
         case OSError(strerror=str(problem), filename=place):
             return f"{place}: {problem}" if place else problem, Exit.FAILED
         case found:

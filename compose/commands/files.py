@@ -1,4 +1,4 @@
-"""Files of commands: read, or written whole or not at all, readable by their owner alone."""
+"""Input and output files of commands. An output file is complete or does not exist, and has the mode 0600."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from compose.commands.terminal import console
 
 @contextmanager
 def writing(output: Path | None) -> Iterator[TextIO]:
-    """Yield standard output, or a file that gets its name when all is written.
+    """Yield standard output, or a file that is renamed to `output` after the last write.
 
-    Half a surrogate pair, which UTF-8 cannot hold, is written as JSON escapes it.
+    A lone surrogate, which UTF-8 cannot encode, is written as its JSON escape.
 
     Raises:
         ContractError: The file cannot be written.
@@ -46,7 +46,7 @@ def reading(file: str) -> Iterator[TextIO]:
     """Yield standard input for a dash, else the file.
 
     Raises:
-        ContractError: The file cannot be read, or is no text.
+        ContractError: The file cannot be read, or is not text in UTF-8.
     """
     if file == "-":
         yield sys.stdin
@@ -57,17 +57,17 @@ def reading(file: str) -> Iterator[TextIO]:
     except OSError as exc:
         raise ContractError(f"cannot read {file}: {exc.strerror or exc}") from exc
     except UnicodeDecodeError as exc:
-        raise ContractError(f"{file} is no text in UTF-8, so no export") from exc
+        raise ContractError(f"{file} is not text in UTF-8, so it is not an export") from exc
 
 
 def _privately(path: str, flags: int) -> int:
-    # What the database keeps from others does not lie open beside it.
+    # Exported content of the database must not be readable by other users of the machine.
     return os.open(path, flags, 0o600)
 
 
 @contextmanager
 def progress(output: Path | None, what: str) -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes how far the work is; shown on a terminal if the output is a file."""
+    """Yield a function that takes the count so far. A terminal shows it if the output is a file."""
     out = console(stderr=True)
     if output is None or not out.is_terminal:
         yield lambda _: None

@@ -1,7 +1,7 @@
-"""Arguments and options of commands: types, which installation is meant, and the form of the output.
+"""Arguments and options of commands: their types, the servers to connect to, and the form of the output.
 
-What several commands take is said here once. A number, a span or data that cannot be taken is refused before
-anything happens.
+Options of several commands are defined here once. An invalid number, span or JSON text is refused before a
+command connects to a server.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _INT32: Final = 2**31 - 1
 
 
 def within(low: float, high: float, words: str) -> Parameter:
-    """Return what refuses numbers outside of a range, also one of several, with `words` as remedy."""
+    """Return a validator of one number or a list: outside of the range it raises ValueError(`words`)."""
 
     def check(_: object, value: float | list[float] | None) -> None:
         given = value if isinstance(value, list) else [value]
@@ -62,24 +62,26 @@ def _agent(_: object, tokens: Sequence[Token]) -> AgentId:
 
 
 Flag = Annotated[bool, Parameter(negative="")]
-"""Is given or not; there is no `--no-…`."""
+"""An option without a value. It has no `--no-…` form."""
 JsonFlag = Annotated[Flag, Parameter(help="Print JSON for programs instead of a table for people.")]
 DebugFlag = Annotated[Flag, Parameter(help="Show the traceback of an error, and every log line.")]
-"""Read by `compose.cli`, for every command alike."""
+"""Shows tracebacks. `compose.cli` reads it for every command."""
 AllFlag = Annotated[Flag, Parameter(name="--all")]
 FollowFlag = Annotated[Flag, Parameter(alias="-f")]
 
 Limit = Annotated[int, within(1, 1_000_000, "Give 1 or more, up to 1000000.")]
-"""Number of rows that are shown at most."""
-LimitOpt = Annotated[Limit, Parameter(help="At most so many.")]
+"""Greatest number of rows that a command shows, 1 to 1,000,000."""
+LimitOpt = Annotated[Limit, Parameter(help="Show at most this number of rows.")]
 MostRunsOpt = Annotated[
-    Limit, Parameter(help="At most so many runs; a sentence says when there are more.")
+    Limit, Parameter(help="Show at most this number of runs. A line says if there are more.")
 ]
 Seq = Annotated[int, within(0, _INT32, "Give the number of a log entry, 0 or more.")]
 FromSeqOpt = Annotated[Seq, Parameter(help="Start at this entry.")]
 Count = Annotated[int, within(0, _INT32, "Give 0 or more.")]
 PriorityOpt = Annotated[
-    int, within(-_INT32, _INT32, "Give a number near 0."), Parameter(help="Lower goes first.")
+    int,
+    within(-_INT32, _INT32, "Give a number near 0."),
+    Parameter(help="Runs with a lower number start first."),
 ]
 Seconds = Annotated[float, within(0, _MOST_S, "Give seconds, 0 or more.")]
 LETTERS: Final = within(1, 2**63 - 1, "Give numbers that `callboard dlq list` shows.")
@@ -96,12 +98,12 @@ AgentArg = Annotated[
         converter=_agent, n_tokens=1, accepts_keys=False, help="TYPE/KEY, or TENANT:TYPE/KEY."
     ),
 ]
-TenantOpt = Annotated[str | None, Parameter(help="Only those of this tenant.")]
+TenantOpt = Annotated[str | None, Parameter(help="Only rows of this tenant.")]
 TypeOpt = Annotated[str | None, Parameter(name="--type")]
 StatusOpt = Annotated[list[str] | None, Parameter(negative="")]
 ServedArg = Annotated[list[str], Parameter(negative="", help="MODULE:ATTR as of `callboard host`.")]
 NamespaceOpt = Annotated[
-    str | None, Parameter(help="Goes before every subject. [env: CALLBOARD_NAMESPACE]")
+    str | None, Parameter(help="Prefix of every subject. [env: CALLBOARD_NAMESPACE]")
 ]
 OnConflictOpt = Annotated[
     Literal["queue", "join", "reject", "interrupt"],
@@ -110,15 +112,15 @@ OnConflictOpt = Annotated[
     ),
 ]
 JsonArg = Annotated[str, Parameter(name="JSON", allow_leading_hyphen=True)]
-"""Read by `parse_json`."""
+"""JSON text, `-` or `@FILE`, which `parse_json` reads."""
 
 
 def parse_json(text: str, *, what: str) -> JsonValue:
     """Return the data; ``-`` reads it from standard input, ``@FILE`` from a file.
 
     Raises:
-        ContractError: It is no JSON, or there is no such file; the message shows where, and how text
-            has to be quoted.
+        ContractError: The text is not JSON, or the file cannot be read. The message has the position of
+            the mistake, and shows how to quote JSON for a shell.
     """
     source = _read(text)
     try:
@@ -140,42 +142,46 @@ def _read(text: str) -> str:
     try:
         return Path(text[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        problem = exc.strerror if isinstance(exc, OSError) else "it is no text in UTF-8"
+        problem = exc.strerror if isinstance(exc, OSError) else "it is not text in UTF-8"
         raise ContractError(f"cannot read {text[1:]}: {problem}; @ names a file") from exc
 
 
 def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def span_s(text: str) -> float:
     """Return a span such as ``90s``, ``15m``, ``12h`` or ``30d`` in seconds.
 
     Raises:
-        ContractError: It is none, or longer than a hundred years.
+        ContractError: The text is not a span, or the span is longer than 100 years of 365 days.
     """
     found = _SPAN.fullmatch(text.strip())
     seconds = float(found[1]) * SECONDS[found[2]] if found is not None else math.inf
     if seconds > _MOST_S:
-        raise ContractError(f"{text!r} is no span: give a number with s, m, h or d, such as 30d")
+        raise ContractError(f"{text!r} is not a span: give a number with s, m, h or d, such as 30d")
     return seconds
 
 
 def instant(option: str, text: str | None) -> datetime | None:
-    """Parse an option: an ISO instant, or a span that is subtracted from now (`2h`). None stays None.
+    """Return the instant of an option's text; None for None.
+
+    The text is an ISO 8601 instant, in UTC if it has no offset, or a span that is subtracted from now (`2h`).
 
     Raises:
-        ContractError: It is neither.
+        ContractError: The text is neither.
     """
     example = "an instant such as 2026-01-31T08:00, or a span such as 2h"
     return _given(option, text, parse=_instant, ago=lambda at: at, example=example)
 
 
 def day(option: str, text: str | None) -> date | None:
-    """Parse an option: a day in UTC, or a span that is subtracted from now (`30d`). None stays None.
+    """Return the day in UTC of an option's text; None for None.
+
+    The text is an ISO 8601 day, or a span that is subtracted from now (`30d`).
 
     Raises:
-        ContractError: It is neither.
+        ContractError: The text is neither.
     """
     example = "a day in UTC such as 2026-01-31, or a span such as 30d"
     return _given(option, text, parse=date.fromisoformat, ago=datetime.date, example=example)
@@ -207,7 +213,7 @@ def _instant(text: str) -> datetime:
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Options that every command has.
+    """Options of each command that connects to the database.
 
     Attributes:
         postgres_url: postgresql://user:password@host:port/database. [env: CALLBOARD_POSTGRES_URL]
@@ -224,10 +230,11 @@ class Target:
     debug: Flag = False
 
     def settings(self, **given: object) -> Settings:
-        """Return the settings with one server to connect to; options win over the environment.
+        """Return the settings with one database to connect to. Options override the environment.
 
         Raises:
-            ContractError: No server, two of them, or a value that is not allowed.
+            ContractError: The options and the environment name no database, the options name two, or a
+                value is not allowed.
         """
         if self.postgres_url is not None and self.data is not None:
             raise ContractError("--postgres-url and --data name two databases: give one of them")
@@ -241,10 +248,12 @@ class Target:
         return settings
 
     def client_settings(self) -> Settings:
-        """Return the settings of a short-lived client: it waits 5 seconds for a server, not longer.
+        """Return the settings of a short-lived client.
+
+        It waits 5 s for a server unless CALLBOARD_START_WAIT_S is set.
 
         Raises:
-            NoDataError: `--data` names a folder without data.
+            NoDataError: The folder of `--data` or CALLBOARD_DATA_DIR has no data.
         """
         settings = self.settings()
         if settings.start_wait_s is None:
@@ -256,8 +265,8 @@ class Target:
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Runtime]:
-        """Yield a runtime that submits and reads, and executes nothing."""
-        # Drivers are loaded when there is a server to connect to: not for help, nor for a mistyped option.
+        """Yield a runtime that submits messages and reads, and executes no runs."""
+        # Drivers are imported just before the connection, so that help and mistyped options answer fast.
         from compose.assembly.runtime import build_as_set  # noqa: PLC0415
 
         settings = self.client_settings().model_copy(update={"nats_url": None})
@@ -266,7 +275,7 @@ class Target:
 
     @asynccontextmanager
     async def server(self) -> AsyncIterator[tuple[str, Settings]]:
-        """Yield the URL of the server and the settings, for commands below the runtime."""
+        """Yield the database's URL and the settings, for commands that use the database without a runtime."""
         settings = self.client_settings()
         if settings.postgres_url is not None:
             yield settings.postgres_url, settings
@@ -278,11 +287,11 @@ class Target:
             yield url, settings
 
     def tell(self, data: object, text: str) -> Exit:
-        """Print what was done: data for programs, a sentence for people."""
+        """Print the result of a command: `data` with `--json`, else the sentence `text`."""
         if self.json:
             print_json(data)
         else:
-            from compose.commands.terminal import say  # noqa: PLC0415 - not all have something to show
+            from compose.commands.terminal import say  # noqa: PLC0415 - only commands that print need it
 
             say(text)
         return Exit.OK
@@ -296,7 +305,7 @@ class Target:
         *,
         empty: str,
     ) -> None:
-        """Print what was found: a list for programs, see `picked`; for people a table, or `empty`."""
+        """Print rows: a JSON list with `--json` (see `picked`), else a table, or `empty` without rows."""
         if self.json:
             shown = partial(picked, names=to_json) if isinstance(to_json, str) else to_json
             print_json([shown(one) for one in found])
@@ -313,7 +322,7 @@ HERE: Final = Target()
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsTarget:
-    """Options of commands that need the broker and nothing else.
+    """Options of commands that need only the broker.
 
     Attributes:
         nats_url: nats://user:password@host:port, several separated by commas. [env: CALLBOARD_NATS_URL]
@@ -332,8 +341,8 @@ class NatsTarget:
         """Return the broker's URL and the settings.
 
         Raises:
-            ContractError: No broker, or two.
-            NoDataError: The servers of that folder do not run.
+            ContractError: The options and the environment name no broker, or the options name two.
+            NoDataError: The NATS server of the folder does not run.
         """
         if self.nats_url is not None and self.data is not None:
             raise ContractError("--nats-url and --data name two brokers: give one of them")
@@ -354,11 +363,11 @@ class NatsTarget:
 
 
 BROKER: Final = NatsTarget()
-"""The default of every such command's `target`."""
+"""The default of `target` in each command that needs only the broker."""
 
 
 def start_host(folder: Path) -> str:
-    """Return the remedy where the servers of a folder do not run."""
+    """Return the remedy for an error about a folder whose servers do not run."""
     return f"start a host with `callboard host … --data {folder}` first"
 
 

@@ -1,6 +1,6 @@
-"""The output of commands: JSON for programs, values as people read them, and an exit code for both.
+"""The output of commands: JSON for programs, texts of values for people, and exit codes.
 
-Tables and lines for people are printed by `terminal`.
+The module `terminal` prints tables and lines for people.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ _STEPS: Final = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1
 
 
 class Exit(IntEnum):
-    """Exit codes; documented in the CLI's help."""
+    """Exit codes of commands. The program's help documents them."""
 
     OK = 0
     FAILED = 1
-    """It was done and the answer is no: a run failed, `doctor` found something, a proof does not hold.
-    Or an unforeseen error."""
+    """The command was executed and its answer is no: a run failed, `doctor` found a problem, a proof does
+    not hold. Also the code of an unexpected error."""
     USAGE = 2
-    """The command cannot be carried out as it was given; the message says what to write instead."""
+    """The command cannot be executed as it was given. The message has the remedy."""
     UNREACHABLE = 3
-    """No answer from the database or the broker."""
+    """The database or the broker does not answer."""
     NOT_FOUND = 4
-    """There is no such run, dead letter or data."""
+    """The run, dead letter or other object does not exist."""
     INTERRUPTED = 130
 
 
 class NoDataError(ContractError):
-    """A folder that should hold data does not."""
+    """A folder has no Callboard data, or its servers do not run."""
 
 
 def print_json(value: object, *, compact: bool = False) -> None:
-    """Print one JSON value; compact on one line."""
+    """Print one JSON value, indented or, if `compact`, on one line."""
     text = json.dumps(value, default=_plain, indent=None if compact else 2, ensure_ascii=False)
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def ago(at: datetime | None) -> str:
-    """Return how long ago, as `5 s`, `3 min`, `2 h` or `4 d`; the future has a `in` before it."""
+    """Return the time since `at` as `5 s`, `3 min`, `2 h` or `4 d`, or `in 5 s` for the future."""
     if at is None:
         return ""
     seconds = (SystemClock().now() - at.astimezone(UTC)).total_seconds()
@@ -69,7 +69,7 @@ def between(begin: datetime | None, end: datetime | None) -> float:
 
 
 def seconds_text(seconds: float) -> str:
-    """Return a length of time as ``12 ms``, ``3.4 s``, ``5 min 10 s``, ``2 h 5 min`` or ``3 d 4 h``."""
+    """Return a duration as ``12 ms``, ``3.4 s``, ``5 min 10 s``, ``2 h 5 min`` or ``3 d 4 h``."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:  # noqa: PLR2004 - a minute
@@ -81,9 +81,10 @@ def seconds_text(seconds: float) -> str:
 
 
 def picked(one: object, names: str) -> dict[str, Any]:
-    """Return attributes of a row as JSON data, by their names in order, as NAME or KEY=NAME.
+    """Return attributes of a row as JSON data. `names` lists them in order, as NAME or KEY=NAME.
 
-    Instants are ISO 8601, ids of agents and topics texts, messages and wake conditions in their stored form.
+    Instants are ISO 8601 texts. Ids of agents and topics are texts. Messages and wake conditions have their
+    stored form.
     """
     pairs = (name.partition("=") for name in names.split())
     return {key: _data(getattr(one, name or key)) for key, _, name in pairs}
@@ -98,7 +99,7 @@ def _data(value: Any) -> Any:
 
 
 def short(value: JsonValue) -> str:
-    """Return a value as one line of at most 100 characters; nothing for None."""
+    """Return a value as one line of at most 100 characters. None is the empty text."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Output for people: lines and tables. Its library is imported by commands that have something to show."""
+"""Output for people: lines and tables. Only commands that print for people import this module and `rich`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from typing_extensions import override
 from compose.host.visible import visible
 
 PIPE_WIDTH = 200
-"""Columns when the output is no terminal: a run id must not be cut at 80."""
+"""Width in columns if the output is not a terminal. At 80 columns a run id would be cut."""
 
 
 class Terminal(Console):
-    """A terminal. Text that agents and external clients wrote is shown there, and cannot steer it."""
+    """A console that shows control characters as signs.
+
+    So text of agents and external clients cannot control the terminal.
+    """
 
     @override
     def render(
@@ -31,11 +34,11 @@ class Terminal(Console):
 
     @override
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError  # rich would end the program, with 1
+        raise BrokenPipeError  # rich would end the program with the exit code 1
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return where text for people goes."""
+    """Return a console for text for people, on standard output or standard error."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else PIPE_WIDTH
     return Terminal(stderr=stderr, width=width, highlight=False, emoji=False, soft_wrap=False)
@@ -47,7 +50,7 @@ def say(text: str) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str) -> None:
-    """Print rows under headings, or `empty` when there are none; None is an empty cell."""
+    """Print rows under headings, or the text `empty` if there are no rows. None is an empty cell."""
     if not rows:
         say(empty)
         return
@@ -60,12 +63,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, emp
 
 
 def _cell(value: object) -> Text:
-    # Now, not when it is printed: a column is as wide as what is shown.
+    # Control characters are replaced here and not at printing, because a column is as wide as its final text.
     return Text(visible("" if value is None else str(value)))
 
 
 def print_facts(facts: Sequence[tuple[str, object]]) -> None:
-    """Print names and values, one pair a line; None and empty texts are left out."""
+    """Print names and values, one pair on a line, without pairs whose value is None or empty."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -77,7 +80,7 @@ def print_facts(facts: Sequence[tuple[str, object]]) -> None:
 
 @contextmanager
 def working(what: str) -> Iterator[Callable[[int], None]]:
-    """Show on a terminal's stderr that something goes on; call what is yielded with a number so far."""
+    """Show progress on standard error if it is a terminal. Yield a function that takes the count so far."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,5 +1,5 @@
-"""The demo: a real job over real files, killed half-way and finished by another process.
+"""The demo: a job over files, whose host is killed, and which another host completes.
 
-A folder of documents enters, their summaries and the proof that none was made twice leave. The command `demo`
-is above; `host`, `assembly` and `embedded` are below.
+The demo reads a folder of documents, and returns their summaries and the proof that no recorded effect was
+executed twice. The command `demo` imports this package, which imports `host`, `assembly` and `embedded`.
 """

@@ -1,7 +1,7 @@
 """The agent of the demo: `Desk` reads documents and writes one report about them.
 
-Nothing in `Desk.run` knows about crashes. Each `ctx.step` is recorded before it returns, so a second
-host goes on behind the last recorded one: see `examples/desk/README.md`.
+`Desk.run` has no code for crashes. Each `ctx.step` is recorded before it returns, so a second host continues
+after the last recorded step: see `examples/desk/README.md`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from compose.demo.ledger import append_line, lines_of, noted
 from compose.demo.textrank import telling_sentences
 
 MAX_CHARACTERS: Final = 60_000
-"""As much of each document is read; what a step returns is kept in the run's log."""
+"""Greatest number of characters that are read of each document, because the run's log keeps a step's result."""
 
 
 class Job(TypedDict):
-    """The job of the agent; all paths are absolute."""
+    """The payload of the agent's message. All paths are absolute."""
 
     documents: list[str]
     sentences: int
-    """Number of sentences of each document that go into the report."""
+    """Number of sentences of each document in the report."""
     pace_s: float
     """Seconds to spend on each document, so that a person can watch."""
     report: str
@@ -45,12 +45,12 @@ class Section(TypedDict):
 
 
 class Desk:
-    """Reads, extracts, publishes a headline per document, and writes the report."""
+    """An agent that reads documents, publishes a headline for each, and writes a report."""
 
     id = AgentId("desk", "main")
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> dict[str, object]:
-        """Do the job in the message's payload; returns where the report is."""
+        """Execute the job of the message's payload. Return the report's path and the number of documents."""
         job: Job = inbox[0].payload  # type: ignore[assignment]
         ledger = job["ledger"]
         sections: list[Section] = []
@@ -60,8 +60,8 @@ class Desk:
                 "extract", noted(ledger, extract), text, job["sentences"], job["pace_s"]
             )
             read_at = await ctx.now()
-            # A line that was published must not be published again, so this step executes at most
-            # once; if a crash leaves it open, `was_published` finds out whether it happened.
+            # A published line must not be published again, so this step executes at most once. If a crash
+            # leaves the step without a result, `was_published` checks whether it happened.
             await ctx.step(
                 "publish",
                 noted(ledger, publish),
@@ -85,7 +85,7 @@ def read_document(path: str) -> str:
 
 
 async def extract(text: str, count: int, pace_s: float) -> list[str]:
-    """Return the most central sentences, by TextRank, without holding up the event loop."""
+    """Return the most central sentences by TextRank, which runs in a thread."""
     best = await asyncio.to_thread(telling_sentences, text, count)
     await asyncio.sleep(pace_s)
     return [sentence.text for sentence in best]
@@ -98,22 +98,22 @@ def headline(path: str, sentences: list[str]) -> str:
 
 
 def publish(published: str, line: str) -> None:
-    """Publish outside, which cannot be undone: append one line, with the effect's key, to a file."""
+    """Append one line with the effect's key to a file, as an action that cannot be undone."""
     append_line(published, f"{idempotency_key()} {line}")
 
 
 async def was_published(published: str, effect_id: str) -> None:
-    """Check that the effect's line is there.
+    """Return if the file has the effect's line.
 
     Raises:
-        EffectDidNotHappen: It is not.
+        EffectDidNotHappen: The file does not have the line.
     """
     if not any(line.startswith(effect_id) for line in lines_of(published)):
         raise EffectDidNotHappen
 
 
 def write_report(report: str, sections: list[Section]) -> str:
-    """Write the report as Markdown, whole or not at all, and return its path."""
+    """Write the report as Markdown, completely or not at all, and return its path."""
     lines = ["# What the documents say", ""]
     lines += [f"{len(sections)} documents; the most central sentences of each, by TextRank.", ""]
     for section in sections:

@@ -1,4 +1,4 @@
-"""Directs the demo: servers, a host, a job, the kill half-way, a second host, the proof."""
+"""The course of the demo: start servers and a host, publish a job, kill the host, start another, prove."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PUBLISHER: Final = "demo"
 
 
 class DemoError(ActorsError):
-    """The demo could not be shown; the message says where it stopped."""
+    """The demo could not be completed. The message names the part that failed."""
 
 
 class Audience(Protocol):
@@ -55,15 +55,15 @@ class Audience(Protocol):
         """Show a line of text about an event."""
 
     def progress(self, done: int, total: int, what: str) -> None:
-        """Show that `done` of `total` steps were executed by now; `what` was the last one."""
+        """Show that `done` of `total` steps were executed so far. `what` is the name of the last step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The folder of one demo, and what lies in it.
+    """The folder of one demo, and the paths of its files.
 
     Attributes:
-        folder: Holds everything; absolute.
+        folder: Absolute path of the folder.
         documents: The files to read.
     """
 
@@ -72,22 +72,22 @@ class Stage:
 
     @property
     def server_folder(self) -> Path:
-        """Data of the embedded servers."""
+        """The data folder of the embedded servers."""
         return self.folder / "servers"
 
     @property
     def ledger(self) -> Path:
-        """A line per execution of a step."""
+        """The ledger, which has a line per execution of a step."""
         return self.folder / "ledger.jsonl"
 
     @property
     def published(self) -> Path:
-        """The file that the job's published line is written to."""
+        """The file of the published lines."""
         return self.folder / "published.txt"
 
     @property
     def report(self) -> Path:
-        """The result of the job."""
+        """The report of the job."""
         return self.folder / "report.md"
 
     @property
@@ -117,8 +117,13 @@ class Outcome:
     """The outcome of the demo.
 
     Attributes:
-        took_over_after_s: From the kill to the first step that the second host executed.
-        seconds: How long all of it took.
+        stage: The folder of the demo.
+        run_id: Id of the job's run.
+        first_pid: Process id of the killed host.
+        second_pid: Process id of the second host.
+        took_over_after_s: Seconds from the kill to the first step that the second host executed.
+        proof: The proof.
+        seconds: Duration of the whole demo in seconds.
     """
 
     stage: Stage
@@ -132,17 +137,17 @@ class Outcome:
 
 @dataclass(slots=True)
 class Director:
-    """Shows the demo once."""
+    """The director of one demo."""
 
     stage: Stage
     audience: Audience
     _hosts: list[Server] = field(default_factory=list)
 
     async def show(self) -> Outcome:
-        """Show it all and return what the witnesses say.
+        """Execute the demo, and return its outcome with the proof.
 
         Raises:
-            DemoError: A part took longer than a minute.
+            DemoError: A part took longer than 60 s, or NATS refused the job.
             ServerFailedError: A server or a host did not start.
         """
         began = time.monotonic()
@@ -167,7 +172,7 @@ class Director:
         first = await self._start_host(servers)
         subject = Subjects().external(DESK, PUBLISHER)
         self.audience.tell(
-            f"host 1 is process {first.pid}; another service publishes a job over "
+            f"host 1 is process {first.pid}; an external client publishes a job over "
             f"{len(self.stage.documents)} documents to {subject}"
         )
         run_id = await self._publish(servers.nats_url, subject, first)
@@ -189,7 +194,7 @@ class Director:
         await self._watch(second, lambda: len(executions(self.stage.ledger)) > seen)
         took_over_after_s = round(time.monotonic() - killed_at, 2)
         self.audience.tell(
-            f"host 2 goes on, {took_over_after_s:g} s after the kill: what is recorded is replayed, "
+            f"host 2 continues the run, {took_over_after_s:g} s after the kill: recorded steps are replayed, "
             "not executed"
         )
         await self._until_ended(client, run_id, second)
@@ -218,7 +223,7 @@ class Director:
         )
 
     async def _publish(self, nats_url: str, subject: str, host: Server) -> RunId:
-        """Publish the job as any service in any language would: JSON, and an id of its own.
+        """Publish the job like an external client in any language, as JSON with a message id.
 
         Returns the id of the run that this message starts.
         """
@@ -228,7 +233,7 @@ class Director:
         try:
             while (answer := await _answer(client, subject, body, message_id)) is None:
                 if not host.is_running or time.monotonic() > deadline:
-                    raise DemoError(f"no host takes messages:\n{host.log_tail()}")
+                    raise DemoError(f"no host accepts messages:\n{host.log_tail()}")
                 await asyncio.sleep(POLL_S)
         finally:
             await client.close()
@@ -256,7 +261,7 @@ class Director:
         return host
 
     async def _until_extracting(self, host: Server, document: int) -> None:
-        """Return in the middle of a document: its second step has begun and has no result."""
+        """Wait until the second step of a document has started. The step has no result then."""
 
         def has_begun() -> bool:
             return [line.name for line in executions(self.stage.ledger)].count("extract") > document
@@ -276,10 +281,10 @@ class Director:
         self._show_progress()
 
     async def _watch(self, host: Server, is_reached: Callable[[], bool]) -> None:
-        """Report progress until the moment has come.
+        """Report progress until `is_reached` returns True.
 
         Raises:
-            DemoError: It did not come in a minute.
+            DemoError: It did not return True within 60 s.
             ServerFailedError: The host ended.
         """
         deadline = time.monotonic() + PATIENCE_S
@@ -298,7 +303,7 @@ class Director:
 
 
 async def _answer(client: Client, subject: str, body: bytes, message_id: str) -> bytes | None:
-    """Return what the broker says to a message; None while the streams have not been made yet."""
+    """Publish a message and return the broker's answer, or None if the streams do not exist yet."""
     headers = {"Nats-Msg-Id": message_id}
     try:
         answer = await client.request(subject, body, timeout=PATIENCE_S, headers=headers)

@@ -1,4 +1,4 @@
-"""The texts that the demo reads: a folder of yours, or what every Python brings along."""
+"""The texts that the demo reads: a folder of yours, or documentation in the Python installation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def documents_in(folder: Path) -> list[Path]:
     """Return the text files of a folder and its subfolders, by name, at most 40.
 
     Raises:
-        ContractError: It is no folder, or holds no text file.
+        ContractError: The path is not a folder, or the folder has no text file.
     """
     if not folder.is_dir():
         raise ContractError(f"{folder} is not a folder: name one that holds text files")
@@ -45,7 +45,7 @@ def documents_in(folder: Path) -> list[Path]:
 
 
 def write_default_documents(folder: Path) -> list[Path]:
-    """Write eight chapters of Python's own documentation into `folder` and return the files."""
+    """Write eight chapters of Python's documentation into `folder`, and return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, text in _default_texts():
@@ -56,7 +56,7 @@ def write_default_documents(folder: Path) -> list[Path]:
 
 
 def _default_texts() -> list[tuple[str, str]]:
-    """Return chapters of the language reference, or module documentation where it was removed."""
+    """Return names and texts: chapters of the language reference, else documentation of modules."""
     try:
         topics: dict[str, str] = importlib.import_module("pydoc_data.topics").topics
     except ImportError:
@@ -69,7 +69,7 @@ def _default_texts() -> list[tuple[str, str]]:
 
 
 def _documentation(name: str) -> str:
-    """Return what a module, its classes and its functions say about themselves."""
+    """Return the docstrings of a module, its classes and its functions as one text."""
     module = importlib.import_module(name)
     public = [vars(module)[key] for key in sorted(vars(module)) if not key.startswith("_")]
     own = [one for one in public if getattr(one, "__module__", None) == name]

@@ -1,6 +1,6 @@
-"""The outside witness: a file in which every execution of a step, on any host, leaves a line.
+"""The ledger: a file with a line for every execution of a step on any host.
 
-The runtime knows nothing of this file, so it can bear witness against it.
+The runtime does not use this file, so it is independent evidence about the runtime.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ T = TypeVar("T")
 
 
 class LedgerEntry(NamedTuple):
-    """A line of the ledger: a step's function was called."""
+    """A line of the ledger, which records one call of a step's function."""
 
     effect: str
-    """The effect's id: the same whenever the same step of the same run is executed."""
+    """The effect's id, which is the same for every execution of one step of one run."""
     name: str
     pid: int
 
 
 def noted(ledger: str, step: Callable[P, T]) -> Callable[P, T]:
-    """Return `step` as a function that first leaves a line in the ledger."""
+    """Return a function that appends a line to the ledger, and then calls `step`."""
 
     @functools.wraps(step)
     def execute(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -40,12 +40,12 @@ def noted(ledger: str, step: Callable[P, T]) -> Callable[P, T]:
 
 
 def executions(ledger: Path) -> list[LedgerEntry]:
-    """Return what the ledger says so far, in order."""
+    """Return the lines of the ledger so far, in order."""
     return [LedgerEntry(**json.loads(line)) for line in lines_of(str(ledger))]
 
 
 def lines_of(path: str) -> list[str]:
-    """Return the whole lines of a file that others append to; none when there is no file."""
+    """Return the complete lines of a file to which other processes append; empty if there is no file."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:

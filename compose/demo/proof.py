@@ -1,8 +1,7 @@
-"""The proof: what the log and the outside ledger say about every step, and whether they agree.
+"""The proof of the demo: compare the run's log with the ledger outside the runtime, step by step.
 
-A step is *recorded* when its result is in the run's log. The log is read twice: when the first host
-has just been killed, and at the end. The ledger is written by the steps' own functions and knows
-nothing of the runtime.
+A step is *recorded* when its result is in the run's log. The log is read twice: just after the first host
+was killed, and at the end. The steps' functions write the ledger, without the runtime.
 """
 
 from __future__ import annotations
@@ -22,15 +21,16 @@ class StepProof:
     """The proof of one step: its executions, and its results.
 
     Attributes:
-        position: Its position in the run's log.
-        name: Of the step.
-        document: Name of the file it was about; empty for the report.
+        position: The step's position in the run's log.
+        name: Name of the step.
+        document: Name of the step's document; empty for the report.
         mode: ``idempotent`` or ``at_most_once``.
-        executed: How often its function was called, by the ledger.
-        pids: Who called it, in order.
-        second_host: ``replayed`` (the recorded result was used), ``executed`` (for the first time)
-            or ``repeated`` (it was under way when the first host was killed, and has no result of it).
-        holds: Whether all that was promised is true of it.
+        executed: Number of calls of the step's function in the ledger.
+        pids: Process ids of these calls, in order.
+        second_host: The second host's action: ``replayed`` (it used the recorded result), ``executed`` (it
+            executed the step for the first time) or ``repeated`` (the first host was killed during the step,
+            and recorded no result).
+        holds: True if every promise about the step holds.
     """
 
     position: str
@@ -45,26 +45,26 @@ class StepProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """The proofs of all steps, and what must be true of the run as a whole."""
+    """The proofs of all steps, and the promises about the whole run."""
 
     steps: tuple[StepProof, ...]
     was_killed: bool
-    """The first host ended by SIGKILL, after some steps were recorded and before all were."""
+    """SIGKILL ended the first host after some steps were recorded, and before all were."""
     was_recovered: bool
-    """The log says that the run was taken over while it executed."""
+    """The log has a take-over of the run after a crash."""
     is_complete: bool
-    """The run completed and every step has exactly one result."""
+    """The run completed, and every step has exactly one result."""
     published_once: bool
-    """Every document was published outside once."""
+    """The line of every document was published exactly once."""
 
     @property
     def holds(self) -> bool:
-        """True if every promise held."""
+        """True if every promise holds."""
         whole = self.was_killed and self.was_recovered and self.is_complete and self.published_once
         return whole and all(step.holds for step in self.steps)
 
     def to_json(self) -> dict[str, object]:
-        """Return it as JSON data."""
+        """Return the proof as JSON data."""
         return {"holds": self.holds, **asdict(self)}
 
 
@@ -78,16 +78,16 @@ def prove(
     first_pid: int,
     killed_by: int | None,
 ) -> Proof:
-    """Return what the two logs and the ledger say together.
+    """Return the proof, from the log at both times, the ledger and the published lines.
 
     Args:
-        documents: Paths, in the order of the job.
-        at_kill: The log right after the first host had ended.
+        documents: Paths of the documents, in the order of the job.
+        at_kill: The log just after the first host had ended.
         at_end: The whole log.
-        ledger: Every execution.
-        published: The lines that were published outside.
-        first_pid: The host that was killed.
-        killed_by: Number of the signal that ended it.
+        ledger: Every execution of a step.
+        published: The published lines.
+        first_pid: Process id of the killed host.
+        killed_by: Number of the signal that ended the first host; None if no signal did.
     """
     results = [entry for entry in at_end if entry.kind == EntryKind.EFFECT_RESULT]
     results = [entry for entry in results if entry.payload["effect"] == "step"]
@@ -138,7 +138,7 @@ def _step(
     elif by_first == 0:
         holds, second_host = by_second == 1, "executed"
     else:
-        # It was under way at the kill: only a step that may be repeated may have been.
+        # The host was killed during this step. Only an idempotent step may have been executed again.
         at_most = 1 if mode == "at_most_once" else 2
         holds, second_host = len(pids) <= at_most, "repeated"
     return StepProof(

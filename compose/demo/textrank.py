@@ -1,7 +1,7 @@
-"""TextRank: the most central sentences of a text, by graph ranking; no model and no training.
+"""TextRank: find the most central sentences of a text by graph ranking, without a model or training.
 
-Sentences are nodes; two are connected by how many words they share, divided by the logarithms of
-their lengths; the weighted PageRank of this graph ranks them.
+Sentences are nodes. The weight of an edge is the number of words that two sentences share, divided by the sum
+of the logarithms of their lengths. The weighted PageRank of this graph ranks the sentences.
 
 Source: Rada Mihalcea and Paul Tarau, "TextRank: Bringing Order into Texts", EMNLP 2004,
 section 4 (sentence extraction); damping 0.85 and the threshold 0.0001 are the paper's.
@@ -19,7 +19,7 @@ DAMPING: Final = 0.85
 THRESHOLD: Final = 0.0001
 MAX_ROUNDS: Final = 100
 MAX_SENTENCES: Final = 200
-"""The graph has the square of it in edges; a longer text is ranked by its first sentences."""
+"""Greatest number of ranked sentences: of a longer text only the first ones. Edges grow with its square."""
 
 _SHORTEST, _LONGEST = 6, 60
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
@@ -27,7 +27,7 @@ _ABBREVIATION: Final = re.compile(
     r"\b(?:e\.g|i\.e|etc|cf|vs|Mr|Dr|St|No|Fig|p|pp)\.$", re.IGNORECASE
 )
 _END: Final = re.compile(r"[.!?][\"')\]]*\s+(?=[\"'(\[]?[A-Z])")
-# The commonest English words say nothing about what two sentences share.
+# The most common English words, which do not show that two sentences have a common topic.
 _STOP_WORDS: Final = frozenset(
     """a about after all also an and any are as at be because been but by can could did do does for
     from had has have he her his how if in into is it its may more most must no not of on only or
@@ -39,7 +39,7 @@ _STOP_WORDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A sentence, its position in the text (0 = first) and its rank; the mean rank of a text is 1."""
+    """A sentence, its index in the text (0 is the first) and its rank. The mean rank of a text is about 1."""
 
     text: str
     index: int
@@ -47,7 +47,7 @@ class Ranked:
 
 
 def telling_sentences(text: str, count: int) -> list[Ranked]:
-    """Return the `count` highest ranked sentences in the order of the text; fewer if it has fewer."""
+    """Return the `count` highest ranked sentences in the order of the text, or all if it has fewer."""
     sentences = split_sentences(text)[:MAX_SENTENCES]
     scores = rank([_words(sentence) for sentence in sentences])
     ranked = [
@@ -59,7 +59,7 @@ def telling_sentences(text: str, count: int) -> list[Ranked]:
 
 
 def split_sentences(text: str) -> list[str]:
-    """Return the sentences of the prose in a text; headings, code, lists and tables are left out."""
+    """Return the sentences of the prose in a text, without headings, code, lists and tables."""
     found: list[str] = []
     for paragraph in re.split(r"\n\s*\n", text):
         lines = paragraph.splitlines()
@@ -93,7 +93,7 @@ def _words(sentence: str) -> frozenset[str]:
 
 
 def similarity(one: frozenset[str], other: frozenset[str]) -> float:
-    """Return how much two sentences have in common: shared words by the logs of both lengths."""
+    """Return the number of shared words divided by the sum of the logarithms of both lengths."""
     shared = len(one & other)
     size = math.log(len(one)) + math.log(len(other)) if one and other else 0.0
     return shared / size if shared and size > 0 else 0.0

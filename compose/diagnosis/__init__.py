@@ -1,6 +1,7 @@
-"""Health checks of each server, for `callboard doctor`. Those of NATS and Redis need their drivers.
+"""Health checks of the servers, for `callboard doctor`. The checks of NATS and Redis need their drivers.
 
-Addresses enter, findings leave. The command `doctor` is above; `assembly` is below.
+A check takes the address of a server, and returns findings. The command `doctor` imports this package, which
+imports `assembly`.
 """
 
 from compose.diagnosis.finding import Finding, Level, judge

@@ -1,4 +1,4 @@
-"""The bucket or folder for bytes of artifacts: one that is named has to be usable."""
+"""The check of the bucket or folder for artifacts' bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _REMEDY: Final = (
 
 
 async def diagnose_artifacts(place: str) -> list[Finding]:
-    """Return what was found. Nothing is written: whether new artifacts can be is seen when they are stored.
+    """Return a finding about the bucket or folder.
+
+    The check writes nothing, so it does not find a missing permission to write.
 
     Args:
         place: See `artifact_bytes`.
@@ -45,8 +47,8 @@ def _is_folder_to_be(path: Path) -> bool:
 def _not_there(where: str) -> Finding:
     return judge(
         "artifacts",
-        f"{where} is not there",
+        f"{where} does not exist",
         {"reachable": False},
         note=True,
-        remedy="mount the folder that the hosts share; one that is new is made when it is used",
+        remedy="mount the folder that the hosts share; a new folder is created at its first use",
     )

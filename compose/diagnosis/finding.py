@@ -1,4 +1,4 @@
-"""A finding of a check, with its remedy."""
+"""Findings of checks, with remedies."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ class Finding:
     """A finding of a check.
 
     Attributes:
-        check: What it is about.
-        level: ``wrong`` needs an operator's action, ``note`` may need one; `remedy` says how.
-        found: The facts in words.
-        data: The same for programs.
+        check: Name of the check.
+        level: ``wrong`` needs an operator's action, and ``note`` may need one.
+        found: The facts as a text.
+        remedy: The action; empty if the level is ``ok``.
+        data: The facts as JSON data.
     """
 
     check: str
@@ -38,20 +39,20 @@ def judge(
     note: bool = False,
     remedy: str = "",
 ) -> Finding:
-    """Return a finding that is wrong, else a note, else ok; where all is well it has no remedy."""
+    """Return a finding with the level ``wrong`` or ``note`` if asked for, else ``ok`` without a remedy."""
     level: Level = "wrong" if wrong else "note" if note else "ok"
     told = "" if level == "ok" else remedy
     return Finding(check=check, level=level, found=found, remedy=told, data=data)
 
 
 def away(check: str, where: str, problem: object, *, remedy: str) -> Finding:
-    """Return that a server, or another store, does not answer."""
+    """Return the finding that a server or another store does not answer."""
     found = f"{where} cannot be used: {problem}"
     return judge(check, found, {"reachable": False}, wrong=True, remedy=remedy)
 
 
 def is_this_machine(host: str) -> bool:
-    """Return True if a server by this name or address is reached over no network."""
+    """Return True if the name or address is that of this machine, so that no network is used."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

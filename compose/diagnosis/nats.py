@@ -1,4 +1,4 @@
-"""NATS: the server, its JetStream, and the streams of this deployment. Reads only."""
+"""The checks of NATS: the server, its JetStream, and the streams of this deployment. They only read."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from compose.diagnosis.finding import Finding, is_this_machine, judge
 Data: TypeAlias = dict[str, JsonValue]
 
 OLDEST_SERVER: Final = (2, 14, 5)
-"""Before it, message schedules and atomic batches have known errors."""
+"""Oldest supported version. Message schedules and atomic batches of older versions have known errors."""
 WANTED_SERVER: Final = (2, 15, 0)
-"""From it on, replicated streams sync in groups, and an external client cannot forge a stream's source."""
+"""Recommended version. Before it, streams sync one by one, and external clients can forge a stream's source."""
 CONNECT_S: Final = 2.0
 FULL: Final = 0.9
-"""Of a stream's consumers: every shard of every host needs one."""
+"""Ratio of used consumers or storage from which the check warns. Every shard of every host needs a consumer."""
 STREAMS: Final[tuple[StreamName, ...]] = ("MAIL", "EDGE", "TOPIC", "DEAD")
 _ROUND_TRIPS: Final = 5
 _SETTINGS: Final = "$SYS.REQ.SERVER.PING.VARZ"
 _HEALTH: Final = "$SYS.REQ.SERVER.PING.HEALTHZ"
-# Sizes and paths are the operator's; the rest of the configuration is what the promises rest on.
+# Settings that the operator may choose. The promises depend on the other settings.
 _OPERATORS: Final = {"name", "num_replicas", "max_consumers", "metadata", *OPERATORS}
 
 
 async def diagnose_nats(
     url: str | ConnectOptions, *, namespace: str = "", deployment: str | None = None
 ) -> list[Finding]:
-    """Return what was found, in the order in which it matters.
+    """Return the findings, the most important first.
 
     Args:
-        url: Of one server or, separated by commas, of several of a cluster; or how to log in there.
-        namespace: Of the streams.
-        deployment: Id of the database that the streams must belong to; None: any, but one.
+        url: URL of one server, or URLs of a cluster's servers, separated by commas; or options to connect.
+        namespace: Prefix of the streams.
+        deployment: Id of the database to which all streams must belong. None: any database, but the same.
     """
     subjects = Subjects(namespace)
     server = ConnectOptions(urls=tuple(url.split(","))) if isinstance(url, str) else url
@@ -78,7 +78,7 @@ async def _round_trip_ms(client: NatsConnection) -> float:
 
 
 async def _sync_interval(requests: Requests) -> str | None:
-    """Return ``always`` or a span; None where this account may not see it, which is usual."""
+    """Return ``always`` or a span. None means that the account may not read the setting, which is usual."""
     told = await _asked(requests, "reading settings", _SETTINGS)
     config = told.get("jetstream", {}).get("config", {})
     if config.get("sync_always"):
@@ -88,7 +88,7 @@ async def _sync_interval(requests: Requests) -> str | None:
 
 
 async def _asked(requests: Requests, doing: str, subject: str) -> dict[str, Any]:
-    """Return what the server says of itself; nothing where this account may not ask."""
+    """Return the data of the server's answer; empty if the account may not send the request."""
     try:
         answer = await requests.request(doing, subject, b"", limit_s=CONNECT_S)
     except ServerError:
@@ -98,7 +98,7 @@ async def _asked(requests: Requests, doing: str, subject: str) -> dict[str, Any]
 
 
 async def _streams(requests: Requests, subjects: Subjects) -> dict[str, dict[str, Any]]:
-    """Return the server's answers about the streams that there are, by their plain names."""
+    """Return the server's answers about the existing streams, by their names without the prefix."""
     asked = {"subject": subjects.prefixed(EXTERNAL)}
     listed = (await requests.api_or_raise("STREAM.NAMES", asked)).get("streams") or ()
     edges = [name for name in listed if name.startswith(subjects.stream("EDGE"))]
@@ -218,10 +218,10 @@ def _configuration(
         problems.append(f"missing: {', '.join(subjects.stream(name) for name in missing)}")
     if not problems:
         problems = [limit for one in streams.values() if (limit := _limit(one))]
-        remedy = "nothing, if you set it: EDGE refuses and MAIL delays what is beyond"
+        remedy = "none, if you set it: beyond it EDGE refuses and MAIL delays messages"
     if not streams:
-        problems = ["there are none yet"]
-        remedy = "`callboard migrate --streams` makes them, or the first host, where it may"
+        problems = ["there are no streams yet"]
+        remedy = "`callboard migrate --streams` creates them, or the first host, if it has the permission"
     sizes = ", ".join(f"{name} ({one['messages']} messages)" for name, one in told.items())
     return judge(
         "streams",
@@ -247,14 +247,14 @@ def _stream(found: dict[str, Any], drift: list[str]) -> dict[str, Any]:
 
 
 def _limit(stream: dict[str, Any]) -> str:
-    """Return what the operator has limited; no stream has a limit by itself."""
+    """Return a text about the stream's limit of bytes, which only an operator sets; empty without one."""
     config = stream["config"]
     most = int(config.get("max_bytes", -1))
     return f"{config['name']}: max_bytes is {most}" if most > 0 else ""
 
 
 def _drift(found: Config, plain: str, subjects: Subjects, edge: str) -> list[str]:
-    """Return settings, as ``name is X, must be Y``, that are not what this release makes."""
+    """Return a text ``name is X, must be Y`` for each setting that differs from this release's."""
     plan = StreamPlan(subjects=subjects, deployment="", replicas=int(found["num_replicas"]))
     wanted = {
         "MAIL": lambda: plan.mail(edge),

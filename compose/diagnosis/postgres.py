@@ -1,4 +1,4 @@
-"""PostgreSQL, the hosts and what waits, asked in one go. Reads only, and needs no tables."""
+"""The checks of PostgreSQL, the hosts and the waiting work. They only read, and need no tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_SKEW_S: Final = 2.0
 _UNABLE: Final = {"broker": "no broker", "blocked": "its event loop is blocked"}
 _SERVE: Final = "start a host that serves these types"
 _WRONG_CLOCK: Final = (
-    "timers go by the server's clock, log lines do not: set the wrong one, and run NTP on all"
+    "timers use the server's clock, log lines do not: correct the wrong clock, and run NTP on all"
 )
 
 SQL_SERVER: Final[LiteralString] = """
@@ -43,8 +43,8 @@ select h.incarnation, extract(epoch from h.expires_at - clock_timestamp())::floa
   where h.expires_at > clock_timestamp()
   group by h.incarnation, h.expires_at, h.clock_ahead_s, h.unable order by 1
 """
-# What waits, by agent type, and how much of it no live host serves: a host may own a shard whose
-# types it does not serve, to read its messages.
+# Waiting runs and messages by agent type, and how many of them no live host serves. A host may own a shard
+# whose types it does not serve, to read the shard's messages.
 SQL_WAITING: Final[LiteralString] = """
 with served as (
   select unnest(h.types) as type, null as shard from hosts h where h.expires_at > clock_timestamp()
@@ -71,7 +71,7 @@ select r.parked as reason, count(*)::int as runs, min(r.run_id) as example from 
 SQL_LETTERS: Final[LiteralString] = (
     "select count(*)::int from dead_letters where redriven_at is null"
 )
-# Tables with embeddings are made when a store is first used, with pgvector's type where that could be had.
+# A store creates its table of embeddings at its first use, with pgvector's type if pgvector is available.
 SQL_EMBEDDINGS: Final[LiteralString] = """
 select format_type(a.atttypid, null) as type, a.attrelid::regclass::text as table,
     (select e.extversion from pg_extension e where e.extname = 'vector') as installed,
@@ -95,7 +95,7 @@ select count(*)::int as graphs,
 
 
 async def diagnose_postgres(connection: Connection) -> list[Finding]:
-    """Return what was found, in the order in which it matters."""
+    """Return the findings, the most important first."""
     asked = SystemClock().now()
     server = await connection.fetchrow(SQL_SERVER)
     answered = SystemClock().now()
@@ -135,7 +135,7 @@ async def diagnose_postgres(connection: Connection) -> list[Finding]:
 
 
 async def deployment_of(connection: Connection) -> str | None:
-    """Return the id of the database, which its streams carry; None before it is migrated."""
+    """Return the id of the database, which its streams have too, or None before the first migration."""
     if not await connection.fetchval(SQL_HAS_DEPLOYMENT):
         return None
     found: str | None = await connection.fetchval(SQL_DEPLOYMENT)
@@ -270,7 +270,7 @@ def _parked(rows: list[asyncpg.Record]) -> Finding:
     words = ", ".join(f"{row['runs']} {row['reason']} (such as {row['example']})" for row in rows)
     data: Data = {"parked": {row["reason"]: row["runs"] for row in rows}}
     remedy = "callboard runs list --parked, then callboard runs resolve"
-    found = f"runs that wait for you: {words or 'none'}"
+    found = f"runs that wait for an operator: {words or 'none'}"
     return judge("parked", found, data, wrong=bool(rows), remedy=remedy)
 
 
@@ -281,7 +281,7 @@ def _dead_letters(count: int) -> Finding:
 
 
 def _embeddings(rows: list[asyncpg.Record]) -> Finding:
-    """Return the form of the embeddings that stores keep, one row for each table."""
+    """Return a finding about the type of the embeddings. `rows` has one row for each table."""
     arrays = [row["table"] for row in rows if row["type"] == "real[]"]
     version, is_available = rows[0]["installed"], rows[0]["is_available"]
     found = f"pgvector {version}"
@@ -297,7 +297,7 @@ def _embeddings(rows: list[asyncpg.Record]) -> Finding:
 
 
 def _cypher(row: asyncpg.Record) -> Finding:
-    """Return whether queries of graphs can be run, where a tenant has a graph that runs some."""
+    """Return a finding about Apache AGE, without which Cypher queries of tenants' graphs fail."""
     version, graphs = row["installed"], row["graphs"]
     get = "" if row["is_available"] else "install Apache AGE on the server, then "
     make = "create extension age; grant usage on schema ag_catalog to the hosts' user"
@@ -309,7 +309,7 @@ def _cypher(row: asyncpg.Record) -> Finding:
 
 
 def _searches(scopes: list[SearchScope]) -> Finding:
-    """Return the scopes that are large and have no index, or one that a crash left half built."""
+    """Return a finding about large scopes without an index, or with an index that a crash left half built."""
     slow = [one for one in scopes if one.is_indexable and one.state in {"none", "broken"}]
     found = f"large collections and memory scopes that are searched without an index: {len(slow) or 'none'}"
     if slow:

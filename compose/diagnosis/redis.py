@@ -1,4 +1,4 @@
-"""Redis: nothing depends on it, so only a server that is named and away is wrong."""
+"""The checks of Redis. Redis is optional, so only a named server that does not answer is wrong."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from persistence.redis.client import address
 
 ANSWER_S: Final = 2.0
 _REMEDY: Final = (
-    "start it or correct CALLBOARD_REDIS_URL; until then runs go on, but a crash just "
+    "start it or correct CALLBOARD_REDIS_URL; until then runs continue, but a crash just "
     "before a commit may leave more effects in doubt"
 )
 
 
 async def diagnose_redis(url: str) -> list[Finding]:
-    """Return what was found, in the order in which it matters.
+    """Return the findings, the most important first.
 
     Raises:
         RedisUrlError: The URL is malformed.

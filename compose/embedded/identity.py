@@ -1,8 +1,8 @@
-"""The user that PostgreSQL runs as: it refuses root, and many containers run as root.
+"""The user of an embedded PostgreSQL, which refuses root, although many containers run as root.
 
-On Linux root enters a user namespace in which its own files belong to a harmless user: nothing is
-given away and nothing has to be readable by others. Where that is forbidden (Docker's default
-seccomp profile) the server really becomes that user, which must reach its programs and its data.
+On Linux root starts the server in a user namespace in which root's files belong to an unprivileged user. So
+files keep their owner and their permissions. If that is forbidden (by Docker's default seccomp profile),
+the server changes to the unprivileged user, who must have access to the programs and the data.
 `CALLBOARD_NO_USERNS=1` forces the second way.
 """
 
@@ -22,7 +22,7 @@ SERVER_ENV: Mapping[str, str] = {"LC_ALL": "C", "TZ": "UTC"}
 
 
 def identity_for(data_dir: Path) -> Identity:
-    """Return the server's user: the caller, or, for root, a harmless user."""
+    """Return the server's user: the caller, or an unprivileged user if the caller is root."""
     if os.geteuid() != 0:
         return Identity()
     uid, gid = _harmless_account()
@@ -50,13 +50,13 @@ def _harmless_account() -> tuple[int, int]:
 def runnable_programs(
     programs: Path, data_dir: Path, identity: Identity, *, libraries: str
 ) -> Path:
-    """Programs that the identity can execute: the wheel's, or a copy (41 MB) beside the data.
+    """Return a folder of programs that `identity` can execute: the wheel's, or a copy (41 MB) in `data_dir`.
 
     Args:
-        programs: Their folder in the wheel's package.
-        data_dir: Where a copy is made.
+        programs: Folder of the programs in the wheel's package.
+        data_dir: The data directory, which gets the copy.
         identity: The server's user.
-        libraries: Name of the folder beside the package that has their libraries.
+        libraries: Name of the folder beside the package that has the programs' libraries.
     """
     drops_root = identity.uid is not None and not identity.user_namespace
     if drops_root:
@@ -74,7 +74,9 @@ def runnable_programs(
             inside = partial / folder.relative_to(package.parent)
             shutil.copytree(folder, inside, symlinks=True)
         for path in [partial, *partial.rglob("*")]:
-            if not path.is_symlink():  # whatever the umask or the installer left
+            if (
+                not path.is_symlink()
+            ):  # the umask or the installer may have removed these permissions
                 mode = path.stat().st_mode
                 path.chmod(mode | (0o055 if mode & 0o100 else 0o044))
         partial.rename(copy)
@@ -86,7 +88,7 @@ def runnable_programs(
 
 
 def _open_path_to(data_dir: Path) -> None:
-    """Let another user pass through `data_dir`, ours; refuse when a parent does not."""
+    """Let another user enter `data_dir`. Raise if that user cannot enter one of its parents."""
     data_dir.chmod(0o711)
     for parent in data_dir.parents:
         if not parent.stat().st_mode & 0o001:

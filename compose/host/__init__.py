@@ -1,4 +1,4 @@
 """A host process: it loads agents, serves them until SIGTERM, and reports by HTTP, metrics and logs.
 
-`process` is entered by `callboard host`. The commands are above it; `assembly` and `embedded` are below.
+`callboard host` calls `process`. The commands import this package, which imports `assembly` and `embedded`.
 """

@@ -1,4 +1,4 @@
-"""When Python's garbage collector runs in processes of ours; not in those of who embed us."""
+"""Settings of Python's garbage collector in Callboard's processes, and not in programs that embed Callboard."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from contextlib import contextmanager
 from typing import Final
 
 GC_THRESHOLDS: Final = (50_000, 5, 10)
-"""Python's own are (700, 10, 10), with which a busy host spends half its time looking, and finds nothing.
+"""Thresholds of the collector. With Python's defaults (700, 10, 10) a busy host spends half its time in it.
 
-A run that has ended is free without the collector, but a thousand that are under way are many objects
-more and then fewer again. What is found late is what authors' code leaves: some ten MiB at most.
+An ended run is freed without the collector, so the collector finds nothing there, but a thousand executing runs
+allocate and free many objects, which start it. With these thresholds it finds garbage of authors' code later,
+some 10 MiB at most.
 """
 
 
 def collect_rarely() -> None:
-    """Let the collector run when it may find something."""
+    """Set `GC_THRESHOLDS` in this process."""
     gc.set_threshold(*GC_THRESHOLDS)
 
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Pause it during imports, of whose time it takes a tenth, and never collect what they made."""
+    """Disable the collector during imports, whose time it would extend by a tenth, and exempt their objects."""
     gc.disable()
     try:
         yield

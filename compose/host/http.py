@@ -1,7 +1,7 @@
-"""The host's own web address: is it alive, is it ready, and its metrics.
+"""The host's HTTP address for liveness, readiness and metrics.
 
-It answers from the event loop that executes agents, on purpose: a loop that is blocked does not
-answer, so a probe notices it. Agents, payloads and keys are never shown here.
+The event loop that executes agents answers, so that a probe detects a blocked loop. Answers never have agents'
+ids, payloads or keys.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _log = logging.getLogger("callboard.host")
 
 BACKLOG: Final = 64
 STOP_LIMIT_S: Final = 2
-"""Seconds that an answer under way may take when the host ends."""
+"""Seconds that started answers have when the host ends."""
 MAX_REQUESTS: Final = 32
-"""Questions about readiness and metrics at once; more are answered with 503. Health has no limit."""
+"""Limit of concurrent requests for readiness and metrics. Others get 503. ``/healthz`` has no limit."""
 MAX_CONNECTIONS: Final = 256
-"""Limit of connections. One more closes the oldest, so that idle ones cannot keep out a request."""
+"""Limit of connections. A further connection closes the oldest, so that idle ones do not block requests."""
 QUIET_LIMIT_S: Final = 5.0
-"""A connection that has not brought a whole request for so long is closed, and an answer that is not taken."""
+"""Seconds after which a connection without a new complete request is closed, even during an answer."""
 
 
 class Probes(Protocol):
@@ -46,14 +46,14 @@ class Probes(Protocol):
         """Return ``starting``, ``serving`` or ``draining``."""
 
     async def reasons(self) -> list[dict[str, str]]:
-        """Return why the host should get no work now; none: it is ready. Each has check, problem."""
+        """Return the reasons why the host is not ready, each with `check` and `problem`. Ready: empty."""
 
     async def metrics(self) -> tuple[bytes, str]:
         """Return the metrics and their media type."""
 
 
 class AddressError(Facts, ContractError):
-    """An address to listen at cannot be used."""
+    """The process cannot listen at an address."""
 
     text = "{option} {address}: {problem}; {remedy}"
     address: str
@@ -63,24 +63,24 @@ class AddressError(Facts, ContractError):
 
 
 def parse_address(text: str, option: str = "--http") -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT``, ``[IPV6]:PORT`` or ``:PORT``; port 0 is a free one.
+    """Return host and port of ``HOST:PORT``, ``[IPV6]:PORT`` or ``:PORT``. Port 0 means a free port.
 
     Raises:
-        AddressError: It is none.
+        AddressError: The text is not an address.
     """
     host, colon, port = text.rpartition(":")
     if not (colon and port.isascii() and port.isdigit() and int(port) < 2**16):
         remedy = "write it HOST:PORT, for example 127.0.0.1:8080"
-        raise AddressError(text, "it is no address", remedy, option)
+        raise AddressError(text, "it is not an address", remedy, option)
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 @asynccontextmanager
 async def serve_http(address: str, probes: Probes) -> AsyncIterator[str]:
-    """Answer ``/healthz``, ``/readyz`` and ``/metrics`` there; yield the URL, with the port it got.
+    """Answer ``/healthz``, ``/readyz`` and ``/metrics`` at an address. Yield the URL with the actual port.
 
     Raises:
-        AddressError: The address is none, or another process has it.
+        AddressError: The text is not an address, or another process uses it.
     """
     listening = listen(address)
     url = url_of(listening)
@@ -106,9 +106,9 @@ async def run_server(
     Args:
         listening: The socket.
         application: The application.
-        name: Of the task.
-        stop_limit_s: So long answers under way have at the end.
-        **options: Of `uvicorn.Config`.
+        name: Name of the task.
+        stop_limit_s: Seconds that started answers have at the end.
+        **options: Options of `uvicorn.Config`.
     """
     config = uvicorn.Config(
         application,
@@ -132,7 +132,7 @@ async def run_server(
 
 
 class HttpServer(uvicorn.Server):
-    """Leaves signals to the host: SIGTERM means drain there, and the address must answer meanwhile."""
+    """A server that leaves signals to the host, because the address must answer while the host drains."""
 
     @override
     @contextmanager
@@ -141,7 +141,7 @@ class HttpServer(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """Closes connections without a request: uvicorn alone would wait for them for ever."""
+    """A connection that closes itself without a request, for which uvicorn would wait for ever."""
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -153,7 +153,7 @@ class _Connection(H11Protocol):
             min(ours, key=lambda one: one.made_at).transport.abort()
 
     def _check_progress(self, last: Any) -> None:
-        """Close the connection if the last request there is the one that was seen the time before."""
+        """Close the connection if no new request has arrived since the last check."""
         if self.cycle is last:
             self.transport.abort()
         else:
@@ -166,19 +166,19 @@ class _Connection(H11Protocol):
 
 
 def listen(address: str, option: str = "--http") -> socket.socket:
-    """Return a socket that listens there.
+    """Return a socket that listens at an address.
 
     Raises:
-        AddressError: The address is none, or another process has it.
+        AddressError: The text is not an address, or another process uses it.
     """
     host, port = parse_address(address, option)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Where it is named asyncio sends at once (TCP_NODELAY); a piece of a stream waits 40 ms else.
+    # With IPPROTO_TCP asyncio sets TCP_NODELAY. Without it a piece of a stream waits 40 ms.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-        listening.listen(BACKLOG)  # a client that knows the address may use it at once
+        listening.listen(BACKLOG)  # so that a client can connect as soon as it knows the address
     except OSError as exc:
         listening.close()
         problem = exc.strerror or str(exc)
@@ -220,7 +220,7 @@ _Endpoint: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 
 
 def _limited(places: asyncio.Semaphore, endpoint: _Endpoint) -> _Endpoint:
-    """Return the endpoint; where no slot is free, the request is refused at once."""
+    """Return the endpoint with a limit: if no slot is free, the answer is 503 at once."""
 
     async def answer(request: Request) -> Response:
         if places.locked():

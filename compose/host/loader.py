@@ -1,4 +1,4 @@
-"""The agents that a host serves, found by their name `MODULE:ATTR`."""
+"""Find the agents that a host serves by their name `MODULE:ATTR`, and register them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ALLOWED = (
     "an agent, a list of agents, an agent class with `id`, a mapping {type: factory}, a SessionAgent, Flows, "
-    "or a function app(runtime) that registers what it likes"
+    "or a function app(runtime) that registers agents"
 )
 
 _DOCUMENTS: Final = (".json", ".yaml", ".yml")
@@ -30,7 +30,7 @@ _BUNDLE: Final = ".flow"
 
 
 class ServeError(Facts, ContractError):
-    """`MODULE:ATTR` does not lead to something that can be served."""
+    """`MODULE:ATTR` does not name an object that a host can serve."""
 
     text = "cannot serve {spec!r}: {problem}. {remedy}"
     spec: str
@@ -39,10 +39,10 @@ class ServeError(Facts, ContractError):
 
 
 def check_spec(spec: str) -> tuple[str, str]:
-    """Return module and attribute of ``MODULE:ATTR``; of flows in files, their path and nothing.
+    """Return module and attribute of ``MODULE:ATTR``, or a path of flows and an empty text.
 
     Raises:
-        ServeError: It is not of that form.
+        ServeError: The text has neither form.
     """
     if are_flow_files(spec):
         return spec, ""
@@ -54,14 +54,15 @@ def check_spec(spec: str) -> tuple[str, str]:
 
 
 def find_served(spec: str) -> object:
-    """Return the object that ``MODULE:ATTR`` names; modules of the current folder are found too.
+    """Return the object that ``MODULE:ATTR`` names. Modules of the current folder are found too.
 
-    The path of a flow document, of a bundle or of a folder with some is the app ``flows`` with these flows.
+    For the path of a flow document, of a bundle or of a folder with some, return the app ``flows`` with these
+    flows.
 
     Raises:
-        ServeError: Not of that form, no such module or attribute, or importing it failed.
+        ServeError: The text has not this form, there is no such module or attribute, or its import failed.
         FlowError: A flow document has mistakes.
-        WorkflowBundleError: A bundle is none.
+        WorkflowBundleError: A file is not a valid bundle.
     """
     if are_flow_files(spec):
         return flows_of_files(spec)
@@ -90,7 +91,7 @@ def find_served(spec: str) -> object:
 
 
 def are_flow_files(spec: str) -> bool:
-    """Return True if it is the path of a flow document, of a bundle or of a folder, not a name in Python."""
+    """Return True if the text is the path of a flow document, of a bundle or of a folder, not MODULE:ATTR."""
     return spec.endswith((*_DOCUMENTS, _BUNDLE)) or (":" not in spec and Path(spec).is_dir())
 
 
@@ -120,11 +121,11 @@ def flows_of_files(path: str) -> Flows:
 
 
 async def serve_all(runtime: Runtime, specs: Mapping[str, object]) -> None:
-    """Register what was found under each name.
+    """Register the object of each name.
 
     Raises:
-        ServeError: It is none of the allowed things.
-        RegistrationError: Two of them contradict each other.
+        ServeError: An object has none of the allowed forms.
+        RegistrationError: Two of the agents contradict each other.
     """
     for spec, found in specs.items():
         await _serve(runtime, spec, found)
@@ -161,12 +162,12 @@ async def _serve(runtime: Runtime, spec: str, found: object) -> None:
 
 
 async def _register(runtime: Runtime, spec: str, one: object) -> None:
-    """Serve an agent, or, where it is that of sessions, its type: each key is a session; or flows."""
+    """Register flows, an agent, or the type of a `SessionAgent`, which has a session for each key."""
     if are_flows(one):
         await one.register(runtime)
         return
     if isinstance(one, ModalAgent):
-        from actors.sessions.agent import SessionAgent  # noqa: PLC0415 - few applications have sessions
+        from actors.sessions.agent import SessionAgent  # noqa: PLC0415 - needed only for sessions
 
         if isinstance(one, SessionAgent):
             await runtime.register_type(one.id.type, one.of_id)
@@ -175,7 +176,7 @@ async def _register(runtime: Runtime, spec: str, one: object) -> None:
 
 
 def are_flows(one: object) -> TypeIs[Flows]:
-    """Return True for the flows of an app. Who has some has loaded their module: others do not pay for it."""
+    """Return True for the flows of an app. The function does not import their module."""
     module = sys.modules.get("actors.workflow.actor.flows")
     return module is not None and isinstance(one, module.Flows)
 
@@ -194,10 +195,10 @@ def instance_of(spec: str, kind: type) -> object:
 
 
 def agent_of(spec: str, one: Any) -> Agent:
-    """Return what is an agent.
+    """Return `one` if it is an agent.
 
     Raises:
-        ServeError: It is none.
+        ServeError: `one` is not an agent.
     """
     if not (isinstance(getattr(one, "id", None), AgentId) and callable(getattr(one, "run", None))):
         problem = f"{type(one).__name__} is not an agent"

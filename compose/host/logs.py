@@ -1,6 +1,6 @@
 """Log lines of a process: one line per event, for people or as JSON.
 
-As JSON a line that an agent's code writes names its run and its trace.
+A JSON line of an agent's code names its run and its trace.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _ORDINARY: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 class LineFormatter(logging.Formatter):
-    """A formatter of one line a record: time, level, message and each `extra` as `key=value`, or JSON.
+    """A formatter of one line per record: time, level, message and each `extra` as `key=value`, or JSON.
 
-    For people nothing that others wrote steers the terminal, see `visible`.
+    In lines for people, text of agents and clients cannot control the terminal, see `visible`.
     """
 
     def __init__(self, *, as_json: bool) -> None:
@@ -52,7 +52,7 @@ class LineFormatter(logging.Formatter):
 
 
 def _place() -> dict[str, object]:
-    """Return which run's code writes the line, and in which trace; nothing outside of runs."""
+    """Return the run, agent and trace of the code that writes the line; empty outside of runs."""
     run = executing.get()
     if run is None:
         return {}

@@ -1,8 +1,7 @@
-"""Metrics of a host for Prometheus: the deployment's totals, the host's own counters, its process.
+"""Metrics of a host for Prometheus: the deployment's totals, the host's counters, and its process.
 
-Labels are bounded: agent types, of which the first hundred have their own (those that are served come
-first, made-up ones last), statuses and reasons.
-Keys, runs and tenants are never labels.
+The values of labels are bounded: statuses, reasons and agent types, of which at most 100 have a label of their
+own. Types that a host serves come first. Keys, runs and tenants are never labels.
 """
 
 from __future__ import annotations
@@ -43,24 +42,26 @@ _Key: TypeAlias = str | tuple[str, ...]
 _log = logging.getLogger("callboard.host")
 
 TOTALS_EVERY_S: Final = 5.0
-"""Totals are counted at most so often, however often and by how many they are read."""
+"""Least time in seconds between two counts of the totals by all hosts, for any number of reads."""
 ANSWER_LIMIT_S: Final = 2.0
-"""Seconds that the database may take; then the host counts as not ready, and totals are left out."""
+"""Seconds that the database may take to answer. After them the host is not ready, and totals are left out."""
 COUNT_WAIT_S: Final = 2.0
-"""Seconds that a page waits for a count that it began; then it shows the count before."""
+"""Seconds that a request for metrics waits for the count that it started. After them it gets the last count."""
 MAX_TYPES: Final = 100
 OTHER: Final = "other"
 _PROBE: Final = RunId("~probe")
 
 
 class HostProbes:
-    """Health and metrics of one process; see `compose.host.http.Probes`. One without agents has no lease.
+    """Health and metrics of one process, see `compose.host.http.Probes`.
+
+    A process without agents has no lease.
 
     Attributes:
         phase: ``starting``, ``serving`` or ``draining``.
-        runtime: None until it serves.
-        clock: The machine's.
-        totals: What was counted last; None: the database did not answer.
+        runtime: The runtime; None until the process serves.
+        clock: The machine's clock.
+        totals: The last count of the totals; None before the first one and if the database did not answer.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -77,11 +78,11 @@ class HostProbes:
         self._registry.register(_HostCollector(self))
 
     def serving(self, runtime: Runtime) -> None:
-        """The host has its agents."""
+        """Set the phase to ``serving``. Called when the host has registered its agents."""
         self.phase, self.runtime = "serving", runtime
 
     def draining(self) -> None:
-        """The host is stopping, and releases its agents next."""
+        """Set the phase to ``draining``. Called before a stopping host releases its agents."""
         self.phase = "draining"
         self._tasks.cancel()
 
@@ -94,7 +95,8 @@ class HostProbes:
             problem = f"did not answer within {ANSWER_LIMIT_S:g} s"
             found.append({"check": "postgres", "problem": problem})
         elif (trouble := getattr(self.runtime.store, "trouble", None)) is not None:
-            # Stores without a server have none. What the server says is for the log, not for strangers.
+            # Stores without a server have no `trouble`. The server's own text is left out, because clients of
+            # this address are not trusted.
             found.append({"check": "postgres", "problem": str(trouble).partition(" (")[0]})
         parts = host_of(self.runtime)
         if parts.serves and not parts.worker.env.may_act():
@@ -105,7 +107,7 @@ class HostProbes:
 
     @property
     def is_connected(self) -> bool:
-        """True if messages move; without a broker they always do."""
+        """True if the host is connected to the broker, or has none."""
         mail = host_of(self.runtime).mail if self.runtime is not None else None
         return mail is None or mail.connected.is_set()
 
@@ -123,9 +125,9 @@ class HostProbes:
         return prometheus.generate_latest(self._registry), CONTENT_TYPE_LATEST
 
     async def _count(self) -> None:
-        """Have what was counted last for all hosts, or nothing when the database is silent.
+        """Read the last count of the totals, or set None if the database does not answer.
 
-        If this host is the one to count it does so, for as long as that takes, beside the page.
+        If a count is due, this host starts it as a task, which may take longer than the request.
         """
         if self.runtime is None:
             return
@@ -163,7 +165,7 @@ def _log_failure(exc: Exception) -> None:
 
 
 def _broker_problem(mail: MailService) -> str:
-    """Return why messages do not move, in words of ours: the server's are for the log."""
+    """Return the broker's problem; empty without one. The server's own text goes only to the log."""
     from broker import JetStreamOffError  # noqa: PLC0415 - a host with a broker has NATS's client
 
     match mail.trouble:
@@ -179,7 +181,7 @@ class _HostCollector(Collector):
         self._probes = probes
 
     def describe(self) -> Iterable[prometheus.Metric]:
-        return []  # nothing is known yet when this is registered
+        return []  # no metrics are known at the registration
 
     @override
     def collect(self) -> Iterable[prometheus.Metric]:
@@ -227,11 +229,11 @@ def _filled(
 
 
 def bounded(values: Mapping[str, float], last: Sequence[str] = ()) -> dict[str, float]:
-    """Return the values of the first hundred names, and the sum of all others under ``other``.
+    """Return the values of the first 100 names, and the sum of all others under ``other``.
 
     Args:
-        values: By name.
-        last: Names that come behind all others, in this order.
+        values: The values by name.
+        last: Names that come after all others, in this order.
     """
     place = {name: n for n, name in enumerate(last)}
     names = sorted(values, key=lambda name: (place.get(name, -1), name))
@@ -242,7 +244,7 @@ def bounded(values: Mapping[str, float], last: Sequence[str] = ()) -> dict[str, 
 
 
 def _of_totals(totals: Totals) -> Iterator[prometheus.Metric]:
-    """Of the whole deployment: every host says the same, so take the maximum, not the sum."""
+    """Yield metrics of the whole deployment. Every host reports the same values: take their maximum."""
     open_runs = {status.lower(): 0.0 for status in RunStatus if not status.is_terminal}
     open_runs |= {status.lower(): float(n) for status, n in totals.runs.items()}
     unserved = dict.fromkeys(totals.unserved, 1.0)
@@ -288,7 +290,7 @@ def _of_host(runtime: Runtime, *, connected: bool) -> Iterator[prometheus.Metric
 
 
 def _of_counters(counters: Counters) -> Iterator[prometheus.Metric]:
-    """Of this host alone and since its process began: sum over hosts."""
+    """Yield counters of this host since the start of its process: take the sum over hosts."""
     runs = [
         ("completed", counters.completed),
         ("failed", counters.failed),
@@ -303,7 +305,7 @@ def _of_counters(counters: Counters) -> Iterator[prometheus.Metric]:
         ("turns", "Executions that started.", counters.executions),
         (
             "turns_recovered",
-            "Executions that started after one that was broken off.",
+            "Executions that started after an interrupted one.",
             counters.recovered,
         ),
         ("turns_broken_off", "Executions whose commit failed.", counters.broken_off),
@@ -314,7 +316,7 @@ def _of_counters(counters: Counters) -> Iterator[prometheus.Metric]:
         ("messages_received", "New messages from the broker.", counters.received),
         (
             "messages_undecodable",
-            "Bodies from the broker that are no message.",
+            "Bodies from the broker that are not a message.",
             counters.undecodable,
         ),
     ):

@@ -1,4 +1,4 @@
-"""Metrics of model calls: OpenTelemetry's two of GenAI clients, as Prometheus spells them, and ours."""
+"""Metrics of model calls: OpenTelemetry's two of GenAI clients, with Prometheus names, and Callboard's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CALL: Final = ("gen_ai_operation_name", *_MODEL)
 
 
 def of_model_calls(calls: ModelCounters) -> Iterator[Metric]:
-    """Yield the metrics of one host's model calls since its process began: sum over hosts."""
+    """Yield the metrics of one host's model calls since the start of its process: take the sum over hosts."""
     tokens = HistogramMetricFamily(
         "gen_ai_client_token_usage",
         "Tokens of each request and each answer.",
@@ -50,7 +50,7 @@ def of_model_calls(calls: ModelCounters) -> Iterator[Metric]:
 
 
 def cumulative(values: Histogram) -> list[tuple[str, float]]:
-    """Return a histogram's buckets as Prometheus has them, each with all values up to its end."""
+    """Return the buckets of a histogram for Prometheus, each with the number of values up to its bound."""
     bounds = [*(str(float(bound)) for bound in values.bounds), "+Inf"]
     return list(zip(bounds, map(float, accumulate(values.counts)), strict=True))
 

@@ -1,9 +1,9 @@
-"""The host process: serves agents until a signal stops it.
+"""The host process, which serves agents until a signal stops it.
 
-SIGTERM or SIGINT: nothing new is started, running code ends or is dropped within `drain_s`, the
-agents are given up so that another host has them at once, and the process ends with 0. A second
-signal ends it at once. Each of these is one log line. Where `settings.http` names an address,
-``/readyz`` there says 503 from the signal on, before anything is given up.
+After SIGTERM or SIGINT the host starts no runs. Executing code ends or is dropped within `drain_s`. Then the
+host releases its agents, so that another host can take them at once, and the exit code is 0. A second
+signal ends the process at once. Each of these events is one log line. If `settings.http` names an
+address, ``/readyz`` answers 503 from the signal on, before the host releases an agent.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ EXIT_SECOND_SIGNAL: Final = 130
 
 
 async def run_host(settings: Settings, specs: Sequence[str]) -> None:
-    """Serve what ``MODULE:ATTR`` names until SIGTERM or SIGINT.
+    """Serve the agents of `specs`, each ``MODULE:ATTR``, until SIGTERM or SIGINT.
 
     Raises:
         ServeError: One of the names does not lead to agents.
-        ContractError: There is no server to use, it refuses us, or `settings.http` is taken.
+        ContractError: A server is missing or refuses the login, or the address of `settings.http` is taken.
     """
     for spec in specs:
         check_spec(spec)
@@ -77,7 +77,7 @@ async def run_host(settings: Settings, specs: Sequence[str]) -> None:
 
 @asynccontextmanager
 async def opened(settings: Settings) -> AsyncIterator[Opening | None]:
-    """Begin to open the servers of the settings' folder, where no URL names others; yield that."""
+    """Start to open the servers of the settings' folder, and yield the opening; None if there is a URL."""
     if settings.postgres_url is not None:
         yield None
         return
@@ -90,11 +90,11 @@ async def opened(settings: Settings) -> AsyncIterator[Opening | None]:
 
 @asynccontextmanager
 async def probed(settings: Settings) -> AsyncIterator[HostProbes | None]:
-    """Yield what is asked at the address for health and metrics; None: the settings name no address."""
+    """Yield the probes of the address for health and metrics, or None if the settings name no address."""
     if settings.http is None:
         yield None
         return
-    # Imported here: a web server is needed by those hosts only that have an address.
+    # Imported here, because only hosts with an address need a web server.
     try:
         from compose.host.http import serve_http  # noqa: PLC0415
         from compose.host.metrics import HostProbes  # noqa: PLC0415
@@ -107,7 +107,7 @@ async def probed(settings: Settings) -> AsyncIterator[HostProbes | None]:
 
 
 class Stop:
-    """The stop of this process, with the signal that asked for it, if one did."""
+    """The stop of this process, with the name of the signal that requested it."""
 
     def __init__(self) -> None:
         self.requested = asyncio.Event()
@@ -115,7 +115,7 @@ class Stop:
         self._opening: asyncio.Timeout | None = None
 
     def listen(self) -> None:
-        """Hear SIGTERM and SIGINT from now on."""
+        """Handle SIGTERM and SIGINT from now on."""
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
@@ -130,7 +130,7 @@ class Stop:
             self._opening.reschedule(asyncio.get_running_loop().time())
 
     async def unless_stopped(self, opening: Awaitable[T]) -> T | None:
-        """Return what `opening` gives, or None after it was broken off by a signal."""
+        """Await `opening` and return its result, or cancel it at a signal and return None."""
         try:
             async with asyncio.timeout(0 if self.requested.is_set() else None) as self._opening:
                 return await opening

@@ -1,4 +1,4 @@
-"""The sessions of an application, found in what `MODULE:APP` names."""
+"""The sessions of an application, found in the object of `MODULE:APP`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class SessionApp:
 
     Attributes:
         app: The type of its sessions' agents.
-        modes: An agent by mode. Empty: the application has registered the type by itself.
-        known_modes: Names of the modes, where they are known.
+        modes: Agents by mode; empty if the application has registered the type itself.
+        known_modes: Names of the modes; empty if they are not known.
         version: See `SessionAgent`.
         retry: See `SessionAgent`.
     """
@@ -44,20 +44,21 @@ class SessionApp:
 async def serve_app(
     runtime: Runtime, spec: str, found: object, *, app: str | None = None
 ) -> SessionApp:
-    """Register what an application's sessions need beside themselves, and return the sessions.
+    """Register the other agents of an application, and return its sessions.
 
-    An agent, the first one of a list and the first type of a mapping {type: factory} are the mode ``normal``
-    of sessions. All of a list and of such a mapping is registered, too. A function may return any of these,
-    or register the type of a `SessionAgent`. `Flows` may be among a list; without agents there are no sessions.
+    An agent, the first agent of a list, and the first type of a mapping {type: factory} answer as the mode
+    ``normal`` of sessions. All members of a list or of such a mapping are registered too. A function may return
+    any of these, or register the type of a `SessionAgent`. A list may have `Flows`. Without agents there are no
+    sessions.
 
     Args:
-        runtime: Where agents are registered.
-        spec: What the user called it.
-        found: What that is.
-        app: The type of the sessions' agents; None: that of a SessionAgent, else ``session``.
+        runtime: The runtime that registers the agents.
+        spec: The application's name ``MODULE:APP``.
+        found: The object with this name.
+        app: The type of the sessions' agents. None means the type of a SessionAgent, else ``session``.
 
     Raises:
-        ServeError: It is none of the allowed things, or has no sessions.
+        ServeError: The object has none of the allowed forms, or has no sessions.
         RegistrationError: Two agents contradict each other.
     """
     if isinstance(found, type):
@@ -82,7 +83,7 @@ async def serve_app(
 async def _of_function(
     runtime: Runtime, spec: str, function: Callable[[Runtime], Any], app: str | None
 ) -> SessionApp:
-    """Return the sessions of what a function returns, or else of what it registers."""
+    """Return the sessions of the object that a function returns, else of the type that it registers."""
     given = function(runtime)
     if inspect.isawaitable(given):
         given = await given
@@ -128,7 +129,7 @@ def _registered(runtime: Runtime, spec: str, app: str | None) -> SessionApp:
     """Return the sessions whose type a function has registered.
 
     Raises:
-        ServeError: There is no such type, or there are several.
+        ServeError: The function has registered no such type, or several.
     """
     agents = host_of(runtime).worker.env.agents
     found: dict[str, SessionAgent] = {}

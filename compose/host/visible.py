@@ -1,4 +1,4 @@
-"""Text that others wrote, as a terminal may show it."""
+"""Convert text of agents and clients to text that a terminal may show."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _LATIN: Final = re.compile("[A-Za-z]")
 
 
 class _Visible(dict[int, int | str]):
-    """For `str.translate`: what steers a terminal or is not seen, as signs. Filled as it is asked.
+    """A table for `str.translate` that replaces control characters and invisible characters. Filled on demand.
 
-    Control characters have signs of their own. Those that turn the direction of writing, have no
-    width or select a variant are written as in JSON; so are separators of lines, halves of pairs,
-    what Unicode has given no meaning, and signs that look like the separators of an id.
+    Control characters are replaced by their signs. Characters that change the direction of writing, have no
+    width or select a variant are written as in JSON. So are line separators, surrogates, unassigned and
+    private characters, and signs that look like the separators of an id.
     """
 
     def __missing__(self, code: int) -> int | str:
@@ -52,10 +52,10 @@ _VISIBLE: Final = _Visible()
 
 
 def visible(text: str) -> str:
-    """Return the text as a terminal may show it: all of it is seen, and nothing of it is obeyed.
+    """Return the text without characters that are invisible or that control the terminal.
 
-    Letters that look like Latin ones are written as in JSON in a word that also has Latin ones, and where the
-    text has no other letter of their script, so that no name looks like another one.
+    Letters that look like Latin ones are written as in JSON if their word also has Latin ones, or if the text
+    has no other letter of their script. So no name looks like another name.
     """
     shown = text.translate(_VISIBLE)
     if shown.isascii() or _LOOK_ALIKES.keys().isdisjoint(shown):

@@ -1,4 +1,4 @@
-"""Access over HTTP: tokens of a file, and the hosts and origins that requests may name."""
+"""Access over HTTP: tokens from a file, and the hosts and origins that requests may have."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = logging.getLogger("callboard.mcp")
 
 PATH: Final = "/mcp"
 MIN_TOKEN: Final = 16
-"""Characters."""
+"""Minimum number of characters of a token."""
 _MAX_FILE_BYTES: Final = 64 * 1024
 _HEADERS: Final = (
     *("authorization", "content-type", "last-event-id"),
@@ -35,19 +35,19 @@ _EXPOSED: Final = ("mcp-session-id", "www-authenticate")
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """The tokens that a file has, one a line. It is read for each request: a line that is gone is refused.
+    """The tokens of a file, one per line. The file is read for each request: a removed token works no longer.
 
     Attributes:
-        path: The file; lines that begin with # are none.
+        path: The file. Lines that start with # are comments.
     """
 
     path: Path
 
     def check(self) -> None:
-        """Check that there is a token in it.
+        """Check that the file has usable tokens.
 
         Raises:
-            ContractError: It cannot be read, has no token, or a short one.
+            ContractError: The file cannot be read, has no token, or has a token that is too short.
         """
         try:
             tokens = self._tokens()
@@ -60,7 +60,10 @@ class TokenFile:
             )
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        """Return who that is, for the SDK; None: it is unknown. It takes as long whichever line is the one."""
+        """Return the identity of a token, for the SDK; None if it is unknown.
+
+        The time does not depend on which line matches.
+        """
         try:
             tokens = self._tokens()
         except (OSError, ValueError):
@@ -83,31 +86,31 @@ class TokenFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllowedSites:
-    """The names by which the worker may be asked, and the pages that may ask.
+    """The host names and origins that requests may have.
 
     Attributes:
-        hosts: Allowed values of `Host`, beside this machine's own addresses.
-        origins: Allowed values of `Origin`, beside that of the worker itself.
+        hosts: Allowed values of `Host`, in addition to this machine's own addresses.
+        origins: Allowed values of `Origin`, in addition to the worker's own origin.
     """
 
     hosts: frozenset[str] = frozenset()
     origins: frozenset[str] = frozenset()
 
     def problem(self, request: Request) -> str | None:
-        """Return why a request is refused; None: it is not."""
+        """Return why a request is refused; None if it is allowed."""
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if host not in self.hosts and not is_own_address(host):
             return f"the request's host is {host[:100]!r}; --allow-host allows it"
         if origin is not None and origin not in self.origins and authority_of(origin) != host:
-            return f"a page of {origin[:100]!r} may not ask; --allow-origin allows it"
+            return f"a page of {origin[:100]!r} may not send requests; --allow-origin allows it"
         return None
 
 
 class GuardedEndpoint:
-    """An ASGI application that refuses a request of a foreign host or page, and one without a token.
+    """An ASGI application that refuses requests of foreign hosts or pages, and requests without a valid token.
 
     Args:
-        inner: Has the requests that are left.
+        inner: Gets the requests that are not refused.
         tokens: See `TokenFile`.
         sites: See `AllowedSites`.
     """
@@ -131,7 +134,7 @@ class GuardedEndpoint:
             return
         problem, status = self._sites.problem(Request(scope)), 403
         if problem is None and scope["path"] != PATH:
-            problem, status = f"there is nothing but {PATH}", 404
+            problem, status = f"the only path is {PATH}", 404
         if problem is None:
             await self._inner(scope, receive, send)
         else:

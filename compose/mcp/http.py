@@ -1,4 +1,4 @@
-"""The worker over HTTP: where it listens, who may ask there, and the SDK's streamable transport."""
+"""The worker over HTTP: its address, its access rules, and the SDK's streamable transport."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from compose.web.server import serve_web
 _log = logging.getLogger("callboard.mcp")
 
 MAX_SESSIONS: Final = 1_000
-"""Of clients that shake hands; those of newer versions of the protocol have none."""
+"""Maximum number of sessions. Only clients of older protocol versions, which shake hands, have sessions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOptions:
-    """The options of `callboard mcp-worker` that are about clients over HTTP.
+    """The HTTP options of `callboard mcp-worker`.
 
     Attributes:
         address: ``HOST:PORT``.
@@ -35,8 +35,8 @@ class HttpOptions:
         origins: See `AllowedSites`.
 
     Raises:
-        ContractError: There are no tokens, or an origin is none.
-        AddressError: The address is none, or no name is allowed by which others ask there.
+        ContractError: There are no tokens, or an entry of `origins` is not an origin.
+        AddressError: `address` is not an address, or is not a loopback address and `hosts` is empty.
     """
 
     address: str
@@ -51,15 +51,15 @@ class HttpOptions:
             raise ContractError(f"{problem}; make one: openssl rand -hex 32 > mcp.token")
         host, _ = parse_address(self.address)
         if not self.hosts and not is_own_address(f"[{host}]" if ":" in host else host):
-            problem = "no name is allowed by which others ask there"
+            problem = "no host name is allowed for requests from other machines"
             raise AddressError(self.address, problem, "say --allow-host NAME:PORT")
         TokenFile(self.token_file).check()
 
     async def serve(self, server: Server[Any], stop: Stop) -> None:
-        """Serve until the stop; sessions and calls are cancelled then.
+        """Serve until `stop` is requested. Then open sessions and calls are cancelled.
 
         Raises:
-            AddressError: Another process has the address.
+            AddressError: Another process uses the address.
         """
         assert self.token_file is not None
         manager = StreamableHTTPSessionManager(
@@ -70,7 +70,7 @@ class HttpOptions:
             tokens=TokenFile(self.token_file),
             sites=AllowedSites(hosts=frozenset(self.hosts), origins=frozenset(self.origins)),
         )
-        # Sessions end before the server, which would wait for the answers that they have under way.
+        # Sessions end before the server, which would otherwise wait for their pending responses.
         async with serve_web(self.address, application, option="--http") as url, manager.run():
             _log.info("mcp.listening", extra={"url": f"{url}{PATH}"})
             await stop.requested.wait()

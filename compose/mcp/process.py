@@ -1,4 +1,4 @@
-"""The process of `callboard mcp-worker`: tools that its options name, until its client or a signal ends it."""
+"""The process of `callboard mcp-worker`: serves tools until its client or a signal ends it."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ _log = logging.getLogger("callboard.mcp")
 
 TOOLSETS: Final = ("files", "web", "shell")
 INSTALLED: Final = "installed"
-"""In place of ``MODULE:APP``: the installed flows, which are the app of this name."""
+"""Value in place of ``MODULE:APP`` for the installed flows, whose app has this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """The options of `callboard mcp-worker` that are about tools and clients.
+    """The options of `callboard mcp-worker` for tools and clients.
 
     Attributes:
-        toolsets: Of `TOOLSETS`.
-        root: The folder of `files`, and where commands of `shell` begin.
-        allow_private: Let `web` reach addresses that are not public.
-        http: Where clients over HTTP ask; None: the client is the parent process.
-        max_calls: Calls of one client at once.
-        flows: ``MODULE:APP`` or a file with flows, which become tools; ``installed``: those of the database.
+        toolsets: Names from `TOOLSETS`.
+        root: The folder of `files`, and the working directory of commands of `shell`.
+        allow_private: Whether `web` may connect to addresses that are not public.
+        http: Options for clients over HTTP; None if the parent process is the client.
+        max_calls: Maximum number of concurrent calls of one client.
+        flows: ``MODULE:APP`` or a file with flows, which become tools; ``installed`` for those of the database.
         agents: ``MODULE:APP`` of agents, which become tools.
         wait_s: See `RunTools`.
 
     Raises:
-        ContractError: There is no such toolset.
+        ContractError: A toolset is unknown.
         ServeError: `flows` or `agents` is not of that form.
     """
 
@@ -75,21 +75,23 @@ class WorkerOptions:
 async def run_worker(
     options: WorkerOptions, client: AbstractAsyncContextManager[Runtime] | None = None
 ) -> None:
-    """Serve tools until the client closes the input, or until SIGTERM or SIGINT; calls under way are cancelled.
+    """Serve tools until the client closes the input, or until a signal. Pending calls are then cancelled.
+
+    The signals are SIGTERM and SIGINT.
 
     Args:
         options: See `WorkerOptions`.
-        client: Of the hosts that execute runs; None: this process does, in memory.
+        client: A client of the hosts that execute runs. If None, this process executes runs, in memory.
 
     Raises:
-        ContractError: There is nothing to serve, two tools have one name, or the root is no folder.
-        AddressError: Another process has the address.
-        ServeError: `options.flows` or `options.agents` leads to none.
+        ContractError: There is nothing to serve, two tools have the same name, or the root is not a folder.
+        AddressError: Another process uses the address.
+        ServeError: `options.flows` or `options.agents` does not name flows or agents.
     """
     stop = Stop()
     stop.listen()
     async with AsyncExitStack() as stack:
-        # First, as tools and what they load may print.
+        # Redirected first, because tools and modules that they load may print.
         streams = await stack.enter_async_context(messages()) if options.http is None else None
         tools = [*_tools_of(options, stack), *await _run_tools(options, stack, client)]
         if not tools:
@@ -128,7 +130,7 @@ async def _run_tools(
     if options.flows == INSTALLED:
         specs.remove(INSTALLED)
         if client is None:
-            remedy = "Name it: --postgres-url, --data or the environment"
+            remedy = "Name the database: --postgres-url, --data or the environment"
             raise ServeError(INSTALLED, "installed flows are in a database", remedy)
     from compose.mcp.runs import RunTools, agents_of  # noqa: PLC0415 - most workers start no runs
 

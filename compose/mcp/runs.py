@@ -1,4 +1,4 @@
-"""Tools that start runs: of each flow of an app, and of each agent."""
+"""Tools that start runs: one per flow of an app, and one per agent."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from compose.host.loader import ServeError, agent_of, are_flows, instance_of
 from compose.mcp.server import ID_KEY, Report, client_call
 
 _SENDER: Final = "submit:mcp"
-"""Sender of the runs of all workers, so that an id is one run at every worker."""
+"""Sender of the messages of all workers, so that an id names the same run at every worker."""
 _ODD: Final = re.compile(r"[^A-Za-z0-9_.-]")
-"""Characters that names of tools do not have."""
+"""Characters that are not allowed in tool names."""
 _VARS: Final = {"type": "object", "properties": {}, "additionalProperties": True}
 _Start: TypeAlias = "Callable[[dict[str, Any], str | None], Awaitable[RunId]]"
 
 
 @dataclass(frozen=True, slots=True)
 class RunTools:
-    """Tools whose calls are runs. The runtime may be a client: hosts execute them then.
+    """Tools whose calls are runs. If the runtime is a client, hosts execute the runs.
 
-    A call with an id of the client's is one run, however often it is made, and whether or not the client is
-    still there. The run is cancelled with its call if no other call here waits for it, and either the call has
-    no id, or the client said that it cancels it. A client that asks for progress hears of each record of a
-    flow's ledger.
+    Calls with the same client-chosen id are one run, also after the client has disconnected. A cancelled call
+    cancels its run if no other call in this process waits for the run, and if the call has no id or the client
+    requested the cancel. A client that requests progress receives one report per record of a flow's ledger.
 
     Attributes:
-        runtime: Where runs are rows.
-        wait_s: So long a call waits for the end of its run. Then it returns the run's id, for `run_result`.
+        runtime: The runtime that starts the runs.
+        wait_s: Seconds that a call waits for the end of its run. Then it returns the run's id, for
+            `run_result`.
     """
 
     runtime: Runtime
@@ -51,12 +51,12 @@ class RunTools:
     _waiting: Counter[RunId] = field(default_factory=Counter)
 
     def of_flows(self, flows: Flows) -> list[Tool]:
-        """Return a tool for each flow; its arguments are the vars that a run begins with."""
+        """Return one tool per flow. Its arguments are the initial vars of a run."""
         runs = FlowRuns(self.runtime, flows)
         return [self._of_flow(runs, name, name, _VARS) for name in flows.specs]
 
     async def of_installed(self) -> list[Tool]:
-        """Return a tool for the newest version of each installed bundle: its first flow, with its inputs."""
+        """Return one tool per installed bundle: the entry flow of its newest version, with its inputs."""
         store, newest = self.runtime.store, dict[str, BundleRecord]()
         bundles = StoredBundles(store.flow_bundles, store.artifacts, DEFAULT_TENANT)
         for record in await bundles.list():  # the newest version first
@@ -75,7 +75,7 @@ class RunTools:
         return self._tool(name, description, schema, start, has_ledger=True)
 
     def of_agents(self, agents: Mapping[str, Sequence[AgentId]]) -> list[Tool]:
-        """Return a tool for each agent, and for each type of agents with any key. See `agents_of`."""
+        """Return one tool per agent, or per type for types whose keys are free. See `agents_of`."""
         return [
             self._of_agent(type_, agent)
             for type_, known in agents.items()
@@ -83,7 +83,7 @@ class RunTools:
         ]
 
     def result(self, types: Iterable[str], *, apps: Iterable[str] = ()) -> Tool:
-        """Return the tool that waits on for a run of these types of agents, and of flows of these apps."""
+        """Return the tool that waits for a run of these agent types, or of flows of these apps."""
         of_flows = frozenset(apps)
         known = of_flows.union(types)
 
@@ -105,7 +105,7 @@ class RunTools:
 
         async def start(given: dict[str, Any], key: str | None) -> RunId:
             if missing := [name for name in required if name not in given]:
-                raise ContractError(f"{' and '.join(missing)}: give it")
+                raise ContractError(f"{' and '.join(missing)}: missing, give a value")
             agent = fixed or AgentId(type_, str(given["key"]))
             message = Message.of(agent, given["message"], id=key)
             return await self.runtime.submit(agent, message, sender=_SENDER)
@@ -133,7 +133,7 @@ class RunTools:
             except asyncio.CancelledError:
                 if not self._waiting[run_id] and (call.key is None or call.is_withdrawn()):
                     await asyncio.shield(
-                        self.runtime.cancel(run_id, reason="its call was cancelled")
+                        self.runtime.cancel(run_id, reason="the tool call of the run was cancelled")
                     )
                 raise
 
@@ -141,10 +141,10 @@ class RunTools:
         return Tool(_ODD.sub("_", name), f"{description} {note}", run, schema, risk=Risk.HIGH)
 
     async def _outcome(self, run_id: RunId, *, has_ledger: bool) -> dict[str, Any]:
-        """Return the run's id, its status, and once it has ended its output.
+        """Return the run's id, its status, and its output if it has ended.
 
         Raises:
-            RunFailedError: It failed or was cancelled.
+            RunFailedError: The run failed or was cancelled.
         """
         report = client_call.get().report
         self._waiting[run_id] += 1
@@ -154,7 +154,7 @@ class RunTools:
                     await self._report(run_id, report)
                 output = await self.runtime.result(run_id)
         except TimeoutError:
-            return {"run": run_id, "status": "open", "next": "ask run_result for its end"}
+            return {"run": run_id, "status": "open", "next": "call run_result to wait for its end"}
         finally:
             self._waiting[run_id] -= 1
             if not self._waiting[run_id]:
@@ -162,7 +162,7 @@ class RunTools:
         return {"run": run_id, "status": "completed", "output": output}
 
     async def _report(self, run_id: RunId, report: Report) -> None:
-        """Report each record behind the start, until the run has ended. A slow client delays this alone."""
+        """Report each record after the start record. A slow client delays only its own reports."""
         feed, count = ledger_feed(self.runtime, run_id, follow=True), 0
         with suppress(RunSweptError):
             async with aclosing(feed) as records:
@@ -173,16 +173,16 @@ class RunTools:
 
 
 def agents_of(spec: str, found: object) -> dict[str, list[AgentId]]:
-    """Return the agents that ``MODULE:ATTR`` led to, by type; none: each key is an agent.
+    """Return the agents that ``MODULE:ATTR`` names, by type. An empty list means that any key is an agent.
 
     Raises:
-        ServeError: There are no such agents in it, or they are those of sessions or flows.
+        ServeError: The object names no such agents, or agents of sessions or flows.
     """
     if isinstance(found, dict):
         return {str(name): [] for name in found}
     if are_flows(found) or (callable(found) and not isinstance(found, type)):
         remedy = "Name an agent, a list of agents, or a mapping {type: factory}"
-        raise ServeError(spec, "it does not say which agents there are", remedy)
+        raise ServeError(spec, "it does not name agents", remedy)
     one = instance_of(spec, found) if isinstance(found, type) else found
     agents: dict[str, list[AgentId]] = {}
     for agent in one if isinstance(one, list | tuple) else [one]:

@@ -1,4 +1,4 @@
-"""The MCP server of the SDK for a list of tools: lists them, calls them, and limits calls at once."""
+"""The SDK's MCP server for a list of tools: lists and calls tools, and limits concurrent calls."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from actors.kernel.agent.tools import InvocationResult, Risk, Tool, ToolCall, ch
 from actors.runtime.context.model_calls import DirectToolInvoker
 
 ID_KEY: Final = "callboard/id"
-"""In `_meta` of a call: the client's own id of it. The same one again is the same run."""
+"""Key in `_meta` of the client's own id of a call. A call with a known id is the same run."""
 Report: TypeAlias = "Callable[[float, str], Awaitable[None]]"
-"""Tells a client how far its call is: a number that grows, and words."""
+"""Reports a call's progress to its client: a growing number, and a text."""
 _MAX_ID: Final = 200
 _OVER_STREAMS: Final = "the parent process"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCall:
-    """The call that executes, for its tool.
+    """The executing call, for its tool.
 
     Attributes:
-        key: The client's own id of it.
-        report: None: the client did not ask for progress.
-        is_withdrawn: Returns True if the client said that it cancels the call. A client that is gone did not.
+        key: The client's own id of the call.
+        report: Reports progress; None if the client did not request progress.
+        is_withdrawn: Returns True if the client requested the cancel. It is False if the client disconnected.
     """
 
     key: str | None = None
@@ -57,15 +57,15 @@ client_call: Final[ContextVar[ClientCall]] = ContextVar("client_call", default=C
 class ToolServer:
     """Tools as an MCP server.
 
-    A call beyond the limit, one of an unknown tool and one with a bad id are refused before anything
-    executes. A tool that fails is a result with ``isError``, which a model reads.
+    A call beyond the limit, of an unknown tool, or with an invalid id is refused before anything executes. A
+    tool's failure is returned as a result with ``isError``, which a model reads.
 
     Args:
-        tools: The tools; each has a name of its own.
-        max_calls: Calls of one client at once. Over HTTP a client is a token.
+        tools: The tools, with unique names.
+        max_calls: Maximum number of concurrent calls of one client. Over HTTP a client is a token.
 
     Raises:
-        ContractError: Two tools have one name.
+        ContractError: Two tools have the same name.
     """
 
     def __init__(self, tools: Sequence[Tool], *, max_calls: int) -> None:
@@ -96,7 +96,7 @@ class ToolServer:
         tool = self._tools.get(params.name)
         if tool is None:
             known = ", ".join(sorted(self._tools))
-            raise MCPError(INVALID_PARAMS, f"unknown tool {params.name!r}; there are: {known}")
+            raise MCPError(INVALID_PARAMS, f"unknown tool {params.name!r}; known tools: {known}")
         call = _call_of(ctx)
         with self._place(_client_of(ctx)) as is_free:
             if not is_free:
@@ -106,7 +106,7 @@ class ToolServer:
 
     @contextmanager
     def _place(self, client: str) -> Iterator[bool]:
-        """Hold one of the client's slots, if one is free; yield True if there was one."""
+        """Acquire one of the client's slots, if one is free; yield whether it was acquired."""
         if self._calls[client] >= self._max_calls:
             yield False
             return
@@ -140,7 +140,7 @@ def _call_of(ctx: ServerRequestContext[Any]) -> ClientCall:
     async def report(progress: float, message: str) -> None:
         await ctx.session.report_progress(progress, message=message)
 
-    # The SDK tells handlers of a cancelled call nothing but this, and has no public name for it.
+    # This is the SDK's only sign of a client's cancel, and it has no public name.
     channel = getattr(ctx.session, "_request_outbound", None)
     withdrawn = getattr(channel, "cancel_requested", None)
     return ClientCall(
@@ -155,7 +155,7 @@ def _key_of(ctx: ServerRequestContext[Any]) -> str | None:
     key = meta.get(ID_KEY)
     if key is None or (isinstance(key, str) and 0 < len(key) <= _MAX_ID and key.isprintable()):
         return key
-    problem = f"_meta[{ID_KEY!r}] is no id: give a text of 1 to {_MAX_ID} printable characters"
+    problem = f"_meta[{ID_KEY!r}] is not an id: give a text of 1 to {_MAX_ID} printable characters"
     raise MCPError(INVALID_PARAMS, problem)
 
 

@@ -1,4 +1,4 @@
-"""Standard input and output, kept for messages alone: whatever else is printed goes to standard error."""
+"""Standard streams reserved for MCP messages. Other output of the process goes to standard error."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from typing import Any, Final
 import anyio
 
 MAX_LINE_BYTES: Final = 1024 * 1024
-"""Of one message."""
+"""Maximum number of bytes of one message."""
 _log = logging.getLogger("callboard.mcp")
 
 
 class InputLines:
-    """The lines of standard input, read without a thread: `end` ends them, as the input's own end does.
+    """The lines of standard input, read without a thread. `end` ends the iteration, like the end of the input.
 
-    A line beyond the limit is dropped.
+    A line that is longer than the limit is dropped and logged.
     """
 
     def __init__(self, reader: asyncio.StreamReader, pipe: asyncio.ReadTransport) -> None:
         self._reader, self._pipe = reader, pipe
 
     def end(self) -> None:
-        """Let no further line come."""
+        """Stop the reading of further lines."""
         self._pipe.close()
 
     async def __aiter__(self) -> AsyncIterator[str]:
@@ -39,7 +39,7 @@ class InputLines:
                 _log.warning("mcp.line_too_long", extra={"limit_bytes": MAX_LINE_BYTES})
 
     async def _line(self) -> bytes:
-        """Return the next line, or one byte too much of it; nothing at the end."""
+        """Return the next line, cut to one byte more than the limit; empty at the end of the input."""
         line = bytearray()
         while True:
             try:
@@ -55,10 +55,10 @@ class InputLines:
 
 @asynccontextmanager
 async def messages() -> AsyncIterator[tuple[InputLines | None, Any, Any]]:
-    """Yield the lines of the input, None if it is a file, and input and output as the SDK takes them.
+    """Yield the lines of the input, or None if it is a file; and input and output for the SDK.
 
-    Meanwhile descriptor 1 is standard error and descriptor 0 the null device, for this process and for those
-    that it starts: what a tool, a module or a child prints is no message, and what they read is nothing.
+    Meanwhile descriptor 1 is standard error and descriptor 0 is the null device, in this process and in its
+    child processes. Their output is therefore not mixed with messages, and they read no messages.
     """
     printed = sys.stdout
     with ExitStack() as stack:
@@ -66,7 +66,7 @@ async def messages() -> AsyncIterator[tuple[InputLines | None, Any, Any]]:
         stack.callback(os.close, null)
         kept = stack.enter_context(_instead(0, null))
         wire = stack.enter_context(_instead(1, 2))
-        stack.callback(printed.flush)  # while descriptor 1 is still standard error
+        stack.callback(printed.flush)  # before descriptor 1 is restored
         stack.enter_context(redirect_stdout(sys.stderr))
         out = anyio.wrap_file(os.fdopen(wire, "w", encoding="utf-8", newline="", closefd=False))
         if not _can_be_awaited(kept):
@@ -83,14 +83,14 @@ async def messages() -> AsyncIterator[tuple[InputLines | None, Any, Any]]:
 
 
 def _can_be_awaited(descriptor: int) -> bool:
-    """Return False for files, which a loop cannot wait for; nor does their end keep a reader waiting."""
+    """Return whether an event loop can wait for a descriptor. It cannot wait for a file, and need not."""
     mode = os.fstat(descriptor).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
 
 
 @contextmanager
 def _instead(descriptor: int, other: int) -> Iterator[int]:
-    """Let a descriptor be another one for a while; yield a copy of itself."""
+    """Replace a descriptor by another one inside the context; yield a copy of the original."""
     kept = os.dup(descriptor)
     os.dup2(other, descriptor)
     try:

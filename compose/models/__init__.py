@@ -1,9 +1,9 @@
-"""Clients of language models, and tools of MCP servers: the only room that imports their SDKs.
+"""Clients of language models, and tools of MCP servers. Only this package imports their SDKs.
 
-`model(name)` opens a client by name. `FallbackModel`, `Router`, `SemanticCache` and `RetryingModel` are
-clients made of clients and need no SDK; an SDK is imported at the first call that needs it.
-`embedder(name)` and `local_embedder()` turn texts into vectors. Extras:
-``models``, ``mcp``, ``local-model``, ``embedder``, ``tokens``.
+`model(name)` opens a client by name. `FallbackModel`, `Router`, `SemanticCache` and `RetryingModel` wrap other
+clients and need no SDK. An SDK is imported at the first call that needs it. `embedder(name)` and
+`local_embedder()` turn texts into vectors. Extras: ``models``, ``mcp``, ``local-model``, ``embedder``,
+``tokens``.
 """
 
 from __future__ import annotations

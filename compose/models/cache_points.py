@@ -1,8 +1,8 @@
-"""Positions in a request behind which a provider is to keep what it read, in its prompt cache.
+"""Cache points: positions in a request up to which a provider caches the prompt.
 
-A request with the same prefix is cheaper then. Points stand behind the tools, behind the last summary, and
-behind the last answer: all that follows an answer is new. So a request has three of them at most, where
-providers take four. An author who sets points of his own gets no others.
+A later request with the same prefix costs less. Points are set after the tools, after the last summary, and
+after the last answer, because everything after that answer is new. A request therefore has at most three
+points; providers accept four. If an author sets points, no others are added.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from actors.context.turns import is_summary
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 
 EXPLICIT: Final = frozenset(("anthropic",))
-"""Providers whose requests name their points. Others find the common prefix themselves, or have no cache."""
+"""Providers whose requests name cache points. Others find common prefixes themselves, or have no cache."""
 TOOLS: Final = {"anthropic_cache_tool_definitions": True}
 
 _OF_AUTHORS: Final = ("anthropic_cache", "cache")
@@ -35,14 +35,14 @@ _POINT: Final = ContentBlock(type="cache_point")
 def takes_points(
     provider: str, messages: Sequence[ChatMessage], settings: Mapping[str, Any]
 ) -> bool:
-    """Return whether a request to this provider gets points: the author has set none."""
+    """Return whether a request gets points: the provider accepts them, and the author has set none."""
     if provider not in EXPLICIT or any(name.startswith(_OF_AUTHORS) for name in settings):
         return False
     return not any(block.type == _POINT.type for one in messages for block in one.content)
 
 
 def behind_the_summary(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Return the messages with a point behind the last summary; unchanged without one."""
+    """Return the messages with a point after the last summary; unchanged if there is none."""
     found = [*messages]
     for index in reversed(range(len(found))):
         if found[index].role == "user" and is_summary(found[index]):
@@ -53,10 +53,10 @@ def behind_the_summary(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 
 
 def behind_the_last_answer(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
-    """Return the messages with a point between the last answer and what is new.
+    """Return the messages with a point between the last answer and the new messages.
 
-    A point that opens a request stands behind the message before it. There is none if the answer ends with
-    what no point can stand behind, such as reasoning.
+    A point at the start of a request applies to the message before it. No point is set if the answer ends with
+    a part that cannot have a point, such as reasoning.
     """
     found = [*messages]
     for index in reversed(range(1, len(found))):

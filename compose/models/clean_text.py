@@ -1,4 +1,4 @@
-"""Text of models without the characters that no log can keep."""
+"""Removal of characters from models' texts that a log cannot store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _HIGH: Final = re.compile(r"[\ud800-\udbff]\Z")
 
 
 def clean(text: str) -> str:
-    """Return the text with U+FFFD for NUL and half a surrogate pair; two halves become their character."""
+    """Return the text with U+FFFD for NUL and unpaired surrogates. Surrogate pairs become their character."""
     if "\x00" in text:
         text = text.replace("\x00", REPLACEMENT)
     if text.isascii():
@@ -19,7 +19,7 @@ def clean(text: str) -> str:
 
 
 def clean_json(value: Any) -> Any:
-    """Return JSON data whose texts and keys are clean."""
+    """Return JSON data whose texts and keys are cleaned by `clean`."""
     match value:
         case str():
             return clean(value)
@@ -32,19 +32,19 @@ def clean_json(value: Any) -> Any:
 
 
 class TextPieces:
-    """A text that comes in pieces: joined, what `add` and `rest` return is `clean` of the pieces joined."""
+    """Cleans a text that arrives in pieces. Joined, the results of `add` and `rest` are the clean text."""
 
     def __init__(self) -> None:
         self._held = ""
 
     def add(self, piece: str) -> str:
-        """Return the piece as it can be shown; the first half of a surrogate pair waits for the second."""
+        """Return the piece, cleaned. A high surrogate at its end is held back until the next piece."""
         piece = self._held + piece
         found = _HIGH.search(piece)
         self._held = found.group() if found else ""
         return clean(piece[: found.start()] if found else piece)
 
     def rest(self) -> str:
-        """Return the half that waited in vain, as it can be shown."""
+        """Return the character that was held back, cleaned; empty if there is none."""
         held, self._held = self._held, ""
         return clean(held)

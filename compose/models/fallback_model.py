@@ -1,4 +1,4 @@
-"""A client that asks the next of several after a failure that passes."""
+"""A client that calls the next of several clients after a transient failure."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ from compose.models.retrying_model import (
 
 
 class FallbackModel:
-    """A client that asks several in order until one answers. See `LLMClient`.
+    """A client that calls several clients in order until one answers. See `LLMClient`.
 
-    The next one is asked at once if one is rate limited, overloaded, unreachable or too slow, and has shown
-    no piece of an answer yet. If all fail so, the first is asked again after a pause: one try within `tries`
-    goes through all of them, and tries of their own (of a `RetryingModel`, as `model()` returns) are left
-    out. Any other error is raised at once.
+    If a client is rate limited, overloaded, unreachable or too slow, and has not yielded a piece of an answer
+    yet, the next client is called at once. If all clients fail in this way, the first one is called again after
+    a pause: each try within `tries` calls all clients once. The tries of a `RetryingModel`, as `model()`
+    returns it, are not used. Any other error is raised at once.
 
     Args:
-        clients: Asked in this order; at least one.
+        clients: The clients in the order of calls; at least one.
         tries: Limits of one call.
-        model: The name that logs record; None: the first client's. A response names the model that answered.
+        model: The name that logs record; by default the first client's. A response names the model that
+            answered.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class FallbackModel:
 
     @property
     def context_window(self) -> int | None:
-        """The smallest context window of the clients that say one, in tokens."""
+        """The smallest known context window of the clients, in tokens; None if none is known."""
         sizes = [size for client in self._clients if (size := context_window_of(client))]
         return min(sizes, default=None)
 
@@ -86,7 +87,7 @@ class FallbackModel:
 
 
 class _Chain:
-    """The clients of one try, in order, each once."""
+    """The clients of one try. Each is called once, in order."""
 
     def __init__(self, clients: Sequence[LLMClient], model: str) -> None:
         self._clients, self._model = clients, model
@@ -131,7 +132,7 @@ def _failure(exc: ModelError | RetryAfter) -> ModelError:
 
 
 def _all_failed(failures: Sequence[ModelError]) -> ModelError:
-    """Return one error for all: the shortest wait, if each names one, since any of them will do."""
+    """Return one error for all failures. Its pause is the shortest one, if each failure names a pause."""
     if len(failures) == 1:
         return failures[0]
     waits = [failure.retry_after for failure in failures]

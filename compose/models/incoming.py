@@ -1,9 +1,8 @@
-"""A model's answer as content blocks, and back, so that the provider gets its own data again.
+"""Conversion of a model's answer into content blocks, and back, so that a provider receives its own data again.
 
 Blocks: ``text``; ``reasoning`` with its signature; ``tool_call`` with ``id name arguments``, and
-``invalid_arguments`` where the model's text is no JSON object; ``provider_part`` for all else, as the
-provider gave it. Where a provider wants data back beside the text (ids, signatures, details), it is in the
-block's ``provider``.
+``invalid_arguments`` if the model's text is not a JSON object; ``provider_part`` for any other part, unchanged.
+Data that a provider needs back beside the text (ids, signatures, details) is in the block's ``provider``.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ _FIELDS: Final = ("id", "provider_name", "provider_details", "citations")
 _OF_RESPONSE: Final = ("provider_name", "provider_url", "canonical_system")
 
 BLOCKS: Final = "callboard_blocks"
-"""Key of a response's metadata, which is never sent, under which its blocks stand."""
+"""Key of the blocks in a response's metadata, which is never sent."""
 PROVIDER: Final = "provider"
 PROVIDER_PART: Final = "provider_part"
 
 
 def blocks_of(response: ModelResponse) -> list[ContentBlock]:
-    """Return the answer's blocks, clean of what no log can keep; ids of calls are unique among them.
+    """Return the answer's blocks, cleaned of characters that a log cannot store, with unique ids of calls.
 
-    Blocks that `response_of` turned into a response come back equal.
+    The blocks of a response from `response_of` are equal to the blocks that it was made from.
     """
     kept = (response.metadata or {}).get(BLOCKS)
     if kept is not None:
@@ -75,9 +74,9 @@ def _arguments(args: object) -> dict[str, Any]:
 
 
 def _provider(part: ModelResponsePart, response: ModelResponse) -> dict[str, Any]:
-    """Return the data that only the provider understands; nothing if a block has none.
+    """Return the data that only the provider understands; empty if there is none.
 
-    Reasoning always names its provider: it is never shown to another.
+    Reasoning always names its provider, because it must not be sent to another one.
     """
     dumped = _dumped(part)
     own = {name: dumped[name] for name in _FIELDS if dumped.get(name) is not None}
@@ -96,7 +95,7 @@ def _dumped(part: ModelResponsePart) -> dict[str, Any]:
 
 
 def _with_unique_ids(blocks: list[dict[str, Any]]) -> list[ContentBlock]:
-    """Return the blocks; a call whose id an earlier one has gets another, so that each has its own result."""
+    """Return the blocks. A call with an earlier call's id gets a new id, so that each has its own result."""
     seen: set[str] = set()
     for block in blocks:
         if block["type"] == "tool_call":
@@ -110,7 +109,7 @@ def _with_unique_ids(blocks: list[dict[str, Any]]) -> list[ContentBlock]:
 
 
 def response_of(blocks: Sequence[ContentBlock]) -> ModelResponse:
-    """Return the answer that these blocks are, for the provider that gave it or for another one.
+    """Return the answer that consists of these blocks, for any provider.
 
     Blocks without a counterpart are kept in `metadata` only.
     """
@@ -173,7 +172,7 @@ _MADE: Final[dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]
 
 
 def _valid(part: dict[str, Any]) -> ModelResponsePart | None:
-    """Return the part; None if it is none, since one odd block must not stop a whole conversation."""
+    """Return the part; None if it is invalid, because one invalid block must not stop a conversation."""
     try:
         [message] = ModelMessagesTypeAdapter.validate_python(
             [{"kind": "response", "parts": [part]}]

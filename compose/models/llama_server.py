@@ -1,4 +1,4 @@
-"""llama.cpp's server in this process, and the SDK's model that asks it."""
+"""llama.cpp's server in this process, and the SDK's model that sends requests to it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _LIMIT_S: Final = 60.0
 
 
 class LlamaServer:
-    """llama.cpp's HTTP server on a free port of 127.0.0.1. Only who has its key may ask it.
+    """llama.cpp's HTTP server on a free port of 127.0.0.1. A request has to send the server's key.
 
     Args:
         path: A GGUF file.
-        context_window: Tokens of request and answer together, for each slot.
-        threads: Threads that compute; None: as many as llama.cpp chooses.
-        slots: Calls at the same time.
+        context_window: Tokens of request and answer together, per slot.
+        threads: Number of computing threads; None for llama.cpp's default.
+        slots: Maximum number of concurrent calls.
     """
 
     def __init__(self, path: Path, *, context_window: int, threads: int | None, slots: int) -> None:
@@ -40,22 +40,22 @@ class LlamaServer:
         self._server: Any = None
 
     async def start(self) -> None:
-        """Return when the model is loaded; at once if it is. Cancelling it does not stop the loading."""
+        """Load the model, if it is not loaded. Cancelling the call does not stop the loading."""
         if self._server is None:
             await in_thread(self._load)
 
     async def stop(self) -> None:
-        """Stop the server and give its memory back; nothing happens if it does not run."""
+        """Stop the server and free its memory. Does nothing if the server does not run."""
         server, self._server = self._server, None
         await in_thread(_drop, [server])
 
     async def count_tokens(self, text: str) -> int:
-        """Return the tokens of a text by the model's own tokenizer."""
+        """Return the number of tokens of a text by the model's own tokenizer."""
         answer = await in_thread(self._post, "/tokenize", {"content": text})
         return len(answer["tokens"])
 
     def sdk(self) -> Model:
-        """Return the SDK's model that asks this server, which has to be started."""
+        """Return the SDK's model for this server. The server has to be started."""
         from pydantic_ai.models.openai import OpenAIChatModel  # noqa: PLC0415 - imports the SDK
         from pydantic_ai.profiles.openai import OpenAIModelProfile  # noqa: PLC0415
         from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider  # noqa: PLC0415
@@ -69,7 +69,7 @@ class LlamaServer:
         with self._lock:
             if self._server is not None:
                 return
-            told = "loading a local model: the first answer waits for it"
+            told = "loading a local model before its first answer"
             _log.info(told, extra={"file": self._path.name})
             import xllamacpp  # noqa: PLC0415 - 34 MB that nothing else needs
 
@@ -94,5 +94,5 @@ class LlamaServer:
 
 
 def _drop(servers: list[Any]) -> None:
-    """Let the last reference go: the server's destructor waits for its threads."""
+    """Drop the last reference. The server's destructor waits for its threads."""
     servers.clear()

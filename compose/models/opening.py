@@ -1,4 +1,4 @@
-"""Clients by name."""
+"""Model clients by name."""
 
 from __future__ import annotations
 
@@ -22,24 +22,26 @@ def model(
     tries: TryLimits | None = None,
     registry: ModelRegistry | None = None,
 ) -> RetryingModel:
-    """Return the client of a model; see `LLMClient`. Nothing is opened or imported before the first call.
+    """Return the client of a model. Nothing is opened or imported before the first call. See `LLMClient`.
 
     Args:
-        name: ``provider:model`` as pydantic-ai names them, such as ``anthropic:claude-sonnet-4-5`` or
-            ``openai:gpt-5``; ``local`` is `local()`, which needs no network and no key.
-        api_key: The provider's key; None: that of the environment, such as ``ANTHROPIC_API_KEY``.
-        base_url: Address of the provider's API, for a proxy; None: the provider's own.
-        settings: Further settings of each request, as pydantic-ai names them, for example ``{"timeout":
-            30}``. `GenerationOptions` go before.
+        name: ``provider:model`` with pydantic-ai's names, such as ``anthropic:claude-sonnet-4-5`` or
+            ``openai:gpt-5``; or ``local`` for `local()`, which needs no network and no key.
+        api_key: The provider's key; by default that of the environment, such as ``ANTHROPIC_API_KEY``.
+        base_url: Address of the provider's API, for example of a proxy; by default the provider's own.
+        settings: Further settings of each request, with pydantic-ai's names, for example ``{"timeout": 30}``.
+            `GenerationOptions` take precedence.
         tries: Limits of the tries of one call.
-        registry: Context sizes and prices that go before those that the SDK knows.
+        registry: Context sizes and prices that take precedence over those of the SDK.
 
     Raises:
         ContractError: The name has no provider, or the extra ``models`` is not installed.
     """
     if name == LOCAL:
         if api_key or base_url:
-            raise ContractError("model('local') has no key and no address: it is in this process")
+            raise ContractError(
+                "model('local') runs in this process: give no api_key and no base_url"
+            )
         return local(settings=settings, tries=tries)
     provider, colon, rest = name.partition(":")
     if not (provider and colon and rest):

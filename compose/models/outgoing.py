@@ -1,9 +1,8 @@
-"""Chat messages as pydantic-ai's, and back.
+"""Conversion of chat messages into pydantic-ai's messages, and back.
 
-Each chat message is a run of parts. Those of the model are one `ModelResponse` each; other messages between
-two of these are one `ModelRequest` together, since providers want all results of one answer in one message.
-What a provider has no field for travels in `metadata`, which is never sent, so that `messages_of` returns
-equal messages.
+Each message of the model becomes a `ModelResponse`. The messages between two of them become one `ModelRequest`,
+because providers require all results of one answer in one message. Data for which pydantic-ai has no field is
+kept in `metadata`, which is never sent, so that `messages_of` returns equal messages.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from actors.kernel.json import canonical_json
 from compose.models.incoming import blocks_of, response_of
 
 KEPT: Final = "callboard"
-"""Key of a message's metadata under which the original stands."""
+"""Key of the original messages in a message's metadata."""
 
 _URLS: Final[dict[str, type[FileUrl]]] = {
     "image": ImageUrl,
@@ -48,7 +47,7 @@ _OUTCOMES: Final = {"ok": "success", "error": "failed", "denied": "denied"}
 
 
 def model_messages(messages: Sequence[ChatMessage]) -> list[ModelMessage]:
-    """Return the messages as pydantic-ai sends them. Blocks that no provider knows are kept, and not sent."""
+    """Return the messages in pydantic-ai's form. Blocks that no provider knows are kept, but not sent."""
     found: list[ModelMessage] = []
     for is_answer, group in groupby(messages, key=lambda message: message.role == "assistant"):
         if is_answer:
@@ -59,7 +58,7 @@ def model_messages(messages: Sequence[ChatMessage]) -> list[ModelMessage]:
 
 
 def messages_of(messages: Sequence[ModelMessage]) -> list[ChatMessage]:
-    """Return the chat messages of which `model_messages` made these; also for messages of other programs."""
+    """Return the chat messages that `model_messages` converted, or those of another program's messages."""
     return [chat for message in messages for chat in _chats(message)]
 
 
@@ -109,7 +108,7 @@ def _tool_return(block: ContentBlock) -> ToolReturnPart:
 
 
 def _status_of(data: dict[str, Any]) -> str:
-    """Return the status of a `tool_result` block; `ToolResult` says only whether it is an error."""
+    """Return the status of a `tool_result` block. Without a status, `is_error` decides."""
     return str(data.get("status") or ("error" if data.get("is_error") else "ok"))
 
 
@@ -146,7 +145,7 @@ def _chats(message: ModelMessage) -> Iterator[ChatMessage]:
 
 
 def _foreign(part: ModelRequestPart) -> ChatMessage:
-    """Return the chat message of a part that another program made; unknown parts are user messages."""
+    """Return the chat message of another program's part. An unknown part becomes a user message."""
     match part:
         case SystemPromptPart():
             return ChatMessage.of("system", part.content)

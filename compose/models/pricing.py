@@ -1,4 +1,4 @@
-"""Context sizes and prices that the SDK's price list knows."""
+"""Context sizes and prices from the SDK's price list."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def known_models() -> ModelRegistry:
-    """Return a registry that knows the context sizes of the price list `genai-prices`, if that is installed.
+    """Return a registry with the context sizes of the price list `genai-prices`, if that is installed.
 
-    No client and no key is needed. Prices are not in it, since they depend on the size of a request: a
-    client's responses have their cost.
+    It needs no client and no key. It has no prices, because these depend on the size of a request. Responses of
+    a client have their cost.
     """
     return ModelRegistry(_listed)
 
@@ -38,9 +38,9 @@ def _listed(name: str) -> ModelFacts | None:
 def cost_usd(
     response: ModelResponse, usage: Usage, name: str, registry: ModelRegistry | None
 ) -> float | None:
-    """Return the cost of an answer in dollars: as the provider says, else as registered, else as listed.
+    """Return the cost of an answer in US dollars; None if it is unknown.
 
-    None if they are unknown.
+    The provider's own figure is used first, then the registry's price, then the price list's.
     """
     if response.usage.cost is not None:
         return float(response.usage.cost)

@@ -1,4 +1,4 @@
-"""Errors of pydantic-ai as `ModelError`."""
+"""Conversion of pydantic-ai's errors into `ModelError`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from actors.errors import ModelError, ModelErrorKind
 from actors.kernel.json_data import clean_text
 
 _MAX_PROBLEM: Final = 1_000
-"""The longest text of a provider that is kept, in characters."""
+"""Maximum number of characters of a provider's error text that are kept."""
 
 _KINDS: Final[tuple[tuple[type[Exception], ModelErrorKind], ...]] = (
     (theirs.ModelRateLimitError, "rate_limited"),
@@ -28,11 +28,11 @@ _KINDS: Final[tuple[tuple[type[Exception], ModelErrorKind], ...]] = (
     (TimeoutError, "timeout"),
     (OSError, "connection"),
 )
-"""By class, the special ones first."""
+"""Kinds by class, subclasses first."""
 
 
 def model_error(exc: Exception, model: str) -> ModelError | None:
-    """Return the error that a client raises instead of this one; None: it is no failure of a model."""
+    """Return the error that a client raises in place of this one; None if it is not a failure of a model."""
     kind = _kind(exc)
     if kind is None:
         return None
@@ -46,7 +46,7 @@ def _kind(exc: Exception) -> ModelErrorKind | None:
     if isinstance(exc, theirs.ModelHTTPError):
         return _kind_of_status(exc.status_code)
     if isinstance(exc, theirs.ModelAPIError | theirs.UnexpectedModelBehavior):
-        return "connection"  # the answer broke off, or makes no sense
+        return "connection"  # the answer is incomplete or malformed
     return None
 
 

@@ -1,4 +1,4 @@
-"""A client of one model of a provider, over pydantic-ai."""
+"""A client of one model of a provider, based on pydantic-ai."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ Made = TypeVar("Made")
 
 
 class ProviderModel:
-    """A client of one model of a provider; each call is one request, without retries. See `LLMClient`.
+    """A client of one model of a provider. Each call is one request, without retries. See `LLMClient`.
 
-    The SDK is imported and its client made at the first call, in a thread, because that takes a second. Only
-    `context_window` and `has_response_format` do it where they are asked, if they are asked before.
+    The first call imports the SDK and creates its client in a thread, because that takes about a second. If
+    `context_window` or `has_response_format` is read before, that is done in the reading thread.
 
     Args:
         name: The name that logs record, ``provider:model``.
-        make: Makes the SDK's model; called once for each event loop.
-        settings: Further settings of each request, as pydantic-ai names them. `GenerationOptions` go before.
-        registry: Context sizes and prices that go before those that the SDK knows.
+        make: Creates the SDK's model. Called once for each event loop.
+        settings: Further settings of each request, with pydantic-ai's names. `GenerationOptions` take
+            precedence.
+        registry: Context sizes and prices that take precedence over those of the SDK.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class ProviderModel:
         settings: Mapping[str, Any] | None = None,
         registry: ModelRegistry | None = None,
     ) -> Self:
-        """Return the client of a model that pydantic-ai knows by its name."""
+        """Return the client of a model that pydantic-ai knows by this name."""
         return cls(name, partial(_inferred, name, login), settings=settings, registry=registry)
 
     @property
@@ -76,13 +77,13 @@ class ProviderModel:
 
     @property
     def context_window(self) -> int | None:
-        """Tokens that request and answer may have together; None: not known."""
+        """Maximum number of tokens of request and answer together; None if unknown."""
         registered = self._registry.context_window(self._name) if self._registry else None
         return registered or self._sdk().context_window
 
     @property
     def has_response_format(self) -> bool:
-        """True if the provider makes answers fit `GenerationOptions.response_format` by itself."""
+        """True if the provider enforces `GenerationOptions.response_format` itself."""
         return bool(self._sdk().profile.get("supports_json_schema_output", False))
 
     async def generate(
@@ -91,7 +92,7 @@ class ProviderModel:
         """See `LLMClient.generate`.
 
         Raises:
-            ModelError: There is no answer.
+            ModelError: The provider gives no answer.
         """
         return await collected(self.generate_stream(messages, options=options), model=self.model)
 
@@ -101,7 +102,7 @@ class ProviderModel:
         """See `LLMClient.generate_stream`. Cancelling it closes the connection to the provider.
 
         Raises:
-            ModelError: There is no answer, or it breaks off.
+            ModelError: The provider gives no answer, or an incomplete one.
         """
         if self._made is None:
             await in_thread(self._load)
@@ -122,11 +123,11 @@ class ProviderModel:
             raise error from exc
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """Return an estimate made here: by `bpe-openai` if installed, else characters divided by 3."""
+        """Return a local estimate: by `bpe-openai` if installed, else the number of characters divided by 3."""
         return TokenCounter().total(messages)
 
     async def aclose(self) -> None:
-        """Close the connections to the provider. The next call opens others."""
+        """Close the connections to the provider. The next call opens new ones."""
         if self._made is not None:
             sdk, self._made = self._made[1], None
             async with sdk:
@@ -139,7 +140,7 @@ class ProviderModel:
             self._made = (None, made)
 
     def _sdk(self) -> Model:
-        """Return the SDK's model of the running event loop, to which its connections belong."""
+        """Return the SDK's model for the running event loop, because its connections belong to one loop."""
         loop = None
         with suppress(RuntimeError):
             loop = asyncio.get_running_loop()
@@ -151,7 +152,7 @@ class ProviderModel:
 
 
 _KEY: Final = re.compile(r"\b[A-Z][A-Z0-9_]*_(?:API_)?KEY\b")
-"""The environment variable that an SDK's complaint names."""
+"""The environment variable that an SDK's error names."""
 
 
 def _inferred(name: str, login: Mapping[str, str]) -> Model:
@@ -163,11 +164,11 @@ def _inferred(name: str, login: Mapping[str, str]) -> Model:
 def inferred(
     what: str, login: Mapping[str, str], infer: Callable[[Callable[[str], Any]], Made]
 ) -> Made:
-    """Return what the SDK makes for a name, given the function that opens its provider.
+    """Return the SDK's object for a name. `infer` is called with a function that opens the provider.
 
     Raises:
         ModelError: The provider has no key.
-        ContractError: The provider is not known, or its SDK is not installed.
+        ContractError: The provider is unknown, or its SDK is not installed.
     """
     from pydantic_ai.exceptions import UserError  # noqa: PLC0415 - imports the SDK
     from pydantic_ai.providers import infer_provider, infer_provider_class  # noqa: PLC0415
@@ -185,6 +186,6 @@ def inferred(
         msg = f"{what}: {exc}"
         raise ContractError(msg) from exc
     except (ImportError, TypeError, ValueError) as exc:
-        known = "a provider stands before the colon, such as anthropic, openai, google or mistral"
+        known = "write a provider before the colon, such as anthropic, openai, google or mistral"
         msg = f"{what} cannot be opened: {exc}; {known}"
         raise ContractError(msg) from exc

@@ -1,4 +1,4 @@
-"""A request to a provider over pydantic-ai, and its answer."""
+"""A request to a provider through pydantic-ai, and its answer."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ _TOOL_CHOICES: Final = frozenset(("auto", "none", "required"))
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """A call of a model: messages, options, and settings that the options do not name."""
+    """A call of a model: messages, options, and settings that are not among the options."""
 
     messages: Sequence[ChatMessage]
     options: GenerationOptions
     settings: Mapping[str, Any]
 
     def parameters(self) -> ModelRequestParameters:
-        """Return instructions, tools and the schema of the answer, as pydantic-ai takes them."""
+        """Return instructions, tools and the answer's schema in pydantic-ai's form."""
         options, made = self.options, ModelRequestParameters()
         if options.system_instructions:
             made.instruction_parts = [InstructionPart(content=clean(options.system_instructions))]
@@ -77,7 +77,7 @@ class ModelCall:
         return made
 
     def model_settings(self) -> ModelSettings:
-        """Return the settings of this request. Retries of the SDK are off: they would multiply ours."""
+        """Return the settings of this request. The SDK's retries are off, because `RetryingModel` retries."""
         options = self.options
         chosen: dict[str, Any] = {
             "temperature": options.temperature,
@@ -96,11 +96,11 @@ def _tool_choice(choice: str | None) -> str | list[str] | None:
 async def pieces(
     sdk: Model, request: ModelCall
 ) -> AsyncIterator[TextDelta | ReasoningDelta | ModelResponse]:
-    """Yield text and reasoning as they come, then the whole answer, once the connection is released.
+    """Yield text and reasoning as they arrive, then the whole answer after the connection is released.
 
     Raises:
         Exception: An error of pydantic-ai.
-        ModelError: The answer breaks off, or the provider refuses one.
+        ModelError: The answer is incomplete, or the provider refuses to answer.
     """
     messages, settings = _request(sdk, request)
     text, reasoning = TextPieces(), TextPieces()
@@ -124,7 +124,7 @@ async def pieces(
 
 
 def _request(sdk: Model, request: ModelCall) -> tuple[list[ModelMessage], ModelSettings]:
-    """Return messages and settings as the SDK sends them, with cache points where the provider takes them."""
+    """Return messages and settings in the SDK's form, with cache points if the provider accepts them."""
     settings = request.model_settings()
     chat = [_clean(message) for message in request.messages]
     is_marked = takes_points(sdk.system, chat, settings)
@@ -136,7 +136,7 @@ def _request(sdk: Model, request: ModelCall) -> tuple[list[ModelMessage], ModelS
 
 
 def _clean(message: ChatMessage) -> ChatMessage:
-    """Return the message with text that every provider takes."""
+    """Return the message with text that every provider accepts."""
     given = [block.model_dump() for block in message.content]
     taken = clean_json(given)
     if taken == given:
@@ -163,7 +163,7 @@ def _said(event: object) -> tuple[str, str]:
 
 def _whole(stream: StreamedResponse, sdk: Model) -> ModelResponse:
     answer = stream.get()
-    # Without a reason to end and without usage nothing says that this was the end.
+    # Only a finish reason or usage shows that the answer is complete.
     is_told = bool(
         answer.usage.total_tokens or (answer.provider_details or {}).get("finish_reason")
     )
@@ -176,10 +176,9 @@ def _whole(stream: StreamedResponse, sdk: Model) -> ModelResponse:
 
 
 def _without_foreign_data(message: ModelMessage, sdk: Model) -> ModelMessage:
-    """Return the message as this provider may see it.
+    """Return the message without data of other providers.
 
-    Reasoning of another provider, and reasoning without the data that proves its origin, would be sent as
-    text.
+    Reasoning of another provider, and reasoning without proof of its origin, would otherwise be sent as text.
     """
     if not isinstance(message, ModelResponse):
         return message
@@ -199,7 +198,7 @@ def _is_for(part: ModelResponsePart, message: ModelResponse, sdk: Model) -> bool
 def response(
     answer: ModelResponse, request: ModelCall, name: str, registry: ModelRegistry | None
 ) -> LLMResponse:
-    """Return the answer as the kernel's, with its cost; usage is estimated if the provider reports none."""
+    """Return the answer in the kernel's form, with its cost. Missing usage is estimated, without a cost."""
     content = blocks_of(answer)
     usage = _usage(answer)
     if usage.total == 0:

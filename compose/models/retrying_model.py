@@ -1,4 +1,4 @@
-"""A client that asks another one again after failures that pass."""
+"""A client that retries the calls of another client after transient failures."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class TryLimits:
     """Limits of the tries within one call.
 
     Attributes:
-        count: Tries at most, the first included.
-        within_s: Seconds from the first try after which no further one begins.
-        first_pause_s: Pause after the first try, in seconds, if the provider names none; each further pause
-            is twice as long, less up to a half by chance.
+        count: Maximum number of tries, including the first.
+        within_s: Seconds after the start of the first try until which further tries may start.
+        first_pause_s: Pause in seconds after the first try, if the provider names none. Each further pause
+            doubles, less a random part of up to a half.
         longest_pause_s: Longest such pause, in seconds.
     """
 
@@ -46,16 +46,16 @@ class TryLimits:
 
 
 class RetryingModel:
-    """A client that asks another one again after a `ModelError` that passes. See `LLMClient`.
+    """A client that retries another client after a transient `ModelError`. See `LLMClient`.
 
-    Only kinds in `TRANSIENT_MODEL_ERRORS` are tried again, and never after the first piece of an answer was
-    shown. A pause is as long as the provider asks for. If it asks for a longer one than the limits allow,
-    the call raises `RetryAfter`: the run is evicted from memory and continues then.
+    Only kinds in `TRANSIENT_MODEL_ERRORS` are retried, and never after the first piece of an answer was
+    yielded. A pause that the provider names is used. If the limits allow no further try after such a pause, the
+    call raises `RetryAfter`: the run is evicted from memory and continues after the pause.
 
     Args:
-        client: Asked up to `tries.count` times.
+        client: The client, called up to `tries.count` times.
         tries: Limits of one call.
-        entropy: Source of the jitter; None: the machine's.
+        entropy: Source of the jitter; by default the machine's.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class RetryingModel:
 
     @property
     def has_response_format(self) -> bool:
-        """True if the client makes answers fit `GenerationOptions.response_format` by itself."""
+        """True if the client enforces `GenerationOptions.response_format` itself."""
         return bool(getattr(self.client, "has_response_format", False))
 
     @property
     def context_window(self) -> int | None:
-        """The size of the client's context window in tokens; None: not known."""
+        """The size of the client's context window in tokens; None if unknown."""
         return context_window_of(self.client)
 
     async def generate(
@@ -85,8 +85,8 @@ class RetryingModel:
         """See `LLMClient.generate`.
 
         Raises:
-            ModelError: The last try's, or one that no further try mends.
-            RetryAfter: The provider asks for a longer pause than the limits allow.
+            ModelError: The error of the last try, without a pause, or an error that is not transient.
+            RetryAfter: The provider names a pause, and the limits allow no further try after it.
         """
         return await collected(self.generate_stream(messages, options=options), model=self.model)
 
@@ -130,7 +130,7 @@ class RetryingModel:
 
 
 def _give_up(exc: ModelError) -> NoReturn:
-    """Raise the error, or the provider's wish as `RetryAfter`."""
+    """Raise the error, or `RetryAfter` if the provider names a pause."""
     if exc.retry_after is not None:
         raise RetryAfter(exc.retry_after, str(exc)) from exc
     raise exc
@@ -139,7 +139,7 @@ def _give_up(exc: ModelError) -> NoReturn:
 def stream_of(
     client: LLMClient, messages: Sequence[ChatMessage], options: GenerationOptions | None
 ) -> AsyncGenerator[StreamEvent, None]:
-    """Return a client's stream as a generator, which `aclosing` can close."""
+    """Return a client's stream as a generator that `aclosing` can close."""
     events = client.generate_stream(messages, options=options)
     if hasattr(events, "aclose"):
         return cast("AsyncGenerator[StreamEvent, None]", events)
@@ -152,7 +152,7 @@ async def _closable(events: AsyncIterator[StreamEvent]) -> AsyncGenerator[Stream
 
 
 def context_window_of(client: object) -> int | None:
-    """Return the size of a client's context window in tokens; None if the client does not say."""
+    """Return the size of a client's context window in tokens; None if it is unknown."""
     size = getattr(client, "context_window", None)
     return size if isinstance(size, int) else None
 

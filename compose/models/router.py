@@ -1,4 +1,4 @@
-"""A client that lets a function pick the client for each request."""
+"""A client that lets a function choose the client of each request."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Picking: TypeAlias = (
 
 
 class Router:
-    """A client that asks the one that a function picks. See `LLMClient`.
+    """A client that forwards each request to a client chosen by a function. See `LLMClient`.
 
-    A function that asks a small model first is an ordinary `async` one; the whole is one effect of the run.
+    The function may be `async` and call models itself. The whole request is one effect of the run.
 
     Args:
-        pick: Called with the messages and options of each request; returns the client that answers.
+        pick: Called with the messages and options of each request. Returns the client to call.
         model: The name that logs record. A response names the model that answered.
     """
 
@@ -56,7 +56,7 @@ class Router:
                 yield event
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """Return the count of the client that would answer without options."""
+        """Return the count of the client that `pick` chooses for the messages without options."""
         return await (await self._picked(messages, None)).count_tokens(messages)
 
     async def _picked(

@@ -1,4 +1,4 @@
-"""A client that answers from memory what it was asked before."""
+"""A client that caches answers in memory."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from actors.runtime.telemetry.trace_context import executing
 from compose.models.retrying_model import close, context_window_of, stream_of
 
 Similarity: TypeAlias = "Callable[[str, str], float | Awaitable[float]]"
-"""Returns how alike two texts are, from 0 to 1; by embeddings, for example."""
+"""Returns the similarity of two texts from 0 to 1, for example by embeddings."""
 
 _FREE: Final = Usage(cost_usd=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """An answer: to which text, after which earlier messages, and when (by the clock's `monotonic`)."""
+    """A cached answer: digest of the context, text of the last message, and time by the clock's `monotonic`."""
 
     before: str
     text: str
@@ -44,22 +44,22 @@ class _Kept:
 
 
 class SemanticCache:
-    """A client that answers from memory what it was asked before; else asks another. See `LLMClient`.
+    """A client that answers repeated requests from memory, and calls another client otherwise. See `LLMClient`.
 
-    Nothing is cached unless an author wraps a client in it. Answers are kept per tenant and never shared
-    between tenants. A request is the same if model, messages and options are. With `similarity` a request
-    also counts as the same if the text of its last message is like enough and all else is equal. Answers
-    with tool calls are not kept. An answer from memory has no tokens and costs nothing.
+    Answers are kept per tenant and never shared between tenants. A request is repeated if model, messages and
+    options are the same. With `similarity`, a request is also repeated if the text of its last message is
+    similar enough, and model, earlier messages and options are the same. Answers with tool calls are not kept.
+    An answer from memory has no tokens and no cost.
 
     Args:
-        client: Asked for what is not in memory.
-        tenant: Owner of the answers; None: the tenant of the run that asks. Outside a run nothing is cached
-            then.
-        similarity: Compares the texts of the last messages; None: only equal requests count.
-        threshold: Least similarity.
-        keep_s: Seconds that an answer is kept.
-        max_entries: Answers kept for each tenant; the one that was not used for the longest time goes first.
-        clock: Source of time; None: the machine's.
+        client: Called for requests that are not in memory.
+        tenant: Owner of the answers; None for the tenant of the calling run. With None, calls outside of a run
+            are not cached.
+        similarity: Compares the texts of the last messages. If None, only equal requests are repeated.
+        threshold: Minimum similarity.
+        keep_s: Seconds for which an answer is kept.
+        max_entries: Maximum number of answers per tenant. The least recently used answer is dropped first.
+        clock: Source of time; by default the machine's.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class SemanticCache:
 
     @property
     def context_window(self) -> int | None:
-        """The size of the client's context window in tokens; None: not known."""
+        """The size of the client's context window in tokens; None if unknown."""
         return context_window_of(self._client)
 
     async def generate(
@@ -98,7 +98,7 @@ class SemanticCache:
     async def generate_stream(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`. An answer from memory is one piece."""
+        """See `LLMClient.generate_stream`. An answer from memory is yielded as one piece."""
         kept = self._of_tenant()
         before = _digest(self.model, messages[:-1], options)
         text = messages[-1].text if messages else ""
@@ -122,7 +122,7 @@ class SemanticCache:
         return await self._client.count_tokens(messages)
 
     async def aclose(self) -> None:
-        """Close the client's connections, and drop the answers."""
+        """Close the client's connections, and drop all answers."""
         self._kept.clear()
         await close(self._client)
 
@@ -146,7 +146,7 @@ class SemanticCache:
                 likeness = self._similarity(entry.text, text)
                 likeness = await likeness if inspect.isawaitable(likeness) else likeness
                 if likeness >= self._threshold:
-                    if other in kept:  # another request may have pushed it out meanwhile
+                    if other in kept:  # another request may have dropped it meanwhile
                         kept.move_to_end(other)
                     return entry.response
         return None

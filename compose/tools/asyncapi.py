@@ -1,6 +1,7 @@
 """An application's agents as an AsyncAPI 3.0 document: the subjects, bodies and headers of the wire.
 
-Pure: what `actors.runtime.client.describe` gives in, a document out. From where the agents stand: they receive.
+The module only converts a description of `actors.runtime.client.describe` to the document. The operations are
+those of the agents, which receive.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ Part = dict[str, Any]
 
 ASYNCAPI: Final = "3.0.0"
 PARAMETERS: Final[dict[str, str]] = {
-    "tenant": "Whose agent it is; `default` unless the deployment has tenants.",
-    "key": "Which agent of the type: a token, see docs/subjects.md.",
-    "publisher": "Name of the service that sends: the broker's permissions vouch for it.",
+    "tenant": "The agent's tenant; `default` unless the deployment has tenants.",
+    "key": "The agent's key as a token, see docs/subjects.md.",
+    "publisher": "Name of the external client, which the broker's permissions guarantee.",
     "run": "The run's id.",
     "name": "The signal's name.",
 }
@@ -35,7 +36,7 @@ HEADERS: Final = _object(
         "Nats-Msg-Id": {
             **TEXT,
             "maxLength": 256,
-            "description": "The same one again is the same message: sending again is safe.",
+            "description": "Id of the message. A message with the same id is processed once.",
         },
         "Content-Type": {"enum": ["application/json", "application/msgpack"]},
         "traceparent": {**TEXT, "description": "W3C trace context."},
@@ -47,7 +48,7 @@ ASK_HEADERS: Final = _object(
         "Actor-Timeout": {
             **TEXT,
             "pattern": r"^[0-9]+(\.[0-9]+)?$",
-            "description": "Seconds to wait for the answer, 30 unless said, 3600 at most.",
+            "description": "Seconds to wait for the answer, 30 by default, at most 3600.",
         },
         "Actor-On-Conflict": {"enum": ["queue", "join", "reject", "interrupt"]},
         "Actor-Priority": {**TEXT, "pattern": "^-?[0-9]+$"},
@@ -77,13 +78,13 @@ ERROR: Final = _object(
 def asyncapi_document(
     description: JsonValue, *, title: str, version: str, namespace: str = ""
 ) -> Part:
-    """Return the document of what `describe` returned.
+    """Return the AsyncAPI document of a description.
 
     Args:
-        description: ``{"callboard": 1, "agents": [...]}``.
-        title: Of the application.
-        version: Of the application.
-        namespace: Goes before every subject.
+        description: Result of `describe`: ``{"callboard": 1, "agents": [...]}``.
+        title: Title of the application.
+        version: Version of the application.
+        namespace: Prefix of every subject.
     """
     payload = {"$ref": "#/components/schemas/Error"}
     error = {"title": "Error", "headers": ERROR_HEADERS, "payload": payload}
@@ -92,7 +93,7 @@ def asyncapi_document(
         "info": {
             "title": title,
             "version": version,
-            "description": "Agents on Callboard. Every client that can publish to NATS can write to them.",
+            "description": "Agents on Callboard. Any NATS client with the permissions can send them messages.",
         },
         "defaultContentType": "application/json",
         "channels": {},
@@ -109,7 +110,7 @@ def asyncapi_document(
 
 
 class _Described:
-    """An agent, or every agent of a type, on its way into the document."""
+    """A writer of one agent, or of all agents of a type, into the document."""
 
     def __init__(self, agent: Part, document: Part, prefix: str) -> None:
         self._agent, self._document, self._prefix = agent, document, prefix
@@ -121,7 +122,7 @@ class _Described:
         self._address = f"{tenant}.{token(agent['type'])}.{'{key}' if key is None else token(key)}"
 
     def add(self) -> None:
-        """Put its channels, operations and schemas into the document."""
+        """Add the agent's channels, operations and schemas to the document."""
         wanted, given = self._schema("input"), self._schema("output")
         tell = self._message("Message", wanted, HEADERS)
         ask = self._message("Question", wanted, ASK_HEADERS)
@@ -134,13 +135,15 @@ class _Described:
             "signal", "agent.v1.{address}.sig.{publisher}.{run}.{name}", {"signal": signal}
         )
         self._operation("ask", "Start a run and wait for its output.", reply=True)
-        self._operation("tell", "Send it a message; stored when acknowledged, processed once.")
-        self._operation("signal", "Send one of its runs a signal that it waits for.")
+        self._operation(
+            "tell", "Send a message, which is stored when acknowledged, and processed once."
+        )
+        self._operation("signal", "Send a signal to a run of the agent.")
         for topic in self._agent["follows"]:
             self._topic(topic, wanted)
 
     def _schema(self, which: str) -> Part:
-        """Return the schema; what it defines beside itself becomes a component of the document."""
+        """Return the agent's schema `which`, and move its definitions to the document's components."""
         schema: Part = dict(self._agent[which])
         head = f"{self._name}-{which}"
         for name, one in schema.pop("$defs", {}).items():
@@ -203,7 +206,7 @@ class _Described:
         tenant = self._address.partition(".")[0]
         address = f"topic.v1.{tenant}.{token(type_)}.{token(source or 'default')}.ext."
         self._channel(kind, address + "{publisher}", {"post": post})
-        self._operation(kind, f"A post to the topic {topic}, which it follows.")
+        self._operation(kind, f"Publish to the topic {topic}, which the agent follows.")
 
 
 def _identifier(text: str) -> str:
@@ -211,7 +214,7 @@ def _identifier(text: str) -> str:
 
 
 def _moved(schema: Any, head: str) -> Any:
-    """Return a schema whose references to its own definitions lead to the document's components."""
+    """Return the schema with references to the document's components in place of its own definitions."""
     if isinstance(schema, list):
         return [_moved(one, head) for one in schema]
     if not isinstance(schema, dict):

@@ -1,7 +1,7 @@
-"""A conversation read from the logs: which run caused which, and how long each waited and executed.
+"""A conversation, read from the logs: the runs, their causes, and their times of waiting and executing.
 
-Runs are linked by what they spawned, asked, sent and published. All of it is in the stores' rows: no
-tracing backend is needed.
+A run causes another run when it spawns or asks an agent, sends it a message, or publishes to a topic. The
+stores' rows have these facts, so that no tracing backend is needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from actors.runtime import Runtime
 
 MOST_STEPS_UP: Final = 1000
-"""A chain of causes is not longer: a longer one is a mistake in the rows."""
+"""Greatest length of a chain of causes that is followed. A longer chain is a mistake in the rows."""
 MOST_FOLLOWERS: Final = 50
 """Number of followers of a topic that are checked for a post."""
 
@@ -48,7 +48,7 @@ _OUTSIDE: Final[dict[str, Verb]] = {
     CLIENT: "tool",
     **dict.fromkeys(GRAPH_WAITS, "wait"),
 }
-"""Questions to no agent, by their target."""
+"""Verbs of questions whose target is not an agent, by target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +56,12 @@ class Timing:
     """The time of a run by cause, in seconds, up to its end or to the last entry.
 
     Attributes:
-        queued: From its creation to its first entry.
-        executing: While code ran.
-        waiting: For answers, children, signals, messages, times or an operator.
-        backing_off: Between a failed attempt and the next one.
-        attempts: How many there were.
-        moves: How often another host, or the same one after a restart, took it over.
+        queued: Time from the run's creation to its first entry.
+        executing: Time of executing code.
+        waiting: Time of waits for answers, children, signals, messages, timers or an operator.
+        backing_off: Time between a failed attempt and the next one.
+        attempts: Number of attempts.
+        moves: Number of take-overs by another host, or by the same host after a restart.
     """
 
     queued: float = 0.0
@@ -74,7 +74,7 @@ class Timing:
 
 @dataclass(slots=True)
 class Node:
-    """A run in a conversation, and what it caused in the order of its log."""
+    """A run in a conversation, with links to the runs that it caused, in the order of its log."""
 
     row: RunRow
     timing: Timing
@@ -88,15 +88,17 @@ class CausalLink:
     """An effect of a run on another run, an agent, a topic or a person.
 
     Attributes:
-        verb: What it did.
+        verb: Kind of the effect.
         target: The agent, topic or person.
-        position: Where in the run.
-        at: When.
-        took_s: How long an answer, or the child's end, was waited for; None: it was not, or is still.
-        outcome: How that ended, as the log says; empty while it is open.
-        nodes: Runs that came of it and that are first met here.
-        known: Runs that came of it and stand elsewhere in the conversation.
-        unread: Whether runs that came of it were left out, because there were too many.
+        position: Position of the effect in the run.
+        at: Instant of the effect's entry.
+        message_id: Id of the sent message; empty for a spawn.
+        child: Id of the spawned run; empty for other effects.
+        took_s: Seconds until the answer or the child's end; None if there is none, or none yet.
+        outcome: Outcome of the answer or of the child in the log; empty while it is open.
+        nodes: Caused runs that are met here first.
+        known: Caused runs that are at another place in the conversation.
+        unread: True if caused runs were left out, because there were too many.
     """
 
     verb: Verb
@@ -114,7 +116,7 @@ class CausalLink:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The tree of runs below a root; `left_out` things were not followed because there were too many."""
+    """The tree of runs below a root. `left_out` is the number of runs that the limit left out."""
 
     root: Node
     count: int
@@ -122,7 +124,7 @@ class Conversation:
 
 
 async def find_root(runtime: Runtime, row: RunRow) -> RunRow:
-    """Return the run that began the conversation: up along parents, and along causes of messages."""
+    """Return the first run of the conversation, by the parents of runs and the causes of their messages."""
     seen = {row.run_id}
     for _ in range(MOST_STEPS_UP):
         cause = row.parent or await _cause_of(runtime, row)
@@ -135,7 +137,7 @@ async def find_root(runtime: Runtime, row: RunRow) -> RunRow:
 
 
 async def _cause_of(runtime: Runtime, row: RunRow) -> RunId | None:
-    """Return the run that sent the first message which this one got."""
+    """Return the run that sent the first message of this run, or None."""
     async for entry in runtime.entries(row.run_id):
         message = entry.payload.get("message")
         if entry.kind == K.MSG_RECEIVED and isinstance(message, dict):
@@ -147,7 +149,7 @@ async def _cause_of(runtime: Runtime, row: RunRow) -> RunId | None:
 async def read_conversation(
     runtime: Runtime, root: RunRow, *, limit: int, count: Callable[[int], None]
 ) -> Conversation:
-    """Return what a run caused, and what that caused, up to `limit` runs, nearest first."""
+    """Return the tree of the runs that `root` caused, directly or not, at most `limit` runs, nearest first."""
     top = await _read(runtime, root)
     seen, left = {root.run_id}, 0
     todo = deque([top])
@@ -180,9 +182,9 @@ async def _read(runtime: Runtime, row: RunRow) -> Node:
 
 
 def timing_of(row: RunRow, entries: Sequence[RunLogEntry], *, now: datetime) -> Timing:
-    """Return where a run's time went, by its log; an open run waits, or backs off, until now.
+    """Return the times of a run by its log. The last phase of an open run lasts until now.
 
-    What a fork took over was copied at one moment and counts as nothing.
+    The entries that a fork copied have one instant, so they add no time.
     """
     spent = {"executing": 0.0, "waiting": 0.0, "backing_off": 0.0}
     moves = 0
@@ -199,7 +201,7 @@ def timing_of(row: RunRow, entries: Sequence[RunLogEntry], *, now: datetime) -> 
 
 
 def _phase(before: RunLogEntry, after: RunLogEntry | None) -> str:
-    """Return what went on between two entries; a short wait leaves nothing but what ends it."""
+    """Return the phase between two entries. A short wait has no entry at its start, only one at its end."""
     if before.kind in (K.RUN_SUSPENDED, K.RUN_PARKED):
         return "waiting"
     if before.kind == K.RUN_ATTEMPT_FAILED:
@@ -212,7 +214,7 @@ def _phase(before: RunLogEntry, after: RunLogEntry | None) -> str:
 
 
 def links_of(entries: Sequence[RunLogEntry]) -> list[CausalLink]:
-    """Return what a run did to others, in the order of its log, each with how it ended."""
+    """Return the links of a run in the order of its log, each with its outcome."""
     found: list[CausalLink] = []
     asks: dict[str, CausalLink] = {}
     children: dict[str, CausalLink] = {}
@@ -249,7 +251,7 @@ def _close(link: CausalLink | None, entry: RunLogEntry, outcome: str) -> None:
 
 
 async def _caused(runtime: Runtime, row: RunRow, link: CausalLink) -> list[RunId]:
-    """Return the runs that came of a link."""
+    """Return the ids of the runs that a link caused."""
     if link.verb == "spawn":
         return [RunId(link.child)]
     if link.verb in _OUTSIDE.values():
@@ -268,7 +270,7 @@ async def _caused(runtime: Runtime, row: RunRow, link: CausalLink) -> list[RunId
 async def _runs_of_post(
     runtime: Runtime, name: AgentId, sender: str, link: CausalLink
 ) -> list[RunId]:
-    """Return the runs of followers that got a post. The log does not distinguish a topic from an agent."""
+    """Return the runs of followers that received a post. The log does not distinguish a topic from an agent."""
     topic = TopicId(name.type, name.key, name.tenant)
     post_id = message_id_of_post(sender, link.message_id)
     found: list[RunId] = []
@@ -289,7 +291,7 @@ async def _run_of(runtime: Runtime, agent: AgentId, sender: str, message_id: str
     row = await runtime.store.lists.run_of_message(agent, sender, message_id)
     if row is None:
         return None
-    # Without a run of its own the message names whatever run holds the agent: its log decides.
+    # A message that has no run yet may name the run that holds its agent. The run's log decides.
     async for entry in runtime.entries(row.run_id):
         message = entry.payload.get("message")
         if isinstance(message, dict) and message.get("id") == message_id:

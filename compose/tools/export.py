@@ -1,10 +1,10 @@
-"""Runs as a file: what a store holds of a conversation, one JSON object a line, whole or refused.
+"""Exports of runs: a file with one JSON object on a line, which is read completely or refused.
 
-Version 2: a head ``{"callboard_export": 2, …}``; for each run a line ``run``, its log as lines
-``entry``, what it was given but has not begun with as lines ``message``, and the turns that its model calls
-saw or added as lines ``turn``; at last a line ``end`` that counts them, so that a file that was cut off is
-noticed. Version 1 has no turns; it is read, too. Content is included: payloads, results, errors, turns.
-Nothing here says where the servers are. A replay needs no turn: they are for people.
+Version 2 begins with a head ``{"callboard_export": 2, …}``. Each run has a line ``run``, its log as lines
+``entry``, the messages that it has not begun with as lines ``message``, and the turns that its model calls
+saw or added as lines ``turn``. The last line ``end`` has the numbers of these lines, so that a truncated file
+is detected. Version 1 has no turns, and is read too. A file has content: payloads, results, errors, turns.
+It does not have the servers' addresses. A replay needs no turns, which are for people.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from compose.tools.history import SeenSession, add_seen, turn_of_json, turn_to_j
 
 VERSION: Final = 2
 READABLE: Final = (1, VERSION)
-"""Versions of exports that are read."""
+"""Versions of exports that `read_export` reads."""
 MAX_RUNS: Final = 10_000
-"""Of one export; a larger tree is exported by its subtrees."""
+"""Greatest number of runs in one export. A larger tree must be exported by its subtrees."""
 
 Line = dict[str, Any]
 
 
 class ExportError(Facts, ContractError):
-    """A file is no export, or not a whole one."""
+    """A file is not an export, or is not complete."""
 
     text = "{file}, line {line}: {problem}; export it with: callboard export RUN"
     file: str
@@ -50,10 +50,10 @@ class ExportedRun:
     """A run of an export.
 
     Attributes:
-        row: As stored; result and error are those of the log.
-        entries: Its whole log.
-        messages: What it was given and has not begun with, in their stored form.
-        turns: What its model calls saw or added, by session, oldest first.
+        row: The run's row, without result and error, which are in the log.
+        entries: The run's whole log.
+        messages: Messages that the run has not begun with, in their stored form.
+        turns: Turns that the run's model calls saw or added, by session, oldest first.
     """
 
     row: RunRow
@@ -64,13 +64,13 @@ class ExportedRun:
 
 @dataclass(slots=True)
 class Exporter:
-    """Reads runs from a store, for a file.
+    """A reader of runs in a store, which makes the lines of an export.
 
     Attributes:
-        store: Where they are.
-        runs: How many were given out so far.
-        entries: Of their logs.
-        turns: Of their conversations.
+        store: The store of the runs.
+        runs: Number of runs that were exported so far.
+        entries: Number of their log entries.
+        turns: Number of their turns.
     """
 
     store: RunStore
@@ -81,10 +81,10 @@ class Exporter:
     async def lines(self, first: RunRow, *, tree: bool, at: datetime) -> AsyncIterator[Line]:
         """Yield the lines of an export of a run, and with `tree` of all runs below it.
 
-        A run that goes on meanwhile is exported as it is when it is read.
+        An open run is exported in its state at the time of the read. Swept runs below the first are left out.
 
         Raises:
-            RunSweptError: Its log is not kept any more. Swept runs below it are left out.
+            RunSweptError: The first run was swept, so that its log is removed.
             ContractError: The tree has more than 10,000 runs.
         """
         if first.swept:
@@ -160,10 +160,10 @@ def _row_to_json(row: RunRow) -> Line:
 
 
 def read_export(lines: Iterable[str], *, file: str) -> list[ExportedRun]:
-    """Return the runs of an export, the first one first.
+    """Return the runs of an export in the order of the file. The exported run is first.
 
     Raises:
-        ExportError: It is none, of an unknown version, or was cut off; names file and line.
+        ExportError: The file is not an export, has an unknown version, or is truncated. Names file and line.
     """
     reading = _ExportReader(file)
     for number, text in enumerate(lines, start=1):
@@ -191,7 +191,7 @@ class _ExportReader:
             if line.get("callboard_export") not in READABLE:
                 found = line.get("callboard_export", "none")
                 known = " or ".join(map(str, READABLE))
-                raise self._wrong(f"it is no export of version {known} (found: {found})")
+                raise self._wrong(f"it is not an export of version {known} (found: {found})")
             self._has_head = True
             return
         try:

@@ -1,4 +1,4 @@
-"""The bundle of a run of a flow: taken from the rows of hosts, and read again, with doubt.
+"""The bundle of a run of a flow: write it from the rows of a store, and read and check it.
 
 Its format is that of embedded graphs: see `actors.workflow.export_run_history_bundle`.
 """
@@ -32,7 +32,7 @@ from actors.workflow.machine.recovery import record_from
 from actors.workflow.machine.variables import LIMITS, RECORDS, RUNTIME, namespace
 
 MOST_BYTES: Final = 64 * 1024 * 1024
-"""Of a file that is read."""
+"""Greatest size of a file that is read, in bytes."""
 _NAMES: Final = (
     "workflow_id",
     "session_id",
@@ -43,14 +43,14 @@ _NAMES: Final = (
     "vars",
 )
 _OPEN: Final = ("waiting", "fork")
-"""Of a run that goes on: a cancel ends what is open, and leaves no record."""
+"""Facts that are checked only for an open run, because a cancel changes them without a record."""
 _NOTED: Final = (CONTROL, INBOX, RECORDS)
 _TRIES: Final = 10
 _PAGE: Final = 500
 
 
 class BundleError(Facts, ContractError):
-    """A file that is no whole bundle, or not what was exported."""
+    """A file is not a complete bundle, or was changed after the export."""
 
     text = "{file}: {place}: {problem}. {remedy}"
     file: Path
@@ -60,9 +60,9 @@ class BundleError(Facts, ContractError):
 
 
 class RunBusyError(Facts, ConflictError):
-    """A run that writes faster than it can be read."""
+    """A run writes faster than it can be read."""
 
-    text = "run {run_id} goes on while it is read. Pause it: callboard graphs pause {run_id}"
+    text = "run {run_id} writes while it is read. Pause it: callboard graphs pause {run_id}"
     run_id: str
 
 
@@ -84,7 +84,7 @@ class _Bundle(BaseModel):
 
 
 class CheckedBundle(NamedTuple):
-    """A bundle that is what was exported: its run, how many runs and records it has, its run's last hash."""
+    """A checked bundle: its run, its numbers of runs and records, and the last hash of its run's ledger."""
 
     run: RunState
     runs: int
@@ -95,11 +95,11 @@ class CheckedBundle(NamedTuple):
 async def bundle_of(
     runtime: Runtime, runs: FlowRuns, run_id: RunId, *, subruns: bool = True
 ) -> dict[str, Any]:
-    """Return the bundle of a run, with the runs below it.
+    """Return the bundle of a run, and with `subruns` of the runs below it.
 
     Raises:
-        NoSuchRunError: There is none of this id, or it was swept.
-        RunBusyError: It writes all the time.
+        NoSuchRunError: The store has no such run, or it was swept.
+        RunBusyError: The run wrote during each of 10 reads.
     """
     states, ledgers = InMemoryRunStore(), InMemoryLedgerStore()
     wanted = [run_id]
@@ -109,7 +109,7 @@ async def bundle_of(
         except NoSuchRunError:
             if one == run_id:
                 raise
-            continue  # of the sub-graphs, one was swept
+            continue  # a sub-graph's run was swept
         states.create_if_absent(state)
         for record in records:
             ledgers.append(record_from(record))
@@ -123,7 +123,7 @@ async def bundle_of(
 async def _unchanged(
     runtime: Runtime, runs: FlowRuns, run_id: RunId
 ) -> tuple[RunState, list[dict[str, Any]]]:
-    """Return a run's state and its records, read while the run wrote nothing."""
+    """Return a run's state and its records, between whose reads the run wrote nothing."""
     for _ in range(_TRIES):
         before = await runtime.store.reads.run(run_id)
         state, records = await runs.state(run_id), await runs.ledger(run_id)
@@ -146,13 +146,13 @@ async def _children(runtime: Runtime, runs: FlowRuns, run_id: RunId) -> AsyncIte
 
 
 def read_bundle(path: Path) -> CheckedBundle:
-    """Return the run of a bundle in a file, after a check of all of it.
+    """Read and check a file with a bundle, and return its run.
 
-    Its chains of hashes are whole, and the records of each run lead to the state that the file has.
+    The chains of hashes must be complete, and the records of each run must lead to the state in the file.
 
     Raises:
-        BundleError: It is too large, no JSON, of another version, cut, or was changed. Names the position.
-        ContractError: It cannot be read.
+        BundleError: The file is too large, not JSON, of another version, truncated or changed. Names the place.
+        ContractError: The file cannot be read.
     """
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -167,7 +167,7 @@ def read_bundle(path: Path) -> CheckedBundle:
         raise BundleError(path, _place(*first["loc"]), first["msg"]) from None
     except GraphError as exc:
         raise BundleError(path, exc.what, exc.problem) from None
-    except (RecursionError, ValueError) as exc:  # UnicodeDecodeError, too
+    except (RecursionError, ValueError) as exc:  # UnicodeDecodeError is a ValueError
         raise BundleError(path, "the file", f"it is no JSON: {exc}") from None
 
 
@@ -196,7 +196,7 @@ def _checked(data: Any) -> CheckedBundle:
 def _check_run(
     place: str, data: dict[str, Any], told: dict[str, Any], ledgers: dict[str, _Ledger]
 ) -> None:
-    """Refuse a run that is not what its records lead to."""
+    """Raise GraphError if the run's records do not lead to its state."""
     run_id = str(told["run_id"])
     at, ledger = f"ledgers.{run_id}", ledgers.get(run_id)
     if ledger is None:
@@ -221,7 +221,7 @@ def _check_run(
 
 
 def _facts(run: RunState) -> dict[str, Any]:
-    """Return a run without what is changed between its steps: by notes, which have no delta."""
+    """Return a run's facts without those that change between its steps by notes, which have no delta."""
     own = {name: one for name, one in namespace(run.vars, RUNTIME).items() if name not in _NOTED}
     variables = {**run.vars, RUNTIME: own, LIMITS: None}
     return {**run.to_dict(), "vars": variables}

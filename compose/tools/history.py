@@ -1,4 +1,4 @@
-"""Sessions of agents, turn by turn: read in pages, and as JSON data that a history takes again."""
+"""Sessions of agents: read their turns in pages, and convert turns to JSON data and back."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from actors.kernel.storage.transcript import TranscriptStore
 from actors.kernel.store.store import RunStore
 
 PAGE: Final = 200
-"""Turns that are in memory at once."""
+"""Number of turns per read."""
 
 
 async def turns_of(
     store: TranscriptStore, agent: AgentId, session: str, *, after: int = NO_CUT
 ) -> AsyncIterator[Turn]:
-    """Yield the turns of a session behind an ordinal, oldest first, also those that are added meanwhile."""
+    """Yield the turns of a session after an ordinal, oldest first, including turns added during the read."""
     while page := await store.page(agent, session, limit=PAGE, after=after):
         for turn in page:
             yield turn
@@ -34,8 +34,8 @@ class SeenSession:
     """The part of a session that a run's model calls saw.
 
     Attributes:
-        cut: Ordinal behind which the first window began.
-        head: Ordinal of the last turn of the last window, without those that the call added.
+        cut: Ordinal after which the first window began.
+        head: Ordinal of the last turn in the last window, without turns that the call added.
     """
 
     cut: int
@@ -44,7 +44,7 @@ class SeenSession:
     async def turns(
         self, store: TranscriptStore, agent: AgentId, session: str, run: RunId
     ) -> AsyncIterator[Turn]:
-        """Yield the turns that are still there, and those that the run added to the session."""
+        """Yield the seen turns that the store still has, and the turns that the run added."""
         async for turn in turns_of(store, agent, session, after=self.cut):
             is_own = turn.run_id == run
             if turn.ordinal > self.head and turn.run_id and not is_own:
@@ -54,7 +54,7 @@ class SeenSession:
 
 
 def add_seen(seen: dict[str, SeenSession], entry: RunLogEntry) -> None:
-    """Add one of a run's log entries to the run's sessions, if it is of a model call."""
+    """Extend the seen part of a session by a log entry with a receipt of a window. Ignore other entries."""
     receipt = entry.payload.get("receipt")
     if isinstance(receipt, dict) and isinstance(receipt.get("session"), str):
         cut, head = int(str(receipt["cut"])), int(str(receipt["head"]))
@@ -65,8 +65,8 @@ def add_seen(seen: dict[str, SeenSession], entry: RunLogEntry) -> None:
 def turn_to_json(turn: Turn) -> dict[str, JsonValue]:
     """Return a turn as JSON data.
 
-    The message has id, parent and size in its metadata: `ChatMessage.model_validate` makes of it what
-    `HistoryProvider.append_many` takes, and a history that has the turn already drops it.
+    The message has id, parent and size in its metadata. `ChatMessage.model_validate` converts it to the
+    argument of `HistoryProvider.append_many`. A history that has the turn already drops the copy.
     """
     return {
         "ordinal": turn.ordinal,
@@ -80,7 +80,7 @@ def turn_to_json(turn: Turn) -> dict[str, JsonValue]:
 
 
 def turn_of_json(data: dict[str, Any]) -> Turn:
-    """Return the turn that `turn_to_json` has written."""
+    """Return the turn of data that `turn_to_json` returned."""
     told = new_turn(ChatMessage.model_validate(data["message"]), "")
     return Turn(
         int(data["ordinal"]),
@@ -100,8 +100,8 @@ class SentWindow:
     Attributes:
         run: The run that made the call.
         at: Instant of the answer, or of the failure.
-        model: The model that was asked.
-        receipt: See docs/replay.md, "Windows".
+        model: Name of the model.
+        receipt: The receipt of the window, see docs/replay.md, "Windows".
     """
 
     run: str
@@ -111,7 +111,7 @@ class SentWindow:
 
 
 async def last_window(store: RunStore, agent: AgentId, session: str) -> SentWindow | None:
-    """Return how the window of a session's last model call was made; None: no log has it any more."""
+    """Return the window of a session's last model call, or None if no log has it any more."""
     count = await store.transcripts.count(agent, session)
     page = await store.transcripts.page(agent, session, limit=PAGE, offset=max(0, count - PAGE))
     for run_id in dict.fromkeys(turn.run_id for turn in reversed(page) if turn.run_id):

@@ -1,7 +1,7 @@
-"""`callboard dev`: servers in a folder, a host process that is restarted when the code changes.
+"""The tool of `callboard dev`: servers in a folder, and a host process that is replaced when the code changes.
 
-A generation is one host process. Runs are rows: what a generation had not finished its successor goes
-on with, by replay. Servers and generations belong to this process and end with it, however it ends.
+A generation is one host process. Runs are rows, so the next generation continues open runs by replay. Servers
+and generations belong to this process, and end with it, even if it is killed (on Linux).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ POLL_S: Final = 0.2
 SHOW_EVERY_S: Final = 1.0
 RATE_OVER_S: Final = 10.0
 DRAIN_S: Final = 5.0
-"""Seconds that running code of an old generation may continue; then its successor replays it."""
+"""Seconds that executing code of an old generation may continue. After them the next generation replays it."""
 LEASE_S: Final = 3.0
-"""A generation that was killed is followed after so long."""
+"""Lease of a generation in seconds. After it the next generation takes over the shards of a killed one."""
 SUSPEND_AFTER_S: Final = 0.5
 """Seconds after which a waiting run is evicted from memory, so that no reload has to wait for it."""
 DEBOUNCE_MS: Final = 400
-"""Changes so close together are one."""
+"""Changes of files within this number of milliseconds are handled as one change."""
 MAX_RUNS: Final = 200
 MAX_LINE: Final = 2000
 _OF_EVERY_LINE: Final = ("at", "level", "event", "trouble")
@@ -55,9 +55,9 @@ class Snapshot:
     """The state of the deployment now.
 
     Attributes:
-        totals: Hosts, open and parked runs, messages that wait and those that were given up.
-        per_second: Runs that ended, on average of the last seconds.
-        runs: The newest.
+        totals: Numbers of hosts, open and parked runs, waiting messages and dead letters.
+        per_second: Number of runs that ended per second, on average over the last 10 s.
+        runs: The newest runs.
     """
 
     totals: Totals
@@ -69,10 +69,10 @@ class View(AbstractContextManager["View", None], Protocol):
     """The display of events and state. After the block the screen is as it was."""
 
     def happened(self, event: str, text: str, facts: Mapping[str, object] | None = None) -> None:
-        """Show an event: a word for programs, a sentence for people, facts for programs."""
+        """Show an event. `event` and `facts` are for programs, and `text` is for people."""
 
     def show(self, now: Snapshot) -> None:
-        """So it is now."""
+        """Show the state of the deployment."""
 
 
 async def develop(
@@ -84,18 +84,18 @@ async def develop(
     view: View,
     stop: Stop,
 ) -> None:
-    """Serve what `specs` name on servers in `data` until `stop`; restart the host after each change.
+    """Serve the agents of `specs` on servers in `data` until `stop`. Replace the host after each change.
 
     Args:
-        specs: ``MODULE:ATTR``.
+        specs: Texts ``MODULE:ATTR``.
         data: Folder of the servers.
-        watched: Folders whose Python files count.
-        settings: Of the client that observes: schema and namespace.
-        view: Who is shown what happens.
+        watched: Folders whose Python files are watched.
+        settings: Settings of the client that reads the state: schema and namespace.
+        view: The display of events and state.
         stop: The signal to stop.
 
     Raises:
-        ContractError: The servers cannot be run here.
+        ContractError: This machine cannot run the servers.
     """
     view.happened("starting", f"servers in {data}")
     async with AsyncExitStack() as stack:
@@ -124,7 +124,7 @@ async def develop(
 
 
 class _Generations:
-    """The host processes, one after the other."""
+    """The host processes of `callboard dev`, one at a time."""
 
     def __init__(self, specs: Sequence[str], data: Path, view: View) -> None:
         self._specs, self._data, self._view = specs, data, view
@@ -134,7 +134,7 @@ class _Generations:
         self._host: Server | None = None
 
     async def start(self) -> None:
-        """Start the next one."""
+        """Start the next host process."""
         self._number += 1
         self._log.write_bytes(b"")
         self._read = 0
@@ -159,11 +159,11 @@ class _Generations:
         )
 
     async def renew(self, changed: Iterable[Path]) -> None:
-        """Start the next one after the old one gave its agents up; not with code that cannot be read."""
+        """Stop the host process and start the next one, unless a changed file cannot be compiled."""
         paths = sorted(changed)
         if (problem := await asyncio.to_thread(syntax_problem, paths)) is not None:
             is_serving = self._host is not None and self._host.is_running
-            before = "the agents go on as before" if is_serving else "nothing is served"
+            before = "the agents continue as before" if is_serving else "nothing is served"
             self._view.happened("error", f"{problem}; {before}")
             return
         names = ", ".join(path.name for path in paths[:3]) + (" …" if len(paths) > 3 else "")  # noqa: PLR2004
@@ -174,14 +174,14 @@ class _Generations:
         await self.start()
 
     async def end(self) -> None:
-        """End the present one: in order, else by force."""
+        """Stop the host process, and kill it if it does not end within 10 s."""
         host, self._host = self._host, None
         if host is not None:
             await asyncio.to_thread(host.stop, 2 * DRAIN_S)
             self._print_log()
 
     async def follow(self) -> None:
-        """Show what the present host logs, and that it ended by itself; for ever."""
+        """Show the log of the host process, and its end if it was not stopped. Runs until cancelled."""
         while True:
             self._print_log()
             host = self._host
@@ -225,12 +225,12 @@ class _Generations:
 
 
 def syntax_problem(paths: Iterable[Path]) -> str | None:
-    """Return what keeps one of these files from being compiled, with file and line; None: nothing."""
+    """Return the first problem of compiling these files, with file and line, or None."""
     for path in paths:
         try:
             compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
         except FileNotFoundError:
-            continue  # deleted, or renamed by an editor that will be heard of again
+            continue  # deleted, or an editor is replacing it and causes another change
         except (SyntaxError, ValueError) as exc:
             line = getattr(exc, "lineno", None) or 1
             return f"{path.name}:{line}: {getattr(exc, 'msg', None) or exc}"
@@ -240,7 +240,7 @@ def syntax_problem(paths: Iterable[Path]) -> str | None:
 
 
 async def _observe(url: str, settings: Settings, view: View) -> None:
-    """Show how things are, every second, until cancelled."""
+    """Show the state of the deployment every second until cancelled."""
     clock = SystemClock()
     rate = Rate()
     async with build_postgres_runtime(url, settings=settings, client="dev", serve=False) as runtime:
@@ -259,19 +259,19 @@ async def _snapshot(runtime: Runtime, rate: Rate, at: float) -> Snapshot:
 
 
 class Rate:
-    """The rate of runs that end per second, by the newest of them."""
+    """The number of runs that end per second, counted among the newest runs."""
 
     def __init__(self) -> None:
         self._ended: set[RunId] = set()
         self._when: deque[tuple[float, int]] = deque()
 
     def seen(self, rows: Iterable[RunRow], at: float) -> float:
-        """Return the average of the last ten seconds, after these runs were seen `at` this second."""
+        """Count the runs of `rows` that ended since the last call. Return the average of the last 10 s."""
         ended = {row.run_id for row in rows if row.status.is_terminal}
         if self._when or self._ended:
             self._when.append((at, len(ended - self._ended)))
         else:
-            self._when.append((at, 0))  # those that had ended before the first read
+            self._when.append((at, 0))  # runs that ended before the first call do not count
         self._ended = ended
         while self._when[0][0] < at - RATE_OVER_S:
             self._when.popleft()

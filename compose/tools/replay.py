@@ -1,8 +1,8 @@
-"""A conversation re-run from its log, in memory: effects are served from it, nothing is executed.
+"""Replay of exported runs in memory: the log gives the results of effects, and no effect is executed.
 
-Each run is executed by the runtime's own `Execution` on a store that takes what is written and keeps
-none of it. Where the code asks for something that the log does not have, the execution ends. What is
-beside the log does run: the code between the effects, and middleware.
+The runtime's own `Execution` executes each run on a store that does not keep what the run writes. If the code
+asks for an effect that the log does not have, the execution ends. The code between the effects runs, and so
+does middleware.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from actors.runtime.registry import Registry, version_of
 from compose.tools.export import ExportedRun
 
 LIMIT_S: Final = 30.0
-"""Seconds in all that the code of one run may take between effects."""
+"""Time limit in seconds of the replay of one part of a run."""
 
 Outcome: TypeAlias = Literal["reproduced", "diverged", "past_end", "stuck", "unserved", "not_begun"]
 BAD: Final[frozenset[Outcome]] = frozenset({"diverged", "past_end", "stuck", "unserved"})
@@ -45,17 +45,17 @@ class Replayed:
     """The result of replaying one run.
 
     Attributes:
-        run_id: Which one.
-        agent: Whose.
-        outcome: ``reproduced``: the code did what the log says, to its end; ``diverged``: it asked for
-            something else, or ended otherwise; ``past_end``: it went on where the log says it ended;
-            ``stuck``: it awaits something outside of ctx; ``unserved``: the application does not have
-            the agent; ``not_begun``: there is no log yet.
-        entries: How many entries were there to be met.
-        position: Where it diverged, or what it did next behind the log's end.
-        expected: What the log has.
-        found: What the code did.
-        note: What else is to be known.
+        run_id: Id of the run.
+        agent: Id of the run's agent.
+        outcome: ``reproduced``: the code did the same as the log, up to its end; ``diverged``: the code asked
+            for something else, or ended otherwise; ``past_end``: the code continued, but the run has ended by
+            the log; ``stuck``: the code awaits something outside of ctx; ``unserved``: the application does
+            not have the agent; ``not_begun``: there is no log yet.
+        entries: Number of entries of the log.
+        position: Position of the divergence, or of the code's next call after the log's end.
+        expected: Text of the log's entry.
+        found: Text of the code's action.
+        note: A remark, such as another version of the agent.
     """
 
     run_id: str
@@ -69,7 +69,7 @@ class Replayed:
 
 
 class Catalogue(Runtime):
-    """A runtime that is never started and only learns what an application serves."""
+    """A runtime that is never started, and only collects the agents of an application."""
 
     def __init__(self) -> None:
         super().__init__(serve=False)
@@ -89,9 +89,9 @@ class Catalogue(Runtime):
 
 
 async def replay_run(run: ExportedRun, agents: Registry, *, until: int | None = None) -> Replayed:
-    """Execute a run on its own log, up to entry `until`, and say whether the code does the same again.
+    """Execute a run on its log, up to the entry `until`, and report whether the code does the same again.
 
-    A log with ``run.continued`` is replayed part by part; the first part that differs is reported.
+    A log with ``run.continued`` is replayed in parts. The first part that differs is reported.
     """
     entries = tuple(e for e in run.entries if until is None or e.seq <= until)
     about = Replayed(
@@ -118,12 +118,12 @@ async def replay_run(run: ExportedRun, agents: Registry, *, until: int | None = 
 
 
 class _Segment:
-    """A run's log up to where a generation ended, with the entry that ended it, or None."""
+    """A part of a run's log, and the entry that ended the part, or None if the log has no such entry."""
 
     def __init__(
         self, row: RunRow, entries: Sequence[RunLogEntry], end: RunLogEntry | None, agents: Registry
     ) -> None:
-        # Deadlines and the cancel flag came from outside: the log has what they did.
+        # Deadlines and cancels come from outside of the code. The log has their effect.
         self._row = replace(
             row,
             status=RunStatus.RUNNING,
@@ -157,7 +157,7 @@ class _Segment:
             async with asyncio.timeout(LIMIT_S):
                 await self._execution.run()
         except TimeoutError:
-            found = f"did not come back within {LIMIT_S:g} s"
+            found = f"did not return within {LIMIT_S:g} s"
             return replace(about, outcome="stuck", found=found, note=note)
         return replace(self._judge(about), note=note)
 
@@ -182,7 +182,7 @@ class _Segment:
         return self._compare(about, self._end, last if has_ended else None)
 
     def _compare(self, about: Replayed, wanted: RunLogEntry, found: NewEntry | None) -> Replayed:
-        """Judge by the end the code came to, None: it came to none."""
+        """Compare the log's end with the end of the code, which is None if the code did not end."""
         is_same = _came_from_outside(wanted) if found is None else _is_same_end(found, wanted)
         if is_same:
             return replace(about, outcome="reproduced", position="", found="")
@@ -222,7 +222,7 @@ class _Segment:
         )
 
     def _may_not_act(self) -> bool:
-        """The code has come to an effect that the log does not have: here the replay ends."""
+        """End the replay, because the code has reached an effect that the log does not have."""
         assert self._execution is not None
         asyncio.get_running_loop().call_soon(self._execution.drop, "the log ends here")
         return False
@@ -230,7 +230,7 @@ class _Segment:
 
 @dataclass(frozen=True, slots=True)
 class _Stopped:
-    """The time at which the log ends: what was due later is not due."""
+    """A clock that stands at the end of the log, so that later timers are not due."""
 
     at: datetime
 
@@ -242,7 +242,7 @@ class _Stopped:
 
 
 class _Sink(CommitStore):
-    """Takes what a run writes."""
+    """A store that keeps the written entries and the last outcome for the verdict."""
 
     def __init__(self) -> None:
         self.written: list[NewEntry] = []
@@ -261,7 +261,7 @@ class _Sink(CommitStore):
 
 
 class _NoResults:
-    """A cache without results: a replay must not see what lies behind the log's end."""
+    """A cache without results, because a replay must not see results after the log's end."""
 
     def __init__(self, reached: Callable[[], bool]) -> None:
         self._reached = reached
@@ -270,7 +270,7 @@ class _NoResults:
         """See `ResultCache.keep`."""
 
     async def find(self, key: str) -> dict[str, JsonValue] | None:
-        """Never return: what comes next asks the world whether an effect happened."""
+        """End the replay and never return, because the caller's next step would reconcile the effect."""
         self._reached()
         await asyncio.Event().wait()
         return None
@@ -288,7 +288,7 @@ class _NoMail:
 
 
 class _Quiet:
-    """An agent without observers, and without the history it would clear."""
+    """An agent without its hooks, and without its context, whose history it would clear."""
 
     hooks = ()
     context = None
@@ -307,7 +307,7 @@ def _quiet(agent: Agent | None) -> Any:
 
 
 def _of_any_version(entry: RunLogEntry) -> RunLogEntry:
-    """Return the entry without the version that may go on with it: any is to be tried here."""
+    """Return the entry without the version that may continue it, because a replay tries any version."""
     if entry.kind not in (EntryKind.RUN_STARTED, EntryKind.RUN_CONTINUED):
         return entry
     payload = {key: value for key, value in entry.payload.items() if key != "version"}
@@ -315,13 +315,13 @@ def _of_any_version(entry: RunLogEntry) -> RunLogEntry:
 
 
 def _came_from_outside(end: RunLogEntry) -> bool:
-    """Return True if something else than its code ended a run."""
+    """Return True if a cancel or a deadline ended the run, and not its code."""
     status = end.payload.get("status")
     return end.kind == EntryKind.RUN_CANCELLED or status in ("deadline_exceeded", "cancelled")
 
 
 def _is_same_end(found: NewEntry, wanted: RunLogEntry) -> bool:
-    """Return True if both are the same end; how often a failure is tried again is no difference."""
+    """Return True if both ends are the same. A failed attempt and a failed run are the same end."""
     is_retried = found.kind == EntryKind.RUN_ATTEMPT_FAILED and wanted.kind == EntryKind.RUN_FAILED
     if found.kind != wanted.kind and not is_retried:
         return False
@@ -329,7 +329,7 @@ def _is_same_end(found: NewEntry, wanted: RunLogEntry) -> bool:
 
 
 def _ending(kind: str, payload: dict[str, JsonValue]) -> JsonValue:
-    """Return what has to be the same for two ends to be the same."""
+    """Return the value by which two ends are compared: output, input, or the type of the error."""
     match kind:
         case EntryKind.RUN_COMPLETED:
             return payload.get("output")
@@ -348,14 +348,14 @@ def _describe_end(kind: str, payload: dict[str, JsonValue]) -> str:
 
 
 def _asked_for(parked: NewEntry) -> str:
-    """Return what the code did where the log has something else."""
+    """Return the text of the code's call at the position of a divergence."""
     detail = str(parked.payload.get("detail", ""))
     asked = detail.partition("the code now asks for ")[2]
     return asked.partition(". Nothing was executed")[0] or detail
 
 
 def _describe_recorded(there: Sequence[RunLogEntry]) -> str:
-    """Return what stands at one position: the last entry that names its call."""
+    """Return the text of the last entry at one position that names its call."""
     naming = next((e for e in reversed(there) if "hash" in e.payload), there[-1])
     return _describe(naming.kind, naming.payload)
 
@@ -366,11 +366,11 @@ def _describe(kind: str, payload: dict[str, JsonValue]) -> str:
 
 
 def _what_next(then: Then | None, beyond: NewEntry | None) -> str:
-    """Return what the code does behind the log's end."""
+    """Return the text of the code's next action after the log's end."""
     if beyond is not None:
         return _describe(beyond.kind, beyond.payload)
     if isinstance(then, Suspend):
         return "waits"
     if isinstance(then, Park):
         return f"parked: {then.reason}"
-    return "an effect that was begun and has no result" if then is None else "ends"
+    return "an effect that was started and has no result" if then is None else "ends"

@@ -1,4 +1,4 @@
-"""Words for how things are, and their colours: one table for the terminal and for the pages."""
+"""Statuses and their colours, for the terminal and for the pages."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ TONES: Final[Mapping[str, Tone]] = {
     "running": "works",
     "active": "works",
 }
-"""The tone of a status; others have none. `compose/web/pages/static/page.css` has the same groups."""
+"""Tones by status. Other statuses have no tone. `compose/web/pages/static/page.css` has the same groups."""
 COLOURS: Final[Mapping[Tone, str]] = {
     "good": "green",
     "bad": "red",
     "waits": "yellow",
     "works": "cyan",
 }
-"""Of a tone at the terminal."""
+"""Colours at the terminal, by tone."""
 VARIABLES: Final[Mapping[Tone, str]] = {
     "good": "--ok",
     "bad": "--bad",
     "waits": "--wait",
     "works": "--go",
 }
-"""Of a tone in the pages: properties of the style, light and dark."""
+"""Style properties of the pages by tone. They have values for light and for dark."""
 
 
 def colour_of(status: str) -> str:
-    """Return the colour of a status at the terminal; empty: it has none."""
+    """Return the colour of a status at the terminal, or an empty text."""
     tone = TONES.get(status.lower())
     return "" if tone is None else COLOURS[tone]

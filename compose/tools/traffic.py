@@ -1,6 +1,6 @@
-"""Messages on the broker, as an observer sees them: subjects, headers and bodies taken apart.
+"""Messages on the broker for an observer: parse their subjects, headers and bodies.
 
-A bad message is shown as it is: nothing here raises for what others have published.
+An invalid message is shown as it is. No function raises because of a published message.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from compose.assembly.nats import nats_server
 from compose.assembly.settings import Settings
 
 MAX_WAITING: Final = 10_000
-"""Messages that a slow terminal may be behind; newer ones are counted and not shown."""
+"""Greatest number of messages in the queue of a slow terminal. Messages beyond it are dropped."""
 MAX_DECODED: Final = 1024 * 1024
 INBOX_PREFIX: Final = "_INBOX_tap"
 SETTLE_S: Final = 5.0
@@ -38,7 +38,7 @@ SETTLE_S: Final = 5.0
 ALL: Final = ("agent.v1.>", "topic.v1.>", "dead.v1.>", "ask.v1.>", "api.v1.>", "run.v1.>")
 _OF_AGENTS: Final = ("agent", "dead", "ask", "run")
 _ADDRESS: Final = 5
-"""Tokens of a subject up to and with the key: agent.v1.<tenant>.<type>.<key>."""
+"""Number of tokens of a subject up to the key: agent.v1.<tenant>.<type>.<key>."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Filter:
         pattern: A subject pattern without the namespace.
         type: Only agents of this type.
         agent: Only this agent.
-        run: Only what names this run.
+        run: Only messages that name this run.
     """
 
     pattern: str | None = None
@@ -61,7 +61,7 @@ class Filter:
         """Return the subjects to subscribe to.
 
         Raises:
-            ContractError: The pattern is none, or is given beside one of the others.
+            ContractError: The pattern is not a subject pattern, or more than one attribute is given.
         """
         others = [one for one in (self.type, self.agent, self.run) if one is not None]
         if len(others) + (self.pattern is not None) > 1:
@@ -69,7 +69,7 @@ class Filter:
         if self.pattern is not None:
             parts = self.pattern.split(".")
             if not all(parts) or any(c.isspace() for c in self.pattern) or ">" in parts[:-1]:
-                problem = f"{self.pattern!r} is no subject pattern"
+                problem = f"{self.pattern!r} is not a subject pattern"
                 raise ContractError(f"{problem}: write it like agent.v1.default.desk.*.> in quotes")
             return (self.pattern,)
         if self.agent is not None:
@@ -90,22 +90,22 @@ class Filter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A message that was seen.
+    """A message on the broker.
 
     Attributes:
-        kind: ``mail`` between agents, ``message`` from outside, ``signal``, ``post``, ``dead``,
+        kind: ``mail`` between agents, ``message`` from an external client, ``signal``, ``post``, ``dead``,
             ``ask``, ``api``, ``live`` (tokens of a model call), ``end`` of a run, or ``other``.
         subject: As published, without the namespace.
         place: The agent or topic, or the subject if it names neither.
-        sender: Who sent it, as far as subject or headers name it.
-        run: The run it names.
+        sender: The sender, if subject or headers name it.
+        run: The run that the message names.
         name: A signal's name, or a request's verb.
-        message_id: Its id.
-        reason: Why a dead letter was given up.
-        size: Bytes of the body.
+        message_id: Id of the message.
+        reason: Reason of a dead letter.
+        size: Size of the body in bytes.
         trace: The trace context.
-        body: As it came.
-        media_type: What its header says it is.
+        body: The body as published.
+        media_type: The content type in the headers.
     """
 
     kind: str
@@ -122,7 +122,7 @@ class Seen:
     media_type: str = ""
 
     def content(self) -> JsonValue:
-        """Return the body as data; of what cannot be read its start as text."""
+        """Return the body as data. If it cannot be decoded, return its first 1024 bytes as text."""
         with suppress(ValueError, TypeError, RecursionError, msgpack.UnpackException):
             if len(self.body) <= MAX_DECODED and self.body:
                 if self.media_type == wire.MSGPACK:
@@ -141,14 +141,14 @@ class Seen:
         return "" if content is None else json.dumps(content, ensure_ascii=False, default=str)
 
     def to_json(self, *, body: bool) -> dict[str, Any]:
-        """Return it as JSON data, without what is empty."""
+        """Return the message as JSON data without empty attributes; with its content if `body`."""
         others = ("size", "body", "media_type")
         found = {key: value for key, value in asdict(self).items() if value and key not in others}
         return {**found, "bytes": self.size, **({"body": self.content()} if body else {})}
 
 
 def read_message(subject: str, headers: Mapping[str, str], body: bytes) -> Seen:
-    """Return what a message is, from its subject without the namespace, and its headers."""
+    """Return a message, parsed from its subject without the namespace, its headers and its body."""
     parts = subject.split(".")
     kind, place, more = _placed(parts)
     run = more.pop("run", "") or _text(headers.get(wire.RUN))
@@ -169,7 +169,7 @@ def read_message(subject: str, headers: Mapping[str, str], body: bytes) -> Seen:
 
 
 def _placed(parts: list[str]) -> tuple[str, str, dict[str, str]]:
-    """Parse a subject's tokens: the kind of message, its agent or topic, and further fields by name."""
+    """Return the kind of a message, its agent or topic, and further fields, from its subject's tokens."""
     words = [_word(part) for part in parts]
     place = _place(words) if len(words) >= _ADDRESS else ".".join(parts)
     kind, more = "other", {}
@@ -225,12 +225,14 @@ def _text(value: str | None) -> str:
 async def listen(
     url: str, settings: Settings, wanted: Filter
 ) -> AsyncIterator[AsyncIterator[Seen]]:
-    """Yield what is published from now on; it ends when the connection does.
+    """Yield an iterator over the messages that are published from now on.
+
+    The iterator raises an error when the connection is lost.
 
     Raises:
         ContractError: See `Filter.patterns`.
-        UnreachableError: No server there.
-        NotPermittedError: This user may not subscribe to one of the subjects.
+        UnreachableError: No server answers at the URL.
+        NotPermittedError: The user may not subscribe to one of the subjects.
     """
     patterns = wanted.patterns()
     subjects = Subjects(settings.namespace)
@@ -261,11 +263,13 @@ async def listen(
 
 
 async def _settled(client: NatsConnection, patterns: tuple[str, ...]) -> None:
-    """Return when the server has accepted the subscriptions: an answer to a ping comes behind them."""
+    """Wait until the server has accepted the subscriptions, which it does before it answers a later ping."""
     try:
         async with asyncio.timeout(SETTLE_S):
-            await client.flush()  # nats-py's ping overtakes what waits to be sent: it goes out now,
-            await client.flush()  # and the second one comes behind it
+            # The first ping of nats-py may overtake waiting subscriptions, which it sends then. The
+            # second ping comes after them.
+            await client.flush()
+            await client.flush()
     except (NatsError, OSError, TimeoutError) as exc:
         if not client.lost.is_set():
             raise BrokerError(f"NATS at {client.address} does not answer: {exc}") from exc

@@ -1,9 +1,9 @@
-"""Sessions, runs and agents over HTTP: an ASGI application, and the server that `callboard serve` runs.
+"""HTTP API for sessions, runs and agents: an ASGI application, and the server that `callboard serve` runs.
 
-A request enters by `application`, which checks size, host and principal, and is validated by the models of
-its `WebEndpoint`. `access` has the one table of who may what. An answer leaves as JSON of a model, as a problem
-(RFC 9457), or as a stream. Any number of processes may serve it, beside hosts: nothing is kept in one between
-two requests.
+A request enters at `application`, which checks size, host and principal. The models of the request's
+`WebEndpoint` validate query and body. `access` is the only table of scopes per endpoint. A response is the JSON
+of a model, a problem (RFC 9457) or a stream of events. Any number of processes may serve the API, also in
+hosts: no state that a later request needs is kept in a process.
 """
 
 from actors.kernel.storage.token import Scope

@@ -1,4 +1,4 @@
-"""The one table of who may ask for what: each endpoint, and the scope that it needs."""
+"""Access table: each endpoint, and the scope that it needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 from actors.kernel.storage.token import Scope
 
 Access: TypeAlias = Scope | Literal["public", "signed in"]
-"""A scope; ``public``: without a login; ``signed in``: every principal with a login, whatever its scopes."""
+"""A scope; ``public``: no login is needed; ``signed in``: any principal with a login, whatever its scopes."""
 OPENAPI: Final = "/v1/openapi.json"
 
 ACCESS: Final[Mapping[str, Access]] = {
@@ -79,16 +79,16 @@ ACCESS: Final[Mapping[str, Access]] = {
     "DELETE /v1/graph-snapshots/{snapshot}": "flows:operate",
     "POST /v1/events": "flows:run",
 }
-"""Method and path, and what they need. Which sessions, `Principal.sees` decides."""
+"""Access by method and path. `Principal.sees` decides which sessions a principal sees."""
 
 
 def access_of(method: str, path: str) -> Access:
-    """Return what an endpoint needs.
+    """Return the access that an endpoint needs.
 
     Raises:
-        LookupError: It is not in the table, so that nothing allows it.
+        LookupError: The endpoint is not in the table. No application can be made with it.
     """
     name = f"{method} {path}"
     if name not in ACCESS:
-        raise LookupError(f"{name}: say in compose/web/access.py who may")
+        raise LookupError(f"{name}: add the endpoint to ACCESS in compose/web/access.py")
     return ACCESS[name]

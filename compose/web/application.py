@@ -1,4 +1,4 @@
-"""The ASGI application: routes, and checks that are the same for all of them."""
+"""The ASGI application: the routes, and the checks that every route has in common."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class WebApplication(Limited):
     """The API as an ASGI application.
 
     Args:
-        inner: Its routes.
-        streams: Of events.
+        inner: The routes.
+        streams: The open event streams of this process.
     """
 
     def __init__(self, inner: ASGIApp, streams: Streams) -> None:
@@ -77,7 +77,7 @@ class WebApplication(Limited):
         self._streams = streams
 
     def end_streams(self) -> None:
-        """End all streams of events, and take no more: their clients go on at another process."""
+        """End all streams of events and refuse new ones. Clients reconnect to another process."""
         self._streams.end()
 
 
@@ -95,21 +95,23 @@ def app(
     """Return the API as an ASGI application, for a server or to be mounted in another one.
 
     Args:
-        runtime: A started runtime, or open sessions of one app, which requests that name no app are about. It
-            belongs to its caller. With ``serve=False`` it is a client, and hosts execute the runs.
-        default_app: The type of sessions where a request names none.
-        modes: Names of the modes of that app; with none any mode is tried.
-        local: The principal of each request where there is no login.
-        authenticate: Returns the principal of a request. None: each is `local`, so each client that reaches the
-            address may do all that it may. An `Authentication` has logins of browsers, too, and ends streams of
-            principals that have become invalid.
-        apps: Other apps whose sessions may be asked for; where there is no login, any may.
-        cors_origins: Origins of other sites whose pages may ask, with a bearer token.
-        is_loopback: Answer only requests whose Host is this machine's own address: a web page elsewhere cannot
-            ask in the name of its reader, by a name that leads here.
+        runtime: A started runtime, or open sessions of one app, which serve requests that name no app. The
+            caller stops it. A runtime with ``serve=False`` is a client, and hosts execute the runs.
+        default_app: The type of sessions for requests that name no app.
+        modes: Names of the modes of that app. If empty, any mode is tried.
+        local: The principal of each request if there is no login.
+        authenticate: Returns the principal of a request. If None, each request has the principal `local`, so
+            any client that reaches the address has all scopes of `local`. An `Authentication` also has logins
+            of browsers, and ends the streams of principals that have become invalid.
+        apps: Names of further apps whose sessions requests may name. Without a login, requests may name any
+            app.
+        cors_origins: Origins of other sites whose pages may send requests, with a bearer token.
+        is_loopback: Answer only requests whose Host is this machine's own address. A web page elsewhere can
+            then not use a name that resolves to this address to send requests with the rights of the page's
+            reader.
 
     Raises:
-        ContractError: A text is no origin.
+        ContractError: An entry of `cors_origins` is not an origin.
     """
     given = None
     if isinstance(runtime, AgentRuntime):
@@ -154,7 +156,7 @@ async def _openapi(_: Request) -> Response:
 
 @cache
 def _document() -> dict[str, Any]:
-    """Return the description of all endpoints. Few ask for it, and it takes a tenth of a second to make."""
+    """Return the description of all endpoints. It is computed once, which takes about 0.1 s."""
     return openapi_of((*ENDPOINTS, *_agui()))
 
 
@@ -163,20 +165,20 @@ async def _refused(request: Request, exc: Exception) -> Response:
 
 
 def _agui() -> tuple[WebEndpoint, ...]:
-    """Return the endpoint of the AG-UI protocol; without the extra a hint instead."""
+    """Return the endpoint of the AG-UI protocol, or an endpoint that names the missing extra."""
     try:
         from compose.web.agui.endpoint import ENDPOINTS as AGUI  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as exc:
-        refuse = _refusing("no_agui", "AG-UI cannot be spoken", exc)
+        refuse = _refusing("no_agui", "AG-UI is not available", exc)
         return (WebEndpoint(method="POST", path="/agui/{app}", call=refuse, says="No AG-UI."),)
     return AGUI
 
 
 def _refusing(code: str, problem: str, missing: ModuleNotFoundError) -> Handler:
-    """Return an endpoint that refuses requests because a package of the extra is missing."""
+    """Return a handler that refuses requests because a package of the extra is missing."""
 
     async def refuse(_: WebCall, __: Any, ___: Any) -> Response:
-        why = f"{problem}: there is no package {missing.name!r} here"
+        why = f"{problem}: the package {missing.name!r} is not installed"
         remedy = "pip install 'callboard[web]'; the API under /v1 works without it"
         raise ProblemError(HttpProblem(501, code, why, remedy))
 
@@ -188,7 +190,7 @@ def _pages() -> tuple[tuple[WebEndpoint, ...], list[Route]]:
     try:
         from compose.web.pages.routes import PAGES, ROUTES  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as exc:
-        refuse = _refusing("no_pages", "the pages cannot be shown", exc)
+        refuse = _refusing("no_pages", "the pages are not available", exc)
         return (WebEndpoint(method="GET", path="/", call=refuse, says="No pages."),), []
     return PAGES, ROUTES
 
@@ -207,7 +209,7 @@ def _answer(api: WebApi, by_method: dict[str, WebEndpoint], origins: Origins) ->
 
     async def respond(request: Request) -> Response:
         found = by_method.get(request.method)
-        if found is None:  # HEAD, which Starlette adds: of a stream it would not end
+        if found is None:  # HEAD, which Starlette adds: on a stream it would not end
             methods = ", ".join(by_method)
             remedy, allow = f"use {methods}", {"allow": methods}
             problem = HttpProblem(

@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from compose.web.limits import MAX_HEAD_BYTES
 
 HEAD_LIMIT_S: Final = 10.0
-"""Seconds that the head of a request may take; a new connection has to send one in that time."""
+"""Seconds that the head of a request may take. A new connection has to start its first request in this time."""
 LINGER_S: Final = 2.0
 """Seconds that a refused client may continue to send."""
 _HEAD_TOO_LARGE: Final = b"\r\n".join(
@@ -26,7 +26,7 @@ _HEAD_TOO_LARGE: Final = b"\r\n".join(
 
 
 class HeadLimited(HttpToolsProtocol):
-    """Ends with a client whose request's head is too large or comes too slowly: httptools has no limit."""
+    """Closes a connection if a request's head is too large or too slow, because httptools has no limit."""
 
     _timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
@@ -66,7 +66,7 @@ class HeadLimited(HttpToolsProtocol):
                 self._refuse()
 
     def _refuse(self) -> None:
-        """Answer, and read on for a moment: a client that still sends would not get the answer else."""
+        """Send 431, and close after `LINGER_S`. A client that still sends could otherwise not read it."""
         self._is_refused = True
         self.transport.write(_HEAD_TOO_LARGE)
         self.transport.write_eof()

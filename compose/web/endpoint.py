@@ -1,4 +1,4 @@
-"""Endpoints: a path and a method, the models that validate what comes, and what does it."""
+"""Endpoints: a method and a path, the models that validate query and body, and the handler."""
 
 from __future__ import annotations
 
@@ -23,40 +23,41 @@ from compose.web.problems import HttpProblem, ProblemError, problem_of, problem_
 from compose.web.streams import Streams
 
 MOST_CLIENTS: Final = 1_024
-"""Number of principals' clients of apps that are kept."""
+"""Maximum number of `AgentRuntime`s that a process keeps, one per principal and app."""
 
 
 class StrictModel(BaseModel):
-    """A model of what clients send: nothing else is taken."""
+    """Base of models that clients send. Unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class NoQuery(StrictModel):
-    """No field of a query."""
+    """A query without fields."""
 
 
 class ShownModel(BaseModel):
-    """A model of what clients are sent."""
+    """Base of models that are sent to clients."""
 
     model_config = ConfigDict(frozen=True)
 
 
 @dataclass(slots=True, kw_only=True)
 class WebApi:
-    """The facts that all requests share.
+    """Settings and state that all requests of a process share.
 
     Attributes:
-        runtime: What requests are done with.
-        app: The type of sessions where a request names none.
-        modes: Names of the modes of that app, if they are known; none: any is tried.
-        local: The principal of each request where `authenticate` is None.
+        runtime: The runtime that requests use.
+        app: The type of sessions for requests that name no app.
+        modes: Names of the modes of that app. If empty, any mode is tried.
+        local: The principal of each request if `authenticate` is None.
         authenticate: Returns the principal of a request.
-        apps: Other apps whose sessions may be asked for. Who may operate, and the local principal, may any.
-        streams: Of events; they end together.
-        kept: What pages keep between requests, by its class.
-        given: Starts the local principal's runs of its app: it knows modes, and may decide approvals.
-        sign_in: Path of the page where people say who they are; pages redirect there instead of a 401.
+        apps: Names of further apps whose sessions requests may name. Principals with the scope ``operate``, and
+            the local principal, may name any app.
+        streams: The open event streams. They end together.
+        kept: Caches of endpoints, which stay between requests, by class.
+        given: Starts the local principal's runs of its app. It has the app's modes, and may decide approvals.
+        sign_in: Path of the login page. Pages redirect there instead of answering 401.
     """
 
     runtime: Runtime
@@ -75,8 +76,8 @@ class WebApi:
         """Return the sessions of an app, as a principal sees them.
 
         Raises:
-            InvalidNameError: No app can have this name.
-            ProblemError: It is none of those that are served here.
+            InvalidNameError: `app` is not a valid name of an app.
+            ProblemError: This process does not serve the app.
         """
         key = (principal.tenant, principal.name, app or self.app)
         if not self.may_use(principal, key[-1]):
@@ -99,20 +100,20 @@ class WebApi:
         return found
 
     def may_use(self, principal: Principal, app: str) -> bool:
-        """Return True if a principal may have sessions of a type; agents of another one may be none."""
+        """Return True if a principal may use agents of this type as an app's sessions."""
         is_free = self.authenticate is None or "operate" in principal.scopes
         return is_free or app == self.app or app in self.apps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebCall:
-    """A request that is being done.
+    """A request during its processing.
 
     Attributes:
-        api: What all requests share.
-        principal: In whose name.
-        request: As it came.
-        names: The parts of the path that name things, decoded.
+        api: Settings and state that all requests share.
+        principal: The principal of the request.
+        request: The raw request.
+        names: The decoded path parameters, by name.
     """
 
     api: WebApi
@@ -130,11 +131,11 @@ class WebCall:
         return await self.api.sessions(self.principal, app)
 
     async def session(self, app: str | None, id_: str | None = None) -> FoundSession:
-        """Return the session that the path names, or the one of this id, if the principal sees it.
+        """Return the session `id_`, or the session that the path names, if the principal sees it.
 
         Raises:
-            ProblemError: It was deleted.
-            UnknownSessionError: There is none, or it is another principal's.
+            ProblemError: The session was deleted.
+            UnknownSessionError: There is no such session, or another principal owns it.
         """
         agents = await self.sessions(app)
         agent = agents.agent_id(self.names["session"] if id_ is None else id_)
@@ -151,7 +152,7 @@ class WebCall:
 
 @dataclass(frozen=True, slots=True)
 class FoundSession:
-    """A session that is there: the client of its app, its agent and its row."""
+    """An existing session: the client of its app, its agent and its row."""
 
     agents: AgentRuntime
     agent: AgentId
@@ -164,21 +165,22 @@ Handler: TypeAlias = Callable[[WebCall, Any, Any], Awaitable[Done]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebEndpoint:
-    """A method of a path.
+    """An HTTP endpoint.
 
     Attributes:
-        method: Of HTTP.
-        path: With names of its parts in braces.
-        call: Does it, with the query and the body as their models. A model that it returns is the answer.
-        says: What it does, in a sentence.
-        answer: The model of the answer; None: there is no body, or bytes.
-        status: Of the answer.
+        method: The HTTP method.
+        path: The path, with parameter names in braces.
+        call: The handler. It gets the call, the query and the body as models. A model that it returns is the
+            response.
+        says: Summary in one sentence.
+        answer: The model of the response. None if the response has no body, or a body of bytes.
+        status: The status of the response.
         query: The model of the query.
-        body: The model of the body; None: there is none, or `call` reads it.
-        media_type: Of the answer.
-        takes: Media type of the body; None: JSON, if there is one.
-        streams: The answer may be a stream of events, too.
-        max_bytes: Of a body that is a model.
+        body: The model of the body. None if there is no body, or `call` reads it.
+        media_type: The media type of the response.
+        takes: The media type of the body. None means JSON, if there is a body.
+        streams: True if the response may also be a stream of events.
+        max_bytes: The largest size of a body that is a model.
     """
 
     method: str
@@ -195,14 +197,14 @@ class WebEndpoint:
     max_bytes: int = MAX_BODY_BYTES
 
     async def respond(self, api: WebApi, request: Request, access: Access) -> Response:
-        """Return the answer to a request that needs this access; errors are problems."""
+        """Return the response to a request. An error becomes a problem response."""
         try:
             return await self._respond(api, request, access)
         except Exception as exc:  # noqa: BLE001 - the boundary of a request
             return self._refusal(api, request, problem_of(exc))
 
     def _refusal(self, api: WebApi, request: Request, problem: HttpProblem) -> Response:
-        """Return the answer to a request that is refused."""
+        """Return the response to a refused request."""
         del api
         return problem.response(request.scope)
 
@@ -232,6 +234,6 @@ def _checked(model: type[BaseModel], value: JsonValue | Mapping[str, str], where
 def json_response(
     value: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return a model as an answer. No cache keeps it, for it is of one principal."""
+    """Return a model as a response that no cache stores, because it belongs to one principal."""
     more = {"cache-control": "no-store", **(headers or {})}
     return Response(value.model_dump_json(), status, more, media_type="application/json")

@@ -1,4 +1,4 @@
-"""Limits of a request, checked before anything is made of it."""
+"""Limits of a request, checked before it is processed."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from actors.kernel.json import JsonValue, check_json
 from compose.web.problems import HttpProblem, ProblemError
 
 MAX_BODY_BYTES: Final = 1024 * 1024
-"""Of a body, but for artifacts."""
+"""Maximum number of bytes of a body, unless an endpoint has its own limit. Uploads of artifacts have none."""
 MAX_HEAD_BYTES: Final = 16 * 1024
-"""Of the request's line and headers together."""
+"""Largest size of request line and headers together."""
 MAX_FIELDS: Final = 64
-"""Of a query."""
+"""Maximum number of fields of a query."""
 BODY_LIMIT_S: Final = 30.0
-"""Seconds that a body may take, and each piece of an artifact."""
+"""Seconds that a whole body may take, or each chunk of an artifact."""
 MAX_WAIT_S: Final = 60.0
-"""The longest `Prefer: wait`."""
+"""Longest time in seconds that `Prefer: wait` may name. A longer one is cut to this."""
 _CLOSE: Final = {"connection": "close"}
 
 
 class Limited:
-    """An ASGI application that refuses requests which are too large or ambiguous, and routes by the raw path.
+    """An ASGI application that refuses too large or ambiguous requests, and routes by the raw path.
 
-    In a path that was decoded an id with ``/`` looks like two ids: `Id` decodes each part by itself.
+    In a decoded path an id with ``/`` looks like two ids. Therefore `parse_id` decodes each part by itself.
 
     Args:
         inner: The application.
@@ -67,10 +67,10 @@ def _problem_of_head(scope: Scope) -> HttpProblem | None:
 
 
 async def pieces_of(request: Request) -> AsyncGenerator[bytes, None]:
-    """Yield a body as it comes.
+    """Yield a body in chunks, as they arrive.
 
     Raises:
-        ProblemError: A piece takes longer than `BODY_LIMIT_S`, or the client is gone.
+        ProblemError: A chunk takes longer than `BODY_LIMIT_S`, or the client has disconnected.
     """
     stream = request.stream()
     while True:
@@ -80,7 +80,7 @@ async def pieces_of(request: Request) -> AsyncGenerator[bytes, None]:
         except StopAsyncIteration:
             return
         except TimeoutError:
-            problem = f"nothing of the body came for {BODY_LIMIT_S:g} s"
+            problem = f"no part of the body arrived for {BODY_LIMIT_S:g} s"
             raise ProblemError(
                 HttpProblem(408, "too_slow", problem, "send it again", headers=_CLOSE)
             ) from None
@@ -94,7 +94,7 @@ async def read_body(request: Request, max_bytes: int = MAX_BODY_BYTES) -> bytes:
     """Return a body.
 
     Raises:
-        ProblemError: It is larger than `max_bytes`, or takes longer than `BODY_LIMIT_S`.
+        ProblemError: The body is larger than `max_bytes`, or takes longer than `BODY_LIMIT_S`.
     """
     said = request.headers.get("content-length", "0")
     if not said.isascii() or not said.isdigit() or int(said[:20]) > max_bytes:
@@ -121,18 +121,18 @@ def _too_large(max_bytes: int) -> ProblemError:
 
 
 def parse_body(data: bytes) -> JsonValue:
-    """Return a body as JSON data, of at most 64 levels; none is an empty object.
+    """Return a body as JSON data of at most 64 levels. An empty body is an empty object.
 
     Raises:
-        ProblemError: It is no JSON.
-        NotSerializableError: It is nested too deeply, or has text with a NUL.
+        ProblemError: The body is not JSON.
+        NotSerializableError: The body is nested too deeply, or a text in it contains NUL.
     """
     if not data:
         return {}
     try:
         value: JsonValue = from_json(data, allow_inf_nan=False)
     except (ValueError, RecursionError) as exc:
-        problem = f"the body is no JSON: {exc}"
+        problem = f"the body is not JSON: {exc}"
         raise ProblemError(HttpProblem(400, "malformed", problem)) from None
     check_json(value, where="the body")
     return value
@@ -142,7 +142,7 @@ def parse_query(raw: bytes) -> dict[str, str]:
     """Return the fields of a query.
 
     Raises:
-        ProblemError: It is not UTF-8, a field comes twice, or has a NUL.
+        ProblemError: The query is not UTF-8, has more than `MAX_FIELDS` fields, a field twice, or contains NUL.
     """
     try:
         pairs = parse_qsl(
@@ -164,12 +164,12 @@ def parse_id(raw: str) -> str:
     """Return a part of a path, decoded.
 
     Raises:
-        ProblemError: It is not UTF-8, or has a NUL.
+        ProblemError: The part is not UTF-8, or contains NUL.
     """
     try:
         text = unquote_to_bytes(raw.encode("latin-1")).decode()
     except UnicodeDecodeError as exc:
-        problem = f"a part of the path is no UTF-8: {raw[:100]}"
+        problem = f"a part of the path is not UTF-8: {raw[:100]}"
         raise ProblemError(HttpProblem(400, "malformed", problem)) from exc
     _refuse_nul("a part of the path", text)
     return text
@@ -181,7 +181,7 @@ def _refuse_nul(what: str, text: str) -> None:
 
 
 def wait_of(request: Request) -> float:
-    """Return how many seconds the client waits for the end of what it asked (`Prefer: wait=…`); 0: none."""
+    """Return how many seconds the client waits for the end of the run (`Prefer: wait=N`); 0 means no wait."""
     for one in ",".join(request.headers.getlist("prefer")).split(","):
         name, _, value = one.strip().partition("=")
         if name.lower() == "wait" and value.isascii() and value.isdigit():

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made of the endpoints and the models that validate."""
+"""The OpenAPI document, generated from the endpoints and their models."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _REF: Final = "#/components/schemas/{model}"
 _JSON: Final = "application/json"
 _ACCESS: Final[Mapping[Access, str]] = {
     "public": "No login is needed.",
-    "signed in": "Every principal with a login may ask.",
+    "signed in": "Any principal with a login has access.",
 }
 _Refs: TypeAlias = "Mapping[Any, dict[str, Any]]"
 """References to schemas, by model and mode."""
 
 
 def openapi_of(endpoints: Sequence[WebEndpoint]) -> dict[str, Any]:
-    """Return the document (OpenAPI 3.1)."""
+    """Return the OpenAPI 3.1 document."""
     wanted: dict[tuple[type[BaseModel], JsonSchemaMode], None] = {
         (ProblemJson, "serialization"): None
     }

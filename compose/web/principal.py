@@ -1,4 +1,4 @@
-"""Principals: in whose name a request is done, and which scopes they have."""
+"""Principals: the identities of clients, and their scopes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Principal:
     """The identity of a client.
 
     Attributes:
-        tenant: Nothing of another one is found.
-        name: Sessions that it makes, and ids of messages, are its own.
-        scopes: What it may do.
-        token: Id of the stored token that it came with; None: it came with none.
-        expires_at: It is invalid from then on; None: it has no end.
+        tenant: The principal's tenant. The principal finds nothing of other tenants.
+        name: The owner of sessions that the principal creates. Ids of messages are scoped to this name.
+        scopes: The principal's scopes.
+        token: Id of the stored token that the request had; None if the request had none.
+        expires_at: The instant from which the principal is invalid; None means never.
     """
 
     tenant: str
@@ -36,31 +36,31 @@ class Principal:
 
     @property
     def only_owner(self) -> str | None:
-        """The owner of all sessions that it sees: itself; None: it sees all of its tenant."""
+        """The principal's own name if it sees only its own sessions; None if it sees those of its tenant."""
         return None if "sessions:all" in self.scopes else self.name
 
     def sees(self, owner: str | None) -> bool:
-        """Return True if it sees sessions of this owner, in its tenant; those without an owner have None."""
+        """Return True if the principal sees sessions of this owner in its tenant (None: without an owner)."""
         return self.only_owner in (None, owner)
 
     def check(self, scope: Scope) -> None:
-        """Check that it may do what needs this scope.
+        """Check that the principal has a scope.
 
         Raises:
-            ProblemError: It may not.
+            ProblemError: The principal does not have the scope.
         """
         if scope in self.scopes or (scope == "sessions:own" and "sessions:all" in self.scopes):
             return
         remedy = f"use a token with the scope {scope}"
-        problem = f"{self.name} may not do this"
+        problem = f"{self.name} is not allowed to do this"
         raise ProblemError(HttpProblem(403, "forbidden", problem, remedy, name=self.name))
 
 
 LOCAL: Final = Principal(DEFAULT_TENANT, "local")
-"""The principal of each request where there is no login."""
+"""The principal of each request if there is no login."""
 
 NOBODY: Final = Principal(DEFAULT_TENANT, "nobody", frozenset())
-"""The principal of a request that needs no login."""
+"""The principal of a request to an endpoint that needs no login."""
 
 Authenticate: TypeAlias = Callable[[Request], Awaitable[Principal]]
 """Returns the principal of a request, or raises `ProblemError` with 401."""

@@ -1,4 +1,4 @@
-"""Problems as answers (RFC 9457), and the one table of errors and statuses."""
+"""Problem responses (RFC 9457), and the table that maps errors to statuses."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class ProblemJson(BaseModel):
     """A problem, as clients read it.
 
     Attributes:
-        type: Names the kind of problem.
+        type: URN of the kind of problem.
         title: The status in words.
         status: The status.
         detail: What is wrong, in a sentence.
         instance: The path of the request.
         code: One word for programs.
-        name: The thing that it is about.
-        remedy: What to do.
-        errors: The fields of a body or a query that are wrong.
+        name: The thing that the problem concerns.
+        remedy: What the client can do.
+        errors: The invalid fields of a body or a query.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -58,13 +58,13 @@ class HttpProblem:
     """The reason why a request is refused. See `ProblemJson`.
 
     Attributes:
-        status: Of the answer.
+        status: The status of the response.
         code: One word for programs.
         detail: What is wrong.
-        remedy: What to do.
-        name: The thing that it is about.
-        headers: Of the answer.
-        errors: The fields that are wrong.
+        remedy: What the client can do.
+        name: The thing that the problem concerns.
+        headers: Further headers of the response.
+        errors: The invalid fields.
     """
 
     status: int
@@ -76,7 +76,7 @@ class HttpProblem:
     errors: list[dict[str, str]] | None = None
 
     def response(self, scope: Scope) -> Response:
-        """Return the answer to the request that has this scope."""
+        """Return the response to the request with this ASGI scope."""
         body = ProblemJson(
             type=f"urn:callboard:problem:{self.code}",
             title=HTTPStatus(self.status).phrase,
@@ -97,7 +97,7 @@ class HttpProblem:
 
 
 class ProblemError(errors.Facts, errors.ContractError):
-    """A request is answered with a problem."""
+    """An error that carries the problem to respond with."""
 
     text = "{problem.detail}"
     problem: HttpProblem
@@ -126,12 +126,12 @@ _TABLE: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
     ),
     (errors.UnknownApprovalError, 404, "unknown_approval", "GET /v1/approvals lists the open ones"),
     (errors.UnservedError, 404, "unserved", "start a host that serves it, or correct the name"),
-    (errors.OtherTenantError, 404, "unknown", "name what is of your tenant"),
+    (errors.OtherTenantError, 404, "unknown", "name a thing of your tenant"),
     (
         errors.RunSweptError,
         410,
         "swept",
-        "take results in time, or let the operators keep them longer",
+        "read results in time, or ask the operators to keep them longer",
     ),
     (
         stored.SessionActiveError,
@@ -141,7 +141,7 @@ _TABLE: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
     ),
     (stored.SessionDeletingError, 409, "session_deleting", "DELETE it again, or take another id"),
     (stored.OpenRunsError, 409, "open_runs", "cancel the open runs, or wait for their end"),
-    (errors.RunConflictError, 409, "run_conflict", "wait for that run, or say on_conflict: queue"),
+    (errors.RunConflictError, 409, "run_conflict", "wait for that run, or send on_conflict: queue"),
     (
         graphs.StaleResumeError,
         409,
@@ -150,14 +150,14 @@ _TABLE: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
     ),
     (graphs.NoSuchRunError, 404, "unknown_run", "GET /v1/graph-runs lists runs of flows"),
     (graphs.NoSuchSnapshotError, 404, "unknown_snapshot", "GET /v1/graph-snapshots lists them"),
-    (errors.ConflictError, 409, "conflict", "read it again, and try again"),
+    (errors.ConflictError, 409, "conflict", "read the current state, and try again"),
     (errors.MessageTooLargeError, 413, "too_large", "upload it as an artifact, and send its name"),
     (sessions.UnknownModeError, 422, "unknown_mode", "GET /v1/apps lists modes"),
     (sessions.CursorError, 400, "bad_cursor", "leave the cursor out: read from the start"),
     (errors.InvalidNameError, 422, "invalid_name", _CORRECT),
     (errors.ContractError, 422, "invalid", _CORRECT),
 )
-"""The error, and status, code and remedy of the answer; the first that fits counts."""
+"""Error, and status, code and remedy of the response. The first entry whose type fits is used."""
 _NAMES: Final = (
     "run_id",
     "snapshot_id",
@@ -170,11 +170,11 @@ _NAMES: Final = (
     "mode",
     "cursor",
 )
-"""Facts of errors that name a thing; the first that an error has counts, of these in order."""
+"""Attributes of errors that name a thing. The first of these that an error has is used."""
 
 
 def problem_of(exc: Exception) -> HttpProblem:
-    """Return the answer to the client for an error. An internal error is logged."""
+    """Return the problem to respond with for an error. An internal error is logged."""
     if isinstance(exc, ProblemError):
         return exc.problem
     if isinstance(exc, HTTPException):
@@ -182,7 +182,9 @@ def problem_of(exc: Exception) -> HttpProblem:
         return HttpProblem(exc.status_code, code, exc.detail, headers=dict(exc.headers or {}))
     is_away = isinstance(exc, errors.PersistenceError | errors.BrokerError)
     if is_away and not isinstance(exc, errors.StoreRefusedError):
-        _log.warning("a request found no server", extra={"error": str(exc)})
+        _log.warning(
+            "a request could not use the database or the broker", extra={"error": str(exc)}
+        )
         problem = "the database or the broker cannot be used at the moment"
         return HttpProblem(503, "unavailable", problem, _AGAIN, headers={"retry-after": "1"})
     for kind, status, code, remedy in _TABLE:
@@ -191,12 +193,12 @@ def problem_of(exc: Exception) -> HttpProblem:
             name = next((str(facts[key]) for key in _NAMES if key in facts), None)
             return HttpProblem(status, code, str(exc), remedy, name)
     _log.error("a request failed", exc_info=exc)
-    problem = "this process failed at the request; its log says why"
+    problem = "the request failed in this process; see its log for the cause"
     return HttpProblem(500, "internal", problem, f"report it to the operators; {_AGAIN}")
 
 
 def problem_of_input(exc: ValidationError, where: str) -> ProblemError:
-    """Return what to raise for a body or a query that does not fit its model."""
+    """Return the error to raise for a body or a query that does not fit its model."""
     found = [
         {"where": _text(".".join((where, *map(str, one["loc"])))), "problem": _text(one["msg"])}
         for one in exc.errors(include_url=False, include_context=False, include_input=False)[:20]
@@ -210,6 +212,6 @@ def _texts(found: list[dict[str, str]] | None) -> list[dict[str, str]] | None:
 
 
 def _text(text: str) -> str:
-    """Return text that can be sent: not too long, and without half surrogate pairs."""
+    """Return text that can be sent: cut after 1,000 characters, and without unpaired surrogates."""
     short = text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…"
     return short.encode("utf-8", "replace").decode()

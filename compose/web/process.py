@@ -1,4 +1,4 @@
-"""The process of `callboard serve`: the API at an address, with the agents of an application or without."""
+"""The process of `callboard serve`: serves the API at an address, and can execute an application's agents."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ Auth: TypeAlias = Literal["none", "tokens", "jwt"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebOptions:
-    """The options of `callboard serve` beside those of a host.
+    """Options of `callboard serve` in addition to those of a host.
 
     Attributes:
-        spec: ``MODULE:APP``; None: the API alone.
+        spec: ``MODULE:APP``; None to serve the API alone.
         listen: ``HOST:PORT``.
         auth: See `Auth`.
-        has_agents: The process executes agents.
-        app: The type of the sessions' agents; None: that of the application.
-        apps: Other apps whose sessions may be asked for.
-        cors_origins: Origins of other sites whose pages may ask.
+        has_agents: True if the process executes agents.
+        app: The type of the sessions' agents; None for the type of the application.
+        apps: Names of further apps whose sessions requests may name.
+        cors_origins: Origins of other sites whose pages may send requests.
 
     Raises:
-        AddressError: The address is none, or may not be listened at without authentication.
-        ContractError: There is nothing to serve, or an origin is none.
+        AddressError: `listen` is not an address, or is not a loopback address although `auth` is ``none``.
+        ContractError: There is nothing to serve, or an entry of `cors_origins` is not an origin.
         ServeError: `spec` is not of that form.
     """
 
@@ -66,20 +66,20 @@ class WebOptions:
         checked_origins(self.cors_origins)
         host, _ = parse_address(self.listen, "--listen")
         if self.auth == "none" and not is_own_address(f"[{host}]" if ":" in host else host):
-            problem = "others could ask there, and --auth none needs no login"
+            problem = "other machines could send requests there, and --auth none needs no login"
             remedy = "listen at 127.0.0.1, or say --auth tokens or --auth jwt"
             raise AddressError(self.listen, problem, remedy, "--listen")
 
 
 async def run_serve(settings: Settings, options: WebOptions) -> None:
-    """Serve the API until SIGTERM or SIGINT; runs that execute here end then, or are dropped, as a host's.
+    """Serve the API until SIGTERM or SIGINT. Runs that execute here are then drained or dropped, as on a host.
 
-    Where `settings.http` names an address, health and metrics are answered there, as of a host.
+    If `settings.http` names an address, health and metrics are served there, as on a host.
 
     Raises:
         ServeError: `options.spec` does not lead to sessions.
-        ContractError: There is no server to use, it refuses us, or the address is taken; or it is not said
-            who signs tokens.
+        ContractError: No server is configured, the server refuses the connection, the address is taken, or
+            ``--auth jwt`` has no key set or package.
     """
     authentication = _authentication(settings, options.auth)
     stop = Stop()
@@ -114,10 +114,10 @@ async def run_serve(settings: Settings, options: WebOptions) -> None:
 
 
 def _authentication(settings: Settings, auth: Auth) -> Callable[[Runtime], Authentication | None]:
-    """Return what authenticates requests, once there is a runtime; None: nothing does.
+    """Return a function that makes the authentication for a runtime; with ``none`` it returns None.
 
     Raises:
-        ContractError: It is not said who signs JSON web tokens, or what reads them is not installed.
+        ContractError: ``jwt`` has no key set, or the package that reads JSON web tokens is not installed.
     """
     if auth == "none":
         return lambda _: None
@@ -126,7 +126,7 @@ def _authentication(settings: Settings, auth: Auth) -> Callable[[Runtime], Authe
     if settings.jwt_jwks is None:
         problem = "--auth jwt needs the public keys that sign tokens"
         raise ContractError(f"{problem}: set CALLBOARD_JWT_JWKS to a file or URL of a JWKS")
-    try:  # imported here: only who takes such tokens has it
+    try:  # imported here: the package is an extra
         from compose.web.identity.json_web_tokens import ClaimNames, JsonWebTokens  # noqa: PLC0415
         from compose.web.identity.key_set import KeySet, source_of  # noqa: PLC0415
     except ModuleNotFoundError as exc:
@@ -151,10 +151,10 @@ def _authentication(settings: Settings, auth: Auth) -> Callable[[Runtime], Authe
 
 @asynccontextmanager
 async def _running(settings: Settings, options: WebOptions) -> AsyncIterator[Runtime]:
-    """Yield the runtime: a host's, or a client's that uses the servers of the folder."""
+    """Yield the runtime: a host, or a client that uses the servers of the folder."""
     async with AsyncExitStack() as stack:
         opening = await stack.enter_async_context(opened(settings)) if options.has_agents else None
-        with loading():  # while the servers start
+        with loading():  # import while the servers start
             from compose.assembly.runtime import build_as_set, settings_of_client  # noqa: PLC0415
         if not options.has_agents:
             settings = await stack.enter_async_context(settings_of_client(settings))
@@ -166,7 +166,7 @@ async def _running(settings: Settings, options: WebOptions) -> AsyncIterator[Run
 async def _sessions(
     runtime: Runtime, options: WebOptions
 ) -> AsyncIterator[tuple[AgentRuntime, tuple[str, ...]]]:
-    """Yield the sessions of the application, which this process executes or not, and names of their modes."""
+    """Yield the application's sessions, with or without their agents, and the names of the app's modes."""
     modes: tuple[str, ...] = ()
     if options.spec is None:
         agents = AgentRuntime(runtime=runtime, app=options.app or APP)

@@ -1,4 +1,4 @@
-"""The web server of the API: uvicorn, on the loop of its process, with limits of what a connection may cost."""
+"""The web server of the API: uvicorn on the process's event loop, with limits per connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger("callboard.web")
 
 BACKLOG: Final = 1_024
 STOP_LIMIT_S: Final = 5
-"""Seconds that answers under way have when the server ends."""
+"""Seconds in which pending responses may finish when the server stops."""
 
 
 @asynccontextmanager
@@ -27,16 +27,16 @@ async def serve_web(
     before_stop: Callable[[], None] = lambda: None,
     option: str = "--listen",
 ) -> AsyncIterator[str]:
-    """Serve an application there; yield the URL, with the port it got.
+    """Serve an application at an address; yield the URL with the actual port.
 
     Args:
-        address: ``HOST:PORT``; port 0 is a free one.
+        address: ``HOST:PORT``; with port 0 the system chooses a free port.
         application: The application.
-        before_stop: Called when the server is to end, so that endless answers end by themselves.
-        option: The command's name of the address, for errors.
+        before_stop: Called before the server stops. It has to end responses that never end by themselves.
+        option: The command-line option of the address, for errors.
 
     Raises:
-        AddressError: The address is none, or another process has it.
+        AddressError: `address` is not an address, or another process uses it.
     """
     listening = listen(address, option)
     url = url_of(listening)
@@ -58,7 +58,7 @@ async def serve_web(
 
 
 def _connection_class() -> Any:
-    """Return the protocol of a connection: with httptools where there is a wheel of it, else with h11."""
+    """Return the connection's protocol: with httptools if it is installed, else h11."""
     try:
         from compose.web.connection import HeadLimited  # noqa: PLC0415
     except ImportError:

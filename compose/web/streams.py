@@ -1,4 +1,4 @@
-"""Server-sent events: streams of one process, their limits, and the one beat of all of them."""
+"""Server-sent events: the open streams of a process, their limits, and their common heartbeat."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from compose.web.problems import HttpProblem, ProblemError, problem_of
 _log = logging.getLogger("callboard.web")
 
 BEAT_S: Final = 15.0
-"""Seconds between two heartbeats on a stream, and between two checks for clients that are gone."""
+"""Seconds between two heartbeats on a stream. A heartbeat also detects clients that have disconnected."""
 OVER_S: Final = 2.0
 """Seconds between two checks for principals that have become invalid."""
 MAX_STREAMS: Final = 2_000
-"""Of one process; more are refused with 429."""
+"""Maximum number of streams of one process; more are refused with 429."""
 MAX_STREAMS_OF_ONE: Final = 64
-"""Of one principal in one process."""
+"""Maximum number of streams of one principal in one process."""
 MAX_BEHIND: Final = 1_000
-"""A client that has not taken so many events is cut off."""
+"""A stream ends when more than this many lines, or `MAX_BEHIND_BYTES`, wait for its client."""
 MAX_BEHIND_BYTES: Final = 1024 * 1024
 RETRY_MS: Final = 2_000
-"""After so long a client that was cut off comes back."""
+"""Milliseconds after which a client reconnects when its stream ended."""
 RETRY_AFTER: Final = {"retry-after": "5"}
 MEDIA_TYPE: Final = "text/event-stream"
 _HEADERS: Final = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -50,9 +50,9 @@ class EventLine(NamedTuple):
     """An event of a stream.
 
     Attributes:
-        type: Its name; empty: it has none.
+        type: The event's name; empty if it has none.
         data: JSON text.
-        id: A cursor behind it; None: it was never stored.
+        id: The cursor after this event; None if the event is not stored.
     """
 
     type: str
@@ -60,19 +60,20 @@ class EventLine(NamedTuple):
     id: str | None = None
 
     def encoded(self) -> bytes:
-        """Return it as it is sent."""
+        """Return the bytes to send."""
         head = "" if self.id is None else f"id: {self.id}\n"
         name = f"event: {self.type}\n" if self.type else ""
         return b"%b%bdata: %b\n\n" % (head.encode(), name.encode(), self.data)
 
 
 class Streams:
-    """The streams of one process.
+    """The open streams of a process.
 
-    They end together when the process is to end: clients come back to another one.
+    They end together when the process stops. Clients then reconnect to another process.
 
     Args:
-        over: Returns those of these principals that have become invalid; None: all are valid for ever.
+        over: Returns those of these principals that have become invalid, with the reason. If None, principals
+            never become invalid.
     """
 
     def __init__(self, over: Over | None = None) -> None:
@@ -83,13 +84,13 @@ class Streams:
         self._is_stopping = False
 
     def check(self, principal: Principal) -> None:
-        """Check that one more may be opened.
+        """Check that a principal may open one more stream.
 
         Raises:
-            ProblemError: There are too many, or the process is about to end.
+            ProblemError: There are too many streams, or the process is stopping.
         """
         if self._is_stopping:
-            problem, remedy = "this process is about to end", "ask again: another one answers"
+            problem, remedy = "this process is stopping", "send it again: another process answers"
             raise ProblemError(HttpProblem(503, "stopping", problem, remedy, headers=RETRY_AFTER))
         limits = (
             (len(self._open), MAX_STREAMS, "this process has"),
@@ -104,7 +105,7 @@ class Streams:
                 )
 
     def add(self, stream: EventStream, principal: Principal) -> None:
-        """Count a stream, and let it live."""
+        """Register a stream. The first one starts the heartbeat and the checks of principals."""
         if not self._open:
             self._tasks.start(self._beat(), name="beat of streams")
             if self._over is not None:
@@ -114,7 +115,7 @@ class Streams:
         self._count[_key(principal)] += 1
 
     def remove(self, stream: EventStream, principal: Principal) -> None:
-        """Drop a stream that has ended."""
+        """Remove a stream that has ended."""
         self._open.pop(stream, None)
         self._count[_key(principal)] -= 1
         if not self._count[_key(principal)]:
@@ -123,7 +124,7 @@ class Streams:
             self._tasks.cancel()
 
     def end(self) -> None:
-        """End all streams, and take no more: their clients go on elsewhere."""
+        """End all streams and refuse new ones. Clients reconnect to another process."""
         self._is_stopping = True
         for stream in tuple(self._open):
             stream.end(stream.stopping_line())
@@ -141,7 +142,10 @@ class Streams:
             try:
                 reasons = await over(set(self._open.values()))
             except ActorsError as exc:
-                _log.debug("tokens of streams are checked again", exc_info=exc)
+                _log.debug(
+                    "the tokens of streams could not be checked; the check is repeated",
+                    exc_info=exc,
+                )
                 continue
             for stream, principal in tuple(self._open.items()):
                 if (reason := reasons.get(principal)) is not None:
@@ -149,7 +153,7 @@ class Streams:
 
 
 class EventStream:
-    """The events of one answer, between their producer and a client that may be slow."""
+    """Buffer of encoded events between their producer and a client that may be slow."""
 
     def __init__(self) -> None:
         self._lines: deque[bytes] = deque((_RETRY,))
@@ -157,27 +161,27 @@ class EventStream:
         self._last_id: str | None = None
         self._news = asyncio.Event()
         self.is_over = False
-        """True if nothing more is added."""
+        """True if no more events are added."""
 
     def beat(self) -> None:
-        """Send a heartbeat, unless something waits to be sent."""
+        """Add a heartbeat, unless data already waits to be sent."""
         if not self._lines:
             self._add(_BEAT)
 
     def end(self, line: EventLine | None = None) -> None:
-        """Add nothing behind this line; the line says when the client may come back."""
+        """Add a last line and the client's reconnect delay. Nothing is added afterwards."""
         if not self.is_over:
             self._add((b"" if line is None else line.encoded()) + _RETRY)
             self.is_over = True
 
     async def pump(self, events: AsyncGenerator[EventLine, None]) -> None:
-        """Add events as they come, up to their end, or until the client is too far behind."""
+        """Add events as they arrive, until they end or the client is too far behind."""
         try:
             async with aclosing(events):
                 async for line in events:
                     data = line.encoded()
                     if self._is_behind(data):
-                        await asyncio.sleep(0)  # a client that is not slow takes all of it now
+                        await asyncio.sleep(0)  # a client that is not slow reads all of it now
                     if self.is_over:
                         return
                     if self._is_behind(data):
@@ -202,11 +206,11 @@ class EventStream:
         return EventLine("resume", to_json(where))
 
     def stopping_line(self) -> EventLine | None:
-        """Return the last event of a stream whose process ends; None: clients come back by themselves."""
+        """Return the last event of a stream whose process stops; None: clients reconnect without one."""
         return None
 
     def _is_behind(self, data: bytes) -> bool:
-        """Return whether these bytes are too many for what waits already; alone they never are."""
+        """Return whether these bytes would overfill the buffer. An empty buffer takes an event of any size."""
         is_full = len(self._lines) > MAX_BEHIND or self._size + len(data) > MAX_BEHIND_BYTES
         return self._size > 0 and is_full
 
@@ -216,7 +220,7 @@ class EventStream:
         self._news.set()
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """Yield what waits to be sent, all at once, as soon as there is something."""
+        """Yield all buffered bytes at once, as soon as there are some."""
         while self._lines or not self.is_over:
             if not self._lines:
                 self._news.clear()
@@ -229,14 +233,14 @@ class EventStream:
 
 
 class StreamResponse(StreamingResponse):
-    """An answer of server-sent events.
+    """A response of server-sent events.
 
     Args:
-        streams: Of this process.
-        principal: Who reads.
-        events: The events; closed at the end.
-        on_gone: Called when the client is gone before the last event.
-        stream: Between the events and the client.
+        streams: The open streams of this process.
+        principal: The principal that reads the stream.
+        events: The events. The generator is closed at the end.
+        on_gone: Called when the client disconnects before the last event.
+        stream: The buffer between the events and the client.
     """
 
     def __init__(
@@ -267,7 +271,7 @@ class StreamResponse(StreamingResponse):
 
 
 def wants_stream(request: Request, *, unless_said: bool = True) -> bool:
-    """Return whether the client takes server-sent events; `unless_said` if it asks for neither form."""
+    """Return whether the client accepts server-sent events; `unless_said` if it names neither media type."""
     accept = request.headers.get("accept", "")
     if MEDIA_TYPE in accept:
         return True

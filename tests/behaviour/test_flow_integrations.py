@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors.kernel.agent.supervision import ExecutionBudget
 from actors.kernel.agent.tools import Risk, Tool
+from actors.kernel.hidden import HiddenNames
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.secrets import Secret
 from actors.kernel.workflow.errors import GraphError, StaleResumeError
 from actors.storage.graphs import InMemoryGraphStore
 from actors.testing import ScriptedModel
 from actors.workflow import EffectType, RunStatus, StepPlan, WorkflowSpec
+from actors.workflow.bundles import StoredBundles, open_workflow_bundle, packed_flow
 from actors.workflow.integrations import (
     GraphStoreKnowledge,
     RemoteModel,
@@ -22,11 +25,16 @@ from actors.workflow.integrations import (
     local_llm,
     remote_llm,
 )
+from compose.assembly.telemetry import Redaction
+from tests.behaviour.agents import greeter
 from tests.behaviour.flow_stage import asking, ending, single, staged
+from tests.behaviour.test_traces import Backend
 from tests.harness.chat_server import chat_server, said, wanting
 
 if TYPE_CHECKING:
+    from actors.kernel.agent.message import Message
     from actors.kernel.runtime.ids import RunId
+    from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
     from tests.behaviour.flow_stage import Stage
 
@@ -181,6 +189,89 @@ async def test_a_client_executes_calls(bed: Bed) -> None:
     ]
 
 
+@pytest.mark.item(434)
+async def test_a_client_that_is_late_finds_the_run_gone_on(bed: Bed) -> None:
+    """The deadline is a timer of the run; its host may die meanwhile."""
+    payload = {"tool_calls": [PAY], "mode": "passthrough", "timeout_s": 1}
+    handlers = local_llm(ScriptedModel()).effect_handlers
+    stage = await staged(bed, single(T.TOOL_CALLS, payload), effect_handlers=handlers)
+    run_id = await stage.runs.start("flow")
+    (wait,) = await stage.waits(run_id)
+    await stage.restart()
+
+    out = (await stage.ended(run_id)).output["out"]
+
+    (row,) = out["results"]
+    assert (out["timed_out"], out["until"]) == (True, wait.until)
+    assert (row["success"], row["error"]) == (False, "no result came in time")
+    with pytest.raises(StaleResumeError):
+        await stage.runs.resume(run_id, wait.wait_key or "", [{"call_id": "c1", "output": 1}])
+
+
+def speaking(*names: str) -> list[WorkflowSpec]:
+    """Return a flow that asks a model, then another flow that does, and so on."""
+    specs = []
+    for name, below in zip(names, (*names[1:], None), strict=True):
+        nodes: dict[str, Any] = {
+            "work": asking(T.LLM_CALL, {"prompt": "?"}, after="sub" if below else "end"),
+            "end": ending,
+        }
+        if below:
+            nodes["sub"] = asking(T.START_SUBWORKFLOW, {"workflow_id": below}, key="below")
+        specs.append(WorkflowSpec(name, "work", nodes))
+    return specs
+
+
+async def started_below(stage: Stage, flow: str, most: int) -> tuple[RunId, RunId]:
+    """Return the run of an agent with so many tokens, and that of a flow that it spawned."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> Any:
+        del inbox
+        return await ctx.join(await ctx.spawn(stage.flows.app, {}, key=f"{flow}:1"))
+
+    budget = ExecutionBudget(max_tokens=most)
+    root = await stage.bed.submit(await stage.bed.serve(act), execution_budget=budget)
+    await stage.bed.seen(root, K.CHILD_SPAWNED)
+    ((child, *_), *_) = [await stage.bed.runtime.store.lists.children(root)]
+    return root, child.run_id
+
+
+@pytest.mark.item(431)
+async def test_tokens_count_on_the_budget_of_the_root(bed: Bed) -> None:
+    """Those of sub-graphs, too; when it is used up no model is asked, and the run says so."""
+    model = greeter()  # ten tokens a call
+    handlers = local_llm(model).effect_handlers
+    stage = await staged(bed, *speaking("a", "b", "c"), effect_handlers=handlers)
+    for most, calls in ((30, 3), (20, 2)):
+        asked = model.calls
+        root, run_id = await started_below(stage, "a", most)
+        state = await stage.ended(run_id)
+        assert model.calls - asked == calls
+        assert (state.status is RunStatus.COMPLETED) is (calls == 3), state.error
+        assert calls == 3 or f"has used up its budget (max_tokens {most})" in (state.error or "")
+        assert await bed.runtime.store.reads.tokens_left(root) == 0
+
+
+@pytest.mark.item(431)
+async def test_tokens_of_a_recorded_call_count_once(bed: Bed) -> None:
+    """A host that comes later counts nothing again."""
+    model = greeter()
+    nodes = {
+        "work": asking(T.LLM_CALL, {"prompt": "?"}, after="ask"),
+        "ask": asking(T.ASK_USER, {"prompt": "?", "wait_key": "k"}, key="said"),
+        "end": ending,
+    }
+    handlers = local_llm(model).effect_handlers
+    stage = await staged(bed, WorkflowSpec("flow", "work", nodes), effect_handlers=handlers)
+    root, run_id = await started_below(stage, "flow", 15)
+    await stage.waits(run_id)
+    await stage.restart()
+    await stage.runs.resume(run_id, "k", {"response": "yes"})
+    assert (await stage.ended(run_id)).status is RunStatus.COMPLETED
+    assert model.calls == 1
+    assert await bed.runtime.store.reads.tokens_left(root) == 5
+
+
 @pytest.mark.item(436)
 async def test_knowledge_is_kept_by_a_bridge(bed: Bed) -> None:
     """One run asserts a fact, another run of its session reads it."""
@@ -210,42 +301,65 @@ async def kept_of(stage: Stage, run_id: RunId) -> str:
     return json.dumps([told, snapshot.to_dict(), (await stage.runs.state(run_id)).vars])
 
 
+async def flow_files_of(bed: Bed, packed: bytes) -> str:
+    """Return all texts of a bundle that this host installs: as it is sent, and as its store gives it back."""
+    store = bed.runtime.store
+    bundles = StoredBundles(store.flow_bundles, store.artifacts, bed.name().tenant)
+    record, _ = await bundles.install(packed)
+    found = [str(record)]
+    for bundle in (open_workflow_bundle(packed), await bundles.load(record)):
+        found += [bundle.manifest.model_dump_json(), *map(str, bundle.files.values())]
+    return str(found)
+
+
+PAYING: dict[str, Any] = {
+    "flow": 1,
+    "id": "paying",
+    "version": "1",
+    "start": "work",
+    "nodes": {
+        "work": {
+            "effect": "llm_call",
+            "with": {"prompt": "?", "provider": "acme", "tools": ["pay"]},
+            "into": "asked",
+            "next": "call",
+        },
+        "call": {
+            "effect": "tool_calls",
+            "with": {"tool_calls": "${vars.asked.tool_calls}"},
+            "into": "paid",
+            "next": "last",
+        },
+        "last": {"effect": "llm_call", "with": {"prompt": "done?"}, "into": "last", "next": "end"},
+        "end": {"end": {"paid": "${vars.paid}", "last": "${vars.last}"}},
+    },
+}
+
+
 @pytest.mark.nats
 @pytest.mark.item(431, 433)
 async def test_a_remote_model_and_its_keys(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A host calls a server over HTTP and executes the model's tool calls.
-
-    No host stores the key, also on replay.
-    """
+    """A host asks a server over HTTP, executes what the model wants, and keeps no key anywhere."""
     for name in ("SERVER", "ACME"):
         monkeypatch.setenv(f"CALLBOARD_SECRET_{name}", f"{KEY}-{name}")
-    till = Till()
-    nodes = {
-        "work": asking(
-            T.LLM_CALL,
-            {"prompt": "?", "provider": "acme", "tools": ["pay"]},
-            key="asked",
-            after="call",
-        ),
-        "call": lambda run, ctx: asking(
-            T.TOOL_CALLS, {"tool_calls": run.vars["asked"]["tool_calls"]}, key="paid", after="last"
-        )(run, ctx),
-        "last": asking(T.LLM_CALL, {"prompt": "done?"}, key="last"),
-        "end": ending,
-    }
+    till, backend = Till(), Backend(show=Redaction(HiddenNames("")))
+    await bed.restart(tracing=backend.tracing)
+    packed = packed_flow(json.dumps(PAYING).encode())
     with chat_server(wanting(("c1", "pay", '{"order": 7}')), said(f"with {KEY}-SERVER")) as server:
         remote = RemoteModel(
             server.url, api_key=Secret("SERVER"), provider_keys={"acme": Secret("ACME")}
         )
         one = hybrid_llm(remote, till.tools())
-        spec = WorkflowSpec("flow", "work", nodes)
-        stage = await staged(bed, spec, effect_handlers=one.effect_handlers)
-        run_id = await stage.runs.start("flow")
+        specs = open_workflow_bundle(packed).specs()
+        stage = await staged(bed, *specs, effect_handlers=one.effect_handlers)
+        run_id = await stage.runs.start("paying@1")
         (wait,) = await stage.waits(run_id)
         await stage.runs.resume(run_id, wait.wait_key or "", {"approved": True})
         state = await stage.ended(run_id)
+        await backend.told(bed, run_id)
+        spans = "".join(one.to_json() for one in backend.spans)
 
     assert state.output["paid"]["results"][0]["output"] == "paid 7"
     assert state.output["last"]["content"] == "with [secret SERVER]"
@@ -256,8 +370,12 @@ async def test_a_remote_model_and_its_keys(
     )
     assert "x-provider-api-key" not in second
     kept = await kept_of(stage, run_id)
-    assert "paid 7" in kept
-    assert KEY not in kept + caplog.text
+    flows = await flow_files_of(bed, packed)
+    for text in (kept, spans):
+        assert "paid 7" in text
+        assert "[secret SERVER]" in text
+    assert "done?" in flows
+    assert KEY not in kept + spans + flows + caplog.text
 
 
 @pytest.mark.nats

@@ -7,14 +7,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic_core import from_json
 
 from actors.errors import RegistrationError
 from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.storage.memory import NewMemory
 from actors.workflow import (
+    Effect,
     EffectOutcome,
     EffectType,
+    FlowRuns,
     Flows,
     InMemoryArtifactStore,
+    RunState,
     RunStatus,
     StepPlan,
     WorkflowSpec,
@@ -23,7 +28,9 @@ from actors.workflow import (
     tool_calls,
 )
 from actors.workflow.actor import graph_run
+from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.memory.evidence import evidence_in, evidence_of
+from actors.workflow.memory.host_memory import HostMemory
 from actors.workflow.memory.spans import spans_of
 from persistence.files import FileArtifactStore
 from tests.behaviour.flow_stage import Stage, asking, ending, single, staged
@@ -34,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from actors.workflow import Effect, RunState
     from tests.behaviour.bed import Bed
 
 T = EffectType
@@ -190,26 +196,145 @@ async def test_a_blocking_summarizer_runs_in_a_thread(bed: Bed) -> None:
     assert len(await bed.log(run_id, K.EFFECT_RESULT)) == 1
 
 
+def shared(scope: str) -> list[WorkflowSpec]:
+    """Flows that keep, tag, find and bring back what runs share."""
+    told: dict[str, tuple[EffectType, dict[str, Any]]] = {
+        "note": (T.MEMORY_NOTE, {"note": "Alice owns it", "tags": {"n": "1"}}),
+        "tag": (T.MEMORY_TAG, {"span_id": 1, "tags": {"who": "ann"}}),
+        "query": (T.MEMORY_QUERY, {"query": "alice", "return": "both"}),
+        "all": (T.MEMORY_QUERY, {"return": "meta"}),
+        "back": (T.MEMORY_REHYDRATE, {"span_ids": [1]}),
+    }
+    return [
+        single(kind, payload | {"scope": "all" if name == "all" else scope}, name=name)
+        for name, (kind, payload) in told.items()
+    ]
+
+
+@pytest.mark.item(422, 423, 424)
+@pytest.mark.parametrize("scope", ["session", "global"])
+async def test_runs_of_an_app_share_memory(bed: Bed, scope: str) -> None:
+    """Those of a session, or all of the tenant; on the next host, too. No other tenant finds it."""
+    stage = await staged(bed, *shared(scope), artifact_store=InMemoryArtifactStore())
+    assert (await stage.play("query", session_id="s")).output["out"]["results"][0]["meta"][
+        "span_ids"
+    ] == []
+    noted = await stage.play("note", session_id="s")
+    assert spans_of(noted.vars) == []
+    await stage.restart()
+    tagged = (await stage.play("tag", session_id="s")).output["out"]["results"][0]
+    assert tagged["success"], tagged
+
+    async def found(flow: str, session_id: str) -> list[dict[str, Any]]:
+        state = await stage.play(flow, session_id=session_id)
+        return list(state.output["out"]["results"][0]["meta"]["matches"])
+
+    (match,) = await found("query", "s")
+    assert match["tags"] == {"n": "1", "who": "ann"}
+    assert match["owner_run_id"] == ("global" if scope == "global" else "session:s")
+    for flow in ("query", "all"):
+        assert len(await found(flow, "t")) == (scope == "global")
+    state = await stage.play("back", session_id="s")
+    assert words(state) == ["[MEMORY NOTE]\nAlice owns it"]
+    stage.runs = FlowRuns(bed.runtime, stage.flows.app, tenant="other")
+    assert await found("query", "s") == []
+
+
 @pytest.mark.item(422)
-@pytest.mark.parametrize(
-    ("payload", "problem"),
-    [
-        ({"scope": "session"}, "memory scope 'session': a run on a host has its own memory"),
-        ({"scope": "global"}, "Use scope 'run'"),
-        ({"target_run_id": "r"}, "Leave target_run_id out"),
-    ],
-)
-async def test_memory_that_runs_share_is_refused_on_hosts(
-    bed: Bed, payload: dict[str, Any], problem: str
-) -> None:
-    """The error names it, and the remedy."""
-    spec = single(T.MEMORY_NOTE, {"note": "n"} | payload)
+async def test_runs_of_a_tree_share_memory_without_a_session(bed: Bed) -> None:
+    """A sub-graph finds what its parent kept; the next tree does not."""
+    note = asking(T.MEMORY_NOTE, {"note": "n", "scope": "session"}, after="sub")
+    sub = asking(T.START_SUBWORKFLOW, {"workflow_id": "query"}, key="found")
+    tree = WorkflowSpec("tree", "note", {"note": note, "sub": sub, "end": ending})
+    query = single(T.MEMORY_QUERY, {"return": "meta", "scope": "session"}, name="query")
+    stage = await staged(bed, tree, query, artifact_store=InMemoryArtifactStore())
+    for _ in range(2):
+        state = await stage.play("tree")
+        (row,) = state.output["found"]["output"]["out"]["results"]
+        assert len(row["meta"]["matches"]) == 1
+
+
+@pytest.mark.item(422)
+@pytest.mark.parametrize("manner", [Manner.DIE_BEFORE, Manner.DIE_AFTER])
+async def test_a_shared_note_is_kept_once_whoever_dies(bed: Bed, manner: Manner) -> None:
+    """At each write of its run."""
+    if bed.backend != "memory" or not bed.drops:
+        pytest.skip("in memory each call is a place to die, and a replay")
+    nth, is_struck, opened = 0, True, bed.open_store
+    while is_struck:
+        nth += 1
+        faults, session_id = Faults(nth=nth, manner=manner, wanted=is_a_runs), f"s{nth}"
+        more: dict[str, Any] = {"artifact_store": InMemoryArtifactStore()}
+        flows = Flows(bed.name().type, shared("session"), **more)
+        died, stage = asyncio.Event(), Stage(bed, flows)
+        bed.go_wrong(faults, died.set)
+        await stage.restart()
+        await outlasting(stage, died, partial(stage.play, "note", session_id=session_id, id="r"))
+        is_struck, bed.open_store = faults.struck, opened
+        await stage.restart()
+        (row,) = (await stage.play("all", session_id=session_id)).output["out"]["results"]
+        assert len(row["meta"]["matches"]) == 1, f"died {manner} at call {nth}"
+    assert nth > 2
+
+
+@pytest.mark.item(422)
+async def test_a_note_that_is_executed_again_leaves_the_tags_of_others(bed: Bed) -> None:
+    """They came between its first execution and the next one. Tags may be what they were before."""
+    artifacts = InMemoryArtifactStore()
+    tagging = [
+        single(T.MEMORY_TAG, {"span_id": 1, "tags": {"who": who}, "scope": "session"}, name=who)
+        for who in ("ann", "bob")
+    ]
+    stage = await staged(bed, *shared("session"), *tagging, artifact_store=artifacts)
+    run_id = await stage.runs.start("note", session_id="s")
+    run = await stage.ended(run_id)
+    rows = bed.runtime.store.memories.of("default")
+    about = f"flows:{stage.flows.app}:session:s"
+    await rows.put(NewMemory(id="0" * 32, about=about, text="by another program"))
+    (first,) = [one for one in await rows.page(about=about) if one.key]
+    records = await stage.runs.ledger(run_id)
+    key = next(one["idempotency_key"] for one in records if one["effect"])
+
+    async def tags() -> dict[str, str]:
+        (row,) = (await stage.play("query", session_id="s")).output["out"]["results"]
+        (match,) = row["meta"]["matches"]
+        return dict(match["tags"])
+
+    for who in ("ann", "bob", "ann"):
+        await stage.play(who, session_id="s")
+        assert await tags() == {"n": "1", "who": who}
+    memory = HostMemory(rows=rows, app=stage.flows.app, root_id="r")
+    await memory.load(run, opened_note({"note": "n", "scope": "session"}, key))
+    memory.put(memory.owner(run, "session"), from_json(first.text))
+    await memory.keep()
+    assert await tags() == {"n": "1", "who": "ann"}
+
+
+def opened_note(payload: dict[str, Any], key: str) -> OpenStep:
+    """A note that is executed."""
+    return OpenStep(
+        seq=0,
+        node_id="work",
+        effect=Effect(T.MEMORY_NOTE, payload),
+        next_node="end",
+        changed={},
+        attempt=1,
+        key=key,
+        step_id="s",
+        started_at="",
+    )
+
+
+@pytest.mark.item(422)
+async def test_memory_of_a_named_run_is_refused_on_hosts(bed: Bed) -> None:
+    """By name, and with the remedy."""
+    spec = single(T.MEMORY_NOTE, {"note": "n", "target_run_id": "r"})
     stage = await staged(bed, spec, artifact_store=InMemoryArtifactStore())
 
     state = await stage.play("flow", session_id="s")
 
     assert state.status is RunStatus.FAILED
-    assert problem in (state.error or "")
+    assert "Leave target_run_id out" in (state.error or "")
 
 
 @pytest.mark.item(422, 425)

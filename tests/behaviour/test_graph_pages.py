@@ -311,7 +311,7 @@ async def test_evidence_of_a_run_is_listed_and_saved_as_files(bed: Bed) -> None:
         assert "evidence" in (await page_of(web, bad, 404)).text
     for artifact in artifacts.list_all():
         artifacts.delete(artifact.artifact_id)
-    assert "it is not kept any more" in (await page_of(web, here)).text
+    assert "it was deleted" in (await page_of(web, here)).text
     assert (await web("GET", link, accept=HTML)).status == 404
 
 

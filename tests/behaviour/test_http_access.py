@@ -189,7 +189,9 @@ def test_the_table_has_exactly_the_endpoints() -> None:
             assert access == ("flows:install" if name in INSTALLS else wanted), name
         else:
             assert access == "sessions:own", name
-    with pytest.raises(LookupError, match=r"GET /v1/odd: say in compose/web/access\.py who may"):
+    with pytest.raises(
+        LookupError, match=r"GET /v1/odd: add the endpoint to ACCESS in compose/web/access\.py"
+    ):
         access_of("GET", "/v1/odd")
 
 

@@ -243,7 +243,7 @@ async def test_a_disconnect_cancels_only_if_the_query_asks_for_it(bed: Bed, app:
         row = await bed.ended(began["data"]["run_id"])
         assert (row.status, row.cancel_requested) == (
             "CANCELLED",
-            "the client that read it is gone",
+            "the client that read the run has disconnected",
         )
 
 

@@ -34,6 +34,7 @@ from tests.benchmarks import (
     talks,
     talks_elsewhere,
     timers,
+    tool_servers,
     windows,
 )
 
@@ -57,6 +58,7 @@ ON_POSTGRES = {
     "http": http.run,
     "flows": flows.run,
     "documents": documents.run,
+    "tool_servers": tool_servers.run,
 }
 ON_BROKER = {
     "outside": outside.run,

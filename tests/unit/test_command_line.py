@@ -28,7 +28,7 @@ HUGE = "9" * 30
         (["runs", "log", "r", "--from-seq", HUGE], "--from-seq. Give the number of a log entry"),
         (["runs", "events", "r", "--from-seq=-1"], "--from-seq. Give the number of a log entry"),
         (["runs", "list", "--until", "9999-12-31T23:59:59-14:00"], "--until"),
-        (["runs", "sweep", "--older-than", f"{HUGE}d"], "is no span"),
+        (["runs", "sweep", "--older-than", f"{HUGE}d"], "is not a span"),
         (["dlq", "show", HUGE], "LETTER. Give numbers that `callboard dlq list` shows"),
         (["dlq", "redrive", "1", HUGE], "IDS. Give numbers that `callboard dlq list` shows"),
         (["dlq", "redrive", "1", "--agent", "desk/a"], "--agent goes with --all"),

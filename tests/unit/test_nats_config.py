@@ -221,7 +221,7 @@ def test_nobody_gets_the_reply_subjects_of_hosts(name: str) -> None:
         (NatsAccounts(publishers=(Publisher("crm"), Publisher("crm", "acme"))), "each other's"),
         (NatsAccounts(tenants=("a.b", "a_b")), "NATS_A_B_PASSWORD"),
         (NatsAccounts(nkeys={"nobody": NKEY}), "no such user"),
-        (NatsAccounts(nkeys={"host": "UA"}), "no public key"),
+        (NatsAccounts(nkeys={"host": "UA"}), "not a public key"),
     ],
 )
 def test_what_would_be_unsafe_is_refused(accounts: NatsAccounts, words: str) -> None:

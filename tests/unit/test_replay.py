@@ -293,7 +293,7 @@ async def test_a_conversation_in_a_history_outside_is_replayed_without_it() -> N
         ([], "it is empty"),
         (["nonsense"], "not a JSON object"),
         (["[1]"], "not a JSON object"),
-        (['{"callboard_export": 9}'], "no export of version 1 or 2"),
+        (['{"callboard_export": 9}'], "not an export of version 1 or 2"),
         (['{"callboard_export": 1}'], "cut off"),
         (['{"callboard_export": 1}', '{"line": "what"}'], "not known"),
         (['{"callboard_export": 1}', '{"line": "run"}'], "does not fit"),

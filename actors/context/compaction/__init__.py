@@ -1,5 +1,5 @@
-"""The strategies: each makes a smaller view of a history, and may be composed with others.
+"""The strategies. Each makes a smaller view of a history. Strategies can be composed.
 
-Turns enter, as a `HistoryProvider` has them or as another strategy left them; a window leaves. Groups,
-sizes and paid calls are those of `actors.context`; `config` is above.
+A strategy gets turns from a `HistoryProvider` or from another strategy, and returns a window. It uses the
+groups, sizes and paid calls of `actors.context`. The module `config` uses the strategies.
 """

@@ -1,4 +1,4 @@
-"""Strategies in a row."""
+"""A pipeline of strategies."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from actors.kernel.agent.message import ChatMessage
 
 
 class CompactionPipeline:
-    """Applies strategies in their order: the output of one is the input of the next.
+    """A pipeline that applies strategies in order. The output of one is the input of the next.
 
-    Put cheap ones that lose little first and those that lose much last. An empty pipeline returns the
-    history as it is. A pipeline is a strategy itself.
+    Put cheap strategies that lose little first, and strategies that lose much last. An empty pipeline returns
+    the history as it is. A pipeline is itself a strategy.
 
     Args:
-        strategies: In their order.
-        counter: Counts the sizes in receipts.
+        strategies: The strategies, in order.
+        counter: The counter of the sizes in receipts.
     """
 
     def __init__(
@@ -35,5 +35,8 @@ class CompactionPipeline:
         return window
 
     async def assemble(self, view: list[ChatMessage], *, tally: Tally | None = None) -> Assembled:
-        """Return the window of `compact` with a receipt of each strategy, which costs the counting."""
+        """Return the window of `compact` with a receipt of each strategy.
+
+        The receipts cost a count of the tokens.
+        """
         return await assembled(view, self.strategies, tally or Tally(self.counter))

@@ -1,4 +1,4 @@
-"""Old facts that matter now."""
+"""The strategy that adds old facts from a store to the window."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage
 
 Recall: TypeAlias = Callable[[str], Awaitable[Sequence[str]]]
-"""Returns the texts that matter most to a query, best first."""
+"""Function that returns the texts that are most relevant to a query, the best first."""
 
 NOTE: Final = "Facts recalled from memory that may help with the next message."
 
 
 class RecallStrategy:
-    """Adds what a store finds for the newest user turn, as data in a user turn before it.
+    """Strategy that adds texts that a store finds for the newest user turn, as data in a user turn before it.
 
-    Other strategies take old for irrelevant; this one brings an old fact back. Put it before ceilings,
-    which count what it adds. If the store fails, the window has no recalled texts and the log a warning.
+    Other strategies drop old turns. This strategy brings old facts back. Put it before strategies with a
+    ceiling, so that they count the recalled texts. If the store fails, the window has no recalled texts, and a
+    warning is logged.
 
     Args:
-        recall: Finds texts, for example in a `VectorStore`. The query is the turn's text.
+        recall: The function that finds texts, for example in a `VectorStore`. The query is the turn's text.
         limit: Maximum number of texts.
-        max_chars: Maximum length of all of them together. A text that does not fit is left out.
-        timeout_s: Seconds that `recall` may take; None: no limit.
+        max_chars: Maximum length of all texts together, in characters. A text that does not fit is left out.
+        timeout_s: Seconds that `recall` may take. None: no limit.
 
     Raises:
         ContractError: `limit` or `max_chars` is below 1.
@@ -47,7 +48,7 @@ class RecallStrategy:
         self._recall = recall
 
     async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
-        """See `CompactionStrategy.compact`. A view that has recalled texts there already stays."""
+        """See `CompactionStrategy.compact`. A view that already has recalled texts there is not changed."""
         at = _newest_question(raw_history)
         if at is None or (at > 0 and is_recalled(raw_history[at - 1])):
             return raw_history

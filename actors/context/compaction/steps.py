@@ -1,4 +1,4 @@
-"""Strategies applied one after the other, and what each of them did."""
+"""Strategies applied one after the other, with a receipt of each."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class CompactionStep:
 
     Attributes:
         name: The strategy's class.
-        kept: Number of turns that it was given and that are in its window.
-        dropped: Number of turns that are not in its window.
-        changed: Number of turns that are in it with other content.
-        added: Number of summaries and recalled texts that it made.
-        tokens_before: Size of what it was given.
-        tokens_after: Size of its window.
-        would_ask: The model that it needs where none may be asked (`RefusedCalls`): its window is what it
-            was given. None: it was free to ask.
+        kept: Number of turns of the view that are in the window, also with other content.
+        dropped: Number of turns of the view that are not in the window.
+        changed: Number of turns that are in the window with other content.
+        added: Number of summaries and recalled texts that the strategy made.
+        tokens_before: Size of the view, in tokens.
+        tokens_after: Size of the window, in tokens.
+        would_ask: The model that the strategy needs, if model calls are refused (`RefusedCalls`). Then the
+            window is the view. None: the strategy made its calls or needed none.
     """
 
     name: str
@@ -44,9 +44,9 @@ class Assembled:
     """A window with its receipts.
 
     Attributes:
-        window: The turns that a model is to see.
-        steps: One for each strategy that ran, in order.
-        tokens: Size of the window.
+        window: The turns that a model will see.
+        steps: The receipts of the strategies that ran, in order.
+        tokens: Size of the window, in tokens.
     """
 
     window: list[ChatMessage]
@@ -56,14 +56,14 @@ class Assembled:
 
 @runtime_checkable
 class Composed(Protocol):
-    """A strategy made of others, which reports the effect of each."""
+    """A strategy made of other strategies, which returns a receipt of each."""
 
     async def assemble(self, view: list[ChatMessage], *, tally: Tally | None = None) -> Assembled:
-        """Return the window of `compact`, and the steps to it.
+        """Return the window of `compact` with the receipts of its strategies.
 
         Args:
             view: See `CompactionStrategy.compact`.
-            tally: Sizes that are counted already.
+            tally: The sizes that were counted before.
         """
 
 
@@ -79,13 +79,14 @@ async def assembled(
     *,
     is_enough: Callable[[int], bool] = _never,
 ) -> Assembled:
-    """Return what strategies make of a view, the output of one going into the next.
+    """Apply strategies to a view, each to the output of the one before; return the window with receipts.
 
     Args:
-        view: What the first one is given.
-        strategies: In their order.
-        tally: Counts sizes.
-        is_enough: Called with the window's size behind each strategy; True: those that follow do not run.
+        view: The input of the first strategy.
+        strategies: The strategies, in order.
+        tally: The counter of sizes.
+        is_enough: Function that gets the window's size after each strategy. True: the strategies after it do
+            not run.
     """
     window, steps = view, list[CompactionStep]()
     tokens = tally.total(view)
@@ -123,7 +124,7 @@ async def _applied(
         changed=changed,
         added=added,
         tokens_before=tokens,
-        tokens_after=tally.total(window),
+        tokens_after=tokens if window is view else tally.total(window),
         would_ask=would_ask,
     )
     return Assembled(window=window, steps=(step,), tokens=step.tokens_after)

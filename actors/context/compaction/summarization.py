@@ -1,4 +1,4 @@
-"""A summary that replaces old turns."""
+"""The strategy that replaces old turns by a summary."""
 
 from __future__ import annotations
 
@@ -27,40 +27,41 @@ from actors.kernel.agent.llm import LLMClient
 from actors.kernel.agent.message import ChatMessage
 
 MAX_KEPT_SUMMARIES: Final = 256
-"""Summaries that one strategy keeps in memory, of all its conversations."""
+"""Maximum number of summaries that a strategy keeps in memory, for all conversations together."""
 FRAME_TOKENS: Final = 100
-"""Tokens of a request beside its instructions, the previous summary and the turns."""
+"""Tokens that a request needs in addition to its instructions, the previous summary and the turns."""
 MIN_SLICE_TOKENS: Final = 256
-"""A slice of old turns is not made smaller than this, however small the model's window is."""
+"""Minimum size of a slice of old turns, in tokens, for a model with a small window."""
 
 
 class SummarizationCompaction:
-    """Replaces old turns by one summary of a model's; recent and pinned turns stay word for word.
+    """Strategy that replaces old turns by a summary of a model. Recent and pinned turns stay unchanged.
 
-    A summary in the view, or one that this strategy bought for the same turns before, is extended by
-    the turns behind it, and stands for them too. Turns that are not yet worth a call stay behind it word for
-    word. A summary is bought once: turns that did not change cost no second call.
+    A summary in the view, or a summary that this strategy made for the same turns before, is extended by the
+    turns after it and then replaces these, too. Turns that are too small for a call stay unchanged after it. A
+    summary is made once. Turns that did not change cost no second call.
 
-    The view stays as it is, but for summaries bought before, if the model fails or takes too long, with a
-    warning in the log; and if its summary is not shorter than what it would replace.
+    If the model fails or takes too long, a warning is logged, and only summaries made before are used. The same
+    holds, without a warning, if the new summary is not shorter than the turns that it would replace.
 
     Args:
-        llm: Writes summaries. Its window may be smaller than the old turns: it gets them in slices.
-        recent_token_budget: Maximum size of the recent turns, counted from the newest in whole groups.
-            The newest group is recent even if it alone is larger.
-        min_old_tokens: Old turns of a smaller size are not summarised.
-        max_summary_tokens: Maximum size of a summary.
-        timeout_s: Seconds that a summary may take, all slices together; None: no limit.
-        prepare: Part of the token budget, above 0 and at most 1. Once a session's window is larger, a
-            runtime has its summary written behind an answer, and a later call uses it without waiting.
-            Needs a `TokenBudgetComposedStrategy` around this strategy. None: summaries are written when
-            a call needs them.
-        counter: Counts.
-        context_sizes: Knows the window of `llm` by its name, if the client has no attribute
-            `context_window`; otherwise `DEFAULT_CONTEXT_SIZE` counts.
+        llm: The model that writes summaries. If its window is smaller than the old turns, it gets them in
+            slices.
+        recent_token_budget: Maximum size of the recent turns in tokens, counted from the newest in whole
+            groups. The newest group is recent even if it alone is larger.
+        min_old_tokens: Minimum size of old turns in tokens. Fewer are not summarised.
+        max_summary_tokens: Maximum size of a summary, in tokens.
+        timeout_s: Seconds that a summary may take, all slices together. None: no limit.
+        prepare: Part of the token budget, above 0 and at most 1. When a session's window is larger than that, a
+            runtime has the summary written after an answer. A later call uses it without waiting. This needs a
+            `TokenBudgetComposedStrategy` around this strategy. None: summaries are written when a call needs
+            them.
+        counter: The counter of tokens.
+        context_sizes: Function that returns the size of a model's window by name. It is called if the client
+            has no attribute `context_window`. An unknown model has `DEFAULT_CONTEXT_SIZE`.
 
     Raises:
-        ContractError: A size is negative, a summary may have no token, or `prepare` is out of its range.
+        ContractError: A size is negative, `max_summary_tokens` is below 1, or `prepare` is out of its range.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class SummarizationCompaction:
         self.max_summary_tokens, self.timeout_s = max_summary_tokens, timeout_s
         self._llm, self._counter = llm, counter or TokenCounter()
         self._context_sizes = context_sizes
-        # By the digest of what each covers.
+        # The key is the digest of the turns that the summary covers.
         self._bought: OrderedDict[bytes, _Bought] = OrderedDict()
 
     async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
@@ -116,14 +117,14 @@ class SummarizationCompaction:
             return window
         made = summary.summary_message(text, upto=new[-1].turn)
         is_shorter = tally.total([made]) < tally.total([*previous, *new])
-        # Also as it is met when the window comes back, with the turns that follow it.
+        # The second key is the digest of the window, which later calls get with further turns.
         again = list(_digests(raw_history, previous, parts.old[covered:]))[-1]
         for key in {keys[-1], again}:
             self._keep(key, _Bought(made if is_shorter else None, unrecorded))
         return parts.window(made, len(parts.old)) if is_shorter else window
 
     def _known(self, keys: Sequence[bytes]) -> tuple[int, int]:
-        """Return how many old groups a kept summary covers, and of how many one was asked for."""
+        """Return the number of old groups that a kept summary covers, and that of groups with a request."""
         covered = tried = 0
         for count, key in enumerate(keys, 1):
             if key in self._bought:
@@ -150,7 +151,7 @@ class SummarizationCompaction:
     async def _summarised(
         self, previous: str, turns: Sequence[ChatMessage], unrecorded: list[AnsweredCall]
     ) -> str:
-        """Return a summary that covers the turns, slice by slice, and the previous one."""
+        """Return a summary that covers the previous summary and the turns. The turns are sent in slices."""
         window = context_size_of_client(self._llm, self._context_sizes) or DEFAULT_CONTEXT_SIZE
         answer = min(self.max_summary_tokens, max(1, window // 4))
         options = summary.options(answer)
@@ -174,33 +175,33 @@ class _Bought:
     """An answer to a request for a summary.
 
     Attributes:
-        made: The summary; None: it was not shorter than its turns.
-        unrecorded: Calls that were made for it ahead, and that no run has recorded yet.
+        made: The summary; None: the answer was not shorter than the turns.
+        unrecorded: Calls for it that were made ahead and that no run has recorded yet.
     """
 
     made: ChatMessage | None = None
     unrecorded: list[AnsweredCall] = field(default_factory=list)
 
     async def record(self) -> None:
-        """Let the first call that meets the summary have its calls among its own."""
+        """Record the unrecorded calls in the run whose call now uses the summary."""
         while self.unrecorded and may_ask():
             call = self.unrecorded.pop(0)
             try:
                 await call.record()
             except BaseException:
-                self.unrecorded.insert(0, call)  # for the next one: this run could not write it
+                self.unrecorded.insert(0, call)  # another run records it, since this run could not
                 raise
 
 
 @dataclass(frozen=True, slots=True)
 class _Division:
-    """A view, divided.
+    """A view, divided into old and recent turns.
 
     Attributes:
         view: All turns.
-        old: Groups that a summary may stand for, oldest first.
-        summaries: Those that are in the view and not pinned.
-        tally: Counts sizes.
+        old: The groups that a summary may replace, the oldest first.
+        summaries: The summaries in the view that are not pinned.
+        tally: The counter of sizes.
     """
 
     view: list[ChatMessage]
@@ -221,11 +222,11 @@ class _Division:
         return cls(view, plain[: len(plain) - recent], summaries, tally)
 
     def tokens(self, groups: Sequence[TurnGroup]) -> int:
-        """Return the size of groups."""
+        """Return the size of groups in tokens."""
         return sum(self.tally.total(group.turns(self.view)) for group in groups)
 
     def window(self, made: ChatMessage | None, covered: int) -> list[ChatMessage]:
-        """Return the view in which `made` stands for the summaries and the first `covered` groups."""
+        """Return the view in which `made` replaces the summaries and the first `covered` groups."""
         if made is None:
             return self.view
         gone = {index for group in self.old[:covered] for index in group.indices}
@@ -249,7 +250,7 @@ def _digests(
 ) -> Iterator[bytes]:
     """Yield for each group a digest of the summaries and all groups up to it.
 
-    Contents count, so that an erased or changed turn is not met by a summary of what it said.
+    The digest includes contents, so a summary of an erased or changed turn is not used.
     """
     digest = hashlib.sha256()
     for made in summaries:

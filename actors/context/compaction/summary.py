@@ -1,4 +1,4 @@
-"""Requests for a summary, in parts that fit the model, and the turn that holds one."""
+"""Requests for a summary, in slices that fit the model, and the turn that has the summary."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _EXTENSION: Final = "Extend this summary by the turns below it."
 
 
 def summary_message(text: str, *, upto: str | None) -> ChatMessage:
-    """Return the turn that stands for those up to the one with the id `upto`."""
+    """Return the turn that replaces the turns up to the one with the id `upto`."""
     metadata = {SUMMARY: "1", UPTO: upto or ""}
     return data_message("summary", text, note=NOTE, metadata=metadata)
 
 
 def request(previous: str, turns: str) -> list[ChatMessage]:
-    """Return the messages that ask for a summary of turns, or for a longer one."""
+    """Return the messages that ask for a summary of turns, or for an extension of the previous summary."""
     parts = [_REQUEST, as_data("turns", turns)]
     if previous:
         parts = [_EXTENSION, as_data("summary", previous), as_data("turns", turns)]
@@ -44,14 +44,17 @@ def request(previous: str, turns: str) -> list[ChatMessage]:
 
 
 def options(max_summary_tokens: int) -> GenerationOptions:
-    """Return how the model is to answer."""
+    """Return the options of a request for a summary."""
     return GenerationOptions(system_instructions=INSTRUCTIONS, max_tokens=max_summary_tokens)
 
 
 def slices(
     turns: Sequence[ChatMessage], *, max_tokens: int, counter: TokenCounter
 ) -> Iterator[str]:
-    """Yield the texts of turns, each as many as fit. A turn that is too large alone is divided."""
+    """Yield the texts of turns in slices, each with as many turns as fit.
+
+    A turn that is too large for a slice is divided.
+    """
     part, size = list[str](), 0
     for turn in turns:
         for text in _divided(_rendered(turn), max_tokens):

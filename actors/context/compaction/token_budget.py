@@ -1,4 +1,4 @@
-"""A budget in tokens."""
+"""The strategy with a token budget."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ _log = logging.getLogger("callboard.context")
 
 
 class TokenBudgetComposedStrategy:
-    """Applies strategies in their order until the window fits, then stops.
+    """Strategy that applies other strategies in order until the window fits its token budget.
 
-    A window that fits already is left alone, unless a summary is ready for it that was written ahead; see
-    `SummarizationCompaction`. If it does not fit behind the last strategy it is returned
-    as it is then, with a warning in the log.
+    A window that fits stays as it is, unless a summary was written ahead for it; see `SummarizationCompaction`.
+    A window that does not fit after the last strategy is returned as it is then, and a warning is logged.
 
     Args:
-        strategies: Cheap ones first.
-        token_budget: Maximum size of the window. Inside of `ctx.generate` instructions, tool schemas and
-            `max_tokens` of the answer are taken from it.
-        target_tokens: Once the window is over its budget, strategies run until it has no more than
-            this. None: until it fits. A window far below its budget stays as it is for many turns,
-            and with it a provider's cache.
-        counter: Counts.
+        strategies: The strategies, cheap ones first.
+        token_budget: Maximum size of the window, in tokens. Inside `ctx.generate` the sizes of instructions,
+            tool schemas and the answer's `max_tokens` are subtracted from it.
+        target_tokens: When the window is over its budget, strategies run until it has at most so many tokens.
+            None: until it fits. A window far below its budget stays as it is for many turns, so a provider's
+            cache stays valid.
+        counter: The counter of tokens.
 
     Raises:
         ContractError: The budget is below 1, or the target is not from 1 to the budget.
@@ -56,7 +55,7 @@ class TokenBudgetComposedStrategy:
         self._counter = counter or TokenCounter()
         ratios = [getattr(strategy, "prepare", None) for strategy in self.strategies]
         self._prepare = min((ratio for ratio in ratios if ratio is not None), default=None)
-        # Up to the last one that writes summaries ahead.
+        # The strategies up to the last one that writes summaries ahead.
         count = max((n for n, ratio in enumerate(ratios, 1) if ratio is not None), default=0)
         self._preparing = self.strategies[:count]
 
@@ -74,19 +73,19 @@ class TokenBudgetComposedStrategy:
         """Return a strategy whose budget is a part of the model's window.
 
         Args:
-            model_name: As `LLMClient.model` has it. A model that `context_sizes` does not know is
-                taken to have `DEFAULT_CONTEXT_SIZE` tokens.
+            model_name: The name of the model, as in `LLMClient.model`. A model that `context_sizes` does not
+                know has `DEFAULT_CONTEXT_SIZE` tokens.
             strategies: See the class.
             trigger_ratio: Budget as a part of the window, above 0 and at most 1.
             target_ratio: Target as a part of the window, at most `trigger_ratio`.
-            context_sizes: Knows the sizes of windows.
-            counter: Counts.
+            context_sizes: Function that returns the size of a model's window by name.
+            counter: The counter of tokens.
 
         Raises:
             ContractError: A ratio is out of its range.
         """
         if not 0 < trigger_ratio <= 1:
-            msg = f"trigger_ratio is a part of the model's window, above 0 and at most 1: {trigger_ratio}"
+            msg = f"trigger_ratio must be a part of the window, above 0 and at most 1: {trigger_ratio}"
             raise ContractError(msg)
         size = context_sizes(model_name) or DEFAULT_CONTEXT_SIZE
         target = None if target_ratio is None else int(size * target_ratio)
@@ -111,14 +110,17 @@ class TokenBudgetComposedStrategy:
         if done.tokens > budget:
             facts = {"tokens": done.tokens, "token_budget": budget}
             _log.warning(
-                "a window is over its token budget behind all strategies: raise the budget, shorten"
+                "a window is over its token budget after all strategies: raise the budget, shorten"
                 " instructions and turns, or put a TruncationStrategy last",
                 extra=facts,
             )
         return done
 
     async def _prepared(self, view: list[ChatMessage], tally: Tally) -> Assembled | None:
-        """Return the window with a summary that is ready, or is written now; None: there is none."""
+        """Return the window with a summary that is ready or, in mode AHEAD, is written now.
+
+        None: there is none.
+        """
         mode = WindowMode.AHEAD if current_mode() is WindowMode.AHEAD else WindowMode.READY
         with in_mode(mode):
             done = await assembled(view, self._preparing, tally)

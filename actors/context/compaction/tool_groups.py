@@ -1,4 +1,4 @@
-"""Fewer calls of tools."""
+"""The strategy that drops old tool calls."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from actors.kernel.agent.message import ChatMessage
 
 
 class SelectiveToolCallCompactionStrategy:
-    """Drops all but the newest groups of tool calls with their results; other turns stay.
+    """Strategy that drops all but the newest groups of tool calls with their results. Other turns stay.
 
     Args:
-        keep_recent_groups: Number of groups that stay, beside pinned ones.
+        keep_recent_groups: Number of groups that stay, in addition to pinned ones.
 
     Raises:
-        ContractError: It is negative.
+        ContractError: `keep_recent_groups` is negative.
     """
 
     def __init__(self, keep_recent_groups: int = 5) -> None:

@@ -1,4 +1,4 @@
-"""Shorter results of tools."""
+"""The strategy that shortens results of tools."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _MARK: Final = re.compile(r"\[(\d{1,12}) chars truncated\]\Z")
 
 
 class ToolResultCompactionStrategy:
-    """Cuts long results of tools, which fill windows fastest, and says how much is missing.
+    """Strategy that cuts long results of tools and adds the number of missing characters.
 
-    Errors, media and short results stay as they are. What becomes of a result depends on that result
-    only, never on what is left of a budget, so it is the same in every window.
+    Errors, media and short results stay as they are. The cut of a result depends on that result only and not on
+    a budget, so it is the same in every window.
 
     Args:
-        max_chars: Maximum length of a result's text; ``[N chars truncated]`` comes behind it.
+        max_chars: Maximum length of a result's text; ``[N chars truncated]`` follows it.
 
     Raises:
         ContractError: `max_chars` is negative.

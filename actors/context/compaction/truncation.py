@@ -1,4 +1,4 @@
-"""A hard ceiling."""
+"""The strategy with a hard ceiling."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from actors.kernel.agent.message import ChatMessage
 
 
 class TruncationStrategy:
-    """Drops the oldest groups until the window is under its ceilings: the last resort of a pipeline.
+    """Strategy that drops the oldest groups until the window is under its ceilings. Put it last in a pipeline.
 
-    Only pinned turns stay above a ceiling. Summaries and recalled texts go last. If not even the newest
-    group fits it goes as well.
+    Only pinned turns stay above a ceiling. Summaries and recalled texts are dropped last. The newest group is
+    dropped if it does not fit.
 
     Args:
         max_messages: Maximum number of turns.

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Final
 
 from pydantic_core import to_json
@@ -137,7 +138,11 @@ def is_visible(message: ChatMessage) -> bool:
 
 def stamped_tokens(message: ChatMessage) -> int | None:
     """Return the size that stands in a turn's metadata; None: none, or no number."""
-    text = message.metadata.get(TOKENS, "")
+    return _size_in(message.metadata.get(TOKENS, ""))
+
+
+@lru_cache(maxsize=8_192)
+def _size_in(text: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) < _DIGITS else None
 
 

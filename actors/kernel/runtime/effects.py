@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from actors.errors import NotSerializableError
 from actors.kernel.json import JsonValue, canonical_json
@@ -15,6 +15,8 @@ from actors.kernel.runtime.log_entry import EntryKind
 
 EffectId: TypeAlias = str
 """Full SHA-256 in hexadecimal."""
+GRAPH: Final = "graph"
+"""The verb in entries of effects that a graph asked for."""
 
 
 class EffectMode(StrEnum):

@@ -31,8 +31,10 @@ class Delta:
             beginning, what a replay does not show again included.
         kind: A model's answer or reasoning, or what the agent's code shows by itself (custom).
         text: The piece; empty for a custom one that is no text.
-        data: That one: JSON data.
+        data: That one: JSON data. Of an answer of a graph's model: its ``node_id`` and ``step_id``.
         is_whole: `text` is all of the answer so far, up to the piece `n`.
+        after: Seq of the last entry of the run that was durable when the piece was shown, -1 if none was;
+            None: a host of an earlier release did not say.
     """
 
     run_id: RunId
@@ -44,6 +46,7 @@ class Delta:
     text: str
     data: JsonValue = None
     is_whole: bool = False
+    after: int | None = None
 
 
 class DeltaBus(Protocol):

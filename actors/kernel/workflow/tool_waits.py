@@ -1,4 +1,4 @@
-"""Waits of TOOL_CALLS: for decisions of a person, or for results of a client that executes the calls."""
+"""Waits of TOOL_CALLS and LLM_CALL: for decisions of a person, or for results of a client or an agent."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from actors.kernel.workflow.errors import GraphError
 
 APPROVAL: Final = "approval_required"
 PASSTHROUGH: Final = "passthrough"
+MODEL: Final = "model"
 DECISIONS: Final = "_decisions"
 """In the payload of TOOL_CALLS behind a decision: by call id ``approved``, ``reason`` and ``by``.
 
@@ -18,6 +19,8 @@ Only the machine writes it; plans of nodes lose it.
 """
 EXECUTE: Final = "execute"
 """In the details of a wait for a decision: the mode in which the approved calls are executed."""
+ASKED: Final = "asked"
+"""In the details of a wait: the agent that is asked (``type``, ``key``) and its time (``timeout_s``)."""
 _WORDS: Final = {
     **dict.fromkeys(("approve", "approved", "yes"), True),
     **dict.fromkeys(("deny", "denied", "no"), False),
@@ -28,10 +31,10 @@ _REMEDY: Final = (
 
 
 def check_answer(wait: WaitState, payload: Any) -> None:
-    """Check that an answer fits a wait of TOOL_CALLS; other waits take any.
+    """Check that an answer fits a wait of TOOL_CALLS or LLM_CALL; other waits take any.
 
     Raises:
-        GraphError: It decides nothing, or it is about another call.
+        GraphError: It decides nothing, it is about another call, or it is no answer of a model.
     """
     mode = (wait.details or {}).get("mode")
     where = f"answer to {wait.wait_key!r}"
@@ -53,6 +56,8 @@ def check_answer(wait: WaitState, payload: Any) -> None:
                 raise GraphError(where, f"decide on each of {', '.join(_ids(wait))}")
         if any(one["approved"] is None for one in _decisions(wait, payload).values()):
             raise GraphError(where, _REMEDY)
+    elif mode == MODEL and _model_answer(payload) is None:
+        raise GraphError(where, "give a text, or an object with content, a text, or tool_calls")
 
 
 def _check_ids(where: str, wait: WaitState, given: Any) -> None:
@@ -63,14 +68,38 @@ def _check_ids(where: str, wait: WaitState, given: Any) -> None:
 
 
 def shaped(wait: WaitState, payload: Any) -> Any:
-    """Return an answer as the result of the effect: that of a client has one row for each call."""
-    if (wait.details or {}).get("mode") != PASSTHROUGH:
+    """Return an answer as the result of the effect: that of a client has one row for each call.
+
+    After the deadline the calls are unsuccessful, and the result also has `timed_out` and `until`.
+    """
+    mode = (wait.details or {}).get("mode")
+    if mode == MODEL:
+        return _model_answer(payload) or payload
+    if mode != PASSTHROUGH:
         return payload
-    given = {str(one.get("call_id")): one for one in _rows(payload) or []}
-    return {
+    rows = _rows(payload)
+    given = {str(one.get("call_id")): one for one in rows or []}
+    found = {
         "mode": "executed",
         "results": [_row(call, given.get(call["call_id"])) for call in _calls(wait)],
     }
+    return found if rows is not None else found | {"timed_out": True, "until": wait.until}
+
+
+def question_of(wait: WaitState, run_id: str) -> dict[str, Any]:
+    """Return the question that an agent is asked for a run: ``run``, ``effect`` and ``payload``."""
+    details = wait.details or {}
+    if details["mode"] == MODEL:
+        effect, payload = EffectType.LLM_CALL, details["payload"]
+    else:
+        effect, payload = EffectType.TOOL_CALLS, {"tool_calls": _calls(wait)}
+    return {"run": run_id, "effect": effect.value, "payload": payload}
+
+
+def failed_calls(wait: WaitState, problem: str) -> dict[str, Any] | None:
+    """Return the answer by which each call of a wait fails; None: it has no calls."""
+    rows = [{"call_id": one, "error": problem} for one in _ids(wait)]
+    return {"results": rows} if rows else None
 
 
 def effect_behind(wait: WaitState, payload: Any) -> Effect | None:
@@ -104,11 +133,21 @@ def _decided(value: Any) -> bool | None:
 def _row(call: dict[str, Any], given: dict[str, Any] | None) -> dict[str, Any]:
     row = {"call_id": call["call_id"], "name": call["name"]}
     if given is None:
-        return row | {"success": False, "output": None, "error": "no result came for it"}
+        return row | {"success": False, "output": None, "error": "no result came in time"}
     error = given.get("error")
     is_right = bool(given.get("success", error is None))
     error = None if is_right else str(error or "it failed")
     return row | {"success": is_right, "output": given.get("output"), "error": error}
+
+
+def _model_answer(payload: Any) -> dict[str, Any] | None:
+    """Return an answer in the shape of the result of LLM_CALL; None: it is none."""
+    told = {"content": payload} if isinstance(payload, str) else payload
+    if not isinstance(told, dict) or not told.keys() & {"content", "tool_calls"}:
+        return None
+    found = {"content": "", "tool_calls": [], **told}
+    is_read = isinstance(found["content"], str) and isinstance(found["tool_calls"], list)
+    return found if is_read else None
 
 
 def _rows(payload: Any) -> list[dict[str, Any]] | None:

@@ -11,6 +11,7 @@ from typing import Final
 
 from actors.kernel.clock import Clock
 from actors.kernel.json import JsonValue
+from actors.kernel.runtime.effects import GRAPH
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.live import Delta, DeltaBus
 from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
@@ -21,6 +22,8 @@ from actors.runtime.loop.tasks import TaskScope
 
 MAX_DELTAS: Final = 10_000
 """Pieces that a slow reader may be behind; older ones are dropped, the run is never slowed."""
+_AFTER: Final = "after"
+"""In the payload of a piece, until `PieceOrder` takes it: see `Delta.after`."""
 MAX_ENTRIES: Final = 256
 """Entries that are read ahead of a slow reader; further ones stay in the log."""
 
@@ -141,6 +144,8 @@ class LiveEvents:
             payload["data"] = delta.data
         if delta.is_whole:
             payload["whole"] = True
+        if delta.after is not None:
+            payload[_AFTER] = delta.after
         now = self._clock.now()
         return RunLogEntry(delta.run_id, -1, delta.kind, delta.position, payload, now)
 
@@ -173,7 +178,8 @@ class PieceOrder:
         if item.seq < 0:
             return await self._piece(item)
         self._seen, found = item.seq, [item]
-        if item.kind == EntryKind.LLM_CALL:
+        is_graph = item.kind == EntryKind.EFFECT_RESULT and item.payload.get("effect") == GRAPH
+        if item.kind == EntryKind.LLM_CALL or is_graph:
             if item.payload.get("status") == "ok":
                 self._done.add(item.position)
             found = [*self._released(item.position), item]
@@ -193,14 +199,16 @@ class PieceOrder:
     async def _piece(self, item: RunLogEntry) -> list[RunLogEntry]:
         """Return a piece, unless it waits.
 
-        The first piece of an answer asks where the log ends. An entry up to there may say that this position is
-        asked again. A failed call says nothing of the kind: the attempt that follows asks there, and its pieces
-        may come before the entry that begins it.
+        The first piece of an answer says where the log ended, or it is read. An entry up to there may say that
+        this position is asked again. A failed call says nothing of the kind: the attempt that follows asks
+        there, and its pieces may come before the entry that begins it.
         """
         begins = item.payload["n"] == 0 or item.position not in self._begun
+        after = item.payload.pop(_AFTER, None)
         if self._last_seq is not None and begins:
             self._begun.add(item.position)
-            self._upto = await self._last_seq()
+            ended = after if isinstance(after, int) else await self._last_seq()
+            self._upto = max(self._upto, ended)
         if self._seen < self._upto:
             self._held.append(item)
             return []

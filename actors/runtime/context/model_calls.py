@@ -114,22 +114,31 @@ class Live:
     ) -> EffectCall:
         """Return the effect that asks a model; the pieces that `execute` yields are shown, numbered."""
 
-        def on_piece(piece: TextDelta | ReasoningDelta, n: int) -> None:
-            is_reasoning = isinstance(piece, ReasoningDelta)
-            kind: _Kind = "reasoning.delta" if is_reasoning else "text.delta"
-            self._show(call.position, n, kind, piece.text)
-
         async def execute_and_end() -> Any:
             try:
-                return await execute(on_piece)
+                return await execute(partial(self.piece, call, None))
             finally:
-                self._env.on_said(self._run.run_id, call.position)
+                self.end(call)
 
         call = effect("llm", model.model, words, execute_and_end)
         call.end, call.counted = K.LLM_CALL, is_counted(self._run.row.supervision)
         return call
 
-    def _show(self, position: str, n: int, kind: _Kind, shown: JsonValue) -> None:
+    def end(self, call: EffectCall) -> None:
+        """Note that the pieces of an answer have ended."""
+        self._env.on_said(self._run.run_id, call.position)
+
+    def piece(
+        self, call: EffectCall, told: JsonValue, piece: TextDelta | ReasoningDelta, n: int
+    ) -> None:
+        """Show a piece of an answer, its number `n`; `told` comes with it."""
+        is_reasoning = isinstance(piece, ReasoningDelta)
+        kind: _Kind = "reasoning.delta" if is_reasoning else "text.delta"
+        self._show(call.position, n, kind, piece.text, told)
+
+    def _show(  # noqa: PLR0917 - the parts of a delta
+        self, position: str, n: int, kind: _Kind, shown: JsonValue, told: JsonValue = None
+    ) -> None:
         run = self._run
         self._env.on_delta(
             Delta(
@@ -140,7 +149,8 @@ class Live:
                 n=n,
                 kind=kind,
                 text=shown if isinstance(shown, str) else "",
-                data=None if isinstance(shown, str) else shown,
+                data=told if isinstance(shown, str) else shown,
+                after=run.log.durable_seq,
             )
         )
 

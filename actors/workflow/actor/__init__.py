@@ -1,10 +1,12 @@
 """The actor driver: a run of a graph is the one run of an agent, on any host of its app.
 
-It carries out what `actors.workflow.machine` wants with the verbs of agents: effects are journaled, waits are
-rows, pauses of retries are timers, branches are those of `gather`, sub-graphs are child runs. The log has
-entries ``graph.step`` with the records of decisions; the ledger is read from there.
+It carries out the decisions of `actors.workflow.machine` with the methods of agents: effects are journaled,
+waits are rows, pauses of retries are timers, branches are branches of `gather`, sub-graphs are child runs. The
+log has entries ``graph.step`` with the records of decisions. The ledger is read from these entries.
 
-- `flows`: `Flows`, the graphs of an app, served by a runtime. `runs`: `FlowRuns` starts and answers them.
-- `agent`: the agent of a run. `graph_run`: its loop. `decisions`: its state, and the records that lead to it.
-- `wait_ends`, `sub_graphs`: what ends its waits. `step_entry`, `outcomes`: what the log keeps.
+- `flows`: `Flows`, the graphs of an app, served by a runtime. `runs`: `FlowRuns` starts runs and answers their
+  waits.
+- `agent`: the agent of a run. `graph_run`: the run's loop. `decisions`: the run's state and the records that
+  lead to it.
+- `wait_ends`, `sub_graphs`: the ends of the run's waits. `step_entry`, `outcomes`: the data that the log keeps.
 """

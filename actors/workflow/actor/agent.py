@@ -15,25 +15,27 @@ from actors.workflow.actor.terms import FlowTerms
 
 
 class FlowAgent:
-    """The agent ``<app>/<flow>:<id>``: it has one run, and that is a run of the flow.
+    """The agent ``<app>/<flow>:<id>``. It has one run, which is a run of the flow.
 
-    That of a schedule has a run for each tick, one after the other.
+    The agent of a schedule has one run for each tick. The runs execute one after the other.
 
     Attributes:
-        retention: Of runs that begin with a schedule's message: as of those that `FlowRuns` starts.
-        unfit: Why it can execute no run: the host has no such flow. Its runs are parked until one has.
-        version: Of the flow. A run goes on with the version that it began with, also where it continues as new.
+        retention: The retention of runs that a schedule starts. It is the same for runs that `FlowRuns` starts.
+        unfit: The reason why this host cannot execute the agent's runs: it does not serve the flow. The runs
+            are parked until a host serves it.
+        version: The version of the flow. A run keeps the version that it began with, even when it continues as
+            new.
 
     Args:
         id: The address.
         terms: See `FlowTerms`.
-        bundle: The hash of the bundle that the flow is of; None: it is of none. A run that began with another
-            one is parked.
+        bundle: The hash of the bundle that contains the flow. None: the flow is in no bundle. A run that began
+            with another bundle is parked.
     """
 
     retention = HistoryRetention.PERMANENT
 
-    def __init__(self, id: AgentId, terms: FlowTerms, bundle: str | None = None) -> None:  # noqa: A002 - as every agent has it
+    def __init__(self, id: AgentId, terms: FlowTerms, bundle: str | None = None) -> None:  # noqa: A002 - the name in every agent class
         self.id, self._terms, self._bundle = id, terms, bundle
         self.batch = 1
         self._flow, _ = flow_and_id(id)
@@ -51,7 +53,7 @@ class FlowAgent:
         """Interpret the graph.
 
         Raises:
-            GraphError: The message starts no run.
+            GraphError: The message is not a start message.
             GraphRunFailedError: The graph's run failed.
         """
         given = inbox[0].payload if inbox else None
@@ -64,5 +66,8 @@ class FlowAgent:
 
 
 def _versions(flow: str, names: Iterable[str]) -> list[str]:
-    """Return the names that differ from that of a flow in its version alone: documents are ``id@version``."""
+    """Return the names that have the flow's id and differ in the version only.
+
+    Documents are named ``id@version``.
+    """
     return sorted(name for name in names if name.partition("@")[0] == flow.partition("@")[0])

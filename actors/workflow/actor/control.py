@@ -1,4 +1,7 @@
-"""Control of a run from outside: pause, go on, messages and limits, between two of its steps."""
+"""Control of a run by signals: pause, resume, messages and limits.
+
+A run takes them between two of its steps.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,14 @@ from actors.workflow.machine.records import CONTROL, INBOX, is_paused, with_mess
 from actors.workflow.machine.variables import LIMITS, RUNTIME, namespace
 
 SIGNAL: Final = "graph.control"
-"""The name of the signals."""
+"""Name of the signals that control a run."""
 
 
 class RunControl:
-    """Signals to a run, taken at the boundaries of its steps.
+    """The signals that control a run. The run takes them at the boundaries of its steps.
 
-    While it is paused, one branch waits for signals, and the others hold until that one lets them go.
+    While the run is paused, one branch waits for signals. The other branches wait until that branch releases
+    them.
     """
 
     def __init__(self, ctx: RunContext, decided: Decisions) -> None:
@@ -32,9 +36,10 @@ class RunControl:
         return is_paused(self._decided.state)
 
     async def look(self) -> None:
-        """Grant what is wanted; return when the branch that asks may go on.
+        """Apply pending control signals; return when the calling branch may continue.
 
-        What the log has there decides, else the present: so a replay goes on where the run did.
+        If the log has an entry at this position, the entry decides. Otherwise the signals of now decide. So a
+        replay continues at the positions at which the run continued.
         """
         verbs = self._ctx.graph.boundaries
         while True:
@@ -68,7 +73,10 @@ class RunControl:
 
 
 def wanted(state: RunState, told: Any, at: str) -> tuple[str, list[str], Any] | None:
-    """Return what a signal changes in the vars: kind of the record, path and value; None: nothing."""
+    """Return the change of the vars that a signal asks for: the record's kind, the path and the value.
+
+    None: the signal changes nothing.
+    """
     if not isinstance(told, Mapping):
         return None
     kind = told.get("kind")

@@ -1,4 +1,4 @@
-"""The decisions of one execution: those that the log has, and new ones, which the machine makes."""
+"""The decisions of one execution: decisions that the log has, and new decisions of the machine."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.starting import start_record
 
 Decide: TypeAlias = Callable[[RunState, str], Transition]
-"""Gets a branch as it is, and the instant; returns what is decided."""
+"""Function that gets the state of a branch and the instant, and returns the transition that it decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A decision that is to be made.
+    """A decision that has not been made yet.
 
     Attributes:
-        make: Makes it; None: the next one is what the branch's node answers, or the join.
-        result_at: The position of the effect whose entry has the result of its first record; empty: none has.
+        make: Makes the decision. None: the branch's node, or the join, makes it.
+        result_at: The position of the effect whose entry has the result of its first record; empty: no entry
+            has it.
         result: That result.
     """
 
@@ -42,9 +43,9 @@ class Decision:
 
 
 NEXT: Final = Decision()
-"""Decision without an effect: the branch's node, or the join, says what is next."""
+"""A decision that follows no effect. The branch's node, or the join, makes it."""
 MOST_NODES: Final = 32
-"""Number of nodes that are called for one entry of the log, at most."""
+"""Maximum number of nodes that are called for one entry of the log."""
 
 
 class Decisions:
@@ -52,10 +53,10 @@ class Decisions:
 
     Attributes:
         state: The state now.
-        opened: The effects that have begun and have no end, by branch.
+        opened: The effects that have started and have not ended, by branch.
         head: The hash of the last record.
-        entries: How many entries they take in this generation.
-        size_bytes: How many bytes, as JSON.
+        entries: Number of log entries that the decisions take in this generation.
+        size_bytes: Size of their records as JSON, in bytes.
     """
 
     def __init__(self, verbs: GraphVerbs, spec: WorkflowSpec, artifacts: Any) -> None:
@@ -63,7 +64,7 @@ class Decisions:
         self._context = NodeContext(now=self.now, artifacts=artifacts)
         self._watches: dict[Path, LoopWatch] = {}
         self._noted: dict[tuple[str, ...], int] = {}
-        """The entries of the last notes, by path."""
+        """By path: the number of the last log entry that noted a value."""
         self.state: RunState
         self.opened: dict[Path, OpenStep] = {}
         self.head: str | None = None
@@ -74,7 +75,7 @@ class Decisions:
         return self._verbs.now().isoformat()
 
     def begin(self, new: Callable[[str], RunState], restored_from: str | None = None) -> None:
-        """Begin with the state that the log has, or with a new one."""
+        """Begin with the state that the log has. If the log has none, begin with a new state."""
         step = self._verbs.step()
         if step.known is None:
             self.state = new(self.now())
@@ -85,12 +86,12 @@ class Decisions:
             self._find_head()
 
     def go_on(self, state: RunState, opened: dict[Path, OpenStep], head: str | None) -> None:
-        """Go on with the state of the generation before."""
+        """Continue with the state of the previous generation."""
         self.state, self.opened, self.head = state, opened, head
         self._find_head()
 
     def _find_head(self) -> None:
-        """Let the chain go on behind the last record of the log: branches do not replay in its order."""
+        """Set the chain's head to the last record of the log. Branches do not replay in the log's order."""
         last = self._verbs.last_record()
         self.head = self.head if last is None else last["record_hash"]
 
@@ -99,7 +100,7 @@ class Decisions:
         return seen_at(self.state, path)
 
     def is_over(self, path: Path) -> bool:
-        """Return whether a branch has come to its end, or the run has."""
+        """Return True if the branch or the whole run has ended."""
         if not path:
             return self.state.status.is_terminal
         around = self.seen(path[:-1])
@@ -108,7 +109,7 @@ class Decisions:
         return fork is None or place is None or not fork.is_open(fork.branches[place])
 
     def note(self, kind: str, path: list[str], value: Any) -> None:
-        """Change one value of the vars from outside, with a record of this kind."""
+        """Change one value of the vars on behalf of a control signal, and write a record of this kind."""
         step, place = self._verbs.step(), tuple(path)
         self.entries += 1
         if step.known is None:
@@ -116,13 +117,13 @@ class Decisions:
             made = [{**self._linked(one), NOTE: path} for one in decided.records]
             self._noted[place] = step.record(made)
             self.state = decided.state
-        elif step.seq > self._noted.get(place, -1):  # not in the order of the log: as `_find_head`
+        elif step.seq > self._noted.get(place, -1):  # replay is not in log order, see `_find_head`
             self._noted[place] = step.seq
             for told in step.known:
                 self._take(told, {})
 
     def advance(self, path: Path, first: Decision) -> None:
-        """Decide and call nodes until something has to be waited for: one entry of the log."""
+        """Decide and call nodes until the branch has to wait. The decisions become one entry of the log."""
         step = self._verbs.step()
         self.entries += 1
         if step.known is None:
@@ -153,7 +154,7 @@ class Decisions:
     def _linked(
         self, record: StepRecord, opened: OpenStep | None = None, effect: Decision = NEXT
     ) -> dict[str, Any]:
-        """Return a record as the log keeps it: the next link of the chain."""
+        """Return a record in the form that the log keeps, linked to the chain."""
         whole, size_bytes = linked(record, self.head)
         self.head = whole["record_hash"]
         self.size_bytes += size_bytes
@@ -165,7 +166,7 @@ class Decisions:
         self.state = with_note(behind_record(self.state, self.opened, record), told)
 
     def _next(self, path: Path) -> Decide | None:
-        """Return the next decision in a branch; None: it waits for something, or ended."""
+        """Return the next decision in a branch; None: the branch waits, or has ended."""
         seen = self.seen(path)
         watch = self._watches.setdefault(path, LoopWatch())
         is_resting = seen is None or seen.status is not RunStatus.RUNNING
@@ -178,9 +179,7 @@ class Decisions:
 
     def _ask(self, seen: RunState, at: str) -> Transition:
         del at
-        if (
-            seen.current_node not in self._spec.nodes
-        ):  # plans were checked: another graph's was followed
+        if seen.current_node not in self._spec.nodes:  # the log was written with another graph
             raise NodeMissingError("", repr(seen.current_node), self._spec.title)
         return asked(self._spec, seen, self._context, self.now)
 

@@ -1,4 +1,4 @@
-"""EMIT_EVENT of a run that is an actor's."""
+"""The effect EMIT_EVENT of a run that is an agent's run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.event_keys import event_from, key_of_payload
 
 MOST_NAMED: Final = 1000
-"""Runs that a record of an emission names; it counts all."""
+"""Maximum number of runs that the record of an emission names. The record counts all of them."""
 
 
 async def emitted(verbs: GraphVerbs, run: RunState, opened: OpenStep) -> EffectOutcome:
-    """Answer all waits for an event; return the outcome of the effect that asked for it."""
+    """Answer all waits for an event; return the outcome of the effect that emitted it."""
     payload = opened.effect.payload
     try:
         key = key_of_payload(run, payload)

@@ -21,34 +21,37 @@ from actors.workflow.machine.requests import ANSWERED
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.memory.compaction import summarizing
 from actors.workflow.memory.effects import MEMORY_EFFECTS, MemoryEffects
-from actors.workflow.memory.owners import OwnMemoryOnly
 
 BUILT_IN: Final = ANSWERED | MEMORY_EFFECTS | {EffectType.EMIT_EVENT, EffectType.START_SUBWORKFLOW}
 """Effects that need no handler of the host."""
 
 
 class Flows:
-    """The graphs of an app. A run of one is the run of an agent ``<app>/<flow>:<id>``, on any host of the app.
+    """The graphs of an app.
+
+    A run of a graph is the run of an agent ``<app>/<flow>:<id>``, on any host of the app.
 
     Args:
-        app: The type of the agents: one for all flows.
+        app: The type of the agents, the same for all flows.
         flows: The graphs.
-        effect_handlers: Functions of the host by type of effect; they may be coroutine functions. Plain
-            ones run on the event loop, as nodes do, unless they are `blocking`.
-        blocking: Call plain handlers in a thread each: they may block, and other runs go on. The thread of a
-            run that is cancelled goes on, and what it returns is dropped.
-        effect_policy: How often effects are tried; None: calls of models three times, tools twice.
+        effect_handlers: The host's functions by type of effect. They may be coroutine functions. Plain
+            functions are called on the event loop, as nodes are, unless `blocking` is true.
+        blocking: Call each plain handler in a thread, so that a blocking handler does not stop other runs. If
+            the run is cancelled, the thread runs to its end and its result is dropped.
+        effect_policy: The number of attempts of effects. None: three for model calls, two for tool calls.
         config: Limits of new runs.
-        artifact_store: For nodes, as `ctx.artifacts`, and for memory.
-        chat_summarizer: Makes summaries for MEMORY_COMPACT, as a handler would: it may be a coroutine function.
-            None: the handler of LLM_CALL does. See `summarizing`.
+        artifact_store: The store of artifacts. Nodes read it as `ctx.artifacts`, and the memory effects use it.
+        chat_summarizer: The function that makes summaries for MEMORY_COMPACT. It may be a coroutine function.
+            None: the handler of LLM_CALL makes them. See `summarizing`.
+        agents: Types of agents by the names that START_SUBWORKFLOW asks for: a run of such an agent, with the
+            vars as its payload, takes the place of a graph's.
 
     Raises:
-        RegistrationError: Two graphs have one name, a name has a colon, or a flow document has an effect for
-            which there is no handler.
+        RegistrationError: Two graphs, or a graph and an agent, have one name, a name has a colon, or a flow
+            document has an effect for which there is no handler.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of an app
         self,
         app: str,
         flows: Iterable[WorkflowSpec],
@@ -59,6 +62,7 @@ class Flows:
         config: RuntimeConfig | None = None,
         artifact_store: Any = None,
         chat_summarizer: Any = None,
+        agents: Mapping[str, str] | None = None,
     ) -> None:
         self.app = app
         specs: dict[str, WorkflowSpec] = {}
@@ -77,13 +81,13 @@ class Flows:
             policy=effect_policy or RetryPolicy(),
             config=config or RuntimeConfig(),
             artifacts=artifact_store,
+            agents=dict(agents or {}),
             memory=MemoryEffects(
-                store=lambda: artifact_store,
-                shared=OwnMemoryOnly(),
-                handlers=handlers,
-                summarizer=summarizer,
+                store=lambda: artifact_store, handlers=handlers, summarizer=summarizer
             ),
         )
+        if both := sorted(self._terms.agents.keys() & specs.keys()):
+            raise RegistrationError(f"{both[0]!r} is a flow and an agent. Remove one of them")
         for one in specs.values():
             _check_effects(one, self._terms)
 
@@ -94,24 +98,27 @@ class Flows:
 
     @property
     def effect_policy(self) -> EffectPolicy:
-        """The policy of how often effects are tried."""
+        """The policy that decides the number of attempts of effects."""
         return self._terms.policy
 
     @property
     def artifact_store(self) -> Any:
-        """The store of the app's artifacts; None: it has none."""
+        """The store of the app's artifacts; None: the app has no store of artifacts."""
         return self._terms.artifacts
 
     async def register(self, runtime: Runtime) -> None:
-        """Let a runtime execute runs of these graphs.
+        """Register the app's agent type at a runtime, which then executes runs of these graphs.
 
         Raises:
-            RegistrationError: The app is no name of a type.
+            RegistrationError: The app is not a valid name of a type.
         """
         await runtime.register_type(self.app, self._agent)
 
     def agent(self, agent_id: AgentId, bundle: str) -> FlowAgent:
-        """Return the agent whose run is a run of one of these graphs, all of a bundle of this hash."""
+        """Return the agent of a run of one of these graphs.
+
+        `bundle` is the hash of the bundle that has all of them.
+        """
         return FlowAgent(agent_id, self._terms, bundle)
 
     def _agent(self, agent_id: AgentId) -> FlowAgent:
@@ -119,7 +126,7 @@ class Flows:
 
 
 def _threaded(handler: Handler) -> Handler:
-    """Return a handler that calls this one in a thread; coroutine functions stay on the loop."""
+    """Return a handler that calls this handler in a thread. A coroutine function is returned as it is."""
     if inspect.iscoroutinefunction(handler):
         return handler
     call = fitted(handler)
@@ -134,14 +141,16 @@ def _threaded(handler: Handler) -> Handler:
 def _check(spec: WorkflowSpec, known: Mapping[str, WorkflowSpec]) -> None:
     name = spec.workflow_id
     if ":" in name:
-        raise RegistrationError(f"flow {name!r}: a colon ends its name in ids. Choose another one")
+        raise RegistrationError(
+            f"flow {name!r}: its name has a colon, which separates name and id. Rename it"
+        )
     if name in known:
         raise RegistrationError(f"two flows are named {name!r}. Give one of them another name")
 
 
 def _check_effects(spec: WorkflowSpec, terms: FlowTerms) -> None:
     for name, node in spec.nodes.items():
-        effect = getattr(node, "effect", None)  # nodes of flow documents say it
+        effect = getattr(node, "effect", None)  # only nodes of flow documents have this attribute
         if effect is None or effect in terms.handlers:
             continue
         where = f"flow {spec.workflow_id!r}: node {name!r} has effect {effect}, which"

@@ -1,4 +1,4 @@
-"""The loop of one run of a graph: what the machine decides is recorded, and done with the verbs of agents."""
+"""The loop of one run of a graph. It records the decisions of the machine and carries them out."""
 
 from __future__ import annotations
 
@@ -29,26 +29,33 @@ from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.starting import new_run, restored_run
 from actors.workflow.machine.variables import RUNTIME, with_path
 from actors.workflow.memory.effects import MEMORY_EFFECTS
+from actors.workflow.memory.host_memory import HostMemory
 
 ENTRIES_KEPT: Final = 200
-"""Behind so many entries of decisions the run continues as new, with its state."""
+"""Number of entries of decisions after which the run continues as new with its state."""
 BYTES_KEPT: Final = 256 * 1024
-"""Behind so many bytes of records, as JSON, too."""
+"""Size of the records as JSON, in bytes, after which the run continues as new, too."""
 RESTORED: Final = "restored"
-"""In the message of a run that begins with a snapshot: this, and whether its graph may be another one."""
+"""Name in the start message of a run that begins with a snapshot.
+
+Its value has the snapshot and `force`, which allows another graph.
+"""
 SCHEDULED_AT: Final = "scheduled_at"
-"""In the metadata of a schedule's message, and in `_runtime` of the run: the tick."""
+"""Name in the metadata of a schedule's message and in `_runtime` of its run. Its value is the tick."""
 BUNDLE: Final = "bundle"
-"""The hash of the bundle of an installed flow, in `_runtime` of its run: the run goes on with no other one."""
+"""Name in `_runtime` of a run of an installed flow.
+
+Its value is the bundle's hash; a run refuses another bundle.
+"""
 HEAD: Final = "head"
 WAITED: Final = "waited"
-"""Beside the state of a run that continues: the hash of its last record, and the keys of its waits."""
+"""Names beside the state of a run that continues: the hash of its last record, and the keys of its waits."""
 
 
 class GraphRun:
     """An execution of a run of a graph.
 
-    No node and no handler is called for what the log has: its records are applied.
+    Decisions that the log has are applied from their records, without a call of a node or a handler.
 
     Args:
         ctx: The run's context.
@@ -59,16 +66,16 @@ class GraphRun:
     def __init__(self, ctx: RunContext, terms: FlowTerms, spec: WorkflowSpec) -> None:
         self._ctx, self._verbs, self._terms, self._spec = ctx, ctx.graph, terms, spec
         self._decided = Decisions(ctx.graph, spec, terms.artifacts)
-        self._subs = SubGraphs(ctx, terms.specs)
+        self._subs = SubGraphs(ctx, terms.specs, terms.agents)
         self._wait_ends = WaitEnds(ctx, self._decided, self._subs)
         self._control = RunControl(ctx, self._decided)
 
     async def run(self, given: Any) -> Any:
-        """Go on with the run to its end; return its output.
+        """Execute the run to its end; return its output.
 
         Raises:
-            GraphError: `given` starts no run.
-            GraphRunFailedError: It failed.
+            GraphError: `given` is not a start message.
+            GraphRunFailedError: The graph's run failed.
         """
         told = given if isinstance(given, dict) else {}
         self._begin(told)
@@ -95,7 +102,7 @@ class GraphRun:
         state = self._decided.state
         begun_with = state.vars.get(RUNTIME, {}).get(BUNDLE)
         if bundle is not None and begun_with not in {None, bundle}:
-            found = f"the run began with bundle {begun_with}, installed is {bundle}"
+            found = f"the run began with bundle {begun_with}, but bundle {bundle} is installed"
             raise FlowMissingError("", state.workflow_id, found)
 
     def _new(self, given: dict[str, Any], at: str) -> RunState:
@@ -115,7 +122,7 @@ class GraphRun:
         return restored_run(snapshot, self._spec, run_id=run_id, at=at, force=is_forced)
 
     async def _go(self, path: Path) -> None:
-        """Go on with a branch to its end."""
+        """Execute a branch to its end."""
         while not self._decided.is_over(path):
             seen = self._decided.seen(path)
             assert seen is not None
@@ -134,14 +141,15 @@ class GraphRun:
                 await self._checkpoint()
 
     async def _fork(self, path: Path, fork: GraphFork) -> None:
-        """Go on with branches at the same time, until all are at their ends."""
+        """Execute the open branches at the same time until all of them have ended."""
         still_open = [one for one in fork.branches if fork.is_open(one)]
         await self._ctx.gather(*(self._go((*path, fork.key(one))) for one in still_open))
 
     async def _checkpoint(self) -> None:
-        """Continue as new, where the log since the last time is long and there are no branches.
+        """Continue as new if the log of this generation is long and the run has no branches.
 
-        An effect that was asked for has not begun here, nor has a wait: they begin in the next generation.
+        An effect that a node asked for has not started at this point, and a wait has not, either. Both start in
+        the next generation.
         """
         made, state = self._decided, self._decided.state
         is_long = made.entries >= ENTRIES_KEPT or made.size_bytes >= BYTES_KEPT
@@ -172,9 +180,9 @@ class GraphRun:
         )
 
     async def _executed(self, shown: RunState, opened: OpenStep) -> tuple[str, EffectOutcome]:
-        """Execute an effect by its handler, once; return its position and outcome.
+        """Execute an effect once with its handler; return its position and outcome.
 
-        The outcome is a failure if an operator decided so, and if the handler raises SystemExit.
+        The outcome is a failure if an operator decided so or if the handler raised SystemExit.
         """
 
         async def execute() -> dict[str, Any]:
@@ -182,18 +190,27 @@ class GraphRun:
             if wanted.type is EffectType.EMIT_EVENT and wanted.type not in handlers:
                 answer = await emitted(self._verbs, shown, opened)
             elif wanted.type in MEMORY_EFFECTS and wanted.type not in handlers:
-                answer = await self._terms.memory.awaited(shown, opened, self._decided.now())
+                shared = HostMemory(
+                    rows=self._verbs.store.memories.of(self._ctx.tenant_id),
+                    app=self._ctx.agent_id.type,
+                    root_id=str(self._ctx.meta.supervision.root_id),
+                )
+                answer = await self._terms.memory.awaited(
+                    shown, opened, self._decided.now(), shared
+                )
             else:
                 answer = await handlers.awaited(shown, wanted, opened.next_node)
                 answer = self._terms.memory.evidenced(answer, shown, opened, self._decided.now())
             return told_of(attempts.sound(answer, opened))
 
         kind, mode = opened.effect.type, opened.effect.mode
-        # Other runs hear of an event: what led to it is durable first.
-        rides = kind is not EffectType.EMIT_EVENT
+        # Other runs receive an event, so the entries before it have to be durable first.
+        rides, asker = kind is not EffectType.EMIT_EVENT, None
+        if kind is EffectType.LLM_CALL:
+            asker = {"node_id": opened.node_id, "step_id": opened.step_id}
         try:
             place, told = await self._verbs.effect(
-                kind.value, opened.key, opened.attempt, mode, execute, rides=rides
+                kind.value, opened.key, opened.attempt, mode, execute, rides=rides, told=asker
             )
         except Exception as exc:
             if origin_of(exc) is None:
@@ -206,4 +223,4 @@ def _snapshot_in(told: Any) -> tuple[Snapshot, bool]:
     try:
         return Snapshot(**told["snapshot"]), bool(told.get("force"))
     except (KeyError, TypeError, AttributeError) as exc:
-        raise GraphError("snapshot", f"the message holds none: {exc}") from exc
+        raise GraphError("snapshot", f"the message has no valid snapshot: {exc}") from exc

@@ -1,4 +1,4 @@
-"""The ledger of a run as a feed: its records behind a place, as the log has them or gets them."""
+"""The ledger of a run as a feed: the records after a place, and new records as the log gets them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from actors.runtime.runtime import Runtime
 from actors.workflow.actor.step_entry import Folded
 
 _REACH: Final = 1024
-"""Entries before the end that are searched first for a generation's start; then eight times as many."""
+"""Number of entries before the end that are searched first for a generation's start.
+
+Each further search takes eight times as many.
+"""
 
 
 class LedgerPlace(NamedTuple):
@@ -30,11 +33,11 @@ class LedgerPlace(NamedTuple):
 
 
 BEGIN: Final = LedgerPlace(-1, -1)
-"""Before the first record."""
+"""The place before the first record."""
 
 
 class PlacedRecord(NamedTuple):
-    """A record of a ledger, whole, and its place."""
+    """A whole record of a ledger and its place."""
 
     place: LedgerPlace
     record: dict[str, Any]
@@ -43,34 +46,53 @@ class PlacedRecord(NamedTuple):
 async def ledger_feed(
     runtime: Runtime, run_id: RunId, *, after: LedgerPlace = BEGIN, follow: bool = False
 ) -> AsyncGenerator[PlacedRecord, None]:
-    """Yield the records of a run behind a place, in order: the same ones wherever a reader begins.
+    """Yield the records of a run after a place, in order. They do not depend on where a reader begins.
 
-    Reads the log from the last ``run.continued`` before that place, or all of a short one.
+    The log is read from the last ``run.continued`` before that place. A short log is read from its start.
 
     Args:
-        runtime: Where the log is.
+        runtime: The runtime that reads the log.
         run_id: The run.
         after: The place of the last record that the reader has.
-        follow: Go on with records as they come, until the run has ended.
+        follow: Wait for new records until the run has ended.
 
     Raises:
-        RunSweptError: The log is not kept any more.
+        RunSweptError: The run's log was deleted.
     """
     begin = await fold_from(runtime, run_id, after.seq)
     read = runtime.tail if follow else runtime.entries
     async with aclosing(_placed(read(run_id, from_seq=begin))) as records:
         async for one in records:
-            if one.place > after:
+            if isinstance(one, PlacedRecord) and one.place > after:
+                yield one
+
+
+async def live_feed(
+    runtime: Runtime, run_id: RunId, *, after: LedgerPlace = BEGIN
+) -> AsyncGenerator[PlacedRecord | RunLogEntry, None]:
+    """Yield the records of `ledger_feed` as they arrive, and between them pieces of answers of models.
+
+    A piece has no place and is not stored, see `Client.tail`. ``data`` in its payload has the ``node_id`` and
+    the ``step_id`` of the step that asks the model.
+    """
+    begin = await fold_from(runtime, run_id, after.seq)
+    entries = runtime.tail(run_id, from_seq=begin, live=True, whole=True)
+    async with aclosing(_placed(entries)) as found:
+        async for one in found:
+            if isinstance(one, RunLogEntry) or one.place > after:
                 yield one
 
 
 async def fold_from(runtime: Runtime, run_id: RunId, seq: int) -> int:
-    """Return where a log is read from by who folds it up to an entry; a short one is read once, from 0 on."""
+    """Return the entry from which a reader folds a log up to entry `seq`.
+
+    A short log is folded from entry 0.
+    """
     return 0 if seq < _REACH else await begin_of_generation(runtime, run_id, seq)
 
 
 async def begin_of_generation(runtime: Runtime, run_id: RunId, seq: int) -> int:
-    """Return the number of the last ``run.continued`` up to an entry; 0: there is none."""
+    """Return the number of the last ``run.continued`` up to an entry, or 0 if there is none."""
     found, low, reach = 0, seq, _REACH
     while not found and low > 0:
         low, reach = max(0, seq - reach), 8 * reach
@@ -82,8 +104,13 @@ async def begin_of_generation(runtime: Runtime, run_id: RunId, seq: int) -> int:
     return found
 
 
-async def _placed(entries: AsyncIterator[RunLogEntry]) -> AsyncGenerator[PlacedRecord, None]:
+async def _placed(
+    entries: AsyncIterator[RunLogEntry],
+) -> AsyncGenerator[PlacedRecord | RunLogEntry, None]:
     folded = Folded()
     async for entry in entries:
+        if entry.seq < 0:
+            yield entry
+            continue
         for n, record in enumerate(folded.added(entry)):
             yield PlacedRecord(LedgerPlace(entry.seq, n), record)

@@ -1,4 +1,4 @@
-"""Outcomes of effects as the log keeps them, and back."""
+"""Conversion of outcomes of effects to the JSON data of the log and back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from actors.kernel.workflow.effects import EffectOutcome, StepStatus, WaitState
 
 
 def told_of(outcome: EffectOutcome) -> dict[str, Any]:
-    """Return a sound outcome as JSON data."""
+    """Return a checked outcome as JSON data."""
     told: dict[str, Any] = {"status": StepStatus(outcome.status).value, "result": outcome.result}
     if outcome.changes is not None:
         told["changes"] = outcome.changes
@@ -20,7 +20,7 @@ def told_of(outcome: EffectOutcome) -> dict[str, Any]:
 
 
 def outcome_in(told: Any) -> EffectOutcome:
-    """Return the outcome that an entry keeps; what an operator gave in its place is the result."""
+    """Return the outcome that an entry keeps. A value that an operator set in its place becomes the result."""
     if not isinstance(told, dict) or told.get("status") not in {*StepStatus}:
         return EffectOutcome.completed(told)
     wait = told.get("wait")

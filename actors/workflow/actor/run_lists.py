@@ -13,25 +13,28 @@ from actors.kernel.store.lists import ListStore, RunFilter
 from actors.workflow.actor.flow_address import flow_and_id
 
 PAGE: Final = 500
-"""Number of rows that are read at once for the runs of one flow."""
+"""Number of rows per read when the runs of one flow are listed."""
 MOST_READ: Final = 5_000
-"""Number of rows that are read for a page of them, at most."""
+"""Maximum number of rows that are read for one page."""
 
 
 class FlowRunPage(NamedTuple):
-    """A page of runs. `next` is the run to go on behind; None: there are no more."""
+    """A page of runs.
+
+    `next` is the run after which the next page starts. None: there are no more runs.
+    """
 
     rows: list[RunRow]
     next: RunId | None
 
 
 def flow_of(row: RunRow) -> str:
-    """Return the name of the flow that a run is of."""
+    """Return the name of a run's flow."""
     return flow_and_id(row.agent_id)[0]
 
 
 async def run_of_id(lists: ListStore, agent_id: AgentId) -> RunRow | None:
-    """Return the run of the agent of a graph's run; None: there is none."""
+    """Return the newest run of the agent of a graph's run. None: there is none."""
     return next(iter(await lists.runs(agent=agent_id, limit=1)), None)
 
 
@@ -45,15 +48,15 @@ async def flow_runs(
 ) -> FlowRunPage:
     """Return a page of the runs of an app, of one flow or of all.
 
-    Those of one flow are found by reading those of the app, 5,000 rows for a page at most. So such a page may
-    have few runs, or none, and a `next`.
+    The runs of one flow are found by reading all runs of the app, at most 5,000 rows for a page. So such a page
+    may have few runs or none and still have a `next`.
 
     Args:
-        lists: Where the rows are.
-        among: The app as `type`, the tenant, and the run of the page before as `after`.
-        flow: The name of the flow; None: all.
-        status: Of the rows; none: any.
-        limit: Of the page.
+        lists: The store of the rows.
+        among: The filter: the app as `type`, the tenant, and `next` of the previous page as `after`.
+        flow: The name of the flow. None: all flows.
+        status: The statuses of the rows. Empty: any status.
+        limit: Maximum number of runs on the page.
     """
     size = limit + 1 if flow is None else PAGE
     found: list[RunRow] = []

@@ -1,4 +1,4 @@
-"""FlowRuns: starts runs of flows that are actors, reads and answers them, from any process."""
+"""FlowRuns starts, reads and answers runs of flows that are agents, from any process."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ from actors.workflow.machine.waits import mismatch
 
 _START: Final = "start"
 _SENDER: Final = "submit:flows"
-"""Sender of runs that any process starts, so that an id is one run wherever it is started."""
+"""Sender of start messages. It is the same in all processes, so an id is one run wherever it is started."""
 
 
 class FlowRuns:
-    """Runs of the flows of an app. The runtime may be a client: other processes execute them.
+    """The runs of an app's flows. The runtime may be a client; then other processes execute the runs.
 
     Args:
-        runtime: Where runs are rows.
-        app: See `Flows`; or these themselves, whose graphs are then known here.
+        runtime: The runtime whose store has the runs.
+        app: The app's name (see `Flows`), or the `Flows`, whose graphs are then known to this object.
         tenant: The owner.
     """
 
@@ -67,17 +67,19 @@ class FlowRuns:
         self,
         flow: str,
         *,
-        vars: Mapping[str, Any] | None = None,  # noqa: A002 - the name of the source
+        vars: Mapping[str, Any] | None = None,  # noqa: A002 - AbstractRuntime's name
         id: str | None = None,  # noqa: A002
         actor_id: str | None = None,
         session_id: str | None = None,
     ) -> RunId:
-        """Queue a run of a flow, durably; return its id. With `id` it is made once: later calls return it.
+        """Queue a run of a flow durably; return its id.
+
+        With `id` only one run is made: later calls with it return the same run.
 
         Raises:
-            GraphError: `Flows` are the app, and there is no such flow; or a name in `vars` is the runtime's.
-            NotSerializableError: The path of what is not JSON data in `vars`. No run is made.
-            MessageTooLargeError: They have more than 256 KiB as JSON.
+            GraphError: The `Flows` have no such flow, or a name in `vars` is the runtime's.
+            NotSerializableError: A value in `vars` is not JSON data; the error has its path. No run is made.
+            MessageTooLargeError: The vars have more than 256 KiB as JSON.
         """
         given = start_told(self._app, flow, vars, actor_id=actor_id, session_id=session_id)
         return await self._start(flow, id, given)
@@ -92,23 +94,23 @@ class FlowRuns:
         by: str = "",
         keep: bool = True,
     ) -> Snapshot:
-        """Return a snapshot of a run as it is now. It is kept as a row, durably, also when the run is swept.
+        """Return a snapshot of a run as it is now. It is kept durably as a row, also after the run is swept.
 
-        With `Flows` as the app it has the hash of the graph, too.
+        If the app is given as `Flows`, the snapshot also has the hash of the graph.
 
         Args:
             run_id: The run.
-            name: For people, as `description`.
-            description: See `name`.
-            tags: To look for it.
-            by: Who made it.
-            keep: False: only return it, for a `SnapshotStore` or a file of one's choice.
+            name: A name for people to read.
+            description: A description for people to read.
+            tags: Words by which `snapshots` finds it.
+            by: The principal that made it.
+            keep: False: the snapshot is only returned, for a `SnapshotStore` or a file of the caller.
 
         Raises:
             NoSuchRunError: See `state`.
             InvalidTextError: The name or a tag has more than 1,024 bytes, the description more than 4 KiB.
             ContractError: There are more than 32 tags.
-            MessageTooLargeError: It has more than 256 KiB as JSON, no run could begin with it.
+            MessageTooLargeError: The snapshot has more than 256 KiB as JSON, so no run could begin with it.
         """
         row = await self._row(run_id)
         run, seq = await self._present(row)
@@ -129,17 +131,17 @@ class FlowRuns:
         after: str | None = None,
         limit: int = 100,
     ) -> list[RunSnapshot]:
-        """Return kept snapshots of the app's runs without their states, the newest first.
+        """Return kept snapshots of the app's runs, the newest first, without their states.
 
         Args:
             run: Only those of this run.
             tag: Only those with this tag.
-            query: A part of name or description.
-            after: Behind the snapshot of this id, for the next page.
-            limit: At most so many.
+            query: A text that the name or the description contains.
+            after: The id of the last snapshot of the previous page.
+            limit: Maximum number of snapshots.
 
         Raises:
-            NoSuchSnapshotError: There is none of the id `after`.
+            NoSuchSnapshotError: No kept snapshot has the id `after`.
         """
         behind = None if after is None else (await self._kept(after))[0]
         among = SnapshotFilter(apps=[self.app], run=run, tag=tag, query=query, after=behind)
@@ -149,7 +151,7 @@ class FlowRuns:
         """Remove a kept snapshot.
 
         Raises:
-            NoSuchSnapshotError: There is none of this id.
+            NoSuchSnapshotError: No kept snapshot has this id.
         """
         await self._kept(snapshot_id)
         await self._runtime.store.run_snapshots.remove(self.tenant, snapshot_id)
@@ -163,15 +165,15 @@ class FlowRuns:
     ) -> RunId:
         """Queue a new run that begins with the state of a snapshot, with its open wait; return its id.
 
-        A text is the id of a kept snapshot.
-        The host that begins it refuses another graph than that of the snapshot, unless `force`: the run fails.
-        With `Flows` as the app it is refused here.
+        `snapshot` is a snapshot, or the id of a kept one. The run fails at its start if the host's graph is not
+        the snapshot's graph, unless `force` is true. If the app is given as `Flows`, this call refuses such a
+        graph.
 
         Raises:
-            NoSuchSnapshotError: None is kept of this id.
-            SpecChangedError: The graph is another one, and not `force`.
+            NoSuchSnapshotError: No kept snapshot has this id.
+            SpecChangedError: The graph is not the snapshot's graph, and `force` is false.
             GraphError: The run of the snapshot had ended.
-            MessageTooLargeError: Its state has more than 256 KiB as JSON.
+            MessageTooLargeError: The snapshot's state has more than 256 KiB as JSON.
         """
         if isinstance(snapshot, str):
             snapshot = snapshot_from(*await self._kept(snapshot))
@@ -196,17 +198,17 @@ class FlowRuns:
         )
 
     async def state(self, run_id: RunId) -> RunState:
-        """Return a run as its log has it.
+        """Return the state of a run, folded from its log.
 
         Raises:
-            NoSuchRunError: There is none of this id, or it was swept.
+            NoSuchRunError: The app and tenant have no run of this id, or it was swept.
         """
         return (await self._present(await self._row(run_id)))[0]
 
     async def _present(self, row: RunRow) -> tuple[RunState, int]:
-        """Return a run as its log has it, and the number of the last entry."""
+        """Return the state of a run, folded from its log, and the number of the last entry."""
         run_id = row.run_id
-        # Before the log, which says what of them it took.
+        # Signals are read before the log, since the log tells which of them the run took.
         signals = await self._runtime.store.reads.signals(run_id)
         begin = await fold_from(self._runtime, run_id, row.last_seq)
         folded = await self._folded(run_id, from_seq=begin)
@@ -232,16 +234,18 @@ class FlowRuns:
         return (await self._folded(run_id)).records
 
     async def waits(self, run_id: RunId) -> list[WaitState]:
-        """Return what a run waits for from outside now."""
+        """Return the open waits of a run that an answer from outside ends."""
         return [WaitState.from_dict({**one}) for _, one in await self._open(run_id)]
 
     async def resume(self, run_id: RunId, wait_key: str, payload: Any) -> None:
-        """Answer an open wait of a run, once; the run goes on where it is executed. Durable when this returns.
+        """Answer an open wait of a run once. The run continues on the host that executes it.
+
+        The answer is durable when this returns.
 
         Raises:
-            StaleResumeError: It does not wait, waits for another key, or another call was faster.
-            GraphError: It waits for calls of tools, and the answer is about others, or decides nothing.
-            NotSerializableError: The path of what is not JSON data in `payload`.
+            StaleResumeError: The run does not wait, waits for another key, or another call answered first.
+            GraphError: The answer to a wait for an approval of tool calls names other calls or decides none.
+            NotSerializableError: A value in `payload` is not JSON data; the error has its path.
             NoSuchRunError: See `state`.
         """
         clean = durable_copy(payload, "payload")
@@ -259,10 +263,10 @@ class FlowRuns:
         raise StaleResumeError(run_id, "the wait was answered" if places else problem)
 
     async def answer(self, run_id: RunId, wait_key: str, payload: Any) -> None:
-        """Answer a wait that a run has or will have: an answer that comes before its first wait is kept for it.
+        """Answer a wait that a run has or will have. An answer that comes before the first wait is kept for it.
 
         Raises:
-            StaleResumeError: The run ended, has an answer of this key, or its first wait of this key is over.
+            StaleResumeError: The run has ended, has an answer of this key, or its first wait of this key ended.
             NotSerializableError: See `resume`.
             NoSuchRunError: See `state`.
         """
@@ -284,14 +288,14 @@ class FlowRuns:
         """Answer all waits of the tenant for an event; return ``event_id``, ``delivered`` and ``resumed``.
 
         Args:
-            name: Of the event.
+            name: The event's name.
             payload: JSON data.
-            event_id: An event of one id answers one wait of each run at most; drawn if it is left out.
-            scope: `scope`, and `session_id`, `workflow_id` or `run_id`; a global event without.
+            event_id: An event of one id answers at most one wait of each run. None: a new id is made.
+            scope: `scope`, and `session_id`, `workflow_id` or `run_id`. Without them the event is global.
 
         Raises:
-            GraphError: It has no name, no such scope, or not the id that the scope needs.
-            NotSerializableError: The path of what is not JSON data in `payload`.
+            GraphError: The event has no name, its scope does not exist, or the id of the scope is missing.
+            NotSerializableError: A value in `payload` is not JSON data; the error has its path.
         """
         clean = durable_copy(payload, "payload")
         told = {"name": name, "payload": clean, "scope": "global"} | scope
@@ -305,15 +309,15 @@ class FlowRuns:
         return report(id_, key, heard)
 
     async def cancel(self, run_id: RunId, *, reason: str = "") -> None:
-        """Ask a run and everything below it to stop; one that has ended is left alone."""
+        """Request the cancellation of a run and all runs below it. A run that has ended stays as it is."""
         await self._row(run_id)
         await self._runtime.cancel(run_id, reason=reason)
 
     async def pause_run(self, run_id: RunId, reason: str | None = None) -> None:
-        """Pause a run until `resume_run`: nothing of it begins any more. Idempotent.
+        """Pause a run until `resume_run`. Nothing new of the run starts. Idempotent.
 
-        What executes ends first.
-        An answer that comes meanwhile is kept for it, and an instant that comes is held.
+        Effects that execute at the call run to their end. While the run is paused, answers are kept for it, and
+        timers that fall due are held.
 
         Raises:
             GraphError: The run ended.
@@ -322,21 +326,21 @@ class FlowRuns:
         await self._signal(run_id, {"kind": "pause", "reason": reason})
 
     async def resume_run(self, run_id: RunId) -> None:
-        """Let a paused run go on. Idempotent. Raises as `pause_run` does."""
+        """Resume a paused run. Idempotent. Raises as `pause_run` does."""
         await self._signal(run_id, {"kind": "unpause"})
 
     async def steer(self, run_id: RunId, message: Any) -> None:
-        """Add a message to the inbox of a run (`_runtime.inbox`), which its nodes read.
+        """Add a message to the inbox of a run (`_runtime.inbox`). The run's nodes read it.
 
-        Raises as `pause_run` does.
-        The run takes it at the next boundary of its steps; a run that waits takes it when it goes on.
+        Raises as `pause_run` does. The run takes it at the next boundary of its steps; a run that waits takes
+        it when the wait ends.
         """
         if not message:
             raise GraphError(f"run {run_id}", "an empty message says nothing. Write one")
         await self._signal(run_id, {"kind": "steer", "message": durable_copy(message, "message")})
 
     async def update_limits(self, run_id: RunId, updates: Mapping[str, Any]) -> None:
-        """Change limits of a run; names that are no limits change nothing. Raises as `pause_run` does."""
+        """Change limits of a run. Names that are not limits are ignored. Raises as `pause_run` does."""
         known = durable_copy(limits.known_updates(updates), "limits")
         await self._signal(run_id, {"kind": "limits", "updates": known})
 
@@ -344,7 +348,7 @@ class FlowRuns:
         row = await self._row(run_id)
         if row.status.is_terminal or not await self._runtime.signal(run_id, SIGNAL, told):
             ended = row.status.value.lower()
-            raise GraphError(f"run {run_id}", f"it is {ended}: start another one")
+            raise GraphError(f"run {run_id}", f"it is {ended}: start a new run")
 
     async def _row(self, run_id: RunId) -> RunRow:
         row = await self._runtime.store.reads.run(run_id)
@@ -363,20 +367,20 @@ class FlowRuns:
         return folded
 
     async def _has_asked(self, run_id: RunId, place: str) -> bool:
-        """Return whether the log of a run has a wait for this answer."""
+        """Return True if the log of a run has a wait for this answer."""
         async for entry in self._runtime.entries(run_id):
             if entry.kind == K.ASK_SENT and entry.payload["message_id"] == place:
                 return True
         return False
 
     async def _open(self, run_id: RunId) -> list[tuple[str, dict[str, Any]]]:
-        """Return the open waits of a run from outside: the keys of their answers, and what they are."""
+        """Return the open waits of a run for answers from outside: the keys of the answers, and the waits."""
         found = await self._runtime.approvals.open_waits(run_id)
         return [(key, cast("dict[str, Any]", one[WAIT])) for key, one in found]
 
 
 def _with_signals(state: RunState, signals: Iterable[BufferedSignal]) -> RunState:
-    """Return a run as it will be when it takes the signals that wait for it."""
+    """Return the state that a run will have when it has taken its buffered signals."""
     for signal in signals:
         found = wanted(state, signal.payload, state.updated_at)
         if found is not None:
@@ -386,6 +390,6 @@ def _with_signals(state: RunState, signals: Iterable[BufferedSignal]) -> RunStat
 
 
 def _begun(row: RunRow) -> RunState:
-    """Return a run of which the log has no step yet."""
+    """Return the state of a run whose log has no step yet."""
     at = "" if row.created_at is None else row.created_at.isoformat()
     return RunState(row.run_id, flow_of(row), RunStatus.RUNNING, "", created_at=at, updated_at=at)

@@ -1,4 +1,4 @@
-"""The starts of runs of flows: the message that a run begins with, by schedules and from snapshots, too."""
+"""The starts of runs of flows, also by schedules and from snapshots, and the message that a run begins with."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ async def schedule_flow(
     name: str,
     flow: str,
     *,
-    vars: Mapping[str, Any] | None = None,  # noqa: A002 - the name of the source
+    vars: Mapping[str, Any] | None = None,  # noqa: A002 - AbstractRuntime's name
     actor_id: str | None = None,
     session_id: str | None = None,
     tenant: str = DEFAULT_TENANT,
     **when: Any,
 ) -> Schedule:
-    """Return the schedule of this name, by which each tick starts a run of a flow; create it if there is none.
+    """Return the schedule of this name, which starts a run of a flow at each tick. Create it if there is none.
 
-    The id of a run is made of tenant, name and tick, so a tick is one run. They are runs of the agent
-    ``<app>/<flow>:schedule:<name>``, one after the other: each begins when the one before has ended.
+    The id of a run is made of tenant, name and tick, so each tick starts one run. They are runs of the agent
+    ``<app>/<flow>:schedule:<name>``. Each begins when the run before it has ended.
 
     Args:
-        runtime: Where schedules are rows; it may be a client.
+        runtime: The runtime whose store has the schedules. It may be a client.
         app: See `FlowRuns`.
-        name: Of the schedule.
+        name: The schedule's name.
         flow: The graph.
-        vars: See `FlowRuns.start`, as for the next two.
+        vars: See `FlowRuns.start`, also for `actor_id` and `session_id`.
         actor_id: See `vars`.
         session_id: See `vars`.
         tenant: The owner.
@@ -93,13 +93,13 @@ def restored_told(snapshot: Snapshot, *, force: bool = False) -> dict[str, Any]:
 async def keep_snapshot(
     rows: RunSnapshotStore, made: Snapshot, row: RunRow, *, seq: int, by: str
 ) -> Snapshot:
-    """Keep a snapshot as a row; return it with the instant of that.
+    """Keep a snapshot as a row; return it with the instant at which the row was written.
 
     Raises:
         InvalidTextError: See `NewRunSnapshot`, as for the next one.
         ContractError: See `InvalidTextError`.
-        MessageTooLargeError: No run could begin with it.
-        NoSuchRunError: The run is gone.
+        MessageTooLargeError: The snapshot has more than 256 KiB as JSON, so no run could begin with it.
+        NoSuchRunError: The run was deleted.
     """
     new = NewRunSnapshot(
         id=made.snapshot_id,
@@ -120,7 +120,7 @@ async def keep_snapshot(
 
 
 def snapshot_from(row: RunSnapshot, state: str) -> Snapshot:
-    """Return the snapshot that `keep_snapshot` kept."""
+    """Return the snapshot that a row of `keep_snapshot` has."""
     return Snapshot(
         snapshot_id=row.id,
         run_id=row.run_id,

@@ -1,4 +1,4 @@
-"""Records of a graph as a log keeps them, and back: pure functions."""
+"""Conversion of a graph's records to the form that a log keeps, and back: pure functions."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ from actors.workflow.machine.recovery import behind_record
 from actors.workflow.machine.variables import with_path
 
 START: Final = "start"
-"""In the delta of a ledger's first record: the state that the run begins with."""
+"""Name in the delta of a ledger's first record. Its value is the state that the run begins with."""
 RESULT_AT: Final = "result_at"
-"""In a record of a log: the position of the effect whose recorded result is the record's."""
+"""Name in a record of a log.
+
+Its value is the position of the effect whose recorded result is the record's result.
+"""
 OPENED: Final = "opened"
-"""In a record of a log: its effect is the one that has begun in its branch."""
+"""Name in a record of a log. It says that the record's effect is the effect that has started in the branch."""
 NOTE: Final = "note"
-"""In a record of a log: the path in the vars at which the value of its effect is from there on."""
+"""Name in a record of a log. Its value is the path in the vars that gets the value of the record's effect."""
 STATE: Final = "graph"
-"""In the input of a run that continues as new: the state of the graph."""
+"""Name in the input of a run that continues as new. Its value is the state of the graph."""
 OPENED_STEP: Final = "step"
-"""Beside it: the effect that was asked for."""
+"""Name beside `STATE`. Its value is the effect that a node asked for."""
 _NAMES: Final = tuple(one.name for one in fields(StepRecord))
 _OF_RUN: Final = ("run_id", "actor_id", "session_id")
 
@@ -36,7 +39,7 @@ _OF_RUN: Final = ("run_id", "actor_id", "session_id")
 def linked(record: StepRecord, prev_hash: str | None) -> tuple[dict[str, Any], int]:
     """Return a record as the next link of the chain, and its size in bytes of JSON.
 
-    Its values are not copied: the machine has checked them.
+    Its values are not copied, since the machine has checked them.
     """
     told = {name: getattr(record, name) for name in _NAMES} | {"prev_hash": prev_hash}
     text = hashed_text(told)
@@ -44,12 +47,12 @@ def linked(record: StepRecord, prev_hash: str | None) -> tuple[dict[str, Any], i
 
 
 def packed(record: dict[str, Any], opened: OpenStep | None, result_at: str) -> dict[str, Any]:
-    """Return a record without what the run, or the log before it, says already.
+    """Return a record without the values that the run or an earlier entry of the log has.
 
     Args:
         record: The record, whole.
-        opened: The effect that has begun in its branch; None: none has.
-        result_at: The position of the effect whose entry has its result; empty: none has.
+        opened: The effect that has started in the record's branch. None: no effect has.
+        result_at: The position of the effect whose entry has the record's result. Empty: no entry has it.
     """
     told = {
         name: value for name, value in record.items() if value is not None and name not in _OF_RUN
@@ -66,13 +69,13 @@ def packed(record: dict[str, Any], opened: OpenStep | None, result_at: str) -> d
 def unpacked(
     told: dict[str, Any], run: RunState, opened: dict[Path, OpenStep], results: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the record that `packed` made smaller.
+    """Return the whole record from which `packed` made `told`.
 
     Args:
         told: The record as the log has it.
-        run: The run before it.
-        opened: The effects that have begun, by branch.
-        results: Those of the run's effects, by position.
+        run: The run's state before the record.
+        opened: The effects that have started and have not ended, by branch.
+        results: The results of the run's effects, by position.
     """
     record = dict.fromkeys(_NAMES) | told
     for name in _OF_RUN:
@@ -88,7 +91,7 @@ def unpacked(
 
 
 def with_note(state: RunState, told: dict[str, Any]) -> RunState:
-    """Return the state with what a record of a log notes; the same, if it notes nothing."""
+    """Return the state with the value that a record of a log notes. A record without a note changes nothing."""
     if NOTE not in told:
         return state
     value = told["effect"]["payload"]["value"]
@@ -97,7 +100,7 @@ def with_note(state: RunState, told: dict[str, Any]) -> RunState:
 
 
 def carried(given: dict[str, Any]) -> tuple[RunState, dict[Path, OpenStep]]:
-    """Return the state with which a run continues as new, and the effect that was asked for, by branch."""
+    """Return the state with which a run continues as new, and by branch the effect that a node asked for."""
     step = given.get(OPENED_STEP)
     opened: dict[Path, OpenStep] = {} if step is None else {(): OpenStep.from_dict(step)}
     return RunState.from_dict(given[STATE]), opened
@@ -105,12 +108,12 @@ def carried(given: dict[str, Any]) -> tuple[RunState, dict[Path, OpenStep]]:
 
 @dataclass(slots=True)
 class Folded:
-    """A log of a run of a graph, or its part from a ``run.continued`` on, folded.
+    """The fold of a graph run's log, from its start or from a ``run.continued`` on.
 
     Attributes:
-        state: The state behind it; None: the run has not begun.
-        opened: The effects that have begun and have no end, by branch.
-        records: The records, whole, in order.
+        state: The state after the last entry. None: the run has not begun.
+        opened: The effects that have started and have not ended, by branch.
+        records: The whole records, in order.
         taken: The numbers of the signals that the run took.
         seq: The number of the last entry.
     """
@@ -127,7 +130,7 @@ class Folded:
         self.records.extend(self.added(entry))
 
     def added(self, entry: RunLogEntry) -> Iterator[dict[str, Any]]:
-        """Add the next entry; yield each record, whole, while `state` is the one behind it."""
+        """Add the next entry; yield each whole record. At each yield `state` is the state after that record."""
         payload: dict[str, Any] = entry.payload
         self.seq = entry.seq
         if entry.kind == K.RUN_CONTINUED and isinstance(payload["input"], dict):

@@ -20,10 +20,11 @@ class FlowTerms:
     Attributes:
         specs: The graphs by name.
         handlers: The host's handlers.
-        policy: How often effects are tried.
+        policy: The policy that decides the number of attempts of effects.
         config: Limits of new runs.
-        artifacts: For nodes, as `ctx.artifacts`, and for memory.
+        artifacts: The store of artifacts. Nodes read it as `ctx.artifacts`, and the memory effects use it.
         memory: The effects of memory.
+        agents: Types of agents by the names of the graphs in whose place they are started.
     """
 
     specs: Mapping[str, WorkflowSpec]
@@ -32,3 +33,4 @@ class FlowTerms:
     memory: MemoryEffects
     config: RuntimeConfig = field(default_factory=RuntimeConfig)
     artifacts: Any = None
+    agents: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The ends of a run's waits: an answer from outside, an instant, the end of a sub-graph."""
+"""The ends of a run's waits: an answer from outside or of an agent, an instant, the end of a sub-graph."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, cast
 
-from actors.errors import NotSerializableError
-from actors.kernel.runtime.ids import RunId, derive_id
+from actors.errors import ContractError, NonDeterminismError, NotSerializableError
+from actors.kernel.runtime.communication import AskKind
+from actors.kernel.runtime.ids import AgentId, RunId, derive_id
 from actors.kernel.runtime.waits import EVENT, WaitKind, event_id
 from actors.kernel.workflow.durable import durable_copy
 from actors.kernel.workflow.effects import WaitReason, WaitState
 from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.tool_waits import ASKED, check_answer, failed_calls, question_of
 from actors.runtime.context.run_context import RunContext
 from actors.workflow.actor.decisions import Decide, Decisions
 from actors.workflow.actor.sub_graphs import SubGraphs
@@ -19,16 +21,16 @@ from actors.workflow.machine import records, waits
 from actors.workflow.machine.records import Transition
 
 WAIT: Final = "wait"
-"""In the request of a wait: the wait of the graph."""
+"""Name in the request of a wait. Its value is the wait of the graph."""
 _KINDS: Final = {WaitReason.USER: "user", WaitReason.EVENT: "event", WaitReason.JOB: "job"}
 
 
 class WaitEnds:
-    """Waits for a run of a graph.
+    """The waits of a run of a graph.
 
     Attributes:
-        waited: The keys of the waits of generations before.
-        waiting: Those of this one.
+        waited: The keys of the waits of earlier generations.
+        waiting: The keys of the waits of this generation.
     """
 
     def __init__(self, ctx: RunContext, decided: Decisions, subs: SubGraphs) -> None:
@@ -37,14 +39,39 @@ class WaitEnds:
         self.waiting: set[str] = set()
 
     async def end(self, wait: WaitState) -> Decide:
-        """Return what is decided on a wait when it has ended."""
+        """Wait until a wait has ended; return the decision on it."""
         if wait.reason is WaitReason.SUBWORKFLOW:
             child = await self._subs.ended(str((wait.details or {}).get("sub_run_id")))
             return lambda now, at: _or_same(waits.child_ended(now, child, at=at), now)
         if wait.reason is WaitReason.UNTIL and wait.until is not None:
             await self._ctx.sleep_until(datetime.fromisoformat(wait.until))
             return _fallen_due(wait.until)
+        if wait.reason is WaitReason.JOB and ASKED in (wait.details or {}):
+            return await self._answer_of_agent(wait)
         return await self._answer(wait)
+
+    async def _answer_of_agent(self, wait: WaitState) -> Decide:
+        """Ask the agent of a wait once. Without an answer, tool calls are unsuccessful, and LLM_CALL fails."""
+        asked, ctx = (wait.details or {})[ASKED], self._ctx
+        try:
+            agent = AgentId(asked["type"], asked["key"], ctx.tenant_id)
+            question, limit_s = question_of(wait, ctx.run_id), asked["timeout_s"]
+            found = await ctx.ask(agent, question, timeout=limit_s)
+            if found.kind is AskKind.REPLIED:
+                check_answer(wait, found.result)
+                return partial(_replied, wait, found.result)
+            error: Any = found.result or {}
+            problem = f"agent {agent}: {found.kind.value}: {error.get('message') or ''}"
+            if found.kind is AskKind.TIMED_OUT:
+                problem = f"agent {agent} gave no answer within {limit_s:g} s"
+        except NonDeterminismError:
+            raise
+        except ContractError as exc:
+            problem = str(exc)
+        rows, said = failed_calls(wait, problem), problem
+        if rows is not None:
+            return partial(_replied, wait, rows)
+        return lambda now, at: records.failed(now, said, at=at)
 
     async def _answer(self, wait: WaitState) -> Decide:
         kind, key = cast("WaitKind", _KINDS.get(wait.reason, "job")), wait.wait_key or ""
@@ -61,7 +88,9 @@ class WaitEnds:
             if not is_answered:
                 return _fallen_due(wait.until or "")
             is_old = _event_in(wait, answer) in before
-            again = verbs.next_is_wait()  # the log decides: branches may replay in another order
+            again = (
+                verbs.next_is_wait()
+            )  # the log decides, since branches may replay in another order
             if not (is_old if again is None else again):
                 return partial(_replied, wait, answer)
 
@@ -72,7 +101,7 @@ def answer_key(run_id: RunId, wait_key: str) -> str:
 
 
 def _event_in(wait: WaitState, answer: Any) -> Any:
-    """Return the id of the event that an answer is; None: it is none."""
+    """Return the id of the event in an answer. None: the answer is not an event."""
     is_event = wait.reason is WaitReason.EVENT and isinstance(answer, dict)
     return answer.get("event_id") if is_event else None
 

@@ -1,4 +1,7 @@
-"""Bundles of flows: files with a manifest, flow documents and assets; a registry is a folder of them."""
+"""Bundles of flows.
+
+A bundle is a file with a manifest, flow documents and assets. A registry is a folder of bundles.
+"""
 
 from __future__ import annotations
 

@@ -14,18 +14,18 @@ from actors.workflow.bundles.manifest import WorkflowBundleError
 
 MOST_FILES: Final = 5000
 LARGEST: Final = 256 * 2**20
-"""Bytes of all files of a bundle, unpacked."""
+"""Maximum size of all files of a bundle, unpacked, in bytes."""
 HIGHEST_RATIO: Final = 200
-"""Unpacked bytes of a packed one."""
+"""Maximum number of unpacked bytes for each packed byte."""
 _FREE: Final = 2**20
-"""Up to so many bytes a file may be packed as well as it can be."""
+"""Size in bytes up to which a file may have any ratio."""
 _UNREADABLE: Final = (
     *(zipfile.BadZipFile, zlib.error, EOFError),
     *(
         NotImplementedError,
         RuntimeError,
         ValueError,
-    ),  # also of text that is no UTF-8, and of encrypted files
+    ),  # text that is not UTF-8, and encrypted files, raise these, too
 )
 _SPLIT: Final = "Divide it into several bundles"
 _AGAIN: Final = "Pack it again with `callboard flows pack`"
@@ -36,11 +36,11 @@ def read_files(source: Path | bytes, name: str, *, only: str | None = None) -> d
 
     Args:
         source: A folder, a zip file, or the bytes of one.
-        name: Its name in errors.
-        only: The one path of a zip file to read; None: all.
+        name: The bundle's name in errors.
+        only: The path of the only file to read from a zip file. None: all files are read.
 
     Raises:
-        WorkflowBundleError: It is no bundle, it exceeds a limit, or a path leads out of it.
+        WorkflowBundleError: The source is not a bundle, exceeds a limit, or has a path that leads out of it.
     """
     if isinstance(source, Path) and source.is_dir():
         return _checked(_of_folder(source, name), name)
@@ -51,9 +51,7 @@ def read_files(source: Path | bytes, name: str, *, only: str | None = None) -> d
     except WorkflowBundleError:
         raise
     except _UNREADABLE as exc:
-        raise WorkflowBundleError(
-            name, f"it is no zip file that can be read: {exc}", _AGAIN
-        ) from None
+        raise WorkflowBundleError(name, f"it is not a readable zip file: {exc}", _AGAIN) from None
     except OSError as exc:
         problem = f"it cannot be read: {exc.strerror or exc}"
         raise WorkflowBundleError(name, problem, "Name a .flow file or a folder") from None
@@ -71,7 +69,7 @@ def _check_sizes(packed: zipfile.ZipFile, name: str) -> None:
         raise WorkflowBundleError(name, problem, _SPLIT)
     for one in entries:
         if one.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-            problem = f"{one.filename!r} is packed in a way that is not read"
+            problem = f"{one.filename!r} has an unsupported compression"
             raise WorkflowBundleError(name, problem, _AGAIN)
         if one.file_size > _FREE and one.file_size > HIGHEST_RATIO * max(one.compress_size, 1):
             problem = f"{one.filename!r} would be {one.file_size} bytes out of {one.compress_size}"
@@ -84,7 +82,7 @@ def _of_zip(packed: zipfile.ZipFile, name: str, only: str | None) -> Iterator[tu
             continue
         if stat.S_ISLNK(one.external_attr >> 16):
             problem = f"{one.filename!r} is a symbolic link"
-            raise WorkflowBundleError(name, problem, "Put the file itself in")
+            raise WorkflowBundleError(name, problem, "Put the file itself into the bundle")
         with packed.open(one) as stream:
             yield (
                 one.filename,
@@ -94,7 +92,7 @@ def _of_zip(packed: zipfile.ZipFile, name: str, only: str | None) -> Iterator[tu
 
 def _read(data: bytes, size: int, path: str, name: str) -> bytes:
     if len(data) > size:
-        raise WorkflowBundleError(name, f"{path!r} is larger than it says", _AGAIN)
+        raise WorkflowBundleError(name, f"{path!r} is larger than the zip directory says", _AGAIN)
     return data
 
 
@@ -104,7 +102,7 @@ def _of_folder(folder: Path, name: str) -> Iterator[tuple[str, bytes]]:
     for path in paths:
         if path.is_symlink():
             problem = f"{path.relative_to(folder).as_posix()!r} is a symbolic link"
-            raise WorkflowBundleError(name, problem, "Put the file itself in")
+            raise WorkflowBundleError(name, problem, "Put the file itself into the bundle")
         if not path.is_file():
             continue
         left -= path.stat().st_size
@@ -131,7 +129,7 @@ def _checked(files: Iterator[tuple[str, bytes]], name: str) -> dict[str, bytes]:
 
 
 def is_safe(path: str) -> bool:
-    """Return True if a path stays below its folder on every system."""
+    """Return True if a path stays below its folder on every operating system."""
     parts = PurePosixPath(path).parts
     return (
         bool(parts)

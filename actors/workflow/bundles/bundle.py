@@ -1,4 +1,4 @@
-"""A bundle that was opened: its manifest, its flows as graphs, and the hash of its content."""
+"""An opened bundle: its manifest, its flows as graphs, and the hash of its content."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class WorkflowBundle:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the manifest and of paths and bytes of all files: 64 hexadecimal digits."""
+        """SHA-256 of the manifest and of the paths and bytes of all files, as 64 hexadecimal digits."""
         digest = hashlib.sha256(self.manifest.model_dump_json().encode())
         for path, data in sorted(self.files.items()):
             digest.update(f"\n{path} {hashlib.sha256(data).hexdigest()}".encode())
@@ -50,17 +50,17 @@ class WorkflowBundle:
         """Return a flow as JSON data.
 
         Raises:
-            WorkflowBundleError: The bundle has none of this id.
-            FlowError: It is no JSON.
+            WorkflowBundleError: The bundle has no flow of this id.
+            FlowError: The flow is not JSON.
         """
         data = self._data(flow_id)
         return data if is_visualflow(data) else document_of(data, self._file(flow_id)).to_dict()
 
     def check(self) -> None:
-        """Check all flows. A VisualFlow without a node is kept: it is not drawn yet.
+        """Check all flows. A VisualFlow without nodes passes, since it has not been drawn yet.
 
         Raises:
-            FlowError: All mistakes of all flows.
+            FlowError: Flows have mistakes; the error has the mistakes of all flows.
         """
         findings: list[FlowFinding] = []
         for flow_id in self.manifest.flows:
@@ -76,16 +76,16 @@ class WorkflowBundle:
     def specs(self) -> list[WorkflowSpec]:
         """Return all flows as graphs.
 
-        The default entry point is the graph ``id@version`` of the bundle, the others are
-        ``id@version.flow``. Sub-flows are those of the same bundle, if it has them.
+        The default entry point is the graph ``id@version`` of the bundle, the others are ``id@version.flow``. A
+        reference to a flow of the same bundle is resolved to that flow.
 
         Raises:
-            FlowError: All mistakes of the first flow that has some.
+            FlowError: A flow has mistakes; the error has all mistakes of the first such flow.
         """
         return [self.spec(flow_id) for flow_id in self.manifest.flows]
 
     def drawn_specs(self) -> list[WorkflowSpec]:
-        """Return all flows as graphs but those in which nobody has drawn anything yet. See `specs`."""
+        """Return all flows as graphs, except VisualFlows without nodes. See `specs`."""
         data = {one: self._data(one) for one in self.manifest.flows}
         return [self._compiled(one, flow) for one, flow in data.items() if not _is_empty(flow)]
 
@@ -93,8 +93,8 @@ class WorkflowBundle:
         """Return a flow as a graph. See `specs`.
 
         Raises:
-            WorkflowBundleError: The bundle has none of this id.
-            FlowError: All mistakes of the flow.
+            WorkflowBundleError: The bundle has no flow of this id.
+            FlowError: The flow has mistakes; the error has all of them.
         """
         return self._compiled(flow_id, self._data(flow_id))
 
@@ -124,7 +124,7 @@ def _is_empty(data: Any) -> bool:
 
 
 def _renamed(document: FlowDocument, names: Mapping[str, str]) -> FlowDocument:
-    """Return a document whose references have these names, where there is one."""
+    """Return a document whose references to flows are replaced by these graph names."""
     nodes = {
         name: node.model_copy(update={"flow": names[node.flow]})
         if isinstance(node, FlowNode) and node.flow in names
@@ -135,29 +135,29 @@ def _renamed(document: FlowDocument, names: Mapping[str, str]) -> FlowDocument:
 
 
 def manifest_of(path: Path) -> WorkflowBundleManifest:
-    """Return the manifest of a zip file; nothing else of it is read.
+    """Return the manifest of a zip file. No other file in it is read.
 
     Raises:
-        WorkflowBundleError: It is no bundle.
+        WorkflowBundleError: The file is not a bundle.
     """
     return _manifest_in(read_files(path, str(path), only=MANIFEST), str(path))
 
 
 def open_workflow_bundle(source: str | Path | bytes) -> WorkflowBundle:
-    """Return a bundle, with its manifest checked. Its flows are checked by `WorkflowBundle.specs`.
+    """Read a bundle and check its manifest. `WorkflowBundle.specs` checks its flows.
 
     Args:
         source: The path of a zip file or of a folder, or the bytes of a zip file.
 
     Raises:
-        WorkflowBundleError: It is none, or it is not safe to read.
+        WorkflowBundleError: The source is not a bundle, or it is not safe to read.
     """
     name = "bundle" if isinstance(source, bytes) else str(source)
     files = read_files(source if isinstance(source, bytes) else Path(source), name)
     manifest = _manifest_in(files, name)
     del files[MANIFEST]
     if missing := sorted({*manifest.flows.values()} - files.keys()):
-        problem = f"its manifest names {missing[0]!r}, which is not in it"
+        problem = f"its manifest names {missing[0]!r}, which the bundle does not have"
         raise WorkflowBundleError(name, problem, "Pack it again")
     return WorkflowBundle(manifest, files)
 

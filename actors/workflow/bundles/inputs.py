@@ -1,4 +1,4 @@
-"""The vars that a flow begins with, as a JSON Schema: those that it reads and never writes."""
+"""The JSON Schema of the vars that a flow begins with: the vars that it reads and never writes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _TYPES: Final[Mapping[str, str]] = {
     "text": "string",
     "list": "array",
 }
-"""Types of pins that are types of JSON; an empty one is of the same name."""
+"""JSON Schema type for each type of pin. Empty: the type has the same name."""
 
 
 def input_schema(flow: Any) -> dict[str, Any]:
-    """Return the JSON Schema of the vars of a flow, as JSON data of either kind. None is required.
+    """Return the JSON Schema of the vars that a flow begins with. No var is required.
 
-    Those of a VisualFlow are the pins of its start. Those of a flow document are found by reading its
-    expressions. Code that makes up names is not understood, so other names are allowed.
+    The vars of a VisualFlow are the pins of its start node. The vars of a flow document are found by a search
+    of its text for ``vars.<name>``. Names that code computes are not found, so other names are allowed.
     """
     found = _pins(flow) if is_visualflow(flow) else _read(flow)
     return {"type": "object", "properties": dict(sorted(found)), "additionalProperties": True}
@@ -33,8 +33,11 @@ def _pins(flow: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     for node in read_drawing(flow, DrawingFindings("")).nodes.values():
         if node.type != "on_flow_start":
             continue
+        outputs = node.data.get("outputs")
         told = {
-            one.get("id"): one for one in node.data.get("outputs") or () if isinstance(one, dict)
+            str(one.get("id")): one
+            for one in (outputs if isinstance(outputs, list) else ())
+            if isinstance(one, dict)
         }
         for name in node.pins("outputs"):
             kind = str(told.get(name, {}).get("type"))
@@ -49,7 +52,7 @@ def _read(flow: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _written(data: Any) -> Iterator[str]:
-    """Yield the names of vars that nodes write."""
+    """Yield the names of the vars that nodes write."""
     if isinstance(data, list):
         for one in data:
             yield from _written(one)

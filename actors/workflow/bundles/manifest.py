@@ -1,4 +1,4 @@
-"""The manifest of a bundle: what it is, its flows, and those that a run may begin with."""
+"""The manifest of a bundle: its identity, its flows, and the flows that a run may begin with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FLOW: Final = r"^[^:@/\\\s\x00-\x1f]+$"
 
 
 class WorkflowBundleError(Facts, ContractError, ValueError):
-    """A bundle is refused. Nothing of it was installed."""
+    """A bundle was refused. Nothing of it was installed."""
 
     text = "{bundle}: {problem}. {remedy}"
     bundle: str
@@ -32,9 +32,9 @@ class WorkflowBundleEntrypoint(_ManifestPart):
 
     Attributes:
         flow_id: The flow.
-        name: For people.
-        description: For people.
-        interfaces: Names of what it can be used as.
+        name: A name for people to read.
+        description: A description for people to read.
+        interfaces: Names of the interfaces that the flow has.
     """
 
     flow_id: Annotated[str, Field(pattern=_FLOW, max_length=100)]
@@ -52,9 +52,9 @@ class WorkflowBundleManifest(_ManifestPart):
         bundle_version: The version.
         created_at: ISO 8601; empty if not given, so that equal contents are equal bytes.
         entrypoints: The flows that a run may begin with.
-        default_entrypoint: The one that is meant by the bundle's name.
+        default_entrypoint: The entry point that the bundle's name stands for.
         flows: The paths of all flows by id, below ``flows/``.
-        metadata: JSON data of its maker.
+        metadata: JSON data of the bundle's author.
     """
 
     bundle_format_version: Literal["1"] = "1"
@@ -78,17 +78,22 @@ class WorkflowBundleManifest(_ManifestPart):
             if flow_id not in self.flows:
                 raise ValueError(f"entry point {flow_id!r} is none of its flows")
         if self.default_entrypoint is not None and self.default_entrypoint not in named:
-            raise ValueError(f"default entry point {self.default_entrypoint!r} is no entry point")
+            raise ValueError(
+                f"default entry point {self.default_entrypoint!r} is not an entry point"
+            )
         return self
 
     @property
     def ref(self) -> str:
-        """The bundle as it is named elsewhere: ``id@version``."""
+        """The bundle's name in references: ``id@version``."""
         return f"{self.bundle_id}@{self.bundle_version}"
 
     @property
     def graph_names(self) -> dict[str, str]:
-        """The graphs' names by flow: ``id@version`` of the default entry point, else ``id@version.flow``."""
+        """The graphs' names by flow.
+
+        The default entry point is ``id@version``, the others are ``id@version.flow``.
+        """
         first = self.entry.flow_id
         return {one: self.ref if one == first else f"{self.ref}.{one}" for one in self.flows}
 
@@ -100,10 +105,10 @@ class WorkflowBundleManifest(_ManifestPart):
 
 
 def read_manifest(data: Any, bundle: str) -> WorkflowBundleManifest:
-    """Return a manifest.
+    """Return JSON data as a checked manifest.
 
     Raises:
-        WorkflowBundleError: It is none.
+        WorkflowBundleError: The data is not a manifest.
     """
     try:
         manifest = WorkflowBundleManifest.model_validate(data)

@@ -1,4 +1,4 @@
-"""The registry: bundles in a folder, each as one file that is named ``id@version.flow``."""
+"""The registry: a folder of bundles. Each bundle is one file named ``id@version.flow``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from actors.workflow.bundles.packing import write_whole
 from actors.workflow.machine.spec import WorkflowSpec
 
 FOLDER: Final = "ABSTRACTFRAMEWORK_WORKFLOWS_DIR"
-"""The variable that names the folder of bundles, as the source names it."""
+"""The environment variable that names the folder of bundles. AbstractFramework uses the same name."""
 _ENDING: Final = ".flow"
 
 
 class WorkflowBundleRegistryError(Facts, ConflictError, ContractError):
-    """A registry cannot do it. It is as it was."""
+    """A request to a registry was refused. The registry is unchanged."""
 
     text = "bundle {bundle}: {problem}. {remedy}"
     bundle: str
@@ -33,8 +33,8 @@ class InstalledBundle:
     """A bundle in a registry.
 
     Attributes:
-        path: Its file.
-        manifest: Its manifest.
+        path: The bundle's file.
+        manifest: The bundle's manifest.
     """
 
     path: Path
@@ -42,12 +42,12 @@ class InstalledBundle:
 
     @property
     def bundle_id(self) -> str:
-        """Its name."""
+        """The bundle's name."""
         return self.manifest.bundle_id
 
     @property
     def bundle_version(self) -> str:
-        """Its version."""
+        """The bundle's version."""
         return self.manifest.bundle_version
 
     @property
@@ -80,10 +80,10 @@ class InstalledEntrypoint:
 
 
 class WorkflowBundleRegistry:
-    """Bundles in a folder. Any number of processes may use it: a file is there whole, or it is not.
+    """Bundles in a folder. | Any number of processes may use the folder, since each file in it is whole.
 
     Args:
-        folder: The folder; it is made when something is installed. None: see `default_workflow_bundles_dir`.
+        folder: The folder; it is created by the first installation. None: see `default_workflow_bundles_dir`.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -99,15 +99,16 @@ class WorkflowBundleRegistry:
         """Install a bundle. All of it is checked before anything is written.
 
         Args:
-            data: The bytes of its file.
-            filename_hint: Ignored: the name of the file is that of the bundle.
-            overwrite: Whether one of this id and version is replaced; None: it is refused, unless it has the
-                same content, which changes nothing.
+            data: The bytes of the bundle's file.
+            filename_hint: Ignored. The file is named after the bundle.
+            overwrite: True: an installed bundle of this id and version is replaced. False: the installation is
+                refused. None: the installation is refused, unless the installed bundle has the same content.
+                Then nothing changes.
 
         Raises:
-            WorkflowBundleError: It is none.
-            FlowError: A flow of it has mistakes.
-            WorkflowBundleRegistryError: There is one of this id and version.
+            WorkflowBundleError: The data is not a bundle.
+            FlowError: A flow of the bundle has mistakes.
+            WorkflowBundleRegistryError: A bundle of this id and version is installed.
         """
         del filename_hint
         bundle = open_workflow_bundle(data)
@@ -118,12 +119,12 @@ class WorkflowBundleRegistry:
         except FileExistsError:
             if overwrite is not None or open_workflow_bundle(path).hash != bundle.hash:
                 problem = "it is installed already, with this or other content"
-                remedy = "Give it another version, or say overwrite"
+                remedy = "Give it another version, or pass overwrite=True"
                 raise WorkflowBundleRegistryError(bundle.manifest.ref, problem, remedy) from None
         return InstalledBundle(path, bundle.manifest)
 
     def list_bundles(self) -> list[InstalledBundle]:
-        """Return all bundles by name, the newest version first. A file that is no bundle is left out."""
+        """Return all bundles by name, the newest version first. A file that is not a bundle is left out."""
         return [one for path in self._paths() if (one := _installed(path)) is not None]
 
     def list_entrypoints(
@@ -144,10 +145,10 @@ class WorkflowBundleRegistry:
         return found
 
     def resolve_bundle(self, ref: str) -> InstalledBundle:
-        """Return a bundle by ``id@version``, or the newest one by ``id``.
+        """Return the bundle ``id@version``, or the newest version of ``id``.
 
         Raises:
-            WorkflowBundleRegistryError: There is none.
+            WorkflowBundleRegistryError: No such bundle is installed.
         """
         for path in self._paths(ref):
             if (found := _installed(path)) is not None:
@@ -156,10 +157,10 @@ class WorkflowBundleRegistry:
         raise WorkflowBundleRegistryError(ref, "it is not installed", f"Installed: {known}")
 
     def resolve_entrypoint(self, ref: str, *, interface: str | None = None) -> InstalledEntrypoint:
-        """Return the entry point of a bundle by ``id[@version]``, or one by its name for people.
+        """Return an entry point by ``id[@version]`` of its bundle, or by the entry point's `name`.
 
         Raises:
-            WorkflowBundleRegistryError: There is none.
+            WorkflowBundleRegistryError: No entry point has this name.
         """
         entries = self.list_entrypoints(interface=interface)
         bundle_id, _, version = ref.partition("@")
@@ -172,13 +173,13 @@ class WorkflowBundleRegistry:
             if one.entrypoint.name == ref:
                 return one
         wanted = "" if interface is None else f" with interface {interface!r}"
-        raise WorkflowBundleRegistryError(ref, f"no entry point{wanted} is named so", "List them")
+        raise WorkflowBundleRegistryError(ref, f"no entry point{wanted} has this name", "List them")
 
     def open(self, ref: str) -> WorkflowBundle:
         """Return an installed bundle with its flows.
 
         Raises:
-            WorkflowBundleRegistryError: There is none.
+            WorkflowBundleRegistryError: No such bundle is installed.
         """
         return open_workflow_bundle(self.resolve_bundle(ref).path)
 
@@ -192,14 +193,14 @@ class WorkflowBundleRegistry:
         return [spec for one in found for spec in open_workflow_bundle(one.path).specs()]
 
     def remove(self, ref: str) -> int:
-        """Remove a bundle by ``id@version``, or all versions by ``id``; return how many there were."""
+        """Remove the bundle ``id@version``, or all versions of ``id``; return the number of bundles removed."""
         found = self._paths(ref)
         for path in found:
             path.unlink(missing_ok=True)
         return len(found)
 
     def _paths(self, ref: str = "") -> list[Path]:
-        """Return the files of all bundles, or of those that ``id[@version]`` names, the newest first."""
+        """Return the files of all bundles, or of the bundles that ``id[@version]`` names, the newest first."""
         wanted, _, version = ref.partition("@")
         found = []
         for path in self.folder.iterdir() if self.folder.is_dir() else []:
@@ -215,7 +216,7 @@ class WorkflowBundleRegistry:
 
 
 def _installed(path: Path) -> InstalledBundle | None:
-    """Return the bundle of a file; None: it is none, or another one than its name says."""
+    """Return the bundle of a file. None: the file is not a bundle, or its name is not that of its bundle."""
     try:
         manifest = manifest_of(path)
     except ContractError:
@@ -224,10 +225,10 @@ def _installed(path: Path) -> InstalledBundle | None:
 
 
 def default_workflow_bundles_dir() -> Path:
-    """Return the folder of bundles if none is named.
+    """Return the default folder of bundles.
 
-    It is the one that ``ABSTRACTFRAMEWORK_WORKFLOWS_DIR`` names, or ``./flows/bundles`` if that is there, or
-    ``~/.callboard/flows``.
+    It is the folder that ``ABSTRACTFRAMEWORK_WORKFLOWS_DIR`` names. If the variable is not set, it is
+    ``./flows/bundles`` if that exists, else ``~/.callboard/flows``.
     """
     if named := os.environ.get(FOLDER):
         return Path(named).expanduser().resolve()
@@ -236,6 +237,6 @@ def default_workflow_bundles_dir() -> Path:
 
 
 def order_of(version: str) -> list[tuple[int, int, str]]:
-    """Return what versions are ordered by: numbers as numbers, and a release behind its candidates."""
+    """Return the sort key of a version. Numbers sort as numbers, and a release sorts after its candidates."""
     parts = [one for one in re.split(r"[.+_-]", version) if one]
     return [(1, int(one), "") if one.isdecimal() else (0, 0, one) for one in parts] + [(0, 1, "")]

@@ -1,4 +1,4 @@
-"""Registries of bundles as coroutines: one for all hosts of a deployment, and a folder."""
+"""Registries of bundles with coroutines: the rows of a tenant, for all hosts of a deployment, or a folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from actors.workflow.bundles.registry import (
 from actors.workflow.bundles.unpacking import unpacked
 
 INSTALLED_APP: Final = "installed"
-"""The type of the agents that are runs of installed flows."""
+"""The type of the agents whose runs are runs of installed flows."""
 BUNDLE_TYPE: Final = "application/zip"
 
 
@@ -36,12 +36,12 @@ class BundleRecord:
     """An installed bundle.
 
     Attributes:
-        manifest: Its manifest.
-        hash: Of its content: see `WorkflowBundle.hash`.
-        size_bytes: Of its file.
-        place: The file in a folder, or the artifact.
-        installed_by: The principal; empty where nobody said it.
-        installed_at: None: not known.
+        manifest: The bundle's manifest.
+        hash: The hash of the bundle's content, see `WorkflowBundle.hash`.
+        size_bytes: Size of the bundle's file.
+        place: The path of the file in a folder, or the id of the artifact.
+        installed_by: The principal that installed the bundle. Empty: not known.
+        installed_at: The instant of the installation. None: not known.
     """
 
     manifest: WorkflowBundleManifest
@@ -53,25 +53,27 @@ class BundleRecord:
 
 
 class BundleRegistry(Protocol):
-    """Installed bundles by ``id@version``; ``id`` alone is the newest version.
+    """Installed bundles by ``id@version``. ``id`` alone means the newest version.
 
-    A crash never leaves half of one.
+    If the process dies in an installation, the bundle is installed whole or not at all.
     """
 
     async def install(self, data: bytes, *, by: str = "") -> tuple[BundleRecord, bool]:
-        """Install the bytes of a bundle; return it, and whether it is new: the same content changes nothing.
+        """Install a bundle from its bytes; return it, and True if it is new.
+
+        A bundle that is installed with the same content stays as it is.
 
         Raises:
-            WorkflowBundleError: It is none, or not safe to read.
-            FlowError: All mistakes of its flows.
-            WorkflowBundleRegistryError: Other content is installed by this id and version.
+            WorkflowBundleError: The data is not a bundle, or it is not safe to read.
+            FlowError: Flows have mistakes; the error has all of them.
+            WorkflowBundleRegistryError: Other content is installed under this id and version.
         """
 
     async def list(self) -> list[BundleRecord]:
         """Return all bundles by name, the newest version first."""
 
     async def find(self, ref: str) -> BundleRecord | None:
-        """Return a bundle; None: it is not installed."""
+        """Return a bundle. None: it is not installed."""
 
     async def open(self, ref: str) -> WorkflowBundle:
         """Return a bundle with its files.
@@ -81,15 +83,16 @@ class BundleRegistry(Protocol):
         """
 
     async def remove(self, ref: str) -> int:
-        """Remove a bundle, or all versions of it by ``id``; return how many there were.
+        """Remove a bundle, or all versions of ``id``; return the number of bundles removed.
 
         Raises:
-            WorkflowBundleRegistryError: A run of it is open, where runs are known. Versions of before are gone.
+            WorkflowBundleRegistryError: A run of the bundle is open (only in registries that know runs).
+                Versions that were removed before the error stay removed.
         """
 
 
 class FolderBundles(BundleRegistry):
-    """A folder of bundles. See `WorkflowBundleRegistry`; it knows of no runs.
+    """A folder of bundles, see `WorkflowBundleRegistry`. It does not know runs.
 
     Args:
         registry: The folder.
@@ -134,14 +137,14 @@ class FolderBundles(BundleRegistry):
 
 
 class StoredBundles(BundleRegistry):
-    """The bundles of a tenant: rows, with their files as artifacts. All hosts see the same.
+    """The bundles of a tenant as rows, with their files as artifacts. All hosts see the same bundles.
 
-    A process that dies in an install leaves the whole bundle, or an artifact that nobody pins, which is
-    collected.
+    If a process dies in an installation, the whole bundle is installed, or an unpinned artifact stays, which
+    the garbage collection removes.
 
     Args:
-        rows: The rows.
-        artifacts: Where the files are.
+        rows: The store of the rows.
+        artifacts: The stores of the files.
         tenant: The owner.
     """
 
@@ -169,7 +172,7 @@ class StoredBundles(BundleRegistry):
             )
             row = await self._rows.put(self._tenant, new)
         if row is None:
-            problem = "it was removed while it was being installed"
+            problem = "it was removed during its installation"
             raise WorkflowBundleRegistryError(manifest.ref, problem, "Install it again")
         if row.hash != hash_:
             problem = "other content is installed by this id and version"
@@ -190,7 +193,10 @@ class StoredBundles(BundleRegistry):
         return _record(rows[0]) if rows else None
 
     async def find_flow(self, name: str) -> tuple[BundleRecord, str] | None:
-        """Return the bundle and the id of a flow: of a bundle's first one, or of ``id@version.flow``."""
+        """Return the bundle and the id of a flow, by the bundle's name or by ``id@version.flow``.
+
+        The bundle's name means its default entry point. None: no such flow is installed.
+        """
         record = await self.find(name)
         if record is not None:
             return record, record.manifest.entry.flow_id
@@ -205,20 +211,20 @@ class StoredBundles(BundleRegistry):
     async def open(self, ref: str) -> WorkflowBundle:
         record = await self.find(ref)
         if record is None:
-            remedy = "`callboard flows list` shows what is"
+            remedy = "`callboard flows list` shows installed flows"
             raise WorkflowBundleRegistryError(ref, "it is not installed", remedy)
         return await self.load(record)
 
     async def load(self, record: BundleRecord) -> WorkflowBundle:
-        """Return the files of a bundle that was found.
+        """Return a bundle, found before, with its files.
 
         Raises:
-            WorkflowBundleRegistryError: It was removed meanwhile.
+            WorkflowBundleRegistryError: The bundle was removed after it was found.
         """
         try:
             data = await self._files.read(record.place, limit=record.size_bytes)
         except KeyError:
-            problem, remedy = "it was removed meanwhile", "Install it again"
+            problem, remedy = "it was removed after it was found", "Install it again"
             raise WorkflowBundleRegistryError(record.manifest.ref, problem, remedy) from None
         return await unpacked(open_workflow_bundle, data)
 

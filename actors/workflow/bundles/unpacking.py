@@ -1,4 +1,4 @@
-"""Work on the bytes of bundles, which may take seconds of CPU."""
+"""Processing of the bytes of bundles, which may take seconds of CPU time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from actors.runtime.loop.threads import in_thread
 
 T = TypeVar("T")
 _SMALL: Final = 64 * 1024
-"""Bytes that are read in milliseconds."""
+"""Size of data that is processed in milliseconds, in bytes."""
 
 
 async def unpacked(call: Callable[[bytes], T], data: bytes) -> T:
-    """Return what a function makes of bytes; of more than 64 KiB in a thread, so that the loop goes on."""
+    """Return the result of a function of bytes.
+
+    More than 64 KiB are processed in a thread, off the event loop.
+    """
     if len(data) <= _SMALL:
         return call(data)
     found: T = await in_thread(call, data)

@@ -1,1 +1,1 @@
-"""Flow documents: graphs as JSON or YAML, checked whole, and compiled into specs."""
+"""Flow documents: graphs as JSON or YAML. They are checked as a whole and compiled into specs."""

@@ -1,4 +1,4 @@
-"""The compiler: a flow document becomes a graph, or a list of all that is wrong with it."""
+"""The compiler. It makes a graph of a flow document, or a list of all mistakes in it."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ _NEEDS: Final[dict[EffectType, tuple[str, ...]]] = {
     EffectType.EMIT_EVENT: ("name",),
     EffectType.TOOL_CALLS: ("tool_calls",),
 }
-"""Of an effect's `with`: one of these has to be there."""
+"""By effect: names in its `with`, of which at least one is needed."""
 _OR_ADD: Final = "Add it, or name another one"
 
 
 def compile_document(
     document: FlowDocument, file: str = "flow"
 ) -> tuple[WorkflowSpec, list[FlowFinding]]:
-    """Return the graph of a document, and the warnings about it.
+    """Return the graph of a document and the warnings about the document.
 
     Args:
         document: The document.
-        file: Its name in findings.
+        file: The document's name in findings.
 
     Raises:
-        FlowError: All that is wrong.
+        FlowError: The document has mistakes; the error has all of them.
     """
     compiler = _Compiler(document, FindingList(file))
     nodes = {name: compiler.node(name, node) for name, node in document.nodes.items()}
@@ -77,7 +77,7 @@ class _Compiler:
     findings: FindingList
 
     def node(self, name: str, node: AnyNode) -> DocumentNode:
-        """Return a node as a graph calls it."""
+        """Return a node in the form in which a graph calls it."""
         step = self._step(name, node)
         data = node.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"title"})
         source = json.dumps(data, sort_keys=True, ensure_ascii=False)
@@ -125,9 +125,7 @@ class _Compiler:
     def _need_sandbox(self, parts: list[Any], name: str, *place: str | int) -> None:
         is_code = any(isinstance(one, Expression) and one.path is None for one in parts)
         if is_code and not sandbox.is_available():
-            problem = (
-                "expressions other than paths are evaluated by pydantic-monty, which is not there"
-            )
+            problem = "expressions other than paths need pydantic-monty, which is not installed"
             self._find(problem, "Install callboard[flows]", name, *place)
 
     def _check_effect(self, name: str, node: EffectNode) -> None:
@@ -144,20 +142,18 @@ class _Compiler:
 
     def _check_code(self, name: str, node: CodeNode) -> None:
         if not sandbox.is_available():
-            missing = "code is interpreted by pydantic-monty, which is not there"
+            missing = "code needs pydantic-monty, which is not installed"
             self._find(missing, "Install callboard[flows]", name, "code")
             return
         problem = sandbox.unreadable(node.code)
         if problem is not None:
-            self._find(
-                problem, "Correct it, or write it without what the sandbox lacks", name, "code"
-            )
+            self._find(problem, "Correct it, or use only what the sandbox supports", name, "code")
 
     def _find(self, problem: str, remedy: str, name: str, *place: str | int) -> None:
         self.findings.add(problem, remedy, "nodes", name, *place)
 
     def check_ways(self) -> None:
-        """Note ways to nowhere; if there are none, nodes that no way leads to."""
+        """Note ways to nodes that do not exist. If there are none, warn of nodes that no way leads to."""
         nodes, start = self.document.nodes, self.document.start
         lost = [
             (name, to, place)
@@ -173,11 +169,11 @@ class _Compiler:
         elif not lost:
             for name in nodes.keys() - _reached(self.document):
                 problem = f"no way leads from {start!r} to {name!r}"
-                self.findings.warn(problem, "Remove it, or lead to it", "nodes", name)
+                self.findings.warn(problem, "Remove it, or add a way to it", "nodes", name)
 
 
 def ways_of(node: AnyNode) -> Iterator[tuple[str, str, DataPlace]]:
-    """Yield the ways out of a node: a word for it, the node it leads to, and its place in the document."""
+    """Yield the ways out of a node: a label, the node that it leads to, and its place in the document."""
     match node:
         case SwitchNode():
             for index, case in enumerate(node.switch):

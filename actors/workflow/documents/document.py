@@ -1,4 +1,4 @@
-"""The flow document, version 1: the data that a graph is written as."""
+"""The flow document, version 1: a graph as data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from actors.workflow.documents.reducers import ReducerName
 
 MOST_NODES: Final = 10_000
 TIMEOUT_MARK: Final = "~"
-"""Ends the name of a node that the compiler adds: it tests if a wait's deadline came."""
+"""Suffix of the names of nodes that the compiler adds. Such a node tests if a wait ended by its deadline."""
 
 EffectName: TypeAlias = Literal[
     "ask_user",
@@ -32,7 +32,7 @@ EffectName: TypeAlias = Literal[
     "memory_kg_query",
     "memory_kg_resolve",
 ]
-"""The effects. Sub-graphs have nodes of their own."""
+"""The names of effects. Sub-graphs have a node kind of their own."""
 assert {*EffectType} - {*EffectName.__args__} == {EffectType.START_SUBWORKFLOW}  # type: ignore[attr-defined]
 
 _NODE: Final = r"^[^~\x00-\x1f\x7f]+$"
@@ -45,7 +45,7 @@ MEANINGS: Final = {
     _FLOW: "a name without colon, @, slash and spaces",
     _VERSION: "a version, such as 1.2",
 }
-"""By pattern: what a text that does not fit should be, for findings."""
+"""By pattern: the description of valid texts, for findings."""
 
 NodeName: TypeAlias = Annotated[str, Field(min_length=1, max_length=200, pattern=_NODE)]
 VarPath: TypeAlias = Annotated[str, Field(pattern=_PLACE, max_length=500)]
@@ -59,11 +59,11 @@ class _DocumentPart(BaseModel):
 class _NodeData(_DocumentPart):
     kind: ClassVar[str]
     title: str | None = None
-    """For people; it changes nothing."""
+    """A title for people to read. It changes nothing."""
 
 
 class EffectNode(_NodeData):
-    """A request to the host: a question, a wait, a call of a model or of tools."""
+    """A request to the host: a question, a wait, a model call or tool calls."""
 
     kind: ClassVar[str] = "effect"
     effect: EffectName
@@ -71,14 +71,14 @@ class EffectNode(_NodeData):
     into: VarPath | None = None
     next: NodeName
     retry: Annotated[int, Field(ge=1, le=100)] | None = None
-    """Attempts; None: as the host says."""
+    """Number of attempts. None: the host's policy decides."""
     deadline: Duration | None = None
     on_timeout: NodeName | None = None
     mode: Literal["idempotent", "at_most_once"] = "idempotent"
 
 
 class FlowNode(_NodeData):
-    """A run of another flow. With ``async`` the run goes on with the child's id."""
+    """A run of another flow. With ``async`` the run does not wait for it and gets its id."""
 
     kind: ClassVar[str] = "flow"
     flow: Annotated[str, Field(min_length=1, max_length=200)]
@@ -96,7 +96,7 @@ class Case(_DocumentPart):
 
 
 class SwitchNode(_NodeData):
-    """A node that continues at the first case whose expression is true, else at `else`."""
+    """A node that continues at the first case whose expression is true, or at `else` if no expression is."""
 
     kind: ClassVar[str] = "switch"
     switch: Annotated[list[Case], Field(min_length=1)]
@@ -104,7 +104,7 @@ class SwitchNode(_NodeData):
 
 
 class SetNode(_NodeData):
-    """New values of vars. Each is computed from the vars as they were before the node."""
+    """New values of vars. Each value is computed from the vars as they were before the node."""
 
     kind: ClassVar[str] = "set"
     set_: dict[VarPath, Any] = Field(alias="set", min_length=1)
@@ -119,7 +119,7 @@ class CodeLimits(_DocumentPart):
 
 
 class CodeNode(_NodeData):
-    """Python for the sandbox; the value of its last expression is the result."""
+    """Python code for the sandbox. The value of its last expression is the result."""
 
     kind: ClassVar[str] = "code"
     code: Annotated[str, Field(min_length=1, max_length=100_000)]
@@ -130,7 +130,7 @@ class CodeNode(_NodeData):
 
 
 class ForkNode(_NodeData):
-    """Branches that are named here."""
+    """Branches that the document names."""
 
     kind: ClassVar[str] = "parallel"
     parallel: Annotated[dict[str, NodeName], Field(min_length=1, max_length=1000)]
@@ -138,7 +138,10 @@ class ForkNode(_NodeData):
 
 
 class EachNode(_NodeData):
-    """A branch for each item of a list of texts, or for each number below a number; see `branch`."""
+    """A branch for each text in a list, or for each number below a number.
+
+    The code reads its name as `branch`.
+    """
 
     kind: ClassVar[str] = "each"
     each: str | list[str] | Annotated[int, Field(ge=1, le=1000)]
@@ -147,18 +150,21 @@ class EachNode(_NodeData):
 
 
 class LoopNode(_NodeData):
-    """A loop: `do` leads back here for each item, or so many times as a number says. Then `next` comes."""
+    """A loop.
+
+    `do` leads back to it for each item, or as often as a number says. Then the loop continues at `next`.
+    """
 
     kind: ClassVar[str] = "loop"
     loop: str | list[Any] | Annotated[int, Field(ge=0)]
     as_: VarPath | None = Field(default=None, alias="as")
-    """The place of the item, or of the number from 0 on."""
+    """The place in the vars of the item, or of the count, which begins at 0."""
     do: NodeName
     next: NodeName
 
 
 class EndNode(_NodeData):
-    """The end of the run, or of a branch, with its output."""
+    """The end of the run or of a branch, with its output."""
 
     kind: ClassVar[str] = "end"
     end: Any
@@ -194,11 +200,12 @@ class FlowDocument(_DocumentPart):
     Attributes:
         flow: The version of this format.
         id: The name of the graph.
-        version: Its version; runs are started by ``id@version``. None: by ``id``.
-        title: For people.
+        version: The graph's version. Runs are started with ``id@version`` as the name. None: with ``id`` as the
+            name.
+        title: A title for people to read.
         start: The first node.
         nodes: The nodes by name.
-        reducers: By places in the vars: how values of several branches are merged.
+        reducers: By place in the vars: the reducer that merges values of several branches.
     """
 
     flow: Literal[1]
@@ -215,5 +222,5 @@ class FlowDocument(_DocumentPart):
         return self.id if self.version is None else f"{self.id}@{self.version}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the document as JSON data; it is read back as the same."""
+        """Return the document as JSON data, from which it can be read again."""
         return self.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {"flow": 1}

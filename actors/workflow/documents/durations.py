@@ -17,7 +17,7 @@ def seconds_in(duration: Any) -> float:
     """Return a duration in seconds.
 
     Raises:
-        ValueError: It is none, or not between 0 and a hundred years.
+        ValueError: The value is not a duration, or not between 0 and 100 years.
     """
     if isinstance(duration, str) and re.fullmatch(_TEXT, duration):
         seconds = sum(float(count) * _UNITS[unit] for count, unit in _PART.findall(duration))

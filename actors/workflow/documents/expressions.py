@@ -1,4 +1,7 @@
-"""Expressions of flow documents. A path such as ``vars.order.id`` is read here, all else in the sandbox."""
+"""Expressions of flow documents.
+
+Paths such as ``vars.order.id`` are read here. The sandbox evaluates the rest.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,16 @@ from actors.errors import ContractError, Facts
 from actors.workflow.documents import sandbox
 
 LONGEST: Final = 4000
-"""Characters of an expression."""
+"""Maximum length of an expression, in characters."""
 LIMITS: Final = sandbox.SandboxLimits()
 _WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None}
 _BUILTINS: Final = frozenset(name for name in dir(builtins) if not name.startswith("_"))
 NAMES: Final = ("vars", "branch", "now")
 _DOTTED: Final = re.compile(r"vars(\.[A-Za-z_][A-Za-z0-9_]*)+")
-"""Most expressions. They are read without Python's parser, whose time a large document takes."""
+"""Pattern of plain paths, which most expressions are.
+
+They are read without Python's parser, which would be slow for a large document.
+"""
 
 
 class ExpressionError(Facts, ContractError, ValueError):
@@ -40,7 +46,7 @@ class NodeScope:
     Attributes:
         vars: The run's vars.
         branch: The names of the branches that the node is called in, the outermost first.
-        now: The instant: ISO 8601 in UTC.
+        now: The instant in ISO 8601, in UTC.
     """
 
     vars: Mapping[str, Any]
@@ -53,10 +59,10 @@ class Expression:
     """An expression that was read.
 
     Attributes:
-        text: As the document has it.
-        path: The steps of a plain path, from its name on; None: the sandbox evaluates `code`.
-        code: Python, in which ``vars.a`` is ``vars["a"]``.
-        names: The names of vars that it reads; None: it may read any.
+        text: The expression as the document has it.
+        path: The steps of a plain path; the first is its name. None: the sandbox evaluates `code`.
+        code: The expression as Python, with ``vars["a"]`` for ``vars.a``.
+        names: The names of the vars that the expression reads. None: it may read any var.
     """
 
     text: str
@@ -64,18 +70,25 @@ class Expression:
     code: str
     names: frozenset[str] | None
 
-    def value(self, scope: NodeScope) -> Any:
-        """Return its value.
+    def value(
+        self, scope: NodeScope, *, more: Mapping[str, Any] | None = None, before: str = ""
+    ) -> Any:
+        """Return the value of the expression.
+
+        Args:
+            scope: The names that it may use.
+            more: Further names, as `parse` had them.
+            before: Code that the sandbox executes first.
 
         Raises:
-            ExpressionError: It has none.
+            ExpressionError: The expression has no value.
         """
         if self.path is not None:
             return self._walked(scope)
         seen = _plain(scope.vars) if self.names is None else _only(scope.vars, self.names)
-        given = {"vars": seen, "branch": scope.branch, "now": scope.now}
+        given = {"vars": seen, "branch": scope.branch, "now": scope.now, **(more or {})}
         try:
-            return sandbox.evaluate(self.code, given, LIMITS)
+            return sandbox.evaluate(before + self.code, given, LIMITS)
         except sandbox.SandboxError as exc:
             raise ExpressionError(self.text, str(exc)) from None
 
@@ -92,11 +105,11 @@ class Expression:
         return found
 
 
-def parse(text: str) -> Expression:
-    """Return an expression.
+def parse(text: str, more: frozenset[str] = frozenset()) -> Expression:
+    """Parse an expression, which may also use the names of `more`.
 
     Raises:
-        ExpressionError: It cannot be read.
+        ExpressionError: The text is not an expression.
     """
     if len(text) > LONGEST:
         problem = f"it has {len(text)} characters, more than {LONGEST}. Use a code node"
@@ -107,7 +120,7 @@ def parse(text: str) -> Expression:
     try:
         tree = ast.parse(stripped, mode="eval").body
         bound = _bound_names(tree)
-        rewritten = _Rewritten(bound)
+        rewritten = _Rewritten(bound | more)
         tree = rewritten.visit(tree)
         code = ast.unparse(tree)
     except _UnknownNameError as exc:
@@ -123,7 +136,10 @@ class _UnknownNameError(Exception):
 
 
 class _Rewritten(ast.NodeTransformer):
-    """Turns ``vars.a.b`` into ``vars["a"]["b"]``, and ``true``, ``false`` and ``null`` into Python's words."""
+    """Transformer of ``vars.a.b`` into ``vars["a"]["b"]``.
+
+    It also replaces ``true``, ``false`` and ``null`` by constants.
+    """
 
     def __init__(self, bound: set[str]) -> None:
         self._bound = bound
@@ -132,12 +148,12 @@ class _Rewritten(ast.NodeTransformer):
 
     @property
     def read(self) -> frozenset[str] | None:
-        """The names of vars that are read; None: any may be."""
+        """The names of the vars that are read. None: any var may be read."""
         return None if self._is_read_whole else frozenset(self._read)
 
     @override
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        if isinstance(node.func, ast.Attribute):  # a method of a value: its name stays
+        if isinstance(node.func, ast.Attribute):  # a method of a value, whose name stays
             node.func.value = self.visit(node.func.value)
         else:
             node.func = self.visit(node.func)
@@ -181,7 +197,7 @@ def _root_of(node: ast.expr) -> str | None:
 
 
 def _bound_names(tree: ast.expr) -> set[str]:
-    """Return the names that the expression itself gives values to."""
+    """Return the names that the expression itself binds."""
     stored = {
         one.id
         for one in ast.walk(tree)
@@ -228,5 +244,5 @@ def _only(variables: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]
 
 
 def _plain(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the vars without the runtime's own, which change from step to step."""
+    """Return the vars without the runtime's own vars, which change with each step."""
     return {name: value for name, value in variables.items() if not name.startswith("_")}

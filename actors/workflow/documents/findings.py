@@ -1,4 +1,4 @@
-"""Findings: each mistake in a flow document, with its place and the way out."""
+"""Findings: the mistakes in a flow document, each with its place and a remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing_extensions import override
 from actors.errors import ContractError, Facts
 
 MOST_FINDINGS = 200
-"""Of more mistakes in a document so many are reported."""
+"""Maximum number of mistakes that are reported for a document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,10 @@ class FlowFinding:
 
     Attributes:
         file: The name of the document.
-        pointer: The place in it, as a JSON pointer (RFC 6901); empty for the whole.
+        pointer: The place in the document as a JSON pointer (RFC 6901). Empty: the whole document.
         problem: A sentence without its full stop.
-        remedy: The way out, as a sentence.
-        level: An ``error`` refuses the document, a ``warning`` does not.
+        remedy: The remedy, as a sentence.
+        level: ``error``: the document is refused. ``warning``: the document is accepted.
     """
 
     file: str
@@ -42,7 +42,7 @@ class FlowFinding:
 
 
 class FlowError(Facts, ContractError, ValueError):
-    """A flow document is refused. It has all mistakes that were found, not only the first one."""
+    """A flow document was refused. The error has all mistakes that were found, not only the first one."""
 
     findings: tuple[FlowFinding, ...]
 
@@ -58,8 +58,8 @@ def pointer(*steps: str | int) -> str:
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return the remedy for a name that is not known: the one most like it, or something else."""
-    from difflib import get_close_matches  # noqa: PLC0415 - for a mistake only
+    """Return the remedy for an unknown name: the known name most like it, or `otherwise` if none is like it."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only needed for a mistake
 
     near = get_close_matches(name, known, n=1)
     return f"Is it {near[0]!r}?" if near else otherwise
@@ -67,7 +67,7 @@ def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
 
 @dataclass(slots=True)
 class FindingList:
-    """The findings of a document so far; `file` is its name in them."""
+    """The findings of a document so far. `file` is the document's name in them."""
 
     file: str
     found: list[FlowFinding] = field(default_factory=list)
@@ -81,10 +81,10 @@ class FindingList:
         self.found.append(FlowFinding(self.file, pointer(*place), problem, remedy, "warning"))
 
     def warnings(self) -> list[FlowFinding]:
-        """Return the warnings, by place, if there is no mistake.
+        """Return the warnings, ordered by place, if there is no mistake.
 
         Raises:
-            FlowError: There are mistakes; with them the warnings, `MOST_FINDINGS` at most.
+            FlowError: There are mistakes. The error has the mistakes and the warnings, at most `MOST_FINDINGS`.
         """
         found = sorted(self.found, key=lambda one: (one.level, one.pointer))[:MOST_FINDINGS]
         if found and found[0].level == "error":

@@ -1,4 +1,4 @@
-"""Nodes of compiled flow documents: each is called as a node written in Python is."""
+"""Nodes of compiled flow documents. A graph calls them like nodes written in Python."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from actors.workflow.machine.asking import NodeContext
 from actors.workflow.machine.variables import TEMP, branch_of, split_key, with_path
 
 DEADLINES: Final = frozenset({EffectType.ASK_USER, EffectType.WAIT_EVENT})
-"""Effects whose wait may have a deadline."""
+"""The effects whose wait may have a deadline."""
 
 
 class Step(Protocol):
-    """The decision of a node; it gets its own copy of the run's vars in `run`."""
+    """The decision of a node. It gets a copy of the run's state as `run`, whose vars it may change."""
 
     def __call__(self, run: RunState, scope: NodeScope) -> StepPlan:
         """Return the plan."""
@@ -43,13 +43,13 @@ class DocumentNode:
     """A node of a document.
 
     Attributes:
-        name: Its name.
-        kind: The word that makes its kind, for example ``effect``.
-        source: The node's data as JSON text, of which the graph's hash is made.
-        targets: The nodes that may come behind it, by what leads to them.
-        step: Its decision.
-        title: For people.
-        effect: The effect that the node asks for, if it does.
+        name: The node's name.
+        kind: The node's kind, for example ``effect``.
+        source: The node's data as JSON text. The graph's hash is made of it.
+        targets: The nodes that may follow, each with the label of the way to it.
+        step: The node's decision.
+        title: A title for people to read.
+        effect: The effect that the node asks for. None: it asks for none.
     """
 
     name: str
@@ -87,14 +87,14 @@ def effect_step(name: str, node: EffectNode, given: Template) -> Step:
 
 
 def result_key_of(name: str, node: EffectNode) -> str | None:
-    """Return the place of an effect's result; one with `on_timeout` has one in any case."""
+    """Return the place of an effect's result. An effect with `on_timeout` always has a place."""
     if node.into is None and node.on_timeout is not None:
         return f"{TEMP}.{name.replace('.', '_')}"
     return node.into
 
 
 def timeout_step(name: str, node: EffectNode) -> Step:
-    """Return the step behind a wait: was it answered, or did its deadline come?"""
+    """Return the step after a wait. It continues at `next` if the wait was answered, else at `on_timeout`."""
     place = split_key(result_key_of(name, node) or "")
 
     def step(run: RunState, scope: NodeScope) -> StepPlan:
@@ -108,7 +108,7 @@ def timeout_step(name: str, node: EffectNode) -> Step:
 
 
 def flow_step(_name: str, node: FlowNode, given: Template) -> Step:
-    """Return the step of a sub-graph."""
+    """Return the step that starts a sub-graph."""
 
     def step(run: RunState, scope: NodeScope) -> StepPlan:
         payload = {"workflow_id": node.flow, "vars": given.value(scope), "async": node.async_}
@@ -131,7 +131,7 @@ def switch_step(node: SwitchNode, cases: list[Expression]) -> Step:
 
 
 def set_step(_name: str, node: SetNode, given: Template) -> Step:
-    """Return the step of new values."""
+    """Return the step that sets vars."""
 
     def step(run: RunState, scope: NodeScope) -> StepPlan:
         for path, value in given.value(scope).items():
@@ -142,7 +142,7 @@ def set_step(_name: str, node: SetNode, given: Template) -> Step:
 
 
 def code_step(_name: str, node: CodeNode, given: Template) -> Step:
-    """Return the step of code."""
+    """Return the step that evaluates code."""
     limits = sandbox.SandboxLimits(node.limits.seconds, node.limits.memory_mib)
 
     def step(run: RunState, scope: NodeScope) -> StepPlan:
@@ -154,7 +154,7 @@ def code_step(_name: str, node: CodeNode, given: Template) -> Step:
 
 
 def fork_step(node: ForkNode) -> Step:
-    """Return the step of named branches."""
+    """Return the step that starts named branches."""
 
     def step(run: RunState, scope: NodeScope) -> StepPlan:
         del scope
@@ -164,7 +164,7 @@ def fork_step(node: ForkNode) -> Step:
 
 
 def each_step(_name: str, node: EachNode, items: Template) -> Step:
-    """Return the step of a branch for each item."""
+    """Return the step that starts a branch for each item."""
 
     def step(run: RunState, scope: NodeScope) -> StepPlan:
         branches = dict.fromkeys(_branch_names(items.value(scope), str(node.each)), node.do)
@@ -174,7 +174,10 @@ def each_step(_name: str, node: EachNode, items: Template) -> Step:
 
 
 def loop_step(name: str, node: LoopNode, items: Template) -> Step:
-    """Return the step of a loop. Its count is in the run's vars, so that a crash keeps it."""
+    """Return the step of a loop.
+
+    The loop's count is in the run's vars, so a crash of the host does not lose it.
+    """
 
     def step(run: RunState, scope: NodeScope) -> StepPlan:
         many = _repetitions(items.value(scope), str(node.loop))
@@ -192,7 +195,7 @@ def loop_step(name: str, node: LoopNode, items: Template) -> Step:
 
 
 def _count_mark(branch: list[str]) -> str:
-    """Return the end of the names of counts of a branch, so that branches of one loop do not meet."""
+    """Return the suffix of a branch's count names, so that branches with the same loop have separate counts."""
     return "@" + "/".join(branch)
 
 
@@ -210,7 +213,9 @@ def _branch_names(items: Any, text: str) -> list[str]:
     if not isinstance(items, list) or not all(isinstance(one, str) for one in items):
         raise ExpressionError(text, "each needs a list of texts, or a number")
     if len({*items}) < len(items):
-        raise ExpressionError(text, "an item is there twice; branches have their names from items")
+        raise ExpressionError(
+            text, "an item is there twice. Branches are named after items: make them unique"
+        )
     return items
 
 
@@ -219,7 +224,7 @@ def end_step(_name: str, _node: EndNode, output: Template) -> Step:
 
     def step(run: RunState, scope: NodeScope) -> StepPlan:
         found = output.value(scope)
-        if scope.branch:  # the loops that it ends start again, if the branch comes again
+        if scope.branch:  # if the branch is entered again, its loops start again
             mark = _count_mark(scope.branch)
             for key in [one for one in run.vars[TEMP] if one.endswith(mark)]:
                 del run.vars[TEMP][key]
@@ -237,4 +242,4 @@ TEMPLATED: Final[dict[str, tuple[str, Callable[[str, Any, Template], Step]]]] = 
     LoopNode.kind: ("loop", loop_step),
     EndNode.kind: ("end", end_step),
 }
-"""By kind: the part of a node that may have holes, and the function that makes its step."""
+"""By kind: the name of the node's part that may have holes, and the function that makes the node's step."""

@@ -1,4 +1,4 @@
-"""Reading flow documents: JSON or YAML, whole, with all mistakes at once."""
+"""Reader of flow documents in JSON or YAML. It reports all mistakes at once."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from actors.workflow.documents.document import KINDS, MEANINGS, FlowDocument
 from actors.workflow.documents.findings import MOST_FINDINGS, FlowError, FlowFinding, pointer
 
 LARGEST: Final = 8 * 2**20
-"""Bytes of a document."""
+"""Maximum size of a document, in bytes."""
 DEEPEST: Final = 100
-"""Levels of a document."""
+"""Maximum depth of a document, in levels."""
 _YAML: Final = (".yaml", ".yml")
 ENDINGS: Final = (".json", *_YAML)
-"""Of the names of documents."""
+"""The suffixes of documents' file names."""
 _SCALARS: Final = (
     ("null", re.compile(r"(?:null|~|)$"), ["n", "~", ""]),
     ("bool", re.compile(r"(?:true|false)$"), list("tf")),
@@ -30,16 +30,16 @@ _SCALARS: Final = (
         list("-0123456789"),
     ),
 )
-"""The texts of YAML that are not texts: those of JSON."""
+"""The YAML scalars that are not texts. They are the same as in JSON."""
 
 
 def read_flow(
     source: str | Path | bytes | Mapping[str, Any], *, file: str | None = None
 ) -> FlowDocument:
-    """Return a flow document. The compiler checks its ways and expressions.
+    """Read a flow document. The compiler checks its ways and expressions later.
 
     Raises:
-        FlowError: It is none.
+        FlowError: The source is not a flow document.
         OSError: The file cannot be read.
     """
     name = file or name_of(source)
@@ -50,7 +50,7 @@ def document_of(data: Any, name: str) -> FlowDocument:
     """Return JSON data, called `name` in findings, as a flow document.
 
     Raises:
-        FlowError: It is none.
+        FlowError: The data is not a flow document.
     """
     try:
         return FlowDocument.model_validate(data)
@@ -63,7 +63,7 @@ def read_data(source: str | Path | bytes | Mapping[str, Any], name: str) -> Any:
     """Return the JSON data of a file or of bytes, called `name` in findings.
 
     Raises:
-        FlowError: They cannot be read, are too large or too deep.
+        FlowError: The data cannot be read, is too large or has too many levels.
         OSError: The file cannot be read.
     """
     data = dict(source) if isinstance(source, Mapping) else _parsed(source, name)
@@ -72,7 +72,7 @@ def read_data(source: str | Path | bytes | Mapping[str, Any], name: str) -> Any:
 
 
 def name_of(source: object) -> str:
-    """Return the name in findings of what is read: its path, or ``flow``."""
+    """Return the name of a source in findings: its path, or ``flow``."""
     return str(source) if isinstance(source, str | Path) else "flow"
 
 
@@ -109,15 +109,15 @@ def _no_number(word: str) -> Any:
 
 def _parsed_yaml(raw: bytes, name: str) -> Any:
     try:
-        import yaml  # noqa: PLC0415 - an extra
+        import yaml  # noqa: PLC0415 - an optional dependency
     except ImportError:
-        problem = "YAML is read by PyYAML, which is not there"
+        problem = "YAML needs PyYAML, which is not installed"
         raise _refused(name, problem, "Install callboard[flows], or write JSON") from None
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        """Reads YAML as JSON is read: names are texts, ``no`` is a text, a date is a text.
+        """Loader that reads YAML as JSON is read: names are texts, ``no`` is a text, a date is a text.
 
-        It refuses aliases, which make a small text a huge document, and names that are there twice.
+        It refuses aliases, which make a huge document of a small text, and names that an object has twice.
         """
 
         yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
@@ -145,7 +145,7 @@ def _parsed_yaml(raw: bytes, name: str) -> Any:
         return yaml.load(raw, Loader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
         told = " ".join(str(exc).split()) or type(exc).__name__
-        raise _refused(name, f"it is no YAML: {told}", "Correct it there") from None
+        raise _refused(name, f"it is not YAML: {told}", "Correct it there") from None
 
 
 def _check_depth(data: Any, name: str) -> None:
@@ -167,7 +167,7 @@ def _refused(name: str, problem: str, remedy: str) -> FlowError:
 
 
 def _finding(name: str, error: Any, data: Any) -> FlowFinding:
-    """Return pydantic's error as a finding: the place without the words of the models, and a remedy."""
+    """Return pydantic's error as a finding, with the place in the document and a remedy."""
     steps = list(error["loc"])
     is_in_node = len(steps) > 2 and steps[0] == "nodes" and steps[2] in KINDS  # noqa: PLR2004
     if is_in_node:

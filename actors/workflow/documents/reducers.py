@@ -1,4 +1,4 @@
-"""Reducers by name: how values that several branches changed are merged at a join."""
+"""Reducers by name. A reducer merges the values that several branches changed at a join."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ ReducerName: TypeAlias = Literal["add", "append", "merge", "max", "min", "last"]
 
 
 def add(before: Any, values: list[Any]) -> Any:
-    """Return a number with what each branch added to it."""
+    """Return the number plus the changes of all branches."""
     start = before or 0
     return start + sum(value - start for value in values)
 
 
 def append(before: Any, values: list[Any]) -> list[Any]:
-    """Return a list with what each branch appended to it."""
+    """Return the list plus the items that each branch appended."""
     start = list(before or [])
     return start + [one for value in values for one in value[len(start) :]]
 
 
 def merge(before: Any, values: list[Any]) -> dict[str, Any]:
-    """Return an object with the names of each branch; of equal names the last branch's."""
+    """Return an object with the names of all branches. Of equal names the value of the last branch is taken."""
     return dict(before or {}) | {name: value for one in values for name, value in one.items()}
 
 

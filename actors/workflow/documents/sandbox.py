@@ -1,8 +1,8 @@
 """The sandbox for code of flow documents: a subset of Python, interpreted in worker processes.
 
-The workers are `pydantic-monty`'s. They reach no file, no network and no environment of the host, and a
-worker that dies is replaced. The result of code is recorded with its step, so a clock or a random number in
-code does no harm.
+The workers are processes of `pydantic-monty`. They have no access to files, the network or the host's
+environment. A worker that dies is replaced. The result of code is recorded with its step, so code may read a
+clock or a random number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 from actors.errors import ActorsError, Facts
 
 _WAIT_S: Final = 30.0
-"""Seconds that an evaluation waits for a free worker."""
+"""Seconds that an evaluation waits for an idle worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class SandboxLimits:
     """The limits of one evaluation.
 
     Attributes:
-        seconds: Of execution.
-        memory_mib: Of the heap.
-        printed_kib: Of printed text; it is dropped.
+        seconds: Time of execution.
+        memory_mib: Size of the heap.
+        printed_kib: Size of printed text. The text is dropped.
     """
 
     seconds: float = 1.0
@@ -36,7 +36,7 @@ class SandboxLimits:
 
 
 class SandboxError(Facts, ActorsError):
-    """Code of a flow document failed, or it exceeded its limits. Nothing outside of the sandbox was changed."""
+    """Code of a flow document failed or exceeded its limits. Nothing outside of the sandbox was changed."""
 
     text = "{problem}"
     problem: str
@@ -45,7 +45,7 @@ class SandboxError(Facts, ActorsError):
 def is_available() -> bool:
     """Return True if `pydantic-monty` is installed."""
     try:
-        import pydantic_monty  # noqa: F401, PLC0415 - an extra
+        import pydantic_monty  # noqa: F401, PLC0415 - an optional dependency
     except ImportError:
         return False
     return True
@@ -56,14 +56,14 @@ def evaluate(code: str, inputs: Mapping[str, Any], limits: SandboxLimits) -> Any
 
     Args:
         code: Statements.
-        inputs: Its global names; JSON data.
+        inputs: The code's global names with their values, which are JSON data.
         limits: The limits.
 
     Raises:
-        SandboxError: The code raised, exceeded a limit, or there is no sandbox on this machine.
+        SandboxError: The code raised, exceeded a limit, or `pydantic-monty` is not installed.
     """
     pool = _POOL.started()
-    import pydantic_monty as monty  # noqa: PLC0415 - an extra
+    import pydantic_monty as monty  # noqa: PLC0415 - an optional dependency
 
     bounds: monty.ResourceLimits = {
         "max_feed_duration_secs": limits.seconds,
@@ -83,13 +83,13 @@ def evaluate(code: str, inputs: Mapping[str, Any], limits: SandboxLimits) -> Any
 
 
 def unreadable(code: str) -> str | None:
-    """Return why the sandbox cannot read code, with the line; None: it can. Nothing of it is executed."""
+    """Return the reason why the sandbox cannot read code, with the line. None: it can. No code is executed."""
     pool = _POOL.started()
-    import pydantic_monty as monty  # noqa: PLC0415 - an extra
+    import pydantic_monty as monty  # noqa: PLC0415 - an optional dependency
 
     try:
         with pool.checkout() as session:
-            session.feed_run(f"raise ValueError\n{code}")  # all of it is read first
+            session.feed_run(f"raise ValueError\n{code}")  # the whole code is parsed first
     except monty.MontySyntaxError as exc:
         frames = exc.traceback()
         place = f" (line {frames[-1].line - 1})" if frames else ""
@@ -106,7 +106,7 @@ def _located(exc: Any) -> str:
 
 
 class _Pool:
-    """The workers of this process; they start with the first evaluation, and end with the process."""
+    """The workers of this process. They start with the first evaluation and end with the process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -123,7 +123,7 @@ class _Pool:
         with self._lock:
             if self._pool is None:
                 try:
-                    from pydantic_monty import Monty  # noqa: PLC0415 - an extra
+                    from pydantic_monty import Monty  # noqa: PLC0415 - an optional dependency
                 except ImportError:
                     problem = "expressions and code need pydantic-monty. Install callboard[flows]"
                     raise SandboxError(problem) from None

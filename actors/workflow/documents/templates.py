@@ -1,4 +1,4 @@
-"""Values of flow documents: JSON data in whose texts ``${…}`` stands for the value of an expression."""
+"""Values of flow documents: JSON data with holes ``${…}`` in its texts, which expressions fill."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ DataPlace = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class HoledText:
-    """A text with holes. One that is a hole and nothing else is the value itself, not its text."""
+    """A text with holes.
+
+    A text that is one hole and nothing else has the hole's value, which may be of any type.
+    """
 
     parts: tuple[str | Expression, ...]
 
     def value(self, scope: NodeScope) -> Any:
-        """Return the text, or the value of its only part."""
+        """Return the filled text, or the value of its only hole."""
         if len(self.parts) == 1 and isinstance(self.parts[0], Expression):
             return self.parts[0].value(scope)
         return "".join(
@@ -36,7 +39,7 @@ class Template:
 
     Attributes:
         data: The data as the document has it.
-        holes: The texts that have holes, by their places.
+        holes: The texts that have holes, by place.
     """
 
     data: Any
@@ -46,7 +49,7 @@ class Template:
         """Return the data with the values of its holes.
 
         Raises:
-            ExpressionError: One has none.
+            ExpressionError: The expression of a hole has no value.
         """
         return _filled(
             self.data, (), {place: text.value(scope) for place, text in self.holes.items()}
@@ -54,7 +57,10 @@ class Template:
 
 
 def template(data: Any, problem: Callable[[DataPlace, str], None]) -> Template:
-    """Return data as a template; `problem` is called with place and sentence of what cannot be read."""
+    """Return data as a template.
+
+    `problem` is called with the place of each text that cannot be read and the reason.
+    """
     holes: dict[DataPlace, HoledText] = {}
     for place, text in _texts(data, ()):
         try:
@@ -77,10 +83,10 @@ def _texts(data: Any, place: DataPlace) -> Iterator[tuple[DataPlace, str]]:
 
 
 def _read(text: str) -> HoledText | None:
-    """Return a text with holes; None: it has none. ``$${`` is the characters ``${``.
+    """Return a text with holes. None: the text has no hole. ``$${`` stands for the characters ``${``.
 
     Raises:
-        ExpressionError: A hole has no end, or cannot be read.
+        ExpressionError: A hole has no closing brace, or its expression cannot be read.
     """
     parts: list[str | Expression] = []
     rest, has_hole = text, False
@@ -99,7 +105,7 @@ def _read(text: str) -> HoledText | None:
 
 
 def _hole(after: str, text: str) -> tuple[Expression, str]:
-    """Return the expression that starts a text, up to the brace that completes it, and the text behind it."""
+    """Return the expression at the start of a text, up to its closing brace, and the text after the brace."""
     end, problem = -1, None
     while (end := after.find("}", end + 1)) >= 0:
         try:

@@ -1,11 +1,11 @@
-"""The embedded driver: graphs in this process, synchronous, over stores of one's choice, without a server.
+"""The embedded driver executes graphs in this process, synchronously, over given stores, without a server.
 
-It carries out what `actors.workflow.machine` wants: calls nodes and handlers, appends records, and
+It carries out the decisions of `actors.workflow.machine`: it calls nodes and handlers, appends records, and
 saves checkpoints.
 
-- `runtime`: `WorkflowRuntime`, the public class. `scheduler`, `scheduled`: what goes on by itself.
-- `driver`: the loop of one run. `other_runs`: the effects that touch other runs. `handlers`: the host's.
-- `held_run`: a run while a driver holds it. `run_locks`, `wishes`: drivers beside each other.
-- `starting`, `restoring`, `deletion`, `history`: the start and the end of runs, and what can be exported.
-- `stores`: stores in memory, and stores over others.
+- `runtime`: `WorkflowRuntime`, the public class. `scheduler`, `scheduled`: runs that continue without a caller.
+- `driver`: the loop of one run. `other_runs`: the effects that touch other runs.
+- `held_run`: a run while a driver holds it. `run_locks`, `wishes`: concurrent drivers.
+- `restoring`, `deletion`, `histories`: the restoration and deletion of runs, and their export.
+- `stores`: stores in memory, and stores that wrap other stores.
 """

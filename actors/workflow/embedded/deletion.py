@@ -1,4 +1,4 @@
-"""The removal of runs."""
+"""The deletion of runs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from actors.workflow.embedded.stores.ledgers import delete_records
 def deleted_tree(
     runs: Any, ledger: Any, artifacts: Any, run_id: str, *, commands: Any = None
 ) -> int:
-    """Remove a run and the runs below it, the lowest first, with their commands; return how many.
+    """Delete a run and the runs below it, the lowest first, with their commands; return the number of runs.
 
-    The run itself goes last, so that a removal that was interrupted can be asked for again.
+    The run itself is deleted last. If the process dies before that, the deletion can be repeated.
 
     Raises:
-        GraphError: One of them has not ended. Nothing is removed.
+        GraphError: A run of the tree has not ended. Nothing is deleted.
     """
     root = runs.load(run_id)
     tree = [] if root is None else tree_of(runs, root)

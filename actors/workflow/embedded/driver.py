@@ -1,4 +1,4 @@
-"""The loop of one run: nodes are called, effects executed, records appended, checkpoints saved."""
+"""The loop of one run. It calls nodes, executes effects, appends records and saves checkpoints."""
 
 from __future__ import annotations
 
@@ -33,13 +33,16 @@ _log = logging.getLogger("callboard.workflow")
 
 
 class OtherRuns(Protocol):
-    """Effects that touch other runs."""
+    """The effects that touch other runs."""
 
     def outcome(self, run: RunState, opened: OpenStep) -> Any:
         """Return the outcome of EMIT_EVENT or START_SUBWORKFLOW."""
 
     def child_of(self, run: RunState) -> RunState | None:
-        """Return the child that the run waits for, after it went on as far as it can; None: it is gone."""
+        """Drive the child that the run waits for as far as possible; return it.
+
+        None: it does not exist any more.
+        """
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,16 +50,16 @@ class Driver:
     """The driver of runs in this process.
 
     Attributes:
-        runs: Where checkpoints are.
-        clock: The time.
-        policy: How often effects are tried.
+        runs: The store of checkpoints.
+        clock: The clock.
+        policy: The policy that decides the number of attempts of effects.
         handlers: The host's handlers.
-        wishes: For the runs that are driven.
-        context: For nodes.
-        sleep: Waits for another attempt; None: `time.sleep`.
+        wishes: The wishes for the runs that are driven.
+        context: The context that nodes get.
+        sleep: The function that waits until the next attempt. None: `time.sleep`.
         fault: A hook of tests.
-        others: For effects that touch other runs.
-        memory: For the effects of memory.
+        others: The effects that touch other runs.
+        memory: The effects of memory.
     """
 
     runs: RunStore
@@ -71,15 +74,16 @@ class Driver:
     memory: MemoryEffects
 
     def now(self) -> str:
-        """Return the instant: ISO 8601 in UTC."""
+        """Return the instant in ISO 8601, in UTC."""
         return self.clock.now().isoformat()
 
     def drive(
         self, spec: WorkflowSpec, held: HeldRun, max_steps: int, gate: Callable[[], bool] | None
     ) -> None:
-        """Go on with a run until it waits, ends, is paused, or `max_steps` nodes were called; then save it.
+        """Execute a run until it waits, ends, is paused, or `max_steps` nodes were called; then save it.
 
-        Its branches take turns: one goes on until an effect of it was tried, or it waits or ends.
+        Its branches are executed alternately. A branch executes until an effect of it was tried, or it waits or
+        ends.
         """
         watch, steps = LoopWatch(), 0
         last: Path = ()
@@ -102,7 +106,7 @@ class Driver:
         self._save(held)
 
     def _next(self, held: HeldRun, last: Path) -> Leaf | None:
-        """Return the next branch behind `last` that can go on now; None: none can."""
+        """Return the next branch after `last` that can execute now. None: no branch can."""
         if held.state.fork is None:
             leaf = Leaf((), open_wait(held.state))
             return leaf if self._is_able(held, leaf) else None
@@ -118,13 +122,13 @@ class Driver:
         return opened is None or opened.due is None or opened.due <= self.now()
 
     def _stepped(self, spec: WorkflowSpec, held: HeldRun, leaf: Leaf) -> bool:
-        """Bring a branch one step on; whether more happened than the call of a node."""
+        """Execute one step of a branch; return True if the step was more than the call of a node."""
         path, seen = leaf.path, held.seen(leaf.path)
         if leaf.wait is not None:
             decided = waits.fell_due(seen, at=self.now())
             assert decided is not None
             held.take_at(path, decided)
-            self._save(held)  # a poll for waiting runs does not find it any more
+            self._save(held)  # a poll for due runs does not find the run any more
             return True
         if leaf.joins:
             held.take_at(path, joined(spec, seen, at=self.now()))
@@ -139,14 +143,14 @@ class Driver:
         return True
 
     def grant(self, held: HeldRun) -> bool:
-        """Carry out the wishes for a run, between two of its steps; return whether there were any."""
+        """Apply the wishes for a run between two of its steps; return True if there were any."""
         wishes = self.wishes.take(held.state.run_id)
         for wish in wishes:
             held.take(self._granted(held.state, wish))
         return bool(wishes)
 
     def grant_all(self, held: HeldRun) -> None:
-        """Carry out all wishes durably, also those of subscribers that hear of the others."""
+        """Apply all wishes durably, including wishes that ledger subscribers make during a save."""
         while self.grant(held):
             held.save()
 
@@ -166,12 +170,15 @@ class Driver:
             return False
         try:
             return gate is None or bool(gate())
-        except Exception:  # noqa: BLE001 - a host's function: open, and reported
-            _log.exception("a step gate failed", extra={"run": held.state.run_id})
+        except Exception:  # noqa: BLE001 - the failure is logged, and the run continues
+            _log.exception("a step gate raised an error", extra={"run": held.state.run_id})
             return True
 
     def _woken(self, held: HeldRun) -> bool:
-        """Go on from a wait for a child that ended, or let the time pass to the next attempt; else False."""
+        """End a wait for a child that ended, or wait until the next attempt is due.
+
+        Return False if there is neither.
+        """
         for leaf in leaves(held.state):
             if leaf.wait is not None and leaf.wait.reason is WaitReason.SUBWORKFLOW:
                 seen = held.seen(leaf.path)
@@ -211,9 +218,7 @@ class Driver:
         outcome = self._executed(seen, opened)
         self.fault("executed")
         held.take_at(path, self._decided(held.seen(path), opened, outcome))
-        if (
-            path in held.opened
-        ):  # another attempt comes: this one is recorded, and there is nothing to save
+        if path in held.opened:  # another attempt follows: only the record has to be durable
             held.flush()
             self.fault("ended")
 
@@ -225,7 +230,7 @@ class Driver:
         return attempts.aborted(state, opened, outcome, how, at=self.now())
 
     def _executed(self, state: RunState, opened: OpenStep) -> Any:
-        """Return the outcome of one attempt: the host's handler, else a built-in one."""
+        """Return the outcome of one attempt, from the host's handler if there is one, else from a built-in."""
         seen = seen_by_handler(state, opened)
         kind = opened.effect.type
         if kind not in self.handlers:

@@ -1,4 +1,4 @@
-"""Identities of actors: a name that is the same for the same facts."""
+"""Identities of actors: ids that are equal for equal facts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class ActorFingerprint:
     """An identity.
 
     Attributes:
-        actor_id: Its name, made of the others: ``ar_`` and 24 hexadecimal digits.
+        actor_id: The id, derived from the other attributes: ``ar_`` and 24 hexadecimal digits.
         kind: For example ``agent`` or ``human``.
-        display_name: For people.
-        metadata: More facts: JSON data.
+        display_name: A name for people to read.
+        metadata: Further facts, as JSON data.
     """
 
     actor_id: str
@@ -28,7 +28,7 @@ class ActorFingerprint:
     def from_metadata(
         cls, *, kind: str, display_name: str = "", **metadata: Any
     ) -> ActorFingerprint:
-        """Return the identity of these facts; the same ones have the same `actor_id`."""
+        """Return the identity of these facts. Equal facts have the same `actor_id`."""
         clean = durable_copy(metadata, "metadata")
         digest = json_digest([kind, display_name, clean])
         return cls(f"ar_{digest[:24]}", kind, display_name, clean)

@@ -1,4 +1,4 @@
-"""A run while a driver holds it: state, records that are not kept yet, the effects that have begun."""
+"""A run that a driver holds: its state, records that are not stored yet, and effects that have started."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ PAGE = 1000
 
 
 class HeldRun:
-    """A run as a driver sees it: the last checkpoint, and on top of it what the ledger has beyond it.
+    """A run that a driver holds: the last checkpoint plus the ledger's records after it.
 
     The caller holds the run's lock. Records are durable when `flush` returns, the state when `save` does.
 
     Attributes:
         state: The state now.
-        opened: The effects that have begun and have no end, by branch.
-        groups: Whether records and state are kept at once.
-        recovered: The branches whose open effect is the work of a driver that died.
+        opened: The effects that have started and have not ended, by branch.
+        groups: True if records and state are written in one transaction.
+        recovered: The branches whose open effect was started by a driver that died.
 
     Raises:
         NoSuchRunError: The store has no such run.
@@ -52,14 +52,14 @@ class HeldRun:
         self._is_saved = self.state is saved
 
     def take(self, decided: Transition) -> None:
-        """Go on with a decision about the run as a whole; effects stay open beside it, unless it is the end.
+        """Apply a decision about the whole run. Effects stay open, unless the decision ends the run.
 
         Nothing is durable before `flush` or `save`.
         """
         self._buffer += decided.records
         self._is_saved = self._is_saved and decided.state is self.state
         self.state = decided.state
-        if decided.opened is not None and decided.records:  # behind an answer
+        if decided.opened is not None and decided.records:  # the decision answers a wait
             path = tuple((decided.records[-1].delta or {}).get("branch") or ())
             if path not in self.opened:
                 self._open_at[path] = self._count + len(self._buffer) - 1
@@ -68,7 +68,10 @@ class HeldRun:
             self.opened.clear()
 
     def take_at(self, path: Path, decided: Transition) -> None:
-        """Go on with a decision about what `seen_at` shows of a branch. Nothing is durable before a flush."""
+        """Apply a decision about the branch that `seen_at` shows.
+
+        Nothing is durable before `flush` or `save`.
+        """
         before, after = self.opened.pop(path, None), decided.opened
         if before is None:
             self._open_at[path] = self._count + len(self._buffer)
@@ -79,23 +82,23 @@ class HeldRun:
         self.take(lifted(self.state, path, decided))
 
     def seen(self, path: Path) -> RunState:
-        """Return the branch at a path, which is open, as a run of its own."""
+        """Return the open branch at a path as a run of its own."""
         found = seen_at(self.state, path)
         assert found is not None
         return found
 
     def flush(self) -> None:
-        """Keep the records of all decisions so far."""
+        """Write the records of all decisions so far to the ledger."""
         if self._buffer:
             append_all(self._ledger, self._buffer)
             self._count += len(self._buffer)
             self._buffer = []
 
     def save(self) -> None:
-        """Keep records and state.
+        """Write records and state.
 
-        A store that can group writes keeps both at once, unless records have subscribers: these get
-        what is durable.
+        A store that can group writes gets both in one transaction, unless the ledger has subscribers.
+        Subscribers get records only when these are durable.
         """
         together = self.groups and self._buffer and not self._is_saved
         with cast("GroupingRunStore", self._runs).grouped() if together else nullcontext():

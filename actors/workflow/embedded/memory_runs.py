@@ -1,4 +1,4 @@
-"""Memory that runs share: runs of the store that hold nothing else, and runs that a request names."""
+"""The memory that runs share, in runs of the store that hold memory only, or in runs that a request names."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ GLOBAL_RUN: Final = "global_memory"
 SESSION_RUN: Final = "session_memory_"
 """The prefix of the id of the run that holds the memory of a session."""
 _NODE: Final = "memory"
-"""The graph and the node of such a run: nothing is ever called for it."""
+"""The graph and the node of a run that holds memory only. No node is ever called for it."""
 _SAFE: Final = re.compile(r"[A-Za-z0-9_-]{1,160}")
 
 
 class MemoryHost(Protocol):
-    """The runtime, as memory needs it; see `WorkflowRuntime`."""
+    """The parts of the runtime that memory needs; see `WorkflowRuntime`."""
 
     run_store: Any
     ledger_store: LedgerStore
@@ -53,7 +53,7 @@ class MemoryRuns:
     change: Change
 
     def owner(self, run: RunState, scope: str) -> RunState:
-        """See `SharedMemory.owner`. Without a session it is the run at the top of this one's tree."""
+        """See `SharedMemory.owner`. If the run has no session, its owner is the root of its tree."""
         if scope == GLOBAL:
             return self._made(GLOBAL_RUN, None)
         if not run.session_id:
@@ -67,14 +67,15 @@ class MemoryRuns:
         del run
         found: RunState | None = self.host.run_store.load(run_id)
         if found is None:
-            raise GraphError(f"run {run_id!r}", "there is none in this store to keep memory in")
+            raise GraphError(f"run {run_id!r}", "the store has no such run for the memory")
         return found
 
     def put(self, owner: RunState, span: Span) -> None:
         """See `SharedMemory.put`.
 
         Raises:
-            StoreBusyError: Another caller drives that run now, and it is more than memory.
+            StoreBusyError: Another caller drives the owner now, and the owner is not a run that holds memory
+                only.
         """
 
         def decide(state: RunState) -> Transition | None:
@@ -97,7 +98,7 @@ class MemoryRuns:
         return run
 
     def _made(self, run_id: str, session_id: str | None) -> RunState:
-        """Return a run that holds memory; it is made, at its end, if it is not there."""
+        """Return a run that holds memory only. If it does not exist, create it with status COMPLETED."""
         found: RunState | None = self.host.run_store.load(run_id)
         if found is not None:
             return found

@@ -1,4 +1,4 @@
-"""The effects of a graph that touch other runs: sub-graphs, and events for who waits for them."""
+"""The effects of a graph that touch other runs: START_SUBWORKFLOW and EMIT_EVENT."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class GraphLookup(Protocol):
 
 
 class Starter(Protocol):
-    """The runtime, as these effects need it."""
+    """The parts of the runtime that these effects need."""
 
     def start(
         self,
@@ -52,22 +52,22 @@ class Starter(Protocol):
 
 
 class Change(Protocol):
-    """The runtime's way to change a run from outside."""
+    """The runtime's method that changes a run from outside."""
 
     def __call__(
         self, run_id: str, decide: Callable[[RunState], Transition | None], *, wait: bool = True
     ) -> bool:
-        """Record what is decided on a run as it is, durably; whether something was."""
+        """Record durably the transition that `decide` returns for a run; return True if it returned one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEffects:
-    """START_SUBWORKFLOW and EMIT_EVENT.
+    """The effects START_SUBWORKFLOW and EMIT_EVENT.
 
     Attributes:
-        runtime: Starts and drives children.
-        runs: The store.
-        registry: Returns the registry, or None.
+        runtime: The runtime that starts and drives children.
+        runs: The store of the runs.
+        registry: Function that returns the registry of graphs, or None.
         change: See `Change`.
     """
 
@@ -97,10 +97,11 @@ class RunEffects:
         return self.runtime.tick(workflow=spec, run_id=child.run_id, max_steps=CHILD_STEPS)
 
     def emit(self, run: RunState, payload: dict[str, Any], event_id: str) -> dict[str, Any]:
-        """Answer all waits for an event; return who was resumed.
+        """Answer all waits for an event; return the report, which names the resumed runs.
 
         Raises:
-            GraphError: The event has no name or no such scope, or the store cannot list the waiting runs.
+            GraphError: The event has no name, its scope does not exist, or the store cannot list the waiting
+                runs.
         """
         if not isinstance(self.runs, QueryableRunStore):
             raise GraphError("emit_event", "the run store must be a QueryableRunStore")
@@ -109,7 +110,8 @@ class RunEffects:
         listeners = self._waiting_for(key)
         if listeners and self.registry() is None:
             raise GraphError(
-                "emit_event", f"{len(listeners)} runs wait, and there is no workflow_registry"
+                "emit_event",
+                f"{len(listeners)} runs wait, but the runtime has no workflow_registry",
             )
 
         def answered(state: RunState) -> Transition | None:
@@ -140,7 +142,7 @@ class RunEffects:
         return [one for one in found if key in event_keys(one)]
 
     def _names_in_session(self, key: str) -> list[str]:
-        """Return the names of events of this scope that runs wait for: a hint for a misspelt one."""
+        """Return the names of the scope's events that runs wait for, as a help to find a misspelt name."""
         prefix = key.rpartition(":")[0] + ":"
         found = self.runs.list_runs(
             status=RunStatus.WAITING, wait_reason=WaitReason.EVENT, limit=200
@@ -162,7 +164,7 @@ class RunEffects:
         )
         if payload.get("async"):
             if payload.get("wait"):
-                return waiting_for(spec, name, {"async": True})
+                return waiting_for(spec.workflow_id, name, {"async": True})
             return EffectOutcome.completed({"sub_run_id": name, "async": True})
         child = self.runtime.tick(workflow=spec, run_id=name, max_steps=CHILD_STEPS)
         if child.status is RunStatus.COMPLETED:
@@ -173,7 +175,7 @@ class RunEffects:
             )
             return EffectOutcome.failed(problem, retryable=False)
         wait = child.waiting.to_dict() if child.waiting else None
-        return waiting_for(spec, name, {"sub_waiting": wait})
+        return waiting_for(spec.workflow_id, name, {"sub_waiting": wait})
 
     def _spec_of(self, payload: dict[str, Any]) -> WorkflowSpec:
         name = payload.get("workflow_id")
@@ -181,7 +183,7 @@ class RunEffects:
             raise GraphError("start_subworkflow", "it needs payload.workflow_id")
         if self.registry() is None:
             raise GraphError(
-                "start_subworkflow", "there is no workflow_registry. Pass one to the runtime"
+                "start_subworkflow", "the runtime has no workflow_registry. Pass one to it"
             )
         spec = self._spec(str(name))
         if spec is None:

@@ -1,4 +1,4 @@
-"""Graphs by name, for what has only a run to go on with."""
+"""Graphs by name, for callers that have only a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class WorkflowRegistry:
         """Add a graph.
 
         Raises:
-            ValueError: There is one of this name.
+            ValueError: A graph of this name is registered.
         """
         if workflow.workflow_id in self._specs:
             msg = f"graph {workflow.workflow_id!r} is already registered. Unregister it first"
@@ -32,20 +32,20 @@ class WorkflowRegistry:
         """Remove a graph.
 
         Raises:
-            KeyError: There is none of this name.
+            KeyError: No graph of this name is registered.
         """
         if self._specs.pop(workflow_id, None) is None:
             raise KeyError(f"graph {workflow_id!r} is not registered")
 
     def get(self, workflow_id: str) -> WorkflowSpec | None:
-        """Return a graph; None: there is none of this name."""
+        """Return a graph. None: no graph of this name is registered."""
         return self._specs.get(workflow_id)
 
     def get_or_raise(self, workflow_id: str) -> WorkflowSpec:
         """Return a graph.
 
         Raises:
-            KeyError: There is none of this name.
+            KeyError: No graph of this name is registered.
         """
         if workflow_id not in self._specs:
             raise KeyError(f"graph {workflow_id!r} is not registered")

@@ -1,4 +1,4 @@
-"""Runs that begin with the state of another one."""
+"""Runs that begin with the state of another run."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def restore_snapshot(
     run_id: str | None = None,
     force: bool = False,
 ) -> str:
-    """Make a run that begins with the state of a snapshot, with its open wait; return its id.
+    """Create a run that begins with the state of a snapshot and its open wait; return the run's id.
 
-    The run of the snapshot stays as it is. The new one has a ledger of its own, whose first record says where
-    it comes from.
+    The run of the snapshot stays as it is. The new run has a ledger of its own, whose first record names the
+    snapshot.
 
     Raises:
-        SpecChangedError: The graph is another one than that of the snapshot, and not `force`.
-        GraphError: The run had ended, or the graph has not the node that is next.
-        RunIdentityConflict: There is a run of this `run_id`.
+        SpecChangedError: The graph is not the snapshot's graph, and `force` is false.
+        GraphError: The run of the snapshot had ended, or the graph does not have the run's next node.
+        RunIdentityConflict: A run with this `run_id` exists.
     """
     run = restored_run(snapshot, workflow, run_id=run_id or new_id(), at=utc_now_iso(), force=force)
     _, made = run_store.create_if_absent(run)

@@ -1,4 +1,7 @@
-"""Locks of runs: one driver of a run at a time, over threads and, where the store can, over processes."""
+"""Locks of runs: a run has only one driver at a time.
+
+The locks hold among threads and, if the store has locks, among processes.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,11 @@ _guard = threading.Lock()
 
 
 def run_mutation_lock(run_id: str) -> threading.RLock:
-    """Return the lock that a driver holds while it works on this run; the same one for all in this process.
+    """Return the lock that a driver holds while it works on a run.
 
-    Take it around your own load, change and save of a run.
+    All callers in this process get the same lock.
+
+    Hold it around a load, change and save of the run outside of a driver.
     """
     with _guard:
         lock = _locks.get(run_id)
@@ -27,10 +32,10 @@ def run_mutation_lock(run_id: str) -> threading.RLock:
 
 
 class RunLocks:
-    """The locks of the runs of one store: those of this process, and around them the store's own.
+    """The locks of the runs of one store: the locks of this process, and the locks of the store if it has some.
 
     Args:
-        store: A `LockingRunStore`, or a store of this process alone.
+        store: A `LockingRunStore`, or a store that only this process uses.
     """
 
     def __init__(self, store: Any) -> None:
@@ -39,11 +44,11 @@ class RunLocks:
 
     @contextmanager
     def hold(self, run_id: str, *, wait: bool = True) -> Iterator[bool]:
-        """Hold a run; the value is whether this thread held it before.
+        """Hold the lock of a run. The context's value is True if this thread held it before.
 
         Raises:
-            StoreBusyError: A driver in another process holds it for too long; if not `wait`, any other one
-                holds it now.
+            StoreBusyError: A driver in another process holds the lock for too long. If `wait` is false: any
+                other driver holds the lock now.
         """
         own = run_mutation_lock(run_id)
         if not own.acquire(blocking=wait):

@@ -1,4 +1,4 @@
-"""The embedded runtime of graphs: starts runs, goes on with them, and answers what they wait for."""
+"""The embedded runtime of graphs. It starts runs, executes them, and answers their waits."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ from actors.workflow.memory.evidence import evidence_in, evidence_of
 
 
 class WorkflowRuntime:
-    """Runs of graphs in this process, over stores that outlive it or not.
+    """Runtime that executes graphs in this process. The stores decide if runs survive the process.
 
-    Nothing happens by itself: `tick` goes on with a run, in the caller's thread. A `Scheduler` calls it.
+    The runtime has no thread of its own. `tick` executes a run in the caller's thread. A `Scheduler` calls it.
 
     Args:
-        run_store: Checkpoints.
-        ledger_store: Records.
-        effect_handlers: Functions of the host by type of effect; also in the place of a built-in one.
-        effect_policy: How often effects are tried; None: once.
-        workflow_registry: Graphs by name, for sub-graphs and for who waits for events.
-        artifact_store: For nodes, as `ctx.artifacts`, and for memory.
-        chat_summarizer: Makes summaries (see `summarizing`); None: the handler of LLM_CALL does.
+        run_store: The store of checkpoints.
+        ledger_store: The store of records.
+        effect_handlers: The host's functions by type of effect. A function for a built-in effect replaces it.
+        effect_policy: The policy that decides the number of attempts of effects. None: one attempt.
+        workflow_registry: The graphs by name. Sub-graphs and the delivery of events need it.
+        artifact_store: The store of artifacts. Nodes read it as `ctx.artifacts`, and the memory effects use it.
+        chat_summarizer: The maker of summaries, see `summarizing`. None: the handler of LLM_CALL.
         config: Limits of new runs.
-        clock: The time; None: the system's.
-        sleep: Waits between attempts, in seconds; None: `time.sleep`.
+        clock: The clock. None: the system's clock.
+        sleep: The function that waits between attempts. It gets seconds. None: `time.sleep`.
         fault: A hook of tests, called with the name of each point at which a process may die.
     """
 
@@ -112,14 +112,14 @@ class WorkflowRuntime:
         parent_run_id: str | None = None,
         run_id: str | None = None,
     ) -> str:
-        """Make a run that stands before its entry node; return its id.
+        """Create a run whose entry node has not been called yet; return the run's id.
 
-        With `run_id` it is made once: another start of the same graph, session and parent returns it as it is.
+        With `run_id` it is created once. A later start with the same id, graph, session and parent returns it.
 
         Raises:
-            NotSerializableError: The path of what is not JSON data in `vars`. No run is made.
-            RunIdentityConflict: The run of this id is another one.
-            GraphError: `run_id` is not letters, digits, ``_`` and ``-``, or the store cannot make a run once.
+            NotSerializableError: A value in `vars` is not JSON data; the error has its path. No run is made.
+            RunIdentityConflict: The run with this id has another graph, session or parent.
+            GraphError: `run_id` is not letters, digits, ``_`` and ``-``, or the store lacks `create_if_absent`.
         """
         whose = {"actor_id": actor_id, "session_id": session_id, "parent_run_id": parent_run_id}
         given, at = vars or {}, self.now()
@@ -130,7 +130,7 @@ class WorkflowRuntime:
             return run.run_id
         if not isinstance(self.run_store, CreatingRunStore):
             raise GraphError(
-                f"run_id {run_id!r}", "this store has no create_if_absent: leave it out"
+                f"run_id {run_id!r}", "the store has no create_if_absent. Leave run_id out"
             )
         found, made = self.run_store.create_if_absent(run)
         if made:
@@ -145,12 +145,12 @@ class WorkflowRuntime:
         max_steps: int = 100,
         step_gate: Callable[[], bool] | None = None,
     ) -> RunState:
-        """Go on with a run until it waits, ends, is paused, or `max_steps` nodes were called; return its state.
+        """Execute a run until it waits, ends, is paused, or `max_steps` nodes were called; return its state.
 
-        A run that ended is returned as it is. `step_gate` is asked before each step: False ends this call.
+        A run that has ended is returned as it is. If `step_gate` returns False before a step, this call ends.
 
         Raises:
-            NoSuchRunError: The store has none of this id.
+            NoSuchRunError: The store has no run of this id.
             GraphError: The run belongs to another graph.
             StoreBusyError: A driver in another process holds the run.
         """
@@ -160,12 +160,12 @@ class WorkflowRuntime:
     def try_tick(
         self, workflow: WorkflowSpec, run_id: str, max_steps: int = 100
     ) -> RunState | None:
-        """Do what `tick` does; return None at once if another caller drives the run now."""
+        """Do the same as `tick`, but return None at once if another caller drives the run now."""
         with suppress(StoreBusyError), self._held(run_id, wait=False) as held:
             return self._driven_on(workflow, held, max_steps, None)
         return None
 
-    def resume(  # noqa: PLR0917 - the source's parameters
+    def resume(  # noqa: PLR0917 - AbstractRuntime's parameters
         self,
         workflow: WorkflowSpec,
         run_id: str,
@@ -173,11 +173,11 @@ class WorkflowRuntime:
         payload: Any,
         max_steps: int = 100,
     ) -> RunState:
-        """Answer the wait of a run, once, and go on with it as `tick` does; the answer is durable before.
+        """Answer the wait of a run once. Make the answer durable, then execute the run as `tick` does.
 
         Raises:
-            StaleResumeError: It does not wait, waits for another key, or a call was faster. It is unchanged.
-            NotSerializableError: The path of what is not JSON data in `payload`.
+            StaleResumeError: The run does not wait, waits for another key, or another call answered first.
+            NotSerializableError: A value in `payload` is not JSON data; the error has its path.
             NoSuchRunError: See `tick`.
         """
         with self._held(run_id) as held:
@@ -190,12 +190,12 @@ class WorkflowRuntime:
             return held.state.cloned()
 
     def answer(self, run_id: str, wait_key: str, payload: Any) -> RunState:
-        """Answer a wait that a run has, or will have: an answer that comes before its wait is kept for it.
+        """Answer a wait that a run has or will have. An answer that comes before its wait is kept for it.
 
-        Does not go on with the run.
+        The run is not executed.
 
         Raises:
-            StaleResumeError: The run ended, waits for something else, or has an answer of this key.
+            StaleResumeError: The run has ended, waits for another key, or has an answer of this key.
             NotSerializableError: See `resume`.
             NoSuchRunError: See `tick`.
         """
@@ -213,26 +213,26 @@ class WorkflowRuntime:
             return held.state.cloned()
 
     def pause_run(self, run_id: str, reason: str | None = None) -> RunState:
-        """Pause a run until `resume_run`; an effect that is being executed ends first. Idempotent."""
+        """Pause a run until `resume_run`. An effect that is being executed runs to its end. Idempotent."""
         return self._wish(run_id, Wish("pause", reason))
 
     def resume_run(self, run_id: str) -> RunState:
-        """Let a paused run go on: the next `tick` does. Idempotent."""
+        """Resume a paused run. The next `tick` executes it. Idempotent."""
         return self._wish(run_id, Wish("unpause"))
 
     def cancel_run(
         self, run_id: str, reason: str | None = None, cancelled_by: str = "api"
     ) -> RunState:
-        """Cancel a run and all that it started; one that ended stays as it is.
+        """Cancel a run and all runs below it. A run that has ended stays as it is.
 
-        An effect that is being executed is not interrupted: its record says what came of it.
+        An effect that is being executed is not interrupted. Its record has its outcome.
         """
         return self.cancel_tree(run_id, reason, cancelled_by)[0]
 
     def cancel_tree(
         self, run_id: str, reason: str | None = None, cancelled_by: str = "api"
     ) -> list[RunState]:
-        """Do what `cancel_run` does; return the states of the run and of those below it that were open."""
+        """Do the same as `cancel_run`; return the states of the run and of the runs below it that were open."""
         states = [self._wish(run_id, Wish("cancel", reason, cancelled_by))]
         children = getattr(self.run_store, "list_children", None)
         for child in children(parent_run_id=run_id) if children is not None else ():
@@ -241,17 +241,17 @@ class WorkflowRuntime:
         return states
 
     def steer(self, run_id: str, message: Any) -> int:
-        """Add a message to the inbox of a run (`_runtime.inbox`), which its nodes read; return its number.
+        """Add a message to the inbox that a run's nodes read (`_runtime.inbox`); return the message's number.
 
         Raises:
-            GraphError: The message is empty, or the run ended.
+            GraphError: The message is empty, or the run has ended.
         """
         if not message:
             raise GraphError(f"run {run_id}", "an empty message says nothing. Write one")
         with self._held(run_id) as held:
             if held.state.status.is_terminal:
                 raise GraphError(
-                    f"run {run_id}", f"it is {held.state.status.value}: start another one"
+                    f"run {run_id}", f"it is {held.state.status.value}: start a new run"
                 )
             value, path = records.with_message(held.state, message), [RUNTIME, records.INBOX]
             held.take(records.noted(held.state, "steer", path, value, at=self.now()))
@@ -262,7 +262,7 @@ class WorkflowRuntime:
         """Return the last checkpoint of a run.
 
         Raises:
-            NoSuchRunError: The store has none of this id.
+            NoSuchRunError: The store has no run of this id.
         """
         if (found := self.run_store.load(run_id)) is None:
             raise NoSuchRunError(run_id)
@@ -275,7 +275,7 @@ class WorkflowRuntime:
     def subscribe_ledger(
         self, callback: Subscriber, *, run_id: str | None = None
     ) -> Callable[[], None]:
-        """Call `callback` with each record that is appended in this process; return the end of it.
+        """Call `callback` with each record that is appended in this process; return a function that stops it.
 
         Raises:
             TypeError: The ledger is not an `ObservableLedgerStore`.
@@ -295,23 +295,23 @@ class WorkflowRuntime:
         return namespace(self.get_node_traces(run_id), node_id)
 
     def list_evidence(self, run_id: str) -> list[dict[str, Any]]:
-        """Return the index of what tools brought to a run from outside, the first call first."""
+        """Return the index of the evidence that tools brought to a run, in the order of the calls."""
         return evidence_of(self.get_state(run_id))
 
     def load_evidence(self, evidence_id: str) -> dict[str, Any] | None:
-        """Return the evidence of a call; None: there is none of this id."""
+        """Return the evidence of a call. None: there is no evidence of this id."""
         return evidence_in(self.artifact_store, evidence_id)
 
     def get_limit_status(self, run_id: str) -> dict[str, Any]:
-        """Return the limits of a run and how near they are."""
+        """Return the limits of a run and the counters' shares of them."""
         return limits.limit_status(self.get_state(run_id))
 
     def check_limits(self, run: RunState) -> list[LimitWarning]:
-        """Return a warning for each limit that is near or reached."""
+        """Return a warning for each limit that the run has nearly or fully used."""
         return limits.check_limits(run)
 
     def update_limits(self, run_id: str, updates: Mapping[str, Any]) -> None:
-        """Change limits of a run, durably; names that are no limits change nothing."""
+        """Change limits of a run durably. Names that are not limits are ignored."""
         with self._held(run_id) as held:
             value = namespace(held.state.vars, LIMITS) | limits.known_updates(updates)
             held.take(records.noted(held.state, "limits", [LIMITS], value, at=self.now()))
@@ -320,31 +320,31 @@ class WorkflowRuntime:
     def emit_event(
         self, name: str, payload: Any = None, *, event_id: str, **scope: str
     ) -> dict[str, Any]:
-        """Answer all waits for an event from outside; see EMIT_EVENT. Runs are not gone on with.
+        """Answer all waits for an event from outside, see EMIT_EVENT. The runs are not executed.
 
         Args:
-            name: Of the event.
+            name: The event's name.
             payload: JSON data.
-            event_id: An event of one id answers one wait of each run at most.
-            scope: `scope`, and `session_id`, `workflow_id` or `run_id`; a global event without.
+            event_id: The event's id. An event of one id answers at most one wait of each run.
+            scope: `scope`, and `session_id`, `workflow_id` or `run_id`. Without them the event is global.
         """
         told = {"name": name, "payload": payload, "scope": "global"} | scope
         return self._effects.emit(RunState("", "", RunStatus.RUNNING, ""), told, event_id)
 
     def now(self) -> str:
-        """Return the instant by the runtime's clock: ISO 8601 in UTC."""
+        """Return the instant by the runtime's clock, in ISO 8601 in UTC."""
         return self._driver.now()
 
     def set_artifact_store(self, store: Any) -> None:
-        """Give nodes another artifact store."""
+        """Replace the artifact store that nodes get."""
         self.artifact_store = store
         self._driver.context = NodeContext(now=self._driver.now, artifacts=store)
 
     def delete_run(self, run_id: str, *, command_store: Any = None) -> int:
-        """Remove a run, the runs below it, their records, artifacts and commands; return how many runs.
+        """Delete a run, the runs below it, their records, artifacts and commands; return the number of runs.
 
         Raises:
-            GraphError: One of them has not ended: cancel it first.
+            GraphError: A run of the tree has not ended. Cancel it first.
         """
         stores = (self.run_store, self.ledger_store, self.artifact_store)
         return deleted_tree(*stores, run_id, commands=command_store)
@@ -365,7 +365,7 @@ class WorkflowRuntime:
 
     @contextmanager
     def _driving(self, run_id: str, *, wait: bool = True) -> Iterator[HeldRun | None]:
-        """Hold a run, and grant wishes that come meanwhile; None: this thread holds it already."""
+        """Hold a run, and apply wishes that arrive meanwhile. Yield None if this thread holds it already."""
         with self._locks.hold(run_id, wait=wait) as again:
             if again:
                 yield None
@@ -378,11 +378,11 @@ class WorkflowRuntime:
                 del self._driven[run_id]
 
     def _wish(self, run_id: str, wish: Wish) -> RunState:
-        """Have a wish granted, by who drives the run now or else here."""
+        """Apply a wish: the current driver of the run does it, or this call if there is none."""
         self.get_state(run_id)
         self._wishes.add(run_id, wish)
         with self._driving(run_id) as held:
-            if held is None:  # a handler or a subscriber of the run itself: granted behind its step
+            if held is None:  # called in a step of this run, after which the wish is applied
                 return self._driven[run_id].state.cloned()
             self._driver.grant_all(held)
             return held.state.cloned()
@@ -391,7 +391,7 @@ class WorkflowRuntime:
         self, run_id: str, decide: Callable[[RunState], Transition | None], *, wait: bool = True
     ) -> bool:
         with self._driving(run_id, wait=wait) as first:
-            held = first or self._driven[run_id]  # from a step of its own, or of a run below it
+            held = first or self._driven[run_id]  # a step of this run, or of a run below it, calls
             if (decided := decide(held.state)) is None:
                 return False
             held.take(decided)

@@ -1,4 +1,4 @@
-"""A runtime with its scheduler: a graph runs in five lines."""
+"""A runtime together with its scheduler."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from actors.workflow.machine.spec import WorkflowSpec
 
 
 class ScheduledRuntime:
-    """A runtime, a registry and a scheduler as one.
+    """A runtime, a registry and a scheduler as one object.
 
     Args:
-        runtime: Starts and drives runs.
-        registry: Graphs by name; `run` and `start` add theirs.
-        scheduler: Goes on with what waits.
+        runtime: The runtime that starts and drives runs.
+        registry: The graphs by name. `run` and `start` register their graph.
+        scheduler: The scheduler that continues waiting runs.
     """
 
     def __init__(
@@ -37,13 +37,16 @@ class ScheduledRuntime:
 
     @property
     def is_running(self) -> bool:
-        """True while the scheduler's loop goes."""
+        """True while the scheduler's thread runs."""
         return self.scheduler.is_running
 
     def run(
         self, workflow: WorkflowSpec, *, max_steps: int = 100, **more: Any
     ) -> tuple[str, RunState]:
-        """Start a run and go on with it until it waits or ends; `more` is for `WorkflowRuntime.start`."""
+        """Start a run and execute it until it waits or ends.
+
+        `more` are arguments of `WorkflowRuntime.start`.
+        """
         run_id = self.start(workflow, **more)
         return run_id, self.tick(run_id, max_steps=max_steps)
 
@@ -54,16 +57,17 @@ class ScheduledRuntime:
         return self.runtime.start(workflow, **more)
 
     def tick(self, run_id: str, *, max_steps: int = 100) -> RunState:
-        """Go on with a run; see `WorkflowRuntime.tick`."""
+        """Execute a run; see `WorkflowRuntime.tick`."""
         return self.runtime.tick(self._spec(run_id), run_id, max_steps)
 
     def respond(self, run_id: str, payload: Any, *, max_steps: int = 100) -> RunState:
-        """Answer what a run waits for, or a run below it that it waits for; return the state of the run itself.
+        """Answer a wait of a run, or of a run below it for which it waits; return the state of the run itself.
 
-        Of several branches that wait, the first one that waits for a person is answered, else the first one.
+        If several branches wait, the first wait for a person is answered. If no branch waits for a person, the
+        first wait is answered.
 
         Raises:
-            StaleResumeError: It does not wait.
+            StaleResumeError: The run does not wait.
         """
         found = [*self._asking(run_id)]
         if not found:
@@ -82,13 +86,13 @@ class ScheduledRuntime:
     def resume_subworkflow_parent(
         self, *, child_run_id: str, child_output: Any = None
     ) -> RunState | None:
-        """Go on with the run above; see `Scheduler.resume_subworkflow_parent`."""
+        """Execute the parent of a run that has ended; see `Scheduler.resume_subworkflow_parent`."""
         return self.scheduler.resume_subworkflow_parent(
             child_run_id=child_run_id, child_output=child_output
         )
 
     def cancel_with_children(self, run_id: str, reason: str | None = None) -> list[RunState]:
-        """Cancel a run and all that it started; return their states."""
+        """Cancel a run and all runs below it; return their states."""
         return self.runtime.cancel_tree(run_id, reason)
 
     def find_waiting_runs(
@@ -106,7 +110,7 @@ class ScheduledRuntime:
         return self.runtime.get_ledger(run_id)
 
     def stop(self) -> None:
-        """End the scheduler's loop. Idempotent."""
+        """Stop the scheduler's thread. Idempotent."""
         self.scheduler.stop()
 
     def _asking(self, run_id: str) -> Iterator[tuple[str, WaitState]]:
@@ -132,10 +136,9 @@ def create_scheduled_runtime(
     auto_start: bool = True,
     **more: Any,
 ) -> ScheduledRuntime:
-    """Return a runtime with its scheduler, in memory if no stores are given.
+    """Return a runtime with its scheduler. Without given stores, its data is in memory.
 
-    The scheduler's loop goes unless `auto_start` is False.
-    `more` is for `WorkflowRuntime`.
+    The scheduler's thread is started unless `auto_start` is False. `more` are arguments of `WorkflowRuntime`.
     """
     registry = WorkflowRegistry()
     for workflow in workflows:

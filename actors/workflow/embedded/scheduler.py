@@ -1,4 +1,4 @@
-"""A loop that goes on with runs whose instant has come, and with those that no other caller drives."""
+"""A thread that executes runs whose timer is due and open runs that no other caller drives."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class SchedulerStats:
     """Counts since the scheduler was made.
 
     Attributes:
-        poll_cycles: Polls of the store.
-        runs_resumed: Runs that it went on with.
-        runs_failed: Runs at which it failed: they are tried again.
-        last_poll_at: ISO 8601 in UTC.
+        poll_cycles: Number of polls of the store.
+        runs_resumed: Number of runs that the scheduler executed.
+        runs_failed: Number of executions that raised. Such runs are tried again.
+        last_poll_at: The instant of the last poll, in ISO 8601 in UTC.
     """
 
     poll_cycles: int = 0
@@ -40,15 +40,15 @@ class SchedulerStats:
 
 
 class Scheduler:
-    """Goes on with waiting runs whose time has come, children that ended, and runs whose driver died.
+    """Scheduler that executes waiting runs that are due, parents of ended children, and runs whose driver died.
 
     Args:
-        runtime: Its run store must be a `QueryableRunStore`.
-        registry: The graphs that it knows; runs of others are left alone.
-        poll_interval_s: Between two polls of the store, in seconds.
-        max_steps: Of one run in one poll.
-        on_run_resumed: Called with the state of a run that it went on with.
-        on_run_failed: Called with the id of a run at which it failed, and the exception.
+        runtime: The runtime. Its run store must be a `QueryableRunStore`.
+        registry: The graphs by name. Runs of other graphs stay as they are.
+        poll_interval_s: The pause between two polls of the store, in seconds.
+        max_steps: Maximum number of nodes that are called for one run in one poll.
+        on_run_resumed: Called with the state of each run that was executed.
+        on_run_failed: Called with the id of each run whose execution raised, and the exception.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class Scheduler:
 
     @property
     def is_running(self) -> bool:
-        """True while the loop goes."""
+        """True while the scheduler's thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin the loop in a thread.
+        """Start the scheduler's thread.
 
         Raises:
-            RuntimeError: It goes already.
+            RuntimeError: The thread runs already.
         """
         if self.is_running:
             raise RuntimeError("this scheduler is already running")
@@ -90,14 +90,14 @@ class Scheduler:
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """End the loop, behind the run that it goes on with now; wait `timeout` seconds at most. Idempotent."""
+        """Stop the thread after the run that it executes now; wait at most `timeout` seconds. Idempotent."""
         self._end.set()
         if self._thread is not None:
             self._thread.join(timeout)
         self._thread = None
 
     def poll_once(self) -> int:
-        """Go once over the store; return the number of runs that were gone on with."""
+        """Poll the store once; return the number of runs that were executed."""
         self.stats.poll_cycles += 1
         self.stats.last_poll_at = utc_now_iso()
         return sum(self._go_on(run) for run in self._ready())
@@ -105,7 +105,7 @@ class Scheduler:
     def resume_event(
         self, *, run_id: str, wait_key: str | None, payload: Any, max_steps: int | None = None
     ) -> RunState:
-        """Answer the wait of a run and go on with it; see `WorkflowRuntime.resume`."""
+        """Answer the wait of a run and execute the run; see `WorkflowRuntime.resume`."""
         state = self._runtime.get_state(run_id)
         spec = self._registry.get_or_raise(state.workflow_id)
         steps = self._max_steps if max_steps is None else max_steps
@@ -117,7 +117,7 @@ class Scheduler:
     def emit_event(
         self, *, name: str, payload: Any = None, event_id: str | None = None, **scope: str
     ) -> list[RunState]:
-        """Answer all waits for an event and go on with their runs; see `WorkflowRuntime.emit_event`."""
+        """Answer all waits for an event and execute their runs; see `WorkflowRuntime.emit_event`."""
         told = self._runtime.emit_event(name, payload, event_id=event_id or new_id(), **scope)
         for run_id in told["resumed"]:
             self._go_on(self._runtime.get_state(run_id))
@@ -126,9 +126,10 @@ class Scheduler:
     def resume_subworkflow_parent(
         self, *, child_run_id: str, child_output: Any = None
     ) -> RunState | None:
-        """Go on with the run that waits for the end of this one, and with those above it.
+        """Execute the run that waits for the end of this run, and the runs above it.
 
-        Return its state; None: no run waits. `child_output` is the source's: the store has it.
+        Return the state of the waiting run. None: no run waits for this run. `child_output` is ignored, since
+        the store has the output.
         """
         del child_output
         child = self._runtime.get_state(child_run_id)
@@ -176,8 +177,8 @@ class Scheduler:
             state = self._runtime.try_tick(spec, run.run_id, self._max_steps)
         except StaleResumeError:
             return 0
-        except Exception as exc:  # noqa: BLE001 - the loop goes on with others, and reports
-            _log.exception("a scheduler failed at a run", extra={"run": run.run_id})
+        except Exception as exc:  # noqa: BLE001 - the loop continues with other runs, and the failure is logged
+            _log.exception("the scheduler failed to execute a run", extra={"run": run.run_id})
             self.stats.runs_failed += 1
             if self._on_failed is not None:
                 self._on_failed(run.run_id, exc)
@@ -193,5 +194,5 @@ class Scheduler:
         while not self._end.wait(self._interval_s):
             try:
                 self.poll_once()
-            except Exception:  # noqa: BLE001 - a store that is away comes back
-                _log.exception("a scheduler failed")
+            except Exception:  # noqa: BLE001 - the store may be reachable at the next poll
+                _log.exception("the scheduler failed to poll the store")

@@ -30,13 +30,13 @@ class Wishes:
             self._open[run_id].append(wish)
 
     def take(self, run_id: str) -> list[Wish]:
-        """Return the wishes for a run in order, and drop them."""
+        """Return the wishes for a run in order, and remove them."""
         if run_id not in self._open:
             return []
         with self._lock:
             return self._open.pop(run_id, [])
 
     def cancelled(self, run_id: str) -> Wish | None:
-        """Return a wish to cancel the run, if there is one; it stays."""
+        """Return a wish to cancel the run, or None. The wish is not removed."""
         with self._lock:
             return next((one for one in self._open.get(run_id, ()) if one.kind == "cancel"), None)

@@ -1,12 +1,14 @@
-"""Integrations: models, tools and knowledge for the effects LLM_CALL, TOOL_CALLS and MEMORY_KG_*.
+"""Models, tools and knowledge for the effects LLM_CALL, TOOL_CALLS and MEMORY_KG_*.
 
 Three modes: `local_llm` (model and tools in this process), `remote_llm` (a model behind a server, tools of a
-client) and `hybrid_llm` (a model behind a server, tools in this process). Each returns an `Integration`, whose
-handlers `WorkflowRuntime` and `Flows` take. Keys of providers are `Secret`: their values are in headers only.
+client; or an agent for both) and `hybrid_llm` (a model behind a server, or an agent; tools in this process).
+Each returns an `Integration`, whose handlers `WorkflowRuntime` and `Flows` take. Keys of providers are `Secret`
+objects, whose values are in headers only.
 
-- `wiring`: these. `model_calls`, `tool_runs`, `knowledge`: the handlers. `calls`, `chat_payload`: payloads.
+- `wiring`: the integrations. `model_calls`, `tool_runs`, `knowledge`: the handlers. `calls`, `chat_payload`:
+  payloads.
 - `remote_model`, `http_requests`: a model behind a server. `prompt_cache`: control of its cache.
-- `background_loop`: the event loop of drivers that await nothing.
+- `remote_agent`: an agent that a run asks. `background_loop`: the event loop for drivers without coroutines.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 from actors.workflow.integrations.http_requests import RemoteModelError
 from actors.workflow.integrations.knowledge import GraphStoreKnowledge, KnowledgeGraph
 from actors.workflow.integrations.prompt_cache import CachingModel, PromptCache
+from actors.workflow.integrations.remote_agent import RemoteAgent
 from actors.workflow.integrations.remote_model import RemoteModel
 from actors.workflow.integrations.wiring import Integration, hybrid_llm, local_llm, remote_llm
 
@@ -23,6 +26,7 @@ __all__ = [
     "Integration",
     "KnowledgeGraph",
     "PromptCache",
+    "RemoteAgent",
     "RemoteModel",
     "RemoteModelError",
     "hybrid_llm",

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for drivers whose handlers are plain functions."""
+"""An event loop in its own thread, for drivers whose handlers are plain functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 class BackgroundLoop:
     """An event loop that starts with the first call and runs until the process ends.
 
-    All calls share it, so that clients may keep connections between them.
+    All calls share the loop, so clients may keep connections between calls.
     """
 
     def __init__(self) -> None:
@@ -24,21 +24,19 @@ class BackgroundLoop:
         self._thread: threading.Thread | None = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what a coroutine returns or raise what it raises; the calling thread waits for it.
+        """Execute a coroutine on the loop; return its result. The calling thread waits for it.
 
         Raises:
-            ContractError: The caller is itself executed by the loop, which would wait for ever.
+            ContractError: The loop's own thread calls, so it would wait for itself forever.
         """
         if threading.current_thread() is self._thread:
             work.close()
-            problem = (
-                "a tool drives a run of its own integration: give it thread=True, or another one"
-            )
+            problem = "a tool drives a run of its own integration. Give it thread=True, or another integration"
             raise ContractError(problem)
         return asyncio.run_coroutine_threadsafe(work, self._started()).result()
 
     def close(self) -> None:
-        """Stop the loop. The next call starts another one."""
+        """Stop the loop. The next call starts a new loop."""
         with self._lock:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._loop.stop)

@@ -1,4 +1,4 @@
-"""Calls of tools as models and nodes write them, in one shape."""
+"""Tool calls in one form, from the forms in which models and nodes write them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from typing import Any, Final
 
 from actors.errors import NotSerializableError
 from actors.kernel.json_data import clean_text
+from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.durable import MAX_DEPTH, durable_copy
+from actors.kernel.workflow.run_state import RunState
+from actors.workflow.machine.variables import place_of, seq_of
 
 _DEEPEST: Final = MAX_DEPTH - 16
-"""Around a value stand the result of its effect, and the path in the vars."""
+"""Maximum depth of a value. The rest of the depth is for the effect's result and the path in the vars."""
 
 
 def calls_in(told: Any) -> list[dict[str, Any]]:
-    """Return calls as objects with ``call_id``, ``name`` and ``arguments``, whatever their shape.
+    """Return calls in any form as objects with ``call_id``, ``name`` and ``arguments``.
 
-    Ids are unique among them. A call that cannot be read has ``error``.
+    Ids are unique among them. A call that cannot be read also has ``error``.
     """
     seen: set[str] = set()
     found = []
@@ -29,8 +32,13 @@ def calls_in(told: Any) -> list[dict[str, Any]]:
     return found
 
 
+def effect_place(run: RunState) -> str:
+    """Return the id of the effect that a run, or a branch of it, is at: the same for each attempt."""
+    return derive_id(place_of(run.run_id, run.vars), seq_of(run.vars))
+
+
 def unfit(value: Any) -> str | None:
-    """Return why a value of a model or a tool cannot be kept in a run; None: it can."""
+    """Return the reason why a value of a model or a tool cannot be stored in a run. None: it can."""
     try:
         durable_copy(value, "value", deepest=_DEEPEST)
     except NotSerializableError as exc:

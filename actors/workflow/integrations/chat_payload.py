@@ -1,4 +1,4 @@
-"""The payload of LLM_CALL as messages and options of a model, and a model's answer as the effect's result."""
+"""Conversion of an LLM_CALL payload to messages and options, and of a model's answer to the effect's result."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _LOGINS: Final = frozenset(
 
 
 def check_no_login(payload: Mapping[str, Any]) -> None:
-    """Check that a payload holds no key of a provider: the ledger would keep it.
+    """Check that a payload holds no key of a provider, since the ledger stores payloads.
 
     Raises:
-        GraphError: It does; the error names the field, not its value.
+        GraphError: The payload holds a key. The error has the field's name but not its value.
     """
     params = payload.get("params")
     for part in (payload, params if isinstance(params, dict) else {}):
@@ -40,10 +40,10 @@ def check_no_login(payload: Mapping[str, Any]) -> None:
 
 
 def messages_of(payload: Mapping[str, Any]) -> list[ChatMessage]:
-    """Return the conversation: ``system_prompt``, ``messages``, then ``prompt`` as the user's.
+    """Return the conversation: ``system_prompt``, ``messages``, then ``prompt`` as a message of the user.
 
     Raises:
-        GraphError: There is none, or it cannot be read.
+        GraphError: The payload has no conversation, or it cannot be read.
     """
     given = payload.get("messages")
     if given is not None and not isinstance(given, list):
@@ -103,7 +103,7 @@ def _block(part: Any) -> ContentBlock:
 
 
 def options_of(payload: Mapping[str, Any], tools: Sequence[Tool]) -> GenerationOptions:
-    """Return the options of a call. ``tools`` are names of the host's tools, or descriptions of others.
+    """Return the options of a call. ``tools`` has names of the host's tools, or descriptions of other tools.
 
     Raises:
         GraphError: A tool or an option cannot be read.
@@ -146,7 +146,7 @@ def _spec(told: Any, tools: Sequence[Tool]) -> ToolSpec:
 
 
 def result_of(response: LLMResponse, payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an answer as the effect's result: JSON data, whatever the model said."""
+    """Return a model's answer as the effect's result, which is JSON data for any answer."""
     usage = response.usage
     told: dict[str, Any] = {
         "content": _whole(response.text),
@@ -172,7 +172,7 @@ def result_of(response: LLMResponse, payload: Mapping[str, Any]) -> dict[str, An
 
 
 def _whole(text: str) -> str:
-    """Return a text that can be stored, not cut off: a character becomes six at most."""
+    """Return the whole text with unstorable characters escaped. A character becomes at most six characters."""
     return clean_text(text, limit=6 * len(text))
 
 
@@ -191,7 +191,7 @@ def _tool_calls(response: LLMResponse) -> list[dict[str, Any]]:
 
 
 def _data(text: str) -> dict[str, Any]:
-    """Return the data in a text that was asked for as JSON; fences of Markdown are no part of it."""
+    """Return the JSON data in an answer. Markdown fences around it are removed."""
     try:
         data = json.loads(unfenced(text))
     except (ValueError, RecursionError) as exc:

@@ -1,4 +1,4 @@
-"""JSON requests to a server of models. Secrets are looked up for each request, and stand in headers only."""
+"""JSON requests to a server of models. Secrets are read for each request and are sent in headers only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from actors.runtime.context.secrets import EnvSecrets, FileSecrets, Secrets, red
 from actors.runtime.loop.threads import in_thread
 
 MOST_BYTES: Final = 16 * 1024 * 1024
-"""Of a response."""
+"""Maximum size of a response, in bytes."""
 _SHOWN: Final = 500
 _LOGINS: Final = ("authorization", "api-key", "apikey", "token", "secret", "cookie")
 _TRY_AGAIN: Final = frozenset({408, 409, 425, 429})
@@ -29,8 +29,8 @@ class RemoteModelError(Exception):
     """A server of models gave no answer.
 
     Attributes:
-        retryable: Whether another attempt may succeed.
-        status: Of the response; None: there was none.
+        retryable: True if another attempt may succeed.
+        status: The status of the response. None: there was no response.
     """
 
     def __init__(self, text: str, *, retryable: bool, status: int | None = None) -> None:
@@ -40,24 +40,25 @@ class RemoteModelError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HeaderSecret:
-    """The value of a header: a secret behind a prefix, such as ``Bearer``."""
+    """The value of a header: a secret with a prefix, such as ``Bearer``."""
 
     secret: Secret
     prefix: str = ""
 
 
 class JsonServer:
-    """A server that takes and gives JSON. Redirects are not followed: they would carry keys elsewhere.
+    """A server of a JSON API. Redirects are not followed, since they would send keys to another server.
 
     Args:
-        url: Where paths begin, such as ``http://127.0.0.1:8080/v1``.
-        headers: Of each request; those that log in are `Secret`.
-        timeout_s: Seconds for connecting, and between two pieces of a response.
-        secrets: Where values come from; None: the folder ``CALLBOARD_SECRETS_DIR``, as on hosts, or without
-            one variables ``CALLBOARD_SECRET_<NAME>``.
+        url: The base address of paths, such as ``http://127.0.0.1:8080/v1``.
+        headers: The headers of each request. Headers with credentials are `Secret`.
+        timeout_s: Seconds to connect, and between two pieces of a response.
+        secrets: The source of secrets. None: the folder ``CALLBOARD_SECRETS_DIR``, as on hosts. If that is not
+            set: the variables ``CALLBOARD_SECRET_<NAME>``.
 
     Raises:
-        ContractError: The address is none of HTTP or holds a login, or a header that logs in is a plain text.
+        ContractError: The address is not an HTTP address or holds credentials, or a header with credentials is
+            a plain text.
     """
 
     def __init__(
@@ -70,9 +71,9 @@ class JsonServer:
     ) -> None:
         self._parts = urlsplit(url)
         if self._parts.scheme not in {"http", "https"} or not self._parts.hostname:
-            raise ContractError("url: give http://… or https://… of a server of models")
+            raise ContractError("url: give the http://… or https://… address of a server of models")
         if self._parts.username or self._parts.query:
-            raise ContractError("url: no login and no query in it. Give headers={…: Secret(…)}")
+            raise ContractError("url: remove the login and the query. Give headers={…: Secret(…)}")
         for name, value in headers.items():
             if isinstance(value, str) and any(one in name.lower() for one in _LOGINS):
                 raise ContractError(f"header {name!r} logs in: give Secret('NAME'), not its value")
@@ -87,11 +88,12 @@ class JsonServer:
         *,
         headers: Mapping[str, str | Secret | HeaderSecret] | None = None,
     ) -> Any:
-        """Return the JSON of a response, without values of secrets that it may repeat.
+        """Return the JSON of a response. Values of secrets in it are redacted.
 
         Raises:
-            UnknownSecretError: A secret is not known here.
-            RemoteModelError: No connection, no JSON, or another status than 2xx.
+            UnknownSecretError: The source of secrets does not have a secret.
+            RemoteModelError: The connection failed, the response is no JSON or too large, or its status is not
+                2xx.
         """
         given = {**self._headers, **(headers or {})}
         wanted = {name: _sealed(one) for name, one in given.items() if not isinstance(one, str)}

@@ -1,4 +1,4 @@
-"""MEMORY_KG_*: facts of a run, a session or all runs, kept by a bridge; one keeps them in a `GraphStore`."""
+"""The effects MEMORY_KG_*: facts of a run, a session or all runs. A `KnowledgeGraph` stores the facts."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _PARTS: Final = ("subject", "predicate", "object")
 class KnowledgeGraph(Protocol):
     """A bridge for MEMORY_KG_*. `owner` is the scope of the facts, such as ``session:s1``.
 
-    A driver may execute an effect again after a crash: the same assertion is kept once.
+    A driver may execute an effect again after a crash, so the same assertion must be stored once.
     """
 
     async def assert_facts(self, owner: str, facts: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Keep facts (``subject``, ``predicate``, ``object``, and further JSON data); return their ids."""
+        """Store facts (``subject``, ``predicate``, ``object``, and further JSON data); return their ids."""
 
     async def query_facts(self, owner: str, query: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the facts that have the parts that `query` names, at most ``limit``."""
+        """Return the facts with the values that `query` gives for their parts, at most ``limit``."""
 
     async def resolve(self, owner: str, label: str, *, limit: int) -> list[dict[str, Any]]:
-        """Return entities whose name is like `label`, the best first: ``id``, ``label`` and ``score``."""
+        """Return entities whose name is like `label`, the best first, with ``id``, ``label`` and ``score``."""
 
 
 class KnowledgeHandlers:
@@ -49,7 +49,7 @@ class KnowledgeHandlers:
         self._graph = graph
 
     async def handle(self, run: RunState, effect: Effect) -> EffectOutcome:
-        """Return what the bridge answers; a payload that cannot be read fails without another attempt."""
+        """Return the bridge's answer. A payload that cannot be read fails without another attempt."""
         try:
             return EffectOutcome.completed(await self._answer(run, effect))
         except (ContractError, ValueError) as exc:
@@ -67,7 +67,7 @@ class KnowledgeHandlers:
             return {"ok": True, "items": items, "count": len(items)}
         label = payload.get("label")
         if not isinstance(label, str) or not label.strip():
-            raise GraphError("label", "give the name that is looked for")
+            raise GraphError("label", "give the name to search for")
         candidates = await self._graph.resolve(owner, label, limit=limit)
         return {"ok": True, "candidates": candidates, "count": len(candidates)}
 
@@ -107,10 +107,10 @@ def _facts(payload: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 class GraphStoreKnowledge(KnowledgeGraph):
-    """Facts as relationships of a `GraphStore`. A scope has at most 10,000 facts and entities.
+    """The facts as relationships of a `GraphStore`. A scope has at most 10,000 facts and entities.
 
-    Each scope is an entity with an edge to all entities of its facts. Names of entities are compared
-    without regard to case and spaces around them.
+    Each scope is an entity with an edge to all entities of its facts. Names of entities are compared regardless
+    of case and of spaces around them.
 
     Args:
         store: The graph.

@@ -1,4 +1,4 @@
-"""LLM_CALL: calls of the host's models, or of one behind a server."""
+"""The effect LLM_CALL: calls of the host's models, or of a model behind a server."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from actors.kernel.agent.tools import Tool
 from actors.kernel.workflow.effects import Effect, EffectOutcome
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
+from actors.runtime.context.graphs.model_answers import asking
 from actors.workflow.integrations.chat_payload import (
     check_no_login,
     messages_of,
@@ -27,8 +28,8 @@ class ModelCalls:
     """The handler of LLM_CALL.
 
     Args:
-        models: One model for all calls, or several by name: a call gets that of ``provider:model``, else of
-            its ``model``, else of its ``provider``, else ``default``.
+        models: One model for all calls, or several by name. A call gets the model named ``provider:model``,
+            else ``model``, else ``provider``, else ``default``.
         tools: The tools that a payload may name.
     """
 
@@ -36,7 +37,7 @@ class ModelCalls:
         self._models, self._tools = models, tools
 
     async def handle(self, run: RunState, effect: Effect) -> EffectOutcome:
-        """Return the model's answer. What cannot be sent fails without another attempt."""
+        """Return the model's answer. A payload that cannot be sent fails without another attempt."""
         del run
         payload = effect.payload
         try:
@@ -52,8 +53,13 @@ class ModelCalls:
         provider, model = payload.get("provider"), payload.get("model")
         client = self.client(provider, model)
         messages, options = messages_of(payload), options_of(payload, self._tools)
+        answers = asking.get()
         if not isinstance(client, RemoteModel):
+            if answers is not None:
+                return await answers.ask(client, messages, options)
             return await client.generate(messages, options=options)
+        if answers is not None:
+            options = answers.limited(options)
         trace = (payload.get("params") or {}).get("trace_metadata") or {}
         key = trace.get("effect_idempotency_key")
         return await client.ask(
@@ -64,7 +70,7 @@ class ModelCalls:
         """Return the model for a call.
 
         Raises:
-            GraphError: There is none of these names.
+            GraphError: No model has one of these names.
         """
         if not isinstance(self._models, Mapping):
             return self._models

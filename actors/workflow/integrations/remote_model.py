@@ -1,4 +1,4 @@
-"""A model behind an HTTP server that speaks the contract of chat completions."""
+"""A model behind an HTTP server with the chat completions API."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class RemoteModel(LLMClient):
     """A model in another process: ``POST <url>/chat/completions``.
 
     Args:
-        url: Such as ``http://127.0.0.1:8080/v1``.
-        model: The model that is named where a call names none.
-        api_key: Logs in at the server, as ``Authorization: Bearer …``.
-        headers: Further ones; those that log in are `Secret`.
-        provider_keys: Keys of providers behind the server, by the name that a call's ``provider`` has.
-        provider_key_header: The header for them.
+        url: The server's address, such as ``http://127.0.0.1:8080/v1``.
+        model: The model for calls that name none.
+        api_key: The server's key, which is sent as ``Authorization: Bearer …``.
+        headers: Further headers. Headers with credentials are `Secret`.
+        provider_keys: Keys of providers behind the server, by the value of a call's ``provider``.
+        provider_key_header: The header for the provider's key.
         timeout_s: See `JsonServer`.
         secrets: See `JsonServer`.
 
@@ -71,7 +71,7 @@ class RemoteModel(LLMClient):
         return self._model
 
     def route_headers(self, provider: str | None) -> dict[str, str | Secret | HeaderSecret]:
-        """Return the header with the key of a provider; none if there is no key for it."""
+        """Return the header with the key of a provider. Empty: there is no key for it."""
         key = self._keys.get(provider or "")
         return {} if key is None else {self._key_header: key}
 
@@ -93,8 +93,8 @@ class RemoteModel(LLMClient):
         """Return one whole answer.
 
         Raises:
-            RemoteModelError: See `JsonServer.ask`; or the response is no chat completion.
-            UnknownSecretError: A key is not known here.
+            RemoteModelError: See `JsonServer.ask`; or the response is not a chat completion.
+            UnknownSecretError: The source of secrets does not have a key.
         """
         body = _body(messages, options, model or self._model)
         if provider:
@@ -106,7 +106,7 @@ class RemoteModel(LLMClient):
         return _response(told)
 
     async def prompt_cache_capabilities(self, provider: str | None) -> dict[str, Any]:
-        """See `CachingModel`. A server without this path supports nothing."""
+        """See `CachingModel`. A server without this path supports no control of its cache."""
         named = {"model": self._model} | ({"provider": provider} if provider else {})
         path = f"/prompt_cache/capabilities?{urlencode(named)}"
         try:

@@ -1,4 +1,4 @@
-"""TOOL_CALLS: calls of the host's tools, with approvals, or left to a client."""
+"""The effect TOOL_CALLS: calls of the host's tools, with approvals, or calls that others execute."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from actors.kernel.json_data import clean_text
 from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.effects import Effect, EffectOutcome, WaitReason, WaitState
+from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.tool_waits import APPROVAL, DECISIONS, EXECUTE, PASSTHROUGH
 from actors.runtime.context.model_calls import DirectToolInvoker
-from actors.workflow.integrations.calls import calls_in, unfit
-from actors.workflow.machine.variables import place_of, seq_of
+from actors.workflow.integrations.calls import calls_in, effect_place, unfit
+from actors.workflow.integrations.remote_agent import RemoteAgent
+from actors.workflow.machine.requests import deadline_of
 
 ToolMode: TypeAlias = Literal["executed", "passthrough"]
 
@@ -24,30 +26,48 @@ class ToolRuns:
     """The handler of TOOL_CALLS.
 
     Args:
-        tools: What may be called.
-        mode: ``executed``: in this process. ``passthrough``: the run waits for results of a client; the
-            ``mode`` of a payload may say that, too.
-        approvals: Which calls wait for a person first.
+        tools: The tools that may be called.
+        mode: ``executed``: this process executes the tools. ``passthrough``: the run waits for a client's
+            results. A payload may also set ``mode`` to ``passthrough``.
+        approvals: The policy that decides which calls need an approval.
+        agent: The agent that is asked for results in the mode ``passthrough``. None: a client gives them.
+        timeout_s: Seconds in which a client has to give results, unless a payload sets another limit. None: no
+            limit.
 
     Raises:
         ContractError: Two tools have one name.
     """
 
-    def __init__(self, tools: Sequence[Tool], mode: ToolMode, approvals: ApprovalPolicy) -> None:
+    def __init__(
+        self,
+        tools: Sequence[Tool],
+        mode: ToolMode,
+        approvals: ApprovalPolicy,
+        *,
+        agent: RemoteAgent | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
         check_tools(tools, "of the integration")
         self.tools = tuple(tools)
         self._by_name = {one.name: one for one in tools}
-        self._mode, self._approvals = mode, approvals
+        self._mode, self._approvals, self._agent = mode, approvals, agent
+        self._timeout_s = timeout_s
 
     async def handle(self, run: RunState, effect: Effect) -> EffectOutcome:
-        """Return results in the order of the calls, or a wait. A call that fails is a row, not a failure."""
+        """Return results in the order of the calls, or a wait.
+
+        A call that fails gives a result with an error; the effect does not fail.
+        """
         payload = effect.payload
         if not isinstance(payload.get("tool_calls"), list):
             problem = "tool_calls needs payload.tool_calls, a list"
             return EffectOutcome.failed(problem, retryable=False)
         calls = calls_in(payload["tool_calls"])
         if calls and PASSTHROUGH in {self._mode, payload.get("mode")}:
-            return EffectOutcome.waiting(_left_to_client(run, calls))
+            try:
+                return EffectOutcome.waiting(self._left_to_other(run, payload, calls))
+            except GraphError as exc:
+                return EffectOutcome.failed(str(exc), retryable=False)
         allowed, decisions = payload.get("allowed_tools"), payload.get(DECISIONS)
         for call in calls:
             refusal = self._problem(call, allowed)
@@ -59,8 +79,18 @@ class ToolRuns:
         rows = [await self._row(run, one, decisions or {}) for one in calls]
         return EffectOutcome.completed({"mode": "executed", "results": rows})
 
+    def _left_to_other(
+        self, run: RunState, payload: dict[str, Any], calls: list[dict[str, Any]]
+    ) -> WaitState:
+        key, details = f"tools:{effect_place(run)}", {"mode": PASSTHROUGH, "tool_calls": calls}
+        if self._agent is not None and payload.get("mode") != PASSTHROUGH:
+            asked = details | self._agent.asked(run)
+            return WaitState(WaitReason.JOB, wait_key=key, details=asked)
+        until = deadline_of({"timeout_s": self._timeout_s, **payload}, run.updated_at)
+        return WaitState(WaitReason.JOB, wait_key=key, until=until, details=details)
+
     def _problem(self, call: dict[str, Any], allowed: Any) -> str | None:
-        """Return why a call is not executed; None: it may be."""
+        """Return the reason why a call is not executed. None: it may be executed."""
         name = call["name"]
         if "error" in call:
             return str(call["error"])
@@ -91,7 +121,7 @@ class ToolRuns:
         told = ", ".join(sorted({one["name"] for one in asking}))
         return WaitState(
             WaitReason.USER,
-            wait_key=f"approval:{_place(run)}",
+            wait_key=f"approval:{effect_place(run)}",
             until=until,
             prompt=f"Allow the calls of tools: {told}?",
             choices=["approve", "deny"],
@@ -121,23 +151,11 @@ class ToolRuns:
 
     async def _invoked(self, run: RunState, call: dict[str, Any]) -> InvocationResult:
         key, told = (
-            derive_id(_place(run), call["call_id"]),
+            derive_id(effect_place(run), call["call_id"]),
             ToolCall(id=call["call_id"], name=call["name"], arguments=call["arguments"]),
         )
         tools = [self._by_name[call["name"]]]
         try:
             return await DirectToolInvoker().invoke(told, tools=tools, idempotency_key=key)
-        except Exception as exc:  # noqa: BLE001 - of a tool, for the model: the run goes on
+        except Exception as exc:  # noqa: BLE001 - a tool's exception is a result for the model
             return InvocationResult(status="error", text=f"{type(exc).__name__}: {exc}")
-
-
-def _place(run: RunState) -> str:
-    return derive_id(place_of(run.run_id, run.vars), seq_of(run.vars))
-
-
-def _left_to_client(run: RunState, calls: list[dict[str, Any]]) -> WaitState:
-    return WaitState(
-        WaitReason.JOB,
-        wait_key=f"tools:{_place(run)}",
-        details={"mode": PASSTHROUGH, "tool_calls": calls},
-    )

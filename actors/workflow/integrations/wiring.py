@@ -1,4 +1,4 @@
-"""Integrations: models, tools and knowledge as the handlers of effects that a driver takes."""
+"""The integrations: models, tools and knowledge as the handlers of effects that a driver takes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from actors.kernel.agent.llm import LLMClient
 from actors.kernel.agent.tools import ApprovalPolicy, Tool
 from actors.kernel.workflow.effects import Effect, EffectOutcome, EffectType
 from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.tool_waits import ASKED
 from actors.workflow.handlers import Handler
 from actors.workflow.integrations.background_loop import BackgroundLoop
 from actors.workflow.integrations.knowledge import KnowledgeGraph, KnowledgeHandlers
 from actors.workflow.integrations.model_calls import ModelCalls
 from actors.workflow.integrations.prompt_cache import PromptCache
+from actors.workflow.integrations.remote_agent import AgentCalls, RemoteAgent
 from actors.workflow.integrations.remote_model import RemoteModel
 from actors.workflow.integrations.tool_runs import ToolMode, ToolRuns
 
@@ -21,27 +23,36 @@ _KG = (EffectType.MEMORY_KG_ASSERT, EffectType.MEMORY_KG_QUERY, EffectType.MEMOR
 
 
 class Integration:
-    """Handlers of LLM_CALL, TOOL_CALLS and, with `knowledge`, of MEMORY_KG_*.
+    """The handlers of LLM_CALL, TOOL_CALLS and, with `knowledge`, of MEMORY_KG_*.
 
-    Made by `local_llm`, `remote_llm` or `hybrid_llm`.
+    `local_llm`, `remote_llm` and `hybrid_llm` make integrations.
 
     Attributes:
-        effect_handlers: Coroutine functions, for `Flows`.
-        blocking_handlers: The same as plain functions, for `WorkflowRuntime`: the calling thread waits. Models,
-            tools and stores run on one event loop, which starts with the first call; close them there.
+        effect_handlers: The handlers as coroutine functions, for `Flows`.
+        blocking_handlers: The handlers as plain functions, for `WorkflowRuntime`. The calling thread waits.
+            Models, tools and stores run on one event loop, which starts with the first call. Close them on that
+            loop.
     """
 
     def __init__(
         self,
-        models: Models,
+        models: Models | RemoteAgent,
         *,
         tools: Sequence[Tool] = (),
         tool_mode: ToolMode = "executed",
         approvals: ApprovalPolicy | None = None,
         knowledge: KnowledgeGraph | None = None,
+        timeout_s: float | None = None,
     ) -> None:
-        self._models, self._loop = ModelCalls(models, tools), BackgroundLoop()
-        runs = ToolRuns(tools, tool_mode, approvals or ApprovalPolicy())
+        agent = models if isinstance(models, RemoteAgent) else None
+        self._models: ModelCalls | AgentCalls = (
+            AgentCalls(models, tools)
+            if isinstance(models, RemoteAgent)
+            else ModelCalls(models, tools)
+        )
+        self._loop = BackgroundLoop()
+        allowing = approvals or ApprovalPolicy()
+        runs = ToolRuns(tools, tool_mode, allowing, agent=agent, timeout_s=timeout_s)
         self.effect_handlers: dict[EffectType, Handler] = {
             EffectType.LLM_CALL: self._models.handle,
             EffectType.TOOL_CALLS: runs.handle,
@@ -53,7 +64,7 @@ class Integration:
         }
 
     def prompt_cache(self, *, provider: str | None = None, model: str | None = None) -> PromptCache:
-        """Return the control of the prompt cache of the model that such a call gets.
+        """Return the control of the prompt cache of the model that a call with these names gets.
 
         Raises:
             GraphError: There is no such model.
@@ -61,12 +72,15 @@ class Integration:
         return PromptCache(self._models.client(provider, model), provider)
 
     def close(self) -> None:
-        """Stop the event loop of `blocking_handlers`; the next call starts it again."""
+        """Stop the event loop of `blocking_handlers`. The next call starts a new loop."""
         self._loop.close()
 
     def _blocking(self, handler: Handler) -> Handler:
         def handle(run: RunState, effect: Effect) -> EffectOutcome:
             found: EffectOutcome = self._loop.run(handler(run, effect))
+            if found.wait is not None and ASKED in (found.wait.details or {}):
+                problem = f"{effect.type.value}: only runs on hosts (Flows) ask agents"
+                return EffectOutcome.failed(problem, retryable=False)
             return found
 
         return handle
@@ -82,29 +96,37 @@ def local_llm(
     """Return an integration whose models and tools are in this process.
 
     Args:
-        models: One for all calls, or several by name; see `ModelCalls`.
-        tools: What TOOL_CALLS may call.
-        approvals: Which calls wait for a person; None: those of HIGH and CRITICAL risk.
-        knowledge: For MEMORY_KG_*.
+        models: One model for all calls, or several by name; see `ModelCalls`.
+        tools: The tools that TOOL_CALLS may call.
+        approvals: The policy that decides which calls need an approval. None: calls of HIGH and CRITICAL risk.
+        knowledge: The graph for MEMORY_KG_*.
     """
     return Integration(models, tools=tools, approvals=approvals, knowledge=knowledge)
 
 
 def remote_llm(
-    remote: RemoteModel, tools: Sequence[Tool] = (), *, knowledge: KnowledgeGraph | None = None
+    remote: RemoteModel | RemoteAgent,
+    tools: Sequence[Tool] = (),
+    *,
+    knowledge: KnowledgeGraph | None = None,
+    timeout_s: float | None = None,
 ) -> Integration:
-    """Return an integration whose model is behind a server, and whose calls of tools are left to a client.
+    """Return an integration whose model is behind a server and whose tool calls a client executes.
 
     Args:
-        remote: The model.
-        tools: Described to the model where a payload names them; they are not executed here.
-        knowledge: For MEMORY_KG_*.
+        remote: The model, or an agent that also executes the tool calls.
+        tools: Tools that are described to the model if a payload names them. This process does not execute
+            them.
+        knowledge: The graph for MEMORY_KG_*.
+        timeout_s: Seconds in which a client has to give the results of an effect. None: no limit.
     """
-    return Integration(remote, tools=tools, tool_mode="passthrough", knowledge=knowledge)
+    return Integration(
+        remote, tools=tools, tool_mode="passthrough", knowledge=knowledge, timeout_s=timeout_s
+    )
 
 
 def hybrid_llm(
-    remote: RemoteModel,
+    remote: RemoteModel | RemoteAgent,
     tools: Sequence[Tool],
     *,
     approvals: ApprovalPolicy | None = None,
@@ -113,9 +135,9 @@ def hybrid_llm(
     """Return an integration whose model is behind a server, and whose tools are in this process.
 
     Args:
-        remote: The model.
-        tools: What TOOL_CALLS may call.
+        remote: The model, or an agent.
+        tools: The tools that TOOL_CALLS may call.
         approvals: See `local_llm`.
-        knowledge: For MEMORY_KG_*.
+        knowledge: The graph for MEMORY_KG_*.
     """
     return Integration(remote, tools=tools, approvals=approvals, knowledge=knowledge)

@@ -1,4 +1,4 @@
-"""The call of a node: the one place where code of a graph's author is called."""
+"""The call of a node. Code of a graph's author is called here and by reducers only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NodeContext:
     """Second argument of a node.
 
     Attributes:
-        now: Returns the instant: ISO 8601 in UTC.
+        now: Function that returns the instant, in ISO 8601 in UTC.
         artifacts: The artifact store of the driver, or None.
     """
 
@@ -30,7 +30,7 @@ class NodeContext:
 def asked(
     spec: WorkflowSpec, state: RunState, context: NodeContext, now: Callable[[], str]
 ) -> Transition:
-    """Return the decision on the answer of the current node, which gets a copy of the run and `context`."""
+    """Call the current node with a copy of the run and `context`; return the decision on its answer."""
     node = spec.nodes.get(state.current_node)
     if node is None:
         problem = f"graph {spec.workflow_id!r} has no node {state.current_node!r}"
@@ -38,14 +38,14 @@ def asked(
     copy = state.cloned()
     try:
         plan = settled(node(copy, context))
-    except Exception as exc:  # noqa: BLE001 - of an author's function, and recorded
+    except Exception as exc:  # noqa: BLE001 - the exception of an author's function is recorded
         problem = f"node {state.current_node!r} raised {type(exc).__name__}: {exc}"
         return records.failed(state, problem, at=now())
     return planned(spec, state, copy.vars, plan, at=now())
 
 
 def settled(answer: Any) -> Any:
-    """Return what a function gave back; a coroutine is closed, since it will not be awaited."""
+    """Return a function's result. A coroutine is closed, since it will not be awaited."""
     if inspect.iscoroutine(answer):
         answer.close()
     return answer

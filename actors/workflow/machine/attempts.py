@@ -1,4 +1,4 @@
-"""The outcome of an attempt of an effect."""
+"""The decisions on the outcome of an attempt of an effect."""
 
 from __future__ import annotations
 
@@ -42,24 +42,27 @@ def ended(
     done = attempt(StepStatus.COMPLETED, result=found.result, delta=(found.changes or {}) | delta)
     try:
         after = behind(state, done, opened)
-    except GraphError as exc:  # the changes have no place in the vars
+    except GraphError as exc:  # the changes cannot be applied to the vars
         problem = EffectOutcome.failed(str(exc), retryable=False)
         return _attempt_failed(state, opened, problem, policy, at=at)
     return after if opened.next_node else ended_with(after, found.result, at=at)
 
 
 def retried(state: RunState, opened: OpenStep, *, at: str) -> Transition:
-    """Begin the attempt of an effect whose instant has come."""
+    """Begin the next attempt of an effect, which is due."""
     again = replace(opened, due=None, started_at=at)
     again = replace(again, effect=told_to_model(again.effect, again))
     return Transition(state, (started(state, again),), again)
 
 
 def in_doubt(state: RunState, opened: OpenStep, *, at: str) -> Transition:
-    """Decide on an at-most-once effect that a crash left without a result: the run fails, and says so."""
+    """Decide on an at-most-once effect that a crash left without a result.
+
+    The run fails with an error that says so.
+    """
     error = (
         f"effect {opened.effect.type.value} of node {opened.node_id!r} is in doubt: a crash came between its "
-        "beginning and its result, and it must not happen twice. Find out whether it happened, and start anew"
+        "start and its result, and it must not execute twice. Find out if it happened, and start a new run"
     )
     record = attempt_of(
         state,
@@ -76,7 +79,7 @@ def in_doubt(state: RunState, opened: OpenStep, *, at: str) -> Transition:
 def aborted(
     state: RunState, opened: OpenStep, outcome: Any, how: dict[str, Any], *, at: str
 ) -> Transition:
-    """Decide on an effect during which the run was cancelled: its record keeps what came of it."""
+    """Decide on an effect during which the run was cancelled. The effect's record has its outcome."""
     found = sound(outcome, opened)
     record = attempt_of(
         state,
@@ -114,7 +117,7 @@ def _attempt_failed(
 
 
 def sound(outcome: Any, opened: OpenStep) -> EffectOutcome:  # noqa: PLR0911
-    """Return the outcome of a handler with a copy of its result, or the failure that it is."""
+    """Return a handler's outcome with a copy of its result. An invalid outcome becomes a failure."""
     name = f"handler of {opened.effect.type.value}"
     if not isinstance(outcome, EffectOutcome):
         problem = f"{name} returned a {type(outcome).__name__}. Return an EffectOutcome; it is no coroutine"
@@ -144,8 +147,8 @@ def _sound_changes(changes: Any, name: str) -> dict[str, Any] | None:
     """Return a copy of the changes that come with a result.
 
     Raises:
-        NotSerializableError: They are not JSON data, or nested too deep for their place.
-        GraphError: They are not as `EffectOutcome.changes` says.
+        NotSerializableError: The changes are not JSON data, or they have too many levels for their place.
+        GraphError: The changes do not have the form that `EffectOutcome.changes` describes.
     """
     if changes is None:
         return None
@@ -176,7 +179,7 @@ def _filled(wait: WaitState, opened: OpenStep) -> WaitState:
 
 
 def _answered_early(parked: Transition, *, at: str) -> Transition:
-    """Return `parked`, or what comes behind an answer that was there before the wait."""
+    """Return `parked`, or the transition after an answer that came before the wait."""
     wait = parked.state.waiting
     kept = namespace(namespace(parked.state.vars, RUNTIME), ANSWERS)
     if wait is None or wait.wait_key is None or wait.wait_key not in kept:

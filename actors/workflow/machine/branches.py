@@ -1,8 +1,8 @@
-"""Branches of a run: each is seen as a run of its own, and decided on by the rules of one.
+"""Branches of a run. The machine treats each branch as a run of its own, by the same rules.
 
-A branch begins with the vars of the run, and what it changes is its patch. Names of the runtime (`_runtime`,
-`_limits`) are not patched: they are the run's own, and all branches share them. Where branches meet, their
-patches are merged in the order of the branches.
+A branch begins with the vars of the run. Its changes are its patch. The names of the runtime (`_runtime`,
+`_limits`) are not patched, since all branches share them. The join merges the patches in the order of the
+branches.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from actors.workflow.machine.variables import (
 )
 
 Path: TypeAlias = tuple[str, ...]
-"""The way to a branch: the keys of forks, the outermost first. Empty: the run itself."""
+"""The path to a branch: the keys of forks, the outermost first. Empty: the run itself."""
 
 _OF_RUN: Final = (SEQ, RECORDS, BRANCH)
 _SHARED: Final = (RUNTIME, LIMITS)
@@ -43,12 +43,12 @@ _GONE: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A cursor of a run: the run itself, or a branch that has something left to do.
+    """A cursor of a run: the run itself, or a branch that has not ended.
 
     Attributes:
-        path: The way to it.
-        wait: Its wait; None: it can go on.
-        joins: Whether its branches have all come to their ends, and are to be joined.
+        path: The path to it.
+        wait: The wait of it. None: it can continue.
+        joins: True if all its branches have ended and have to be joined.
     """
 
     path: Path
@@ -79,7 +79,7 @@ def _leaves_of(fork: GraphFork, path: Path) -> Iterator[Leaf]:
 
 
 def seen_at(state: RunState, path: Path) -> RunState | None:
-    """Return a branch as a run of its own; None: the run has no such branch now."""
+    """Return a branch as a run of its own. None: the run has no such branch now."""
     for key in path:
         place = None if state.fork is None else state.fork.place(key)
         if state.fork is None or place is None:
@@ -105,7 +105,7 @@ def _seen(state: RunState, branch: GraphBranch, key: str) -> RunState:
 
 
 def lifted(state: RunState, path: Path, decided: Transition) -> Transition:
-    """Return a decision about a branch as one about its run."""
+    """Return a decision about a branch as a decision about its run."""
     if not path:
         return decided
     return replace(
@@ -114,7 +114,7 @@ def lifted(state: RunState, path: Path, decided: Transition) -> Transition:
 
 
 def records_at(path: Path, decided: Transition) -> tuple[StepRecord, ...]:
-    """Return the records of a decision about a branch, as those of its run."""
+    """Return the records of a decision about a branch as records of its run."""
     if not path:
         return decided.records
     return tuple(
@@ -123,7 +123,7 @@ def records_at(path: Path, decided: Transition) -> tuple[StepRecord, ...]:
 
 
 def put(state: RunState, path: Path, seen: RunState) -> RunState:
-    """Return the run with a branch as `seen`; see `seen_at`."""
+    """Return the run in which a branch has the state `seen`; see `seen_at`."""
     if not path:
         return seen
     key, *rest = path
@@ -167,7 +167,7 @@ def _patch(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 
 
 def _wait_of(fork: GraphFork) -> WaitState | None:
-    """Return the wait of a run all of whose branches wait, or have come to their ends; None: one can go on."""
+    """Return the wait of a run of which all branches wait or have ended. None: a branch can continue."""
     still_open = [one for one in fork.branches if fork.is_open(one)]
     if not still_open or any(one.status is RunStatus.RUNNING for one in still_open):
         return None
@@ -176,9 +176,10 @@ def _wait_of(fork: GraphFork) -> WaitState | None:
 
 
 def joined(spec: WorkflowSpec, state: RunState, *, at: str) -> Transition:
-    """Decide on a run whose branches have all come to their ends: it goes on, or fails.
+    """Decide on a run whose branches have all ended: it continues, or fails.
 
-    It fails if one of them did, if two of them changed one name that has no reducer, or if a reducer raises.
+    It fails if a branch failed or was cancelled, if two branches changed a name that has no reducer, or if a
+    reducer raises.
     """
     fork = state.fork
     assert fork is not None
@@ -233,7 +234,7 @@ def _reduced(spec: WorkflowSpec, name: str, before: Any, values: list[Any]) -> A
 
 
 class _Writers:
-    """The branches that changed names so far."""
+    """The names changed so far, with the branch that changed each."""
 
     def __init__(self) -> None:
         self._of: dict[Path, str] = {}
@@ -243,14 +244,14 @@ class _Writers:
         """Add a change.
 
         Raises:
-            GraphError: Another branch changed this name, or one within it or around it.
+            GraphError: Another branch changed this name, a name below it or a name above it.
         """
         around = [path[:length] for length in range(1, len(path))]
         others = [self._of.get(path), self._above.get(path), *(self._of.get(one) for one in around)]
         other = next((one for one in others if one not in {None, branch}), None)
         if other is not None:
             problem = (
-                f"branches {other!r} and {branch!r} both changed it. Let one of them do so, or give the graph "
+                f"branches {other!r} and {branch!r} both changed it. Let only one change it, or give the graph "
                 f"a reducer for it"
             )
             raise GraphError(f"vars path {'.'.join(path)!r}", problem)
@@ -259,7 +260,10 @@ class _Writers:
 
 
 def _written(patch: dict[str, Any]) -> Iterator[tuple[Path, Any]]:
-    """Yield paths and values of a patch, down to what is no object; `_GONE` stands for what was removed."""
+    """Yield paths and values of a patch, down to values that are not objects.
+
+    `_GONE` is the value of removed names.
+    """
     for path, value in patch.get("set") or ():
         yield from _down(tuple(path), value)
     for path in patch.get("unset") or ():

@@ -1,11 +1,12 @@
-"""The change of a state by a record: the same function while a run goes on, and behind a crash.
+"""The change of a state by a record. The same function is used while a run executes and after a crash.
 
-The `delta` of a record has a ``seq``, the number of the change, and of these what applies: ``set`` and
-``unset`` (paths in the vars), ``put`` (objects in lists of the vars), ``key`` (the path of the record's result
-in the vars), ``node``, ``status``, ``fork`` (the branches that begin), ``joined`` (they have met), ``then``
-(the effect that is open behind it). In a branch it has ``branch``, the way to it. A record that begins an
-effect has ``open`` instead, the change that its end will be; one that leaves it to another attempt has
-``retry``, the instant of that.
+The `delta` of a record has a ``seq``, the number of the change, and those of these names that apply: ``set``
+and ``unset`` (paths in the vars), ``put`` (objects in lists of the vars), ``key`` (the path of the record's
+result in the vars), ``node``, ``status``, ``fork`` (the branches that begin), ``joined`` (the branches were
+joined), ``then`` (the effect that is open after the record). In a branch the delta also has ``branch``, the
+path to it. A record that begins an effect has ``open`` instead of ``seq``: the number of the change that the
+effect's end will be. A record of an attempt that another attempt follows has ``retry``, the instant of the next
+attempt.
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ TRACE_DEPTH: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenStep:
-    """An effect that has begun and has no end yet.
+    """An effect that has started and has not ended.
 
     Attributes:
-        seq: The change of the state that its end will be.
-        node_id: The node that asked for it.
-        effect: What it asked for, as its records have it.
-        next_node: The node behind it; None: its result ends the run.
-        changed: What the node changed in the vars: ``set`` and ``unset`` of a delta.
-        attempt: From 1.
-        key: Its idempotency key.
-        step_id: Of this attempt.
-        started_at: ISO 8601 in UTC.
-        due: The instant of an attempt that has not begun; None: it has.
+        seq: The number of the change of the state that the effect's end will be.
+        node_id: The node that asked for the effect.
+        effect: The effect in the form that its records have.
+        next_node: The node after the effect. None: the effect's result ends the run.
+        changed: The node's changes of the vars, as ``set`` and ``unset`` of a delta.
+        attempt: The number of the attempt, from 1.
+        key: The effect's idempotency key.
+        step_id: The id of this attempt.
+        started_at: The start of the attempt, in ISO 8601 in UTC.
+        due: The instant at which the attempt is due. None: the attempt has started.
     """
 
     seq: int
@@ -72,15 +73,15 @@ class OpenStep:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> OpenStep:
-        """Return the step that `to_dict` described."""
+        """Return the step from the data of `to_dict`."""
         return cls(**{**data, "effect": Effect.from_dict(data["effect"])})
 
 
 def applied(state: RunState, record: StepRecord, opened: OpenStep | None = None) -> RunState:
-    """Return the state behind a record; `opened` is the effect that it ends, if it ends one.
+    """Return the state after a record. `opened` is the effect that the record ends, if it ends one.
 
     Raises:
-        GraphError: A path leads through something that is no object.
+        GraphError: A path leads through a value that is not an object.
     """
     delta = record.delta or {}
     if "seq" not in delta:
@@ -121,7 +122,7 @@ def _wait_of(state: RunState, status: RunStatus, told: dict[str, Any]) -> WaitSt
 
 
 def varied(variables: dict[str, Any], delta: dict[str, Any], result: Any = None) -> dict[str, Any]:
-    """Return the vars with the paths of a delta; the result is at its ``key``.
+    """Return the vars with the changes of a delta applied. The result is set at the delta's ``key``.
 
     Raises:
         GraphError: See `applied`.
@@ -138,7 +139,7 @@ def varied(variables: dict[str, Any], delta: dict[str, Any], result: Any = None)
 
 
 def _traced(variables: dict[str, Any], record: StepRecord) -> dict[str, Any]:
-    """Return the vars with the attempt among the last ones of its node."""
+    """Return the vars with the attempt added to the last attempts of its node."""
     before = namespace(namespace(namespace(variables, RUNTIME), TRACES), record.node_id)
     entry = {
         "ts": record.ended_at,
@@ -175,7 +176,7 @@ def _is_deeper(value: Any, limit: int) -> bool:
 
 
 def _metered(variables: dict[str, Any], record: StepRecord) -> dict[str, Any]:
-    """Return the vars with the tokens of the last call of a model, if it reported them."""
+    """Return the vars with the tokens of the last model call, if the call reported them."""
     if (record.effect or {}).get("type") != EffectType.LLM_CALL or not isinstance(
         record.result, dict
     ):
@@ -188,5 +189,5 @@ def _metered(variables: dict[str, Any], record: StepRecord) -> dict[str, Any]:
 
 
 def seen_by_handler(state: RunState, opened: OpenStep) -> RunState:
-    """Return a copy of the run as the node left it when it asked for the effect."""
+    """Return a copy of the run with the vars that the node left when it asked for the effect."""
     return state.cloned(varied(state.vars, opened.changed))

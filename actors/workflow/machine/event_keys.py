@@ -1,4 +1,4 @@
-"""The names of events: what a wait for an event and its emission have in common."""
+"""The names of events, which a wait and an emission have in common."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def event_key(name: str, *, scope: str, scope_id: str) -> str:
     """Return the wait key of an event of this name in this scope.
 
     Raises:
-        GraphError: No name, or no such scope.
+        GraphError: The name is empty, or the scope does not exist.
     """
     if not name:
         raise GraphError("an event", "it has no name. Give its payload a `name`")
@@ -26,8 +26,8 @@ def event_key(name: str, *, scope: str, scope_id: str) -> str:
 def key_of_payload(run: RunState, payload: dict[str, Any]) -> str:
     """Return the key of the event that an effect of `run` waits for or emits.
 
-    Its scope is the run's session (its own id, if it has none), unless the payload names others by `scope`,
-    `session_id`, `workflow_id` or `run_id`.
+    The scope is the run's session, or the run's own id if it has no session. The payload may set another scope
+    with `scope`, `session_id`, `workflow_id` or `run_id`.
 
     Raises:
         GraphError: See `event_key`.
@@ -44,7 +44,7 @@ def key_of_payload(run: RunState, payload: dict[str, Any]) -> str:
 
 
 def event_from(payload: dict[str, Any], id_: str, run_id: str) -> dict[str, Any]:
-    """Return what who waits for an event is given."""
+    """Return the data that an answered wait for an event gets."""
     return {
         "event_id": id_,
         "name": payload.get("name"),

@@ -1,4 +1,4 @@
-"""Limits of a run: kept in its vars, so that they survive with it."""
+"""The limits of a run. They are in its vars, so they survive a crash with the run."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _NAMES: Final = {
     "iterations": ("current_iteration", "max_iterations", "warn_iterations_pct"),
     "tokens": ("estimated_tokens_used", "max_tokens", "warn_tokens_pct"),
 }
-"""Of the counter, the limit and the share, by kind."""
+"""By kind: the names of the counter, of the limit and of the share that gives a warning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeConfig:
-    """Limits that a new run begins with, in its ``_limits``.
+    """The limits of a new run, which are written to its ``_limits``.
 
     Attributes:
-        max_iterations: Of a loop of an agent; the graph counts in ``current_iteration``.
-        max_tokens: Of a context window.
-        max_output_tokens: Of an answer of a model; None: not known.
-        max_input_tokens: Of a request to a model; None: no limit.
-        max_history_messages: Of a conversation; -1: no limit.
-        warn_iterations_pct: The share of `max_iterations` from which on there is a warning.
-        warn_tokens_pct: The share of `max_tokens` from which on there is a warning.
+        max_iterations: Iterations of an agent's loop. The graph counts them in ``current_iteration``.
+        max_tokens: Tokens of a context window.
+        max_output_tokens: Tokens of a model's answer. None: not known.
+        max_input_tokens: Tokens of a request to a model. None: no limit.
+        max_history_messages: Messages of a conversation. -1: no limit.
+        warn_iterations_pct: The share of `max_iterations`, in percent, from which on there is a warning.
+        warn_tokens_pct: The share of `max_tokens`, in percent, from which on there is a warning.
     """
 
     max_iterations: int = 20
@@ -41,13 +41,13 @@ class RuntimeConfig:
     warn_tokens_pct: int = 80
 
     def to_limits_dict(self) -> dict[str, Any]:
-        """Return the limits and the two counters, as a run begins with them."""
+        """Return the limits and the two counters with which a run begins."""
         return {**asdict(self), "current_iteration": 0, "estimated_tokens_used": 0}
 
 
 @dataclass(frozen=True, slots=True)
 class LimitWarning:
-    """A limit that is near, or reached.
+    """A limit that a run has nearly or fully used.
 
     Attributes:
         limit_type: ``iterations`` or ``tokens``.
@@ -63,12 +63,12 @@ class LimitWarning:
 
     @property
     def pct(self) -> float:
-        """The share in percent."""
+        """The counter's share of the limit, in percent."""
         return _PERCENT * self.current / self.maximum
 
 
 def check_limits(run: RunState) -> list[LimitWarning]:
-    """Return a warning for each limit of the run that is near or reached."""
+    """Return a warning for each limit that the run has nearly or fully used."""
     limits = namespace(run.vars, LIMITS)
     found = []
     for kind in _NAMES:
@@ -80,7 +80,7 @@ def check_limits(run: RunState) -> list[LimitWarning]:
 
 
 def limit_status(run: RunState) -> dict[str, Any]:
-    """Return the limits of a run for people: ``iterations``, ``tokens`` and ``history``."""
+    """Return the limits of a run for a person to read: ``iterations``, ``tokens`` and ``history``."""
     limits = namespace(run.vars, LIMITS)
 
     def row(kind: str) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def limit_status(run: RunState) -> dict[str, Any]:
 
 
 def _used(limits: Mapping[str, Any], kind: str) -> tuple[int, int, bool]:
-    """Return a counter, its limit (0: none), and whether the counter is near or at it."""
+    """Return a counter, its limit (0: no limit), and True if the counter gives a warning."""
     counter, most, warn = _NAMES[kind]
     current, maximum = _number(limits.get(counter)), _number(limits.get(most))
     is_near = maximum > 0 and _PERCENT * current >= maximum * (_number(limits.get(warn)) or 80)
@@ -111,7 +111,10 @@ def _used(limits: Mapping[str, Any], kind: str) -> tuple[int, int, bool]:
 
 
 def _number(value: Any) -> int:
-    """Return a limit or a counter; 0, if vars that any client may have written have something else there."""
+    """Return a limit or a counter as a number.
+
+    It is 0 if the vars, which any client may have written, have another value there.
+    """
     try:
         return max(-_MOST, min(int(value or 0), _MOST))
     except (TypeError, ValueError, OverflowError):
@@ -119,6 +122,6 @@ def _number(value: Any) -> int:
 
 
 def known_updates(updates: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of `updates` that are names of limits or counters."""
+    """Return the items of `updates` whose names are limits or counters."""
     known = RuntimeConfig().to_limits_dict()
     return {name: value for name, value in updates.items() if name in known}

@@ -1,4 +1,4 @@
-"""A watch for loops of nodes that can have no end."""
+"""Detection of endless loops of nodes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ BEGIN = 64
 
 
 class LoopWatch:
-    """A memory of one state of a run of pure steps, a later one each time twice as many are done (Brent's way).
+    """A watch of the pure steps of a run for a state that comes again (Brent's algorithm).
 
-    A node that comes again with the same vars, and no effect between, does the same for ever.
+    It keeps one state, and replaces it each time the number of steps has doubled. If a node is called again
+    with the same vars and without an effect in between, the loop is endless.
     """
 
     def __init__(self) -> None:
@@ -20,7 +21,7 @@ class LoopWatch:
         self._seen: tuple[object, ...] | None = None
 
     def is_endless(self, state: RunState) -> bool:
-        """Return whether this state was there before; called behind each pure step."""
+        """Return True if the kept state comes again. Called after each pure step."""
         self._steps += 1
         if self._seen is None and self._steps < BEGIN:
             return False
@@ -32,7 +33,7 @@ class LoopWatch:
         return False
 
     def forget(self) -> None:
-        """Start again: something happened that may be another the next time."""
+        """Start again, since an effect or a wait may change the next steps."""
         self._steps, self._next, self._seen = 0, BEGIN, None
 
     def _picture(self, state: RunState) -> tuple[object, ...]:
@@ -42,9 +43,9 @@ class LoopWatch:
 
 
 def endless(state: RunState, *, at: str) -> Transition:
-    """Decide on a run that goes round for ever: it fails."""
+    """Decide on a run in an endless loop: it fails."""
     problem = (
-        f"node {state.current_node!r} comes again with the same vars and without an effect: "
+        f"node {state.current_node!r} is called again with the same vars and without an effect: "
         "an endless loop"
     )
     return failed(state, problem, at=at)

@@ -1,4 +1,4 @@
-"""The answer of a node: a move, an effect that begins, or the end."""
+"""The answer of a node: a move, a fork, an effect that begins, or the end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from actors.workflow.machine.variables import (
 _OWN: Final = ([RUNTIME, SEQ], [RUNTIME, RECORDS], [RUNTIME, BRANCH])
 MOST_BRANCHES: Final = 1000
 DEEPEST_FORK: Final = 4
-"""Depth to which forks may be nested."""
+"""Maximum depth of nested forks."""
 
 
 def planned(
@@ -44,9 +44,9 @@ def planned(
     Args:
         spec: The graph.
         state: The run before the node.
-        variables: Its vars as the node left them.
-        plan: What the node returned.
-        at: Now.
+        variables: The run's vars as the node left them.
+        plan: The node's return value.
+        at: The instant of the decision.
     """
     try:
         checked = _checked(spec, plan)
@@ -108,10 +108,10 @@ def _check_branches(state: RunState, plan: StepPlan) -> None:
 
 
 def _changed(before: dict[str, Any], after: Any) -> dict[str, Any]:
-    """Return what a node changed, as a delta; only that is read and copied.
+    """Return the changes of a node as a delta. Only changed values are checked and copied.
 
     Raises:
-        NotSerializableError: The path of what is not JSON data.
+        NotSerializableError: A changed value is not JSON data; the error has its path.
     """
     if not isinstance(after, dict):
         durable_copy(after, "vars")
@@ -123,7 +123,7 @@ def _changed(before: dict[str, Any], after: Any) -> dict[str, Any]:
 
 
 def _clean(path: list[str], value: Any) -> Any:
-    """Return a copy of a value at a path, whose names are checked, too."""
+    """Return a copy of a value at a path. The names of the path are checked, too."""
     whole = value
     for name in reversed(path):
         whole = {name: whole}
@@ -137,7 +137,7 @@ def _opened(state: RunState, plan: StepPlan, changed: dict[str, Any], *, at: str
     assert plan.effect is not None
     seq, place = seq_of(state.vars), place_of(state.run_id, state.vars)
     payload = durable_copy(plan.effect.payload, "effect.payload")
-    payload.pop(DECISIONS, None)  # a person's, never a node's
+    payload.pop(DECISIONS, None)  # decisions come from a person, never from a node
     effect = replace(plan.effect, payload=payload)
     opened = OpenStep(
         seq=seq,
@@ -152,7 +152,7 @@ def _opened(state: RunState, plan: StepPlan, changed: dict[str, Any], *, at: str
         step_id=derive_id(place, seq, 1),
         started_at=at,
     )
-    if effect.result_key:  # before it happens, not after
+    if effect.result_key:  # a path that cannot be written is refused before the effect starts
         _trial(state, opened)
     told = told_to_model(effect, opened)
     if told is not effect:
@@ -166,7 +166,7 @@ def _trial(state: RunState, opened: OpenStep) -> None:
 
 
 def started(state: RunState, opened: OpenStep) -> StepRecord:
-    """Return the record, with status STARTED, of the start of an attempt."""
+    """Return the record of the start of an attempt, with status STARTED."""
     delta = opened.changed | {"open": opened.seq, "next": opened.next_node}
     return attempt_of(state, opened, StepStatus.STARTED, at=None, delta=delta)
 
@@ -201,7 +201,7 @@ def attempt_of(
 
 
 def told_to_model(effect: Effect, opened: OpenStep) -> Effect:
-    """Return the effect with what a model's client may send its provider about the attempt."""
+    """Return the effect with the facts about the attempt that a model's client may send to its provider."""
     params = effect.payload.get("params") or {}
     if effect.type is not EffectType.LLM_CALL or not isinstance(params, dict):
         return effect

@@ -1,4 +1,4 @@
-"""Decisions as records: the state behind them, and the two ends that every run may come to."""
+"""The decisions of the machine as records, with the state after them, and the decisions that end a run."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ from actors.workflow.machine.variables import (
 )
 
 STATUS_EVENT: Final = "abstract.status"
-"""The event in the last record of a run, by which pages know that it ended: the source's name."""
+"""The event in the last record of a run, by which web pages see that the run ended.
+
+AbstractFramework names it so.
+"""
 ANSWERS: Final = "answers"
-"""In `_runtime`: answers that came before their wait, by wait key."""
+"""Name in `_runtime`. Its value has answers that came before their wait, by wait key."""
 CONTROL: Final = "control"
-"""In `_runtime`: whether a run is paused, and why."""
+"""Name in `_runtime`. Its value says if the run is paused, and the reason."""
 INBOX: Final = "inbox"
-"""In `_runtime`: messages of `steer`, the oldest first."""
+"""Name in `_runtime`. Its value has messages of `steer`, the oldest first."""
 MOST_MESSAGES: Final = 200
 
 
@@ -37,10 +40,10 @@ class Transition:
     """A decision.
 
     Attributes:
-        state: The state from now on.
-        records: The records that say so, in order.
-        opened: The effect that is wanted now (at its `due`, if it has one). None: while the state is RUNNING,
-            the answer of its node is wanted.
+        state: The state after the decision.
+        records: The records of the decision, in order.
+        opened: The effect that the driver has to execute now, or at its `due` if it has one. None: the driver
+            has to call the node, if the state is RUNNING.
     """
 
     state: RunState
@@ -76,7 +79,7 @@ def recorded(
 
 
 def behind(state: RunState, record: StepRecord, opened: OpenStep | None = None) -> Transition:
-    """Return the decision of one record, with the state behind it; see `applied`."""
+    """Return the decision of one record, with the state after it; see `applied`."""
     return Transition(applied(state, record, opened), (record,))
 
 
@@ -88,7 +91,7 @@ def completed(
     at: str,
     via: dict[str, Any] | None = None,
 ) -> Transition:
-    """Decide that a run has this output; `via` says of what, if not of a node."""
+    """Decide that a run ends with this output. `via` says where the output is from, if not from a node."""
     delta = changed | {"seq": seq_of(state.vars), "status": RunStatus.COMPLETED.value}
     result = {"completed": True, "output": output} | (via or {})
     record = recorded(state, StepStatus.COMPLETED, at, result=result, delta=delta)
@@ -108,7 +111,7 @@ def failed(state: RunState, error: str, *, at: str) -> Transition:
 
 
 def cancelled(state: RunState, reason: str | None, by: str, *, at: str) -> Transition:
-    """Decide on a wish to cancel a run; a run that ended stays as it is."""
+    """Decide on a request to cancel a run. A run that has ended stays as it is."""
     if state.status.is_terminal:
         return Transition(state)
     record = recorded(
@@ -123,14 +126,14 @@ def cancelled(state: RunState, reason: str | None, by: str, *, at: str) -> Trans
 
 
 def noted(state: RunState, kind: str, path: list[str], value: Any, *, at: str) -> Transition:
-    """Change one value of a run's vars from outside, with a record of this kind.
+    """Change one value of a run's vars for an external request, and write a record of this kind.
 
-    The record has no delta: the change is durable with the next checkpoint, and an effect that has begun stays
-    open beside it.
+    The record has no delta. The change is durable with the next checkpoint. An effect that has started stays
+    open.
 
     Raises:
         NotSerializableError: `value` is not JSON data.
-        GraphError: Something else than an object is on the way.
+        GraphError: The path leads through a value that is not an object.
     """
     clean = durable_copy(value, ".".join(path), deepest=MAX_DEPTH - len(path))
     effect = {"type": kind, "payload": {"value": clean}, "result_key": None}
@@ -141,7 +144,7 @@ def noted(state: RunState, kind: str, path: list[str], value: Any, *, at: str) -
 
 
 def told_of_end(after: Transition, *, at: str) -> Transition:
-    """Return the end of a run with the record of its status event; that of a branch has none."""
+    """Return the end of a run with the record of its status event. The end of a branch has no such record."""
     state = after.state
     if BRANCH in namespace(state.vars, RUNTIME):
         return after
@@ -162,7 +165,7 @@ def is_paused(state: RunState) -> bool:
 
 
 def with_message(state: RunState, message: Any) -> list[dict[str, Any]]:
-    """Return the inbox of a run with another message; the number of the last one is its own."""
+    """Return the inbox of a run with a message added. The message's number follows that of the last one."""
     inbox = namespace(state.vars, RUNTIME).get(INBOX) or []
     seq = int(inbox[-1]["seq"]) + 1 if inbox else 1
     content = message if isinstance(message, dict) else {"role": "user", "content": message}

@@ -1,4 +1,4 @@
-"""The state behind a crash: the last checkpoint, and what the ledger has beyond it."""
+"""The state after a crash: the last checkpoint plus the ledger's records after it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from actors.workflow.machine.policy import compute_idempotency_key
 from actors.workflow.machine.variables import place_of, seq_of
 
 THEN: Final = "then"
-"""In the delta of an answer's record: the effect that is open behind it, and its next node."""
+"""Name in the delta of an answer's record. Its value is the effect that is open after it, and the next node."""
 _FIELDS = frozenset(one.name for one in fields(StepRecord))
 
 
 def record_from(data: Mapping[str, Any]) -> StepRecord:
-    """Return the record that `StepRecord.to_dict` described; fields of others are left out."""
+    """Return the record from the data of `StepRecord.to_dict`. Unknown fields are left out."""
     told = {name: value for name, value in data.items() if name in _FIELDS}
     return StepRecord(**{**told, "status": StepStatus(told["status"])})
 
@@ -29,10 +29,10 @@ def record_from(data: Mapping[str, Any]) -> StepRecord:
 def folded(
     state: RunState, records: Iterable[Mapping[str, Any]]
 ) -> tuple[RunState, dict[Path, OpenStep]]:
-    """Return the state behind all records, and by branch the effects that have begun and have no end.
+    """Return the state after all records, and by branch the effects that have started and have not ended.
 
-    A record that the state has in it already, or that another writer wrote, changes nothing. No node and no
-    handler is called: a recorded step is applied.
+    A record changes nothing if the state includes it already, or if another writer wrote it. Recorded steps are
+    applied without a call of a node or a handler.
     """
     opened: dict[Path, OpenStep] = {}
     for data in records:
@@ -43,7 +43,10 @@ def folded(
 def behind_record(
     state: RunState, opened: dict[Path, OpenStep], data: Mapping[str, Any]
 ) -> RunState:
-    """Return the state behind one more record: the same one, if it changes nothing; `opened` is brought up."""
+    """Return the state after one more record, and update `opened`.
+
+    A record that changes nothing gives the same state.
+    """
     delta = data.get("delta")
     if not isinstance(delta, dict):
         return state
@@ -81,7 +84,7 @@ def _opened_by(record: StepRecord, delta: dict[str, Any]) -> OpenStep:
 
 
 def opened_behind(seen: RunState, record: StepRecord) -> OpenStep:
-    """Return the effect that the record of an answer opens; its attempt has not begun."""
+    """Return the effect that the record of an answer opens. Its first attempt has not started."""
     told = (record.delta or {})[THEN]
     effect, seq = Effect.from_dict(told["effect"]), seq_of(seen.vars)
     place, at = place_of(seen.run_id, seen.vars), record.ended_at or ""

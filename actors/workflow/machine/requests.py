@@ -1,4 +1,4 @@
-"""The effects that need no I/O: waits, questions, answers for people, and reads of the vars."""
+"""The effects that need no I/O: waits, questions, answers to users, and reads of the vars."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from actors.workflow.machine.event_keys import key_of_payload
 from actors.workflow.machine.variables import value_at
 
 LONGEST_VALUE: Final = 200_000
-"""Characters of a value that a read of the vars returns."""
+"""Maximum length of a value that a read of the vars returns, in characters."""
 
 
 def outcome_of(run: RunState, opened: OpenStep, at: str) -> EffectOutcome | None:
-    """Return the outcome of an effect that the machine answers itself; None: a handler has to."""
+    """Return the outcome of an effect that the machine executes itself. None: a handler has to execute it."""
     answer = _ANSWERS.get(opened.effect.type)
     if answer is None:
         return None
@@ -33,7 +33,7 @@ def outcome_of(run: RunState, opened: OpenStep, at: str) -> EffectOutcome | None
 def _wait_event(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
     payload = opened.effect.payload
     key = payload.get("wait_key") or key_of_payload(run, payload)
-    until = _deadline(payload, at)
+    until = deadline_of(payload, at)
     return EffectOutcome.waiting(
         WaitState(
             WaitReason.EVENT,
@@ -49,7 +49,7 @@ def _wait_event(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
 
 def _wait_until(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
     del run
-    until = _deadline(opened.effect.payload, at)
+    until = deadline_of(opened.effect.payload, at)
     if until is None:
         return EffectOutcome.failed(
             "wait_until needs payload.until, an ISO timestamp, or payload.timeout_s",
@@ -70,7 +70,7 @@ def _ask_user(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
         WaitState(
             WaitReason.USER,
             wait_key=str(payload.get("wait_key") or f"user:{opened.key}"),
-            until=_deadline(payload, at),
+            until=deadline_of(payload, at),
             prompt=str(payload["prompt"]),
             choices=payload.get("choices"),
             allow_free_text=bool(payload.get("allow_free_text", True)),
@@ -101,7 +101,7 @@ def _vars_query(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
         else:
             told["value"] = found
         text = json.dumps(told, ensure_ascii=False)
-        long = f"{path!r} has {len(text)} characters. Ask for a part, or keys_only"
+        long = f"{path!r} has {len(text)} characters. Read a part, or use keys_only"
         fits = len(text) <= LONGEST_VALUE
         row |= {"success": fits, "output": text if fits else None, "error": None if fits else long}
     except (GraphError, LookupError) as exc:
@@ -110,8 +110,14 @@ def _vars_query(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
     return EffectOutcome.completed({"mode": "executed", "results": [row]})
 
 
-def _deadline(payload: dict[str, Any], at: str) -> str | None:
-    """Return the instant that a payload names by `until` or, from now on, by `timeout_s`."""
+def deadline_of(payload: dict[str, Any], at: str) -> str | None:
+    """Return the instant of a payload's `until`, or the instant `timeout_s` seconds after `at`.
+
+    None: the payload has neither.
+
+    Raises:
+        GraphError: The value cannot be read.
+    """
     if payload.get("until") is not None:
         until = normalize_utc_iso(payload["until"])
         if until is None:
@@ -136,4 +142,4 @@ _ANSWERS: Final[dict[EffectType, Callable[[RunState, OpenStep, str], EffectOutco
     EffectType.VARS_QUERY: _vars_query,
 }
 ANSWERED: Final = frozenset(_ANSWERS)
-"""The effects that `outcome_of` answers."""
+"""The effects that `outcome_of` executes."""

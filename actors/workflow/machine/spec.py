@@ -1,4 +1,4 @@
-"""A graph: named nodes, and the one that a run begins with."""
+"""A graph: named nodes, one of which is the entry node."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
 
 Node: TypeAlias = Callable[[RunState, Any], StepPlan]
-"""A node: gets a copy of the run, whose `vars` it may change, and the driver's context; returns a plan."""
+"""A function that gets a copy of the run, whose `vars` it may change, and the driver's context.
+
+It returns a plan.
+"""
 
 Reducer: TypeAlias = Callable[[Any, list[Any]], Any]
-"""Gets a value as it was before the branches (None: it was not there) and, in their order, as each one that
-changed it left it; returns the value behind the join."""
+"""A function that gets the value before the branches (None: there was none) and the values after the branches.
+
+The values are those of the branches that changed it, in the order of the branches. The function returns the
+value after the join.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +31,16 @@ class WorkflowSpec:
     """A graph.
 
     Attributes:
-        workflow_id: Its name.
+        workflow_id: The graph's name.
         entry_node: The node that a run begins with.
         nodes: The nodes by name.
-        reducers: By the names of vars that several branches may change (dots nest): what they meet with. Others
-            are changed by one branch of a fork at most.
-        version: Of its code, where runs are actors: a run goes on with the version that it began with. None:
-            runs go on with the code that is there.
+        reducers: The reducers, by the paths of the vars that several branches may change (dots nest). Other
+            vars may be changed by at most one branch of a fork.
+        version: The version of the graph's code, for runs that are agents' runs. A run keeps the version that
+            it began with. None: runs continue with the code that the host has.
 
     Raises:
-        GraphError: It has no name, or no such node to begin with.
+        GraphError: The graph has no name, or `entry_node` is not a node.
     """
 
     workflow_id: str
@@ -56,7 +62,7 @@ class WorkflowSpec:
         """Return a node.
 
         Raises:
-            KeyError: The graph has none of this name.
+            KeyError: The graph has no node of this name.
         """
         if node_id not in self.nodes:
             raise KeyError(f"graph {self.workflow_id!r} has no node {node_id!r}")
@@ -64,15 +70,15 @@ class WorkflowSpec:
 
     @property
     def title(self) -> str:
-        """Name and version, for people."""
+        """Name and version, for a person to read."""
         of = "" if self.version is None else f" of version {self.version!r}"
         return f"flow {self.workflow_id!r}{of}"
 
     @property
     def hash(self) -> str:
-        """SHA-256 of names, entry and the code of nodes and reducers: 32 hexadecimal digits.
+        """The first 32 hexadecimal digits of a SHA-256 of names, entry node, and code of nodes and reducers.
 
-        The same in every process that has the same source text.
+        It is the same in every process with the same source text.
         """
         nodes = {name: _code_of(node) for name, node in self.nodes.items()}
         told = [self.workflow_id, self.entry_node, nodes]
@@ -81,7 +87,7 @@ class WorkflowSpec:
         return json_digest(told)[:32]
 
     def described(self) -> dict[str, Any]:
-        """Return what a history shows of the graph: JSON data."""
+        """Return the description of the graph for a history, as JSON data."""
         return {
             "workflow_id": self.workflow_id,
             "entry_node": self.entry_node,
@@ -92,7 +98,7 @@ class WorkflowSpec:
 
 def _code_of(node: Node | Reducer) -> str:
     source = getattr(node, "source", None)
-    if isinstance(source, str):  # a node that is data, such as one of a flow document
+    if isinstance(source, str):  # a node that is data, such as a node of a flow document
         return source
     try:
         return inspect.getsource(node)

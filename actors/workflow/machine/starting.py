@@ -1,4 +1,4 @@
-"""The state of a new run, and whether a run is the one that is meant."""
+"""The state of a new run, and checks of a run's graph, nodes and identity."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from actors.workflow.machine.variables import (
 )
 
 DEPTH: Final = "depth"
-"""In `_runtime`: how many runs are above this one."""
+"""Name in `_runtime`. Its value is the number of runs above this run."""
 DEEPEST: Final = 32
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
@@ -42,11 +42,12 @@ def new_run(
     at: str,
     **whose: str | None,
 ) -> RunState:
-    """Return a run that stands before its entry node; `whose` are its other fields.
+    """Return a run whose entry node has not been called yet. `whose` are its other fields.
 
     Raises:
-        GraphError: `run_id` cannot be the name of a file, or `variables` has something of the runtime's names.
-        NotSerializableError: The path of what is not JSON data.
+        GraphError: `run_id` is not made of 1 to 200 letters, digits, ``_`` and ``-``, or a namespace in
+            `variables` is not an object.
+        NotSerializableError: A value is not JSON data; the error has its path.
     """
     if run_id is not None and not _RUN_ID.fullmatch(run_id):
         raise GraphError(f"run_id {run_id!r}", "use letters, digits, '_' and '-', 200 at most")
@@ -64,7 +65,7 @@ def new_run(
 
 
 def start_record(run: RunState, *, restored_from: str | None = None) -> StepRecord:
-    """Return the first record of a ledger: the state that the run began with."""
+    """Return the first record of a ledger, with the state that the run begins with."""
     begun = run.to_dict()
     told = {} if restored_from is None else {"restored_from": restored_from}
     return StepRecord(
@@ -84,11 +85,12 @@ def start_record(run: RunState, *, restored_from: str | None = None) -> StepReco
 def restored_run(
     snapshot: Snapshot, workflow: WorkflowSpec, *, run_id: str, at: str, force: bool
 ) -> RunState:
-    """Return a new run that begins with the state of a snapshot, with its open wait.
+    """Return a new run that begins with the state of a snapshot and its open wait.
 
     Raises:
-        SpecChangedError: The graph is another one than that of the snapshot, and not `force`.
-        GraphError: The run had ended, the graph has not the node that is next, or the snapshot is no run.
+        SpecChangedError: The graph is not the snapshot's graph, and `force` is false.
+        GraphError: The run had ended, the graph does not have the run's next node, or the snapshot has no valid
+            run.
     """
     what = f"snapshot {snapshot.snapshot_id}"
     if snapshot.spec_hash is not None and snapshot.spec_hash != workflow.hash and not force:
@@ -113,10 +115,10 @@ def restored_run(
 
 
 def check_graph(workflow: WorkflowSpec, run: RunState) -> None:
-    """Refuse a run of another graph.
+    """Check that a run is a run of this graph.
 
     Raises:
-        GraphError: It is one.
+        GraphError: The run has another graph.
     """
     if workflow.workflow_id != run.workflow_id:
         problem = f"it is a run of graph {run.workflow_id!r}, not of {workflow.workflow_id!r}"
@@ -124,10 +126,10 @@ def check_graph(workflow: WorkflowSpec, run: RunState) -> None:
 
 
 def check_nodes(what: str, workflow: WorkflowSpec, run: RunState) -> None:
-    """Refuse a state with which a graph cannot go on; `what` names it.
+    """Check that a graph has the next nodes of a state. `what` names the state in errors.
 
     Raises:
-        GraphError: The graph has not a node that is next, in the run or a branch of it.
+        GraphError: The graph does not have the next node of the run or of a branch.
     """
     cursors = [seen_at(run, leaf.path) for leaf in leaves(run)] or [run]
     for one in filter(None, cursors):
@@ -137,10 +139,10 @@ def check_nodes(what: str, workflow: WorkflowSpec, run: RunState) -> None:
 
 
 def check_identity(found: RunState, wanted: RunState) -> None:
-    """Refuse a run that only has the same id.
+    """Check that a run with the wanted id is the wanted run.
 
     Raises:
-        RunIdentityConflict: It has another graph, session or parent.
+        RunIdentityConflict: The run has another graph, session or parent.
     """
     for name in ("workflow_id", "session_id", "parent_run_id"):
         if getattr(found, name) != getattr(wanted, name):
@@ -149,7 +151,7 @@ def check_identity(found: RunState, wanted: RunState) -> None:
 
 
 def child_id(run: RunState, opened: OpenStep) -> str:
-    """Return the name of the sub-graph that an effect starts, where its payload gives none."""
+    """Return the id of the sub-graph that an effect starts, for a payload without `run_id`."""
     return derive_id(place_of(run.run_id, run.vars), opened.seq, "child")
 
 
@@ -157,7 +159,7 @@ def child_vars(run: RunState, payload: Mapping[str, Any]) -> dict[str, Any]:
     """Return the vars that a sub-graph of a run begins with.
 
     Raises:
-        GraphError: Too many sub-graphs would be within each other, or the vars are no object.
+        GraphError: Sub-graphs would be nested more than 32 levels, or the vars are not an object.
     """
     depth = int(namespace(run.vars, RUNTIME).get(DEPTH) or 0) + 1
     if depth > DEEPEST:

@@ -15,17 +15,17 @@ TEMP: Final = "_temp"
 LIMITS: Final = "_limits"
 NAMESPACES: Final = (CONTEXT, SCRATCHPAD, RUNTIME, TEMP, LIMITS)
 SEQ: Final = "effect_seq"
-"""In `_runtime`: the number of the next change of the state; absent is 0."""
+"""Name in `_runtime`. Its value is the number of the next change of the state; 0 if it is absent."""
 RECORDS: Final = "ledger_records"
-"""In `_runtime`: how many records of the ledger the state has in it."""
+"""Name in `_runtime`. Its value is the number of ledger records that the state includes."""
 BRANCH: Final = "branch"
-"""In `_runtime`, as a branch sees it: its place among the branches of the run; see `branch_of`."""
+"""Name in `_runtime` of a branch. Its value is the path to the branch in the run; see `branch_of`."""
 
 _INDEX: Final = re.compile(r"\[(-?\d+)\]")
 
 
 def ensure_namespaces(variables: dict[str, Any]) -> dict[str, Any]:
-    """Add the namespaces that are missing, as empty objects; return `variables`."""
+    """Add the missing namespaces as empty objects; return `variables`."""
     for name in NAMESPACES:
         if not isinstance(variables.setdefault(name, {}), dict):
             raise GraphError(
@@ -35,10 +35,10 @@ def ensure_namespaces(variables: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_callers(names: Iterable[str]) -> None:
-    """Return True if a caller that starts a run may give vars of these names.
+    """Check that a caller that starts a run may give vars of these names.
 
     Raises:
-        GraphError: One belongs to the runtime.
+        GraphError: A name belongs to the runtime.
     """
     taken = sorted(one for one in names if str(one).startswith("_") and one != LIMITS)
     if taken:
@@ -47,7 +47,7 @@ def check_callers(names: Iterable[str]) -> None:
 
 
 def namespace(variables: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a namespace; an empty object if it is not there."""
+    """Return a namespace, or an empty object if it is missing or not an object."""
     found = variables.get(name)
     return found if isinstance(found, dict) else {}
 
@@ -58,20 +58,23 @@ def seq_of(variables: Mapping[str, Any]) -> int:
 
 
 def branch_of(variables: Mapping[str, Any]) -> list[str]:
-    """Return the names of the branches that a node is called in, the outermost first; none: in no branch."""
+    """Return the names of the branches that a node is called in, the outermost first.
+
+    Empty: it is in no branch.
+    """
     return [one.partition(".")[2] for one in namespace(variables, RUNTIME).get(BRANCH) or ()]
 
 
 def place_of(run_id: str, variables: Mapping[str, Any]) -> str:
-    """Return the run, and the branch of it: what ids of steps are derived from."""
+    """Return the id of the run with the path of its branch. The ids of steps are derived from it."""
     return "/".join([run_id, *(namespace(variables, RUNTIME).get(BRANCH) or ())])
 
 
 def with_path(variables: dict[str, Any], path: list[str], value: Any) -> dict[str, Any]:
-    """Return `variables` with a value at a path; what lies beside it is shared, nothing is changed.
+    """Return `variables` with a value at a path. `variables` is not changed; unchanged parts are shared.
 
     Raises:
-        GraphError: There is something else than an object on the way.
+        GraphError: The path leads through a value that is not an object.
     """
     head, *rest = path
     if not rest:
@@ -88,12 +91,13 @@ def with_path(variables: dict[str, Any], path: list[str], value: Any) -> dict[st
 def with_item(
     variables: dict[str, Any], path: list[str], name: str, item: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return `variables` with an object in the list at a path; nothing is changed.
+    """Return `variables` with an object in the list at a path. `variables` is not changed.
 
-    It takes the place of the object that has the same value of `name`, or becomes the last one.
+    It replaces the object with the same value of `name`. If there is none, it is appended.
 
     Raises:
-        GraphError: There is no list, or something else than an object on the way.
+        GraphError: The value at the path is not a list, or the path leads through a value that is not an
+            object.
     """
     found: Any = variables
     for step in path:
@@ -109,7 +113,7 @@ def with_item(
 
 
 def without_path(variables: dict[str, Any], path: list[str]) -> dict[str, Any]:
-    """Return `variables` without a path; the same, if it is not there."""
+    """Return `variables` without a path. If the path does not exist, the result is equal."""
     head, *rest = path
     if head not in variables:
         return variables
@@ -120,7 +124,7 @@ def without_path(variables: dict[str, Any], path: list[str]) -> dict[str, Any]:
 
 
 def split_key(result_key: str) -> list[str]:
-    """Return the path that a `result_key` names: its dots nest.
+    """Return the path of a `result_key`, whose dots nest.
 
     Raises:
         GraphError: A part of it is empty.
@@ -132,7 +136,10 @@ def split_key(result_key: str) -> list[str]:
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[list[str], Any, bool]]:
-    """Yield path, value and whether it is there now, for what differs; objects are compared within."""
+    """Yield path, new value and True for each added or changed value.
+
+    For each removed value the items are path, None and False. Objects are compared name by name.
+    """
     for name, value in after.items():
         if name not in before:
             yield [name], value, True
@@ -151,7 +158,7 @@ def _differs(before: Any, after: Any) -> bool:
         return False
     try:
         return type(before) is not type(after) or bool(before != after)
-    except Exception:  # noqa: BLE001 - of something that is no JSON data: refused where it is kept
+    except Exception:  # noqa: BLE001 - not JSON data, which is refused when it is stored
         return True
 
 
@@ -180,7 +187,7 @@ def value_at(variables: Any, path: str) -> Any:
 
     Raises:
         GraphError: The path cannot be read.
-        LookupError: There is nothing at it; the message says from where on.
+        LookupError: The path does not exist; the message has its first missing part.
     """
     found = variables
     for step in parse_path(path):

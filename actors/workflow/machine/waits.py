@@ -21,20 +21,19 @@ from actors.kernel.workflow.tool_waits import check_answer, effect_behind, shape
 from actors.workflow.machine.branches import Leaf, leaves, lifted, seen_at
 from actors.workflow.machine.records import Transition, behind, completed, failed, recorded
 from actors.workflow.machine.recovery import THEN, opened_behind
-from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.variables import RUNTIME, namespace, place_of, seq_of, split_key
 
 SEEN: Final = "events_seen"
-"""In `_runtime`: ids of the last events that answered a wait of the run."""
+"""Name in `_runtime`. Its value has the ids of the last events that answered a wait of the run."""
 MOST_SEEN: Final = 64
 
 
 def answered(state: RunState, wait_key: str | None, payload: Any, *, at: str) -> Transition:
-    """Decide on an answer to a wait of the run, or of the first branch that has one of this key.
+    """Decide on an answer to the run's wait, or to the wait of the first branch that has this key.
 
     Raises:
-        StaleResumeError: The run does not wait, or for another key.
-        GraphError: The answer does not fit the calls of tools that the run waits for.
+        StaleResumeError: The run does not wait, or waits for another key.
+        GraphError: The answer does not fit the tool calls that the run waits for.
         NotSerializableError: `payload` is not JSON data.
     """
     found = [one for one in leaves(state) if one.wait is not None]
@@ -48,7 +47,7 @@ def answered(state: RunState, wait_key: str | None, payload: Any, *, at: str) ->
 
 
 def mismatch(keys: Iterable[str | None], wait_key: str | None) -> str:
-    """Return why an answer is none to the waits that a run has, which have these keys."""
+    """Return the reason why an answer with `wait_key` fits none of the run's waits, which have `keys`."""
     known = ", ".join(map(repr, keys))
     return f"wait_key mismatch: it waits for {known}, not {wait_key!r}"
 
@@ -65,9 +64,9 @@ def _answered_at(
 
 
 def heard(state: RunState, key: str, event: dict[str, Any], *, at: str) -> Transition | None:
-    """Decide on an event, for all branches that wait for it.
+    """Decide on an event for all branches that wait for it.
 
-    None: none does, or the run got one of its `event_id` before.
+    None: no branch waits for it, or an event of its `event_id` answered a wait of the run before.
     """
     if event["event_id"] in seen_events(state):
         return None
@@ -87,12 +86,12 @@ def seen_events(state: RunState) -> list[str]:
 
 
 def note_of(state: RunState, event: dict[str, Any]) -> dict[str, Any]:
-    """Return the delta that notes an event among those that answered a wait of the run."""
+    """Return the delta that adds an event to the events that answered a wait of the run."""
     return {"set": [[[RUNTIME, SEEN], [*seen_events(state), event["event_id"]][-MOST_SEEN:]]]}
 
 
 def fell_due(state: RunState, *, at: str) -> Transition | None:
-    """Decide on a waiting run whose instant or deadline may have come; None: it has not."""
+    """Decide on a waiting run whose timer or deadline may be due. None: it is not due."""
     wait = open_wait(state)
     if wait is None or not wait.until or wait.until > at:
         return None
@@ -102,7 +101,10 @@ def fell_due(state: RunState, *, at: str) -> Transition | None:
 
 
 def child_ended(state: RunState, child: RunState | None, *, at: str) -> Transition | None:
-    """Decide on a run that waits for another one; `child` is None if that is gone. None: it goes on waiting."""
+    """Decide on a run that waits for a child. `child` is None if it is gone: it was deleted.
+
+    None: the run continues to wait.
+    """
     wait = open_wait(state)
     if wait is None or wait.reason is not WaitReason.SUBWORKFLOW:
         return None
@@ -120,9 +122,9 @@ def child_ended(state: RunState, child: RunState | None, *, at: str) -> Transiti
 def reply(
     state: RunState, wait: WaitState, payload: Any, *, at: str, more: dict[str, Any] | None = None
 ) -> Transition:
-    """Return the end of a wait by this answer, and of the run, if there is no node behind the wait.
+    """Return the end of a wait by this answer. If no node follows the wait, the run ends, too.
 
-    Behind a decision on calls of tools, the effect that executes them is open.
+    After a decision on tool calls, the effect that executes them is open.
     """
     seq, behind_it = seq_of(state.vars), effect_behind(wait, payload)
     payload = shaped(wait, payload)
@@ -154,12 +156,12 @@ def reply(
 
 
 def room_at(result_key: str | None) -> int:
-    """Return how deep a value may be that goes to this place in the vars."""
+    """Return the maximum depth of a value that is stored at `result_key` in the vars."""
     return MAX_DEPTH - (result_key or "").count(".") - 1
 
 
 def delta_behind(seq: int, result_key: str | None, node: str | None) -> dict[str, Any]:
-    """Return the delta of a result that goes to `result_key`, and of the move to `node`."""
+    """Return the delta that stores a result at `result_key` and moves the run to `node`."""
     delta: dict[str, Any] = {"seq": seq}
     if result_key:
         delta["key"] = split_key(result_key)
@@ -182,8 +184,11 @@ def subworkflow_key(child_id: str) -> str:
     return f"subworkflow:{child_id}"
 
 
-def waiting_for(spec: WorkflowSpec, child_id: str, more: dict[str, Any]) -> EffectOutcome:
-    """Return the outcome of an effect that waits for the end of a child; `more` stands in its details."""
-    details = {"sub_run_id": child_id, "sub_workflow_id": spec.workflow_id, **more}
+def waiting_for(name: str, child_id: str, more: dict[str, Any]) -> EffectOutcome:
+    """Return the outcome of an effect that waits for the end of a child.
+
+    `more` is added to the wait's details.
+    """
+    details = {"sub_run_id": child_id, "sub_workflow_id": name, **more}
     wait = WaitState(WaitReason.SUBWORKFLOW, wait_key=subworkflow_key(child_id), details=details)
     return EffectOutcome.waiting(wait)

@@ -1,12 +1,12 @@
-"""The memory effects of graphs: notes, search, tags, compaction, and what was archived back in the context.
+"""The memory effects of graphs: notes, search, tags, compaction, and rehydration of archived messages.
 
-A request of a node enters, with its run as it is; a result leaves, with the changes of the vars, which the
-driver records together. Bytes go to an artifact store. The index of a run's memory is in its vars
-(`_runtime.memory_spans`): an object for each artifact, a *span*.
+An effect gets a node's request and the run. It returns a result and the changes of the vars, which the driver
+records together. Bytes are stored in an artifact store. The index of a run's memory is in its vars
+(`_runtime.memory_spans`). It has an object for each artifact, a *span*.
 
-- `spans`, `messages`: pure. The index and its filters; the messages of a context.
-- `payloads`: what a request says, or why it cannot be read.
-- `archive`: the artifacts. `owners`: the runs whose memory is meant. `requests`: a request.
-- `notes`, `queries`, `rehydration`, `compaction`: the effects. `evidence`: what tools brought.
-- `effects`: all of them, as drivers use them.
+- `spans`, `messages`: pure functions for the index and its filters, and for the messages of a context.
+- `payloads`: the reader of a request's payload.
+- `archive`: the artifacts. `owners`: the runs that own memory. `requests`: a request.
+- `notes`, `queries`, `rehydration`, `compaction`: the effects. `evidence`: data from tools.
+- `effects`: all effects, in the form that drivers use.
 """

@@ -1,4 +1,4 @@
-"""The artifacts of memory: notes and archived messages, kept once, and references followed."""
+"""The artifacts of memory: notes and archived messages, each stored once. References in them are resolved."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Archive:
     """The artifacts that an effect reads and writes.
 
     Args:
-        store: Keeps them; None: what needs one is refused, with the remedy.
+        store: The store of the artifacts. None: methods that need it raise an error with the remedy.
         name: The effect's type, for errors.
     """
 
@@ -30,13 +30,13 @@ class Archive:
     def kept(
         self, artifact_id: str, data: Mapping[str, Any], *, run_id: str, tags: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Keep JSON data under this id, unless it is there; return what is kept.
+        """Store JSON data under this id, unless the id is in use; return the stored data.
 
-        So a second execution of an effect, behind a crash, keeps what the first one kept.
+        So if an effect is executed again after a crash, the data of the first execution stays.
 
         Raises:
-            NotSerializableError: It is not JSON data. Nothing is kept.
-            GraphError: There is no store.
+            NotSerializableError: The data is not JSON data. Nothing is stored.
+            GraphError: The driver has no artifact store.
         """
         there: dict[str, Any] | None = self.load(artifact_id)
         if there is not None:
@@ -48,10 +48,10 @@ class Archive:
         return told
 
     def load(self, artifact_id: str) -> dict[str, Any] | None:
-        """Return an object that an artifact holds; None: there is none of this id.
+        """Return the JSON object in an artifact. None: there is no such artifact, or it has no JSON object.
 
         Raises:
-            GraphError: There is no store.
+            GraphError: The driver has no artifact store.
         """
         try:
             found = self._store.load(artifact_id)
@@ -61,20 +61,20 @@ class Archive:
         return data if isinstance(data, dict) else None
 
     def context_of(self, run: RunState) -> list[dict[str, Any]]:
-        """Return the messages in a run's context, without references to what a store keeps elsewhere."""
+        """Return the messages in a run's context, with references replaced by their values."""
         context = self._followed(run.vars.get(CONTEXT))
         found = context.get(MESSAGES) if isinstance(context, dict) else None
         return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
     def changed_context(self, run: RunState, messages: list[dict[str, Any]]) -> list[Any]:
-        """Return the change, as path and value, that puts messages into a run's context."""
+        """Return the change, as path and value, that sets the messages of a run's context."""
         context = run.vars.get(CONTEXT)
         if is_artifact_ref(context):
             return [[CONTEXT], {**self._followed(context), MESSAGES: messages}]
         return [[CONTEXT, MESSAGES], messages]
 
     def _followed(self, value: Any) -> Any:
-        """Return JSON data with what its references name in their place."""
+        """Return JSON data with its references replaced by the values of their artifacts."""
         if is_artifact_ref(value):
             return self._followed(plain_value(value, self._store))
         if isinstance(value, dict):
@@ -85,5 +85,5 @@ class Archive:
     def _store(self) -> ArtifactStore:
         if self._given is None:
             remedy = "Pass artifact_store=… to the WorkflowRuntime, or to the Flows"
-            raise GraphError(self._name, f"there is no artifact store to keep memory in. {remedy}")
+            raise GraphError(self._name, f"there is no artifact store for the memory. {remedy}")
         return self._given

@@ -1,7 +1,8 @@
-"""MEMORY_COMPACT: old messages become an artifact, and a summary takes their place.
+"""The effect MEMORY_COMPACT: old messages are archived as an artifact, and a summary replaces them.
 
-The artifact is kept before a model is asked for a summary. The messages leave the context by the record of the
-effect's result, together with the summary and its span: a run that dies before has them all.
+The artifact is stored before a model is asked for a summary. The record of the effect's result removes the
+messages from the context, and adds the summary and its span. If the process dies before that record is durable,
+the context still has all messages.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ _TEXTS: Final = ("summary", "content", "text", "response")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """Messages that are archived, and want a summary.
+    """Archived messages that need a summary.
 
     Attributes:
         request: The request.
-        split: The context.
+        split: The context in three parts.
         span: The span of the older messages.
     """
 
@@ -55,7 +56,7 @@ class Compaction:
     span: Span
 
     def asked_of_model(self) -> Effect:
-        """Return the LLM_CALL for the summary; its tokens are in no limit of the run."""
+        """Return the LLM_CALL for the summary. Its tokens do not count for the run's limits."""
         focus = self.request.payload.text("focus")
         how = MODES[self.request.payload.choice("compression_mode", *MODES)]
         ask = _ASKED.format(how=how, focus=f" Above all: {focus}." if focus else "")
@@ -64,27 +65,30 @@ class Compaction:
         return told_to_model(Effect(EffectType.LLM_CALL, payload), self.request.opened)
 
     def asked_of_summarizer(self) -> Effect:
-        """Return the effect for `summarizing`."""
+        """Return the effect for the handler of `summarizing`."""
         payload: dict[str, Any] = {"messages": self.split.older_messages, "preserve_recent": 0}
         payload["focus"] = self.request.payload.text("focus") or None
         payload["compression_mode"] = self.request.payload.choice("compression_mode", *MODES)
         return Effect(EffectType.MEMORY_COMPACT, payload | {"route": self._route()})
 
     def _route(self) -> dict[str, str]:
-        """Return provider and model of the run, where it has its own."""
+        """Return the provider and model of the run, if it has its own."""
         own = namespace(self.request.run.vars, RUNTIME)
         found = {name: own.get(name) for name in ("provider", "model")}
         return {name: one for name, one in found.items() if isinstance(one, str) and one}
 
     def ended(self, answer: Any) -> EffectOutcome:
-        """Return the outcome behind the answer to one of these; without a summary nothing changes."""
+        """Return the outcome after the summary was made or failed.
+
+        Without a summary the run's vars do not change.
+        """
         answered = sound(answer, self.request.opened)
         if answered.status == StepStatus.FAILED:
             return replace(answered, error=f"summary: {answered.error}")
         summary = _summary_in(answered.result)
         if answered.status != StepStatus.COMPLETED or not summary:
             problem = (
-                "the answer has no text (summary, content, text or response), or is to come later"
+                "the answer has no text (summary, content, text or response), or it is not complete"
             )
             return EffectOutcome.failed(
                 f"summary: {problem}. Give chat_summarizer", retryable=False
@@ -105,7 +109,7 @@ class Compaction:
 
 
 def compaction_of(request: MemoryRequest) -> Compaction | None:
-    """Archive the older messages of a run's context; None: there are none.
+    """Archive the older messages of a run's context. None: there are no older messages.
 
     The artifact's id is derived from the effect's idempotency key and the context.
     """
@@ -138,12 +142,13 @@ def _summary_in(result: Any) -> str:
 
 
 def summarizing(summarizer: Any) -> Handler:
-    """Return a handler that asks a summarizer.
+    """Return a handler that calls a summarizer.
 
     Args:
         summarizer: An object with ``summarize_chat_history(messages, preserve_recent=, focus=,
-            compression_mode=)``; also ``provider`` and ``model``, if it takes them. It returns an object, or an
-            object's fields, with ``summary``, and maybe ``key_points`` and ``confidence``.
+            compression_mode=)``; it also gets ``provider`` and ``model`` if it has these parameters. It returns
+            a dict, or an object with attributes, with ``summary`` and optionally ``key_points`` and
+            ``confidence``.
     """
     call = summarizer.summarize_chat_history
     taken = inspect.signature(call).parameters

@@ -1,9 +1,9 @@
-"""The memory effects, as both drivers execute them."""
+"""The memory effects in the form in which both drivers execute them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from actors.errors import ContractError
 from actors.kernel.workflow.effects import Effect, EffectOutcome, EffectType
@@ -20,6 +20,9 @@ from actors.workflow.memory.queries import queried
 from actors.workflow.memory.rehydration import rehydrated
 from actors.workflow.memory.requests import MemoryRequest
 
+if TYPE_CHECKING:
+    from actors.workflow.memory.host_memory import HostMemory
+
 _EFFECTS: Final[dict[EffectType, Callable[[MemoryRequest], EffectOutcome]]] = {
     EffectType.MEMORY_NOTE: noted,
     EffectType.MEMORY_QUERY: queried,
@@ -33,17 +36,17 @@ class MemoryEffects:
     """The memory effects of a driver.
 
     Args:
-        store: Returns the artifact store, or None.
-        shared: Memory beside that of a run itself.
-        handlers: The host's; its LLM_CALL makes summaries.
-        summarizer: A handler that makes summaries instead; see `summarizing`.
+        store: Function that returns the artifact store, or None.
+        shared: The memory of other runs, for `outcome`.
+        handlers: The host's handlers. Their LLM_CALL makes summaries.
+        summarizer: A handler that makes summaries instead of LLM_CALL, see `summarizing`.
     """
 
     def __init__(
         self,
         *,
         store: Callable[[], Any],
-        shared: SharedMemory,
+        shared: SharedMemory | None = None,
         handlers: EffectHandlers,
         summarizer: Handler | None = None,
     ) -> None:
@@ -53,7 +56,10 @@ class MemoryEffects:
         self._summaries = EffectHandlers(own) if own else handlers
 
     def lacks(self, kind: EffectType) -> str:
-        """Return the parameter that a driver needs for an effect of memory and has not; empty: it has all."""
+        """Return the parameter that a memory effect needs and the driver does not have.
+
+        Empty: the driver has all.
+        """
         compacts = kind is EffectType.MEMORY_COMPACT and not self._has_summarizer
         if compacts and EffectType.LLM_CALL not in self._summaries:
             return "chat_summarizer"
@@ -62,14 +68,27 @@ class MemoryEffects:
 
     def outcome(self, run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
         """Return the outcome of one attempt."""
-        found = self._begun(run, opened, at)
+        assert self._shared is not None
+        found = self._begun(run, opened, at, self._shared)
         if isinstance(found, EffectOutcome):
             return found
         return found.ended(self._summaries.call(run, self._asked(found), None))
 
-    async def awaited(self, run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
-        """Return what `outcome` does; who makes summaries may be a coroutine function."""
-        found = self._begun(run, opened, at)
+    async def awaited(
+        self, run: RunState, opened: OpenStep, at: str, shared: HostMemory
+    ) -> EffectOutcome:
+        """Return the same as `outcome`. The handler that makes summaries may be a coroutine function.
+
+        Spans that the effect puts into the memory `shared` are durable when this returns.
+        """
+        try:
+            await shared.load(run, opened)
+            found = self._begun(run, opened, at, shared)
+            await shared.keep()
+        except ContractError as exc:
+            return EffectOutcome.failed(str(exc), retryable=False)
+        except Exception as exc:  # noqa: BLE001 - a failure of the store, which is recorded
+            return EffectOutcome.failed(f"{type(exc).__name__}: {exc}")
         if isinstance(found, EffectOutcome):
             return found
         return found.ended(await self._summaries.awaited(run, self._asked(found), None))
@@ -85,15 +104,19 @@ class MemoryEffects:
     def _asked(self, found: Compaction) -> Effect:
         return found.asked_of_summarizer() if self._has_summarizer else found.asked_of_model()
 
-    def _begun(self, run: RunState, opened: OpenStep, at: str) -> EffectOutcome | Compaction:
+    def _begun(
+        self, run: RunState, opened: OpenStep, at: str, shared: SharedMemory
+    ) -> EffectOutcome | Compaction:
         try:
-            return self._done(run, opened, at)
+            return self._done(run, opened, at, shared)
         except ContractError as exc:
             return EffectOutcome.failed(str(exc), retryable=False)
-        except Exception as exc:  # noqa: BLE001 - of a host's store, and recorded: it may be tried again
+        except Exception as exc:  # noqa: BLE001 - a failure of the store, which is recorded
             return EffectOutcome.failed(f"{type(exc).__name__}: {exc}")
 
-    def _done(self, run: RunState, opened: OpenStep, at: str) -> EffectOutcome | Compaction:
+    def _done(
+        self, run: RunState, opened: OpenStep, at: str, shared: SharedMemory
+    ) -> EffectOutcome | Compaction:
         kind = opened.effect.type
         request = MemoryRequest(
             run=run,
@@ -101,7 +124,7 @@ class MemoryEffects:
             at=at,
             payload=Payload(kind.value, opened.effect.payload),
             archive=Archive(self._store(), kind.value),
-            memories=Memories(run, self._shared),
+            memories=Memories(run, shared),
         )
         effect = _EFFECTS.get(kind)
         if effect is not None:

@@ -1,4 +1,4 @@
-"""Evidence: what tools brought from outside, kept as artifacts, with a span in the index for each call."""
+"""Evidence: data that tools got from outside, stored as artifacts. The index has a span for each call."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from actors.workflow.memory.spans import SPAN_ID, SPANS_PATH, Span, spans_of
 
 EVIDENCE: Final = "evidence"
 WARNINGS: Final = "evidence_warnings"
-"""In `_runtime`: calls whose evidence could not be kept, and why."""
+"""Name in `_runtime`. Its value has the calls whose evidence could not be stored, with the reasons."""
 TOOLS: Final = frozenset({"web_search", "fetch_url", "execute_command"})
 LONGEST_SHOWN: Final = 12_000
-"""Characters of a tool's `rendered` that stay in its output; all of them are an artifact."""
+"""Maximum length of a tool's `rendered` text in its output, in characters. The whole text is an artifact."""
 _MARK: Final = (
     "\n#TRUNCATION: rendered tool output compacted: the whole text is rendered_artifact\n"
 )
@@ -33,7 +33,7 @@ _MOVED: Final = {
     "stdout": ("stdout", "stdout_artifact"),
     "stderr": ("stderr", "stderr_artifact"),
 }
-"""Texts of an output that become artifacts: the name in the evidence, and in the output."""
+"""The texts of an output that become artifacts, with their names in the evidence and in the output."""
 _WITHHELD: Final = "_withheld"
 
 
@@ -41,7 +41,7 @@ class EvidenceRecorder:
     """The recorder of evidence of TOOL_CALLS.
 
     Args:
-        artifact_store: Keeps it.
+        artifact_store: The store of the evidence.
     """
 
     def __init__(self, artifact_store: ArtifactStore) -> None:
@@ -50,10 +50,10 @@ class EvidenceRecorder:
     def recorded(
         self, outcome: EffectOutcome, run: RunState, opened: OpenStep, at: str
     ) -> EffectOutcome:
-        """Return an outcome with references in the place of large texts, and the spans of its evidence.
+        """Return an outcome with references in place of large texts, and with the spans of its evidence.
 
-        Evidence that cannot be kept is a warning in `_runtime.evidence_warnings`; the result is as it was. A
-        second execution of the effect keeps no second evidence.
+        Evidence that cannot be stored becomes a warning in `_runtime.evidence_warnings`, and the result stays
+        as it is. A second execution of the effect with the same result stores no second evidence.
         """
         if not any(map(_is_external, _rows(outcome.result))):
             return outcome
@@ -68,7 +68,7 @@ class EvidenceRecorder:
             try:
                 told[place], span = self._kept(row, derive_id(name, json_digest(row)), about)
                 put.append([SPANS_PATH, SPAN_ID, span])
-            except Exception as exc:  # noqa: BLE001 - of a host's store: evidence is no condition
+            except Exception as exc:  # noqa: BLE001 - evidence is optional: a failure of the store is a warning
                 problem = clean_text(f"{type(exc).__name__}: {exc}")
                 warning = {"id": name, "tool_name": row["name"], "at": at, "error": problem}
                 put.append([[RUNTIME, WARNINGS], "id", warning])
@@ -80,7 +80,7 @@ class EvidenceRecorder:
     def _kept(
         self, row: dict[str, Any], evidence_id: str, about: dict[str, str]
     ) -> tuple[dict[str, Any], Span]:
-        """Keep the evidence of a call; return its row with references, and its span."""
+        """Store the evidence of a call; return the call's row with references, and its span."""
         output, tool, run_id = row.get("output"), row["name"], about["run_id"]
         content = {name: row.get(name) for name in ("call_id", "success", "error")}
         if isinstance(output, dict):
@@ -99,7 +99,7 @@ class EvidenceRecorder:
         return {**row, "output": output, "meta": meta}, {**span, "tags": {"tool": tool}}
 
     def _moved(self, output: dict[str, Any], run_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return an output with references in the place of its texts, and what the evidence says of it."""
+        """Return an output with references in place of its texts, and the content of the evidence."""
         artifacts: dict[str, dict[str, str]] = {}
         left = dict(output)
         for field, (name, place) in _MOVED.items():
@@ -140,15 +140,15 @@ def _is_external(row: Any) -> bool:
 
 
 def evidence_of(run: RunState) -> list[dict[str, Any]]:
-    """Return the index of a run's evidence, the first one first; each has its ``evidence_id``."""
+    """Return the index of a run's evidence, the oldest first. Each item has its ``evidence_id``."""
     found = [one for one in spans_of(run.vars) if one.get("kind") == EVIDENCE]
     return [{**one, "evidence_id": one[SPAN_ID]} for one in found]
 
 
 def evidence_in(artifact_store: ArtifactStore | None, evidence_id: str) -> dict[str, Any] | None:
-    """Return what is kept of a call; None: there is none of this id.
+    """Return the evidence of a call. None: there is no evidence of this id.
 
     Raises:
-        GraphError: There is no store.
+        GraphError: The driver has no artifact store.
     """
     return Archive(artifact_store, EVIDENCE).load(evidence_id)

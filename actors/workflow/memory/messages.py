@@ -1,4 +1,4 @@
-"""The messages of a context: their ids, what is archived of them, and where messages go back in."""
+"""The messages of a context: their ids, the choice of those to archive, and the places of restored ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from actors.kernel.json import canonical_json
 from actors.kernel.workflow.drawn import new_id
 
 SUMMARY: Final = "memory_summary"
-"""The kind, in the metadata of a message that stands for a span."""
+"""The kind in the metadata of a message that is the summary of a span."""
 AFTER_SUMMARY: Final = "after_summary"
 AFTER_SYSTEM: Final = "after_system"
 AT_END: Final = "end"
@@ -24,9 +24,9 @@ class CompactionSplit:
     """A context in three parts, each in its order.
 
     Attributes:
-        system_messages: Those of role ``system``, summaries among them: they stay.
-        older_messages: Those that are archived.
-        recent_messages: The last ones: they stay.
+        system_messages: The messages of role ``system``, including summaries. They stay.
+        older_messages: The messages that are archived.
+        recent_messages: The last messages. They stay.
     """
 
     system_messages: list[Message]
@@ -40,12 +40,12 @@ def normalize_messages(
     now_iso: Callable[[], str],
     new_message_id: Callable[[int], str] = lambda _place: new_id(),
 ) -> list[Message]:
-    """Return copies of messages that have each a ``timestamp`` and ``metadata.message_id``.
+    """Return copies of messages. Each copy has a ``timestamp`` and ``metadata.message_id``.
 
     Args:
-        messages: Objects; what else there is, is left out.
-        now_iso: Returns the instant of those that have none.
-        new_message_id: Returns the id of one that has none, by its place.
+        messages: The messages. Items that are not objects are left out.
+        now_iso: Function that returns the instant for messages without ``timestamp``.
+        new_message_id: Function that returns the id for a message without one, from its place.
     """
     told = []
     for place, one in enumerate(messages if isinstance(messages, list) else []):
@@ -60,7 +60,10 @@ def normalize_messages(
 def split_for_compaction(
     messages: Sequence[Message], *, preserve_recent: int = 6
 ) -> CompactionSplit:
-    """Divide a context. The recent ones are at least `preserve_recent`, and begin with no result of a tool."""
+    """Divide a context into three parts. The recent part has at least `preserve_recent` messages.
+
+    It does not begin with a tool result, so that a tool's call and result stay together.
+    """
     system = [one for one in messages if one.get("role") == "system"]
     others = [one for one in messages if one.get("role") != "system"]
     border = max(0, len(others) - max(0, preserve_recent))
@@ -70,7 +73,7 @@ def split_for_compaction(
 
 
 def span_metadata_from_messages(messages: Sequence[Message]) -> dict[str, Any]:
-    """Return how many messages there are, and instant and id of the first and the last one."""
+    """Return the number of messages, and the instants and ids of the first and the last one."""
     first, last = (messages[0], messages[-1]) if messages else ({}, {})
     return {
         "from_timestamp": first.get("timestamp"),
@@ -82,13 +85,13 @@ def span_metadata_from_messages(messages: Sequence[Message]) -> dict[str, Any]:
 
 
 def metadata_of(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of a message; an empty object, if it has none."""
+    """Return the metadata of a message, or an empty object if it has none."""
     found = message.get("metadata")
     return found if isinstance(found, dict) else {}
 
 
 def summary_message(span_id: str, summary: str, at: str) -> Message:
-    """Return the message that stands for archived ones."""
+    """Return the message that replaces archived messages."""
     about = {
         "kind": SUMMARY,
         "source_artifact_id": span_id,
@@ -99,7 +102,7 @@ def summary_message(span_id: str, summary: str, at: str) -> Message:
 
 
 def note_message(span_id: str, note: str, at: str | None) -> Message:
-    """Return the message that stands for a note."""
+    """Return the message that shows a note."""
     about = {"kind": "memory_note", "source_artifact_id": span_id}
     about["message_id"] = f"memory_note:{span_id}"
     content = f"[MEMORY NOTE]\n{note}"
@@ -107,7 +110,7 @@ def note_message(span_id: str, note: str, at: str | None) -> Message:
 
 
 def summaries_in(messages: Iterable[Message]) -> dict[str, str]:
-    """Return the text of summaries by the artifact that they stand for."""
+    """Return the texts of summaries, by the id of the artifact with the archived messages."""
     return {
         str(metadata_of(one)["source_artifact_id"]): str(one.get("content") or "")
         for one in messages
@@ -116,12 +119,12 @@ def summaries_in(messages: Iterable[Message]) -> dict[str, str]:
 
 
 def text_of_messages(messages: Iterable[Message]) -> str:
-    """Return messages as text, a line or more for each."""
+    """Return messages as text, each on at least one line."""
     return "\n".join(f"{one.get('role') or 'user'}: {content_of(one)}" for one in messages)
 
 
 def content_of(message: Mapping[str, Any]) -> str:
-    """Return what a message says, as text."""
+    """Return the content of a message as text."""
     content = message.get("content")
     parts = content if isinstance(content, str) else canonical_json(content) if content else ""
     calls = message.get("tool_calls")
@@ -129,7 +132,7 @@ def content_of(message: Mapping[str, Any]) -> str:
 
 
 def identity_of(message: Message) -> str:
-    """Return the id of a message, or the text that says all of it."""
+    """Return the id of a message. If it has none, return its role, content and timestamp as text."""
     name = metadata_of(message).get("message_id")
     if isinstance(name, str) and name:
         return f"id:{name}"
@@ -137,7 +140,7 @@ def identity_of(message: Message) -> str:
 
 
 def without_known(messages: Iterable[Message], known: Iterable[Message]) -> list[Message]:
-    """Return the messages that are not among the known ones, each once."""
+    """Return the messages that are not known, each once."""
     seen = {identity_of(one) for one in known}
     fresh = []
     for one in messages:
@@ -151,13 +154,13 @@ def without_known(messages: Iterable[Message], known: Iterable[Message]) -> list
 def placed(
     context: Sequence[Message], pieces: Iterable[tuple[str, Sequence[Message]]], placement: str
 ) -> list[Message]:
-    """Return a context with messages put in; pieces for the same place keep their order.
+    """Return a context with messages inserted. Pieces for the same place keep their order.
 
     Args:
-        context: The messages that are there.
-        pieces: The artifact that messages are of, and the messages.
-        placement: ``after_summary``: behind the summary of their artifact, or as ``after_system`` if there is
-            none; ``after_system``: behind the system messages at the start; ``end``.
+        context: The messages before the insertion.
+        pieces: The id of an artifact and the messages from it, for each piece.
+        placement: ``after_summary``: after the summary of their artifact, or as ``after_system`` if there is
+            none. ``after_system``: after the system messages at the start. ``end``: at the end.
     """
     behind_system = next(
         (at for at, one in enumerate(context) if one.get("role") != "system"), len(context)

@@ -1,4 +1,4 @@
-"""MEMORY_NOTE and MEMORY_TAG."""
+"""The effects MEMORY_NOTE and MEMORY_TAG."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from actors.workflow.memory.spans import NOTE, PREVIEW, SPAN_ID, Span, span_at, 
 
 
 def noted(request: MemoryRequest) -> EffectOutcome:
-    """Keep a note as an artifact, and its span in the index.
+    """Store a note as an artifact, and its span in the index.
 
-    The artifact's id is derived from the effect's idempotency key: a second execution keeps no second note.
+    The artifact's id is derived from the effect's idempotency key, so a second execution stores no second note.
     """
     run, payload, archive = request.run, request.payload, request.archive
     note, owner = payload.text("note"), request.memories.one(payload)
@@ -63,7 +63,7 @@ def _span(span_id: str, kept: dict[str, Any]) -> Span:
 
 
 def tag(request: MemoryRequest) -> EffectOutcome:
-    """Add tags to a span, or replace its tags; the artifact stays as it is."""
+    """Add tags to a span, or replace its tags. The artifact stays as it is."""
     payload = request.payload
     tags, merge = payload.tags(), payload.flag("merge", default=True)
     if not tags and merge:
@@ -72,7 +72,7 @@ def tag(request: MemoryRequest) -> EffectOutcome:
     spans = spans_of(owner.vars)
     found = span_at(spans, wanted)
     if found is None:
-        known = f"its index has {len(spans)} spans: ask for them by memory_query with return='meta'"
+        known = f"its index has {len(spans)} spans: list them by memory_query with return='meta'"
         return request.refused(f"there is no span {wanted!r} in run {owner.run_id}; {known}")
     span = tagged(found, tags, merge=merge)
     meta = {"span_id": span[SPAN_ID], "tags": span["tags"]}

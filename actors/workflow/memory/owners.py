@@ -1,11 +1,10 @@
-"""The runs whose memory an effect means: its own, or one that a session or all runs share."""
+"""The runs that own the memory of a request: the run itself, or a run that a session or all runs share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
 from actors.workflow.memory.payloads import Payload
 from actors.workflow.memory.spans import SPAN_ID, SPANS_PATH, Span
@@ -18,55 +17,36 @@ SCOPES: Final = (RUN, SESSION, GLOBAL)
 
 
 class SharedMemory(Protocol):
-    """Memory beside that of the run itself."""
+    """The memory of other runs."""
 
     def owner(self, run: RunState, scope: str) -> RunState:
-        """Return the run that holds the memory of a scope, ``session`` or ``global``, for this run.
+        """Return the run that has the memory of a scope for this run. The scope is ``session`` or ``global``.
 
         Raises:
-            GraphError: There is no such memory where this run is driven.
+            GraphError: The run's driver has no memory of this scope.
         """
 
     def named(self, run: RunState, run_id: str) -> RunState:
         """Return the run of this id.
 
         Raises:
-            GraphError: There is none, or other runs cannot be reached from here.
+            GraphError: There is no such run, or the driver cannot read other runs.
         """
 
     def put(self, owner: RunState, span: Span) -> None:
-        """Put a span into the memory of a run that `owner` or `named` returned, durably, once for its id."""
+        """Add a span durably to the memory of a run that `owner` or `named` returned.
 
-
-class OwnMemoryOnly:
-    """The memory of runs on hosts: each has its own."""
-
-    def owner(self, run: RunState, scope: str) -> RunState:
-        """See `SharedMemory.owner`."""
-        del run
-        remedy = (
-            "Use scope 'run', or keep what runs share by ctx.memory in an agent that the flow asks"
-        )
-        raise GraphError(f"memory scope {scope!r}", f"a run on a host has its own memory. {remedy}")
-
-    def named(self, run: RunState, run_id: str) -> RunState:
-        """See `SharedMemory.named`."""
-        del run
-        remedy = "Leave target_run_id out"
-        raise GraphError(f"run {run_id!r}", f"a run on a host has its own memory. {remedy}")
-
-    def put(self, owner: RunState, span: Span) -> None:
-        """See `SharedMemory.put`."""
-        raise NotImplementedError
+        A span of the same id is added once.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Memories:
-    """The memories that a request means.
+    """The memories that a request may read or write.
 
     Attributes:
-        run: The run that asks.
-        shared: Those beside its own.
+        run: The run that makes the request.
+        shared: The memory of other runs.
     """
 
     run: RunState
@@ -90,7 +70,10 @@ class Memories:
         return self.run if scope == RUN else self.shared.owner(self.run, scope)
 
     def put(self, owner: RunState, span: Span) -> dict[str, list[object]]:
-        """Put a span into a memory; return the changes of the run that asks, which are none for another's."""
+        """Add a span to a memory; return the changes of the requesting run.
+
+        They are empty if another run owns the memory.
+        """
         if owner.run_id == self.run.run_id:
             return {"put": [[SPANS_PATH, SPAN_ID, span]]}
         self.shared.put(owner, span)

@@ -1,4 +1,4 @@
-"""Payloads of memory effects: values of the shape that is meant, or the error that names them."""
+"""The payloads of memory effects. A value of the wrong type raises an error that names it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from actors.kernel.workflow.drawn import normalize_utc_iso
 from actors.kernel.workflow.errors import GraphError
 
 _OWN_TAG: Final = "kind"
-"""A tag for the kind of an artifact: no other code sets it."""
+"""The tag with an artifact's kind. Only the runtime sets it."""
 
 
 class Payload:
-    """The payload of an effect; each verb raises `GraphError` for a value that it cannot read.
+    """The payload of an effect. Each method raises `GraphError` if a value has the wrong type.
 
     Args:
         name: The effect's type, for errors.
@@ -24,11 +24,11 @@ class Payload:
         self.name, self._data = name, data
 
     def get(self, name: str) -> Any:
-        """Return a value as it is; None: there is none."""
+        """Return a value as it is. None: the payload does not have it."""
         return self._data.get(name)
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a text."""
+        """Return a text without spaces around it, or the default if it is missing or empty."""
         found = self._data.get(name)
         if found is None:
             return default
@@ -37,14 +37,14 @@ class Payload:
         return found.strip() or default
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        """Return true or false."""
+        """Return a boolean, or the default if it is missing."""
         found = self._data.get(name)
         if not isinstance(found, bool | None):
             raise self.wrong(name, "is neither true nor false")
         return default if found is None else found
 
     def count(self, name: str, default: int, *, least: int = 0) -> int:
-        """Return a whole number."""
+        """Return a whole number that is at least `least`, or the default if it is missing."""
         found = self._data.get(name)
         if found is None:
             return default
@@ -53,14 +53,14 @@ class Payload:
         return found
 
     def choice(self, name: str, *choices: str) -> str:
-        """Return one of these words; the first one is meant if there is none."""
+        """Return one of these words. If the value is missing, return the first word."""
         found = self.text(name, choices[0]).lower()
         if found not in choices:
             raise self.wrong(name, f"is none of {', '.join(choices)}")
         return found
 
     def names(self, *names: str) -> tuple[str, ...]:
-        """Return the texts and numbers at these places, each of which has one or a list."""
+        """Return the texts and numbers in these fields, each of which has one or a list."""
         told: list[str] = []
         for name in names:
             found = self._data.get(name)
@@ -71,7 +71,7 @@ class Payload:
         return tuple(told)
 
     def instant(self, name: str) -> str | None:
-        """Return an instant in UTC."""
+        """Return an instant in UTC. None: the value is missing."""
         found = self._data.get(name)
         if found is None or found == "":
             return None
@@ -81,7 +81,7 @@ class Payload:
         return at
 
     def tags(self) -> dict[str, str]:
-        """Return the tags to set, without ``kind``, which is the runtime's."""
+        """Return the tags to set, without ``kind``, which the runtime sets."""
         found = self.wanted_tags()
         if isinstance(self._data.get("tags"), dict) and any(
             isinstance(one, list) for one in self._data["tags"].values()
@@ -90,7 +90,7 @@ class Payload:
         return {name: values[0] for name, values in found.items() if name != _OWN_TAG}
 
     def wanted_tags(self) -> dict[str, tuple[str, ...]]:
-        """Return the tags to search for: each has one value, or a list of which one is enough."""
+        """Return the tags to search for. Each has one value, or a list of which one value is enough."""
         found = self._data.get("tags")
         if not isinstance(found, dict | None):
             raise self.wrong("tags", "is no object of texts")
@@ -103,7 +103,7 @@ class Payload:
         return told
 
     def wrong(self, name: str, problem: str) -> GraphError:
-        """Return the error of a value."""
+        """Return the error for a value."""
         return GraphError(
             f"{self.name}: payload.{name}", f"{self._data.get(name)!r:.100} {problem}"
         )

@@ -1,4 +1,4 @@
-"""MEMORY_QUERY: spans by id, words, time, tags, authors and places."""
+"""The effect MEMORY_QUERY: search of spans by id, words, time, tags, authors and locations."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from actors.workflow.memory.spans import (
 DEFAULT_SPANS: Final = 5
 DEFAULT_MESSAGES: Final = 80
 LONGEST_OUTPUT: Final = 100_000
-"""Characters of the text of a result."""
+"""Maximum length of a result's text, in characters."""
 LEVELS: Final[Mapping[str, tuple[int, int]]] = {
     "urgent": (3, 20),
     "standard": (10, 80),
     "deep": (50, 400),
 }
-"""The most spans and messages of a result, by the level of recall that a request names."""
+"""Maximum numbers of spans and messages of a result, by the request's level of recall."""
 
 
 @dataclass(slots=True)
 class Effort:
-    """The work that a request is worth.
+    """The limits of the work for a request.
 
     Attributes:
-        level: The level of recall; empty: none is named, and nothing is lowered.
-        spans: The most spans.
-        messages: The most messages.
-        deep: Whether artifacts are read for words that the index does not have.
-        hops: How many neighbours in time are returned with each span.
-        warnings: What was lowered.
+        level: The level of recall. Empty: the request names none, and no limit is lowered.
+        spans: Maximum number of spans.
+        messages: Maximum number of messages.
+        deep: True if artifacts are read for words that the index does not have.
+        hops: Number of neighbours in time, in each direction, that are returned with each span.
+        warnings: A text for each limit that was lowered.
     """
 
     level: str
@@ -59,7 +59,7 @@ class Effort:
 
     @classmethod
     def of(cls, payload: Payload) -> Effort:
-        """Return what a request asks for, lowered to its level."""
+        """Return the limits that a request asks for, lowered to its level of recall."""
         level = payload.choice("recall_level", "", *LEVELS)
         made = cls(
             level=level,
@@ -82,14 +82,14 @@ class Effort:
         return min(wanted, most)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON data."""
+        """Return the limits as JSON data."""
         applied = {"limit_spans": self.spans, "max_messages": self.messages}
         applied |= {"deep": self.deep, "connected": self.hops > 0, "neighbor_hops": self.hops}
         return {"recall_level": self.level or None, "applied": applied}
 
 
 def queried(request: MemoryRequest) -> EffectOutcome:
-    """Return the spans that fit all that a request says, the newest first, as text, as data or as both."""
+    """Return the spans that fit all conditions of a request, the newest first, as text, as data or as both."""
     payload, archive = request.payload, request.archive
     effort, shown = Effort.of(payload), payload.choice("return", "rendered", "meta", "both")
     query = payload.text("query")
@@ -116,7 +116,7 @@ def queried(request: MemoryRequest) -> EffectOutcome:
 
 
 def filter_of(payload: Payload, spans: list[Span]) -> SpanFilter:
-    """Return the filter that a request says; ids that are numbers are places in the index."""
+    """Return the filter of a request. Ids that are numbers are places in the index."""
     named = payload.names("span_ids", "span_id")
     ids = [found[SPAN_ID] if (found := span_at(spans, one)) else one for one in named]
     return SpanFilter(
@@ -132,7 +132,7 @@ def filter_of(payload: Payload, spans: list[Span]) -> SpanFilter:
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """A search for words: in the index and the summaries of a context, then in the artifacts."""
+    """A search for words in the index and the summaries of a context, then in the artifacts."""
 
     query: str
     archive: Archive
@@ -140,7 +140,7 @@ class _Words:
     summaries: Mapping[str, str]
 
     def found_in(self, spans: list[Span]) -> list[Span]:
-        """Return the first spans that have the words; artifacts are read only until there are enough."""
+        """Return the first spans that have the words. Artifacts are read only until enough spans are found."""
         return [*islice(filter(self._has, spans), self.effort.spans)]
 
     def _has(self, span: Span) -> bool:

@@ -1,4 +1,4 @@
-"""MEMORY_REHYDRATE: archived messages and notes back in the context."""
+"""The effect MEMORY_REHYDRATE: archived messages and notes are inserted into the context again."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ UNKNOWN = "unknown"
 
 
 def rehydrated(request: MemoryRequest) -> EffectOutcome:
-    """Put what spans hold into the context of the run: each message once, in the order of the spans.
+    """Insert the messages of spans into the context of the run, each message once, in the order of the spans.
 
-    A span that is not there is reported in ``artifacts``, and the others are put in.
+    A span that does not exist is reported in ``artifacts``; the other spans are inserted.
     """
     run, payload, archive = request.run, request.payload, request.archive
     wanted = payload.names("span_ids", "span_id")
@@ -44,7 +44,7 @@ def rehydrated(request: MemoryRequest) -> EffectOutcome:
 
 
 def content_of(archive: Archive, span_id: str) -> tuple[str, list[Message]]:
-    """Return the kind of an artifact of memory, and its messages; a note is one message."""
+    """Return the kind of a memory artifact, and its messages. A note is one message."""
     found = archive.load(span_id) or {}
     messages, note = found.get("messages"), found.get("note")
     if isinstance(messages, list):

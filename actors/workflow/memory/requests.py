@@ -1,4 +1,4 @@
-"""A request of a node for memory, and the shapes of what it gets."""
+"""A node's request for memory, and the forms of its result."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class MemoryRequest:
     """A request for memory.
 
     Attributes:
-        run: The run that asks, as it is.
+        run: The run that makes the request.
         opened: The effect.
-        at: The instant of this attempt: ISO 8601 in UTC.
-        payload: What it says.
+        at: The instant of this attempt, in ISO 8601 in UTC.
+        payload: The request's payload.
         archive: The artifacts.
-        memories: The runs whose memory may be meant.
+        memories: The memories that the request may read or write.
     """
 
     run: RunState
@@ -36,14 +36,20 @@ class MemoryRequest:
     def met(
         self, output: str | None, meta: Any = None, *, changes: dict[str, Any] | None = None
     ) -> EffectOutcome:
-        """Return the outcome of a request that was met: a result as a tool gives it, which models can read."""
+        """Return the outcome of a successful request.
+
+        The result has the form of a tool's result, which models can read.
+        """
         more = {} if meta is None else {"meta": meta}
         row = {**self._row(), "success": True, "output": output, "error": None, **more}
         told = {"mode": "executed", "results": [row]}
         return EffectOutcome.completed(told, changes=changes or None)
 
     def refused(self, problem: str) -> EffectOutcome:
-        """Return the outcome of a request for what is not there: the run goes on, and can see why."""
+        """Return the outcome of a request for data that does not exist.
+
+        The run continues and can read the reason.
+        """
         row = {**self._row(), "success": False, "output": None, "error": problem}
         return EffectOutcome.completed({"mode": "executed", "results": [row]})
 

@@ -11,27 +11,27 @@ from actors.kernel.workflow.drawn import normalize_utc_iso
 from actors.workflow.machine.variables import RUNTIME, namespace
 
 SPANS: Final = "memory_spans"
-"""In `_runtime`: the spans of a run, in the order in which they were made."""
+"""Name in `_runtime`. Its value has the spans of a run, in the order of their creation."""
 SPANS_PATH: Final = [RUNTIME, SPANS]
 SPAN_ID: Final = "artifact_id"
 NOTE: Final = "memory_note"
 CONVERSATION: Final = "conversation_span"
 PREVIEW: Final = 160
-"""Characters of a note or a summary that the index has."""
+"""Maximum length of the part of a note or summary that the index has, in characters."""
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 Span = dict[str, Any]
 
 
 def spans_of(variables: Mapping[str, Any]) -> list[Span]:
-    """Return the spans in a run's vars; what is no span is left out."""
+    """Return the spans in a run's vars. Items that are not spans are left out."""
     found = namespace(variables, RUNTIME).get(SPANS)
     items = found if isinstance(found, list) else []
     return [one for one in items if isinstance(one, dict) and isinstance(one.get(SPAN_ID), str)]
 
 
 def span_at(spans: list[Span], wanted: Any) -> Span | None:
-    """Return the span of an id, or of a number from 1 in the order of the index; None: there is none."""
+    """Return the span with an id, or with a number from 1 in the order of the index. None: there is none."""
     text = str(wanted).strip()
     by_id = next((one for one in spans if one[SPAN_ID] == text), None)
     if by_id is not None or isinstance(wanted, bool) or not _NUMBER.fullmatch(text):
@@ -41,7 +41,7 @@ def span_at(spans: list[Span], wanted: Any) -> Span | None:
 
 
 def tagged(span: Span, tags: Mapping[str, str], *, merge: bool) -> Span:
-    """Return a span with these tags added, or with these only."""
+    """Return a span with these tags added, or with these tags only."""
     before = span.get("tags")
     kept = before if merge and isinstance(before, dict) else {}
     return {**span, "tags": {**kept, **tags}}
@@ -49,16 +49,16 @@ def tagged(span: Span, tags: Mapping[str, str], *, merge: bool) -> Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanFilter:
-    """A choice of spans; what is left out fits all. Words are compared without regard to case.
+    """A filter of spans. A condition that is not set fits all spans. Texts are compared regardless of case.
 
     Attributes:
-        ids: Of these artifacts.
-        since: ISO 8601; a span that ends then or later.
-        until: ISO 8601; a span that begins then or before.
-        tags: By name, the values of which a span has one.
-        any_tag: Whether one of `tags` is enough.
-        authors: Made for one of these actors.
-        locations: At one of these places: a field of the span, or its tag ``location``.
+        ids: The ids of the spans' artifacts.
+        since: An instant in ISO 8601. Spans fit that end then or later.
+        until: An instant in ISO 8601. Spans fit that begin then or before.
+        tags: By tag, the values of which a span has one.
+        any_tag: True if one of `tags` is enough.
+        authors: The actors for one of which a span was made.
+        locations: The locations of which a span has one, in its field or its tag ``location``.
     """
 
     ids: Collection[str] = ()
@@ -70,7 +70,7 @@ class SpanFilter:
     locations: Collection[str] = ()
 
     def fits(self, span: Span) -> bool:
-        """Return True if the query matches this span."""
+        """Return True if the span fits all conditions."""
         own = span.get("tags") if isinstance(span.get("tags"), dict) else {}
         place = span.get("location") or (own or {}).get("location")
         return (
@@ -100,7 +100,7 @@ def _is_one_of(value: Any, wanted: Collection[str]) -> bool:
 
 
 def instants_of(span: Span) -> tuple[str, str]:
-    """Return the first and the last instant of a span, in UTC; empty: it has none that can be read."""
+    """Return the first and the last instant of a span, in UTC. Empty: the span has no valid instant."""
     made = span.get("created_at")
     first, last = (
         normalize_utc_iso(span.get(name) or made) for name in ("from_timestamp", "to_timestamp")
@@ -109,12 +109,12 @@ def instants_of(span: Span) -> tuple[str, str]:
 
 
 def newest_first(spans: Iterable[Span]) -> list[Span]:
-    """Return spans by their last instant."""
+    """Return spans ordered by their last instant, the newest first."""
     return sorted(spans, key=lambda one: instants_of(one)[1], reverse=True)
 
 
 def neighbours(spans: Iterable[Span], found: Iterable[Span], hops: int) -> list[Span]:
-    """Return the spans at most so many places in time beside one of those that were found, without these."""
+    """Return the spans that are at most `hops` places in time from a found span, except found spans."""
     line = newest_first(spans)
     ids = {one[SPAN_ID] for one in found}
     places = [at for at, one in enumerate(line) if one[SPAN_ID] in ids]
@@ -123,13 +123,13 @@ def neighbours(spans: Iterable[Span], found: Iterable[Span], hops: int) -> list[
 
 
 def has_words(text: str, query: str) -> bool:
-    """Return whether a text has all words of a query, in any order."""
+    """Return True if a text has all words of a query, in any order."""
     held = text.casefold()
     return all(one in held for one in query.casefold().split())
 
 
 def text_of_index(span: Span, summaries: Mapping[str, str]) -> str:
-    """Return all words that the index and the summaries in a context have of a span."""
+    """Return all words about a span in the index and in the summaries of a context."""
     own = span.get("tags") if isinstance(span.get("tags"), dict) else {}
     words = [span.get("note_preview"), span.get("summary_preview"), span.get("location")]
     told = [str(one) for one in (*words, *(own or {}).values()) if one]

@@ -1,1 +1,1 @@
-"""VisualFlow: graphs that were drawn in an editor, read from its JSON, lowered pass by pass, and compiled."""
+"""VisualFlow: graphs drawn in an editor. Its JSON is read, lowered pass by pass, and compiled."""

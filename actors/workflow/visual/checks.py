@@ -1,4 +1,4 @@
-"""The rules that a drawing has to follow before it is compiled."""
+"""The checks of a drawing before it is compiled."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from actors.workflow.visual.drawing import (
     DrawnNode,
     DrawnWire,
 )
+from actors.workflow.visual.lowering import CODE
 from actors.workflow.visual.nodes import code
 from actors.workflow.visual.nodes.control import CONTROL
-from actors.workflow.visual.nodes.effects import EFFECTS, subflow_name
+from actors.workflow.visual.nodes.effects import EFFECTS, schedule_problem, subflow_name
 from actors.workflow.visual.nodes.values import VALUES
 from actors.workflow.visual.nodes.variables import VARIABLES
 
 STEPS: Final = frozenset({*CONTROL, *VARIABLES, *EFFECTS})
-"""Types that are executed; others are, if execution leads through them."""
-TYPES: Final = STEPS | {*VALUES, code.CODE}
+"""The types of nodes that are always executed. Other nodes are executed if a wire of execution touches them."""
+TYPES: Final = STEPS | {*VALUES, CODE}
 LOOPS: Final = frozenset({"loop", "for", "while"})
 _OUTS: Final = {
     "if": "true|false",
@@ -34,17 +35,37 @@ _OUTS: Final = {
     "parallel": r"then:\d+|completed",
     "on_flow_end": "(?!)",
 }
-"""By type: the pins that execution leaves by; others have one."""
+"""By type: a pattern of the pins by which execution leaves the node. Other types have one such pin."""
+_INSTEAD: Final = {
+    **dict.fromkeys(
+        (
+            *("list_folder_files", "read_pdf", "write_pdf", "write_docx", "read_artifact"),
+            *("import_workspace_file", "export_artifact", "generate_image", "edit_image"),
+            *("image_to_image", "upscale_image", "image_upscale", "generate_video"),
+            *("text_to_video", "image_to_video", "generate_voice", "generate_music"),
+            *("transcribe_audio", "listen_voice"),
+        ),
+        "Let a tool of the host do it, and call that by call_tool",
+    ),
+    **dict.fromkeys(
+        ("make_context", "make_meta", "make_scratchpad", "add_message", "get_context"),
+        "Make the object with make_object, or in a code node",
+    ),
+    **dict.fromkeys(
+        ("random_int", "random_float", "get_random_element", "format"), "Use a code node"
+    ),
+}
+"""By type of AbstractFlow that nothing here executes: the way out."""
 
 
 def check(drawing: Drawing, findings: DrawingFindings) -> None:
-    """Note all that is wrong with nodes and wires."""
+    """Add a finding for each mistake in nodes and wires."""
     at: dict[str, list[DrawnWire]] = defaultdict(list)
     for wire in drawing.wires:
         at[wire.source].append(wire)
         at[wire.target].append(wire)
     for node in drawing.nodes.values():
-        if node.id in at or node.id == drawing.entry:  # else it is decoration
+        if node.id in at or node.id == drawing.entry:  # a node without wires is decoration
             _check_node(node, at[node.id], findings)
     _check_wires(drawing, findings)
     _check_circles(drawing, findings)
@@ -52,20 +73,22 @@ def check(drawing: Drawing, findings: DrawingFindings) -> None:
 
 def _check_node(node: DrawnNode, wires: list[DrawnWire], findings: DrawingFindings) -> None:
     if node.type not in TYPES:
-        otherwise = "Remove it, or use nodes that are supported"
-        remedy = suggestion(node.type, TYPES, otherwise)
+        otherwise = suggestion(node.type, TYPES, "Remove it, or use nodes that are supported")
+        remedy = _INSTEAD.get(node.type, otherwise)
         problem = f"nothing here executes the type {node.type!r}"
         findings.at_node(node, problem, remedy, "type")
         return
-    if node.part("pinExpressions"):
-        remedy = "Use a code node, and connect it to the pin"
-        findings.at_node(node, "it has pinExpressions", remedy, "data", "pinExpressions")
-    unread = code.problem_of(node) if node.type == code.CODE else None
+    unread = code.problem_of(node) if node.type == CODE else None
     if unread is not None:
-        place = "codeBody" if "codeBody" in node.data else "code"
+        parts = ("expression", "codeBody", "code")
+        place = next((one for one in parts if one in node.data), "code")
         findings.at_node(node, *unread, "data", place)
     if node.type == "subflow" and subflow_name(node) is None:
         findings.at_node(node, "it names no flow", "Give its data a subflowId", "data")
+    if node.type == "on_schedule" and not _has_value(node, wires, "schedule"):
+        wrong = schedule_problem(node)
+        if wrong is not None:
+            findings.at_node(node, wrong, "Correct its eventConfig", "data", "eventConfig")
     if node.type in {"on_event", "emit_event"} and not _has_name(node, wires):
         problem = "it has no name of an event"
         findings.at_node(node, problem, "Give its eventConfig a name", "data", "eventConfig")
@@ -73,8 +96,14 @@ def _check_node(node: DrawnNode, wires: list[DrawnWire], findings: DrawingFindin
 
 def _has_name(node: DrawnNode, wires: list[DrawnWire]) -> bool:
     config = node.part("effectConfig") | node.part("eventConfig") | node.part("pinDefaults")
-    is_wired = any(one.target == node.id and one.into == "name" for one in wires)
-    return is_wired or bool(config.get("name") or config.get("event_name"))
+    is_given = bool(config.get("name") or config.get("event_name"))
+    return is_given or _has_value(node, wires, "name")
+
+
+def _has_value(node: DrawnNode, wires: list[DrawnWire], pin: str) -> bool:
+    """Return True if a pin gets a value when the node runs."""
+    is_wired = any(one.target == node.id and one.into == pin for one in wires)
+    return is_wired or pin in node.part("pinExpressions")
 
 
 def _check_wires(drawing: Drawing, findings: DrawingFindings) -> None:
@@ -84,7 +113,7 @@ def _check_wires(drawing: Drawing, findings: DrawingFindings) -> None:
         node = drawing.nodes[wire.source]
         if not wire.is_control:
             into[wire.target, wire.into] += 1
-            if into[wire.target, wire.into] == 2:  # noqa: PLR2004 - it is said once
+            if into[wire.target, wire.into] == 2:  # noqa: PLR2004 - one finding for each pin
                 remedy = "Remove one, or give the pin values by route (inputRouteOverrides)"
                 findings.at_wire(wire, "another edge leads to this pin, too", remedy)
             continue
@@ -99,7 +128,7 @@ def _check_wires(drawing: Drawing, findings: DrawingFindings) -> None:
 
 
 def is_step(node: DrawnNode, controlled: set[str]) -> bool:
-    """Return True if a node is executed; `controlled` are those that wires of execution touch."""
+    """Return True if a node is executed. `controlled` are the nodes that wires of execution touch."""
     return node.type in STEPS or node.id in controlled
 
 
@@ -109,7 +138,7 @@ def controlled_in(drawing: Drawing) -> set[str]:
 
 
 def _check_circles(drawing: Drawing, findings: DrawingFindings) -> None:
-    """Report nodes whose value depends on itself."""
+    """Add a finding for each node whose value depends on itself."""
     controlled = controlled_in(drawing)
     reads: dict[str, set[str]] = {
         name: set() for name, node in drawing.nodes.items() if not is_step(node, controlled)
@@ -131,13 +160,14 @@ def _check_circles(drawing: Drawing, findings: DrawingFindings) -> None:
                 free.append(name)
     for name in reads:
         problem = "its value depends on itself"
-        findings.at_node(drawing.nodes[name], problem, "Remove an edge of the circle")
+        findings.at_node(drawing.nodes[name], problem, "Remove an edge of the cycle")
 
 
 def check_bodies(drawing: Drawing, findings: DrawingFindings) -> None:
-    """Note wires of execution out of the body of a loop, back to the loop or before it.
+    """Add a finding for each wire of execution that leads from a loop's body back to the loop or before it.
 
-    The end of the body leads to the loop by itself; such a wire would start it again for ever.
+    At the end of the body execution returns to the loop without a wire. Such a wire would start the loop again
+    without end.
     """
     ways: dict[str, list[DrawnWire]] = defaultdict(list)
     for wire in drawing.wires:
@@ -147,14 +177,17 @@ def check_bodies(drawing: Drawing, findings: DrawingFindings) -> None:
     for name in filter(None, [drawing.entry, *drawing.nodes]):
         if name in drawing.nodes and name not in done:
             for wire in _out_of_bodies(name, ways, drawing.nodes, done):
-                remedy = "Remove it: the end of the body leads to the loop by itself"
+                remedy = "Remove it. The end of the body returns to the loop without an edge"
                 findings.at_wire(wire, "it leads back out of the body of a loop", remedy)
 
 
 def _out_of_bodies(
     root: str, ways: Mapping[str, list[DrawnWire]], nodes: Mapping[str, DrawnNode], done: set[str]
 ) -> Iterator[DrawnWire]:
-    """Go all ways from a node; `path` are the nodes up to where it is, and the pins that it left them by."""
+    """Yield the wires from bodies back to their loops, on all ways from `root`.
+
+    `path` has the nodes on the current way, each with the pin by which the way leaves it.
+    """
     path: dict[str, str] = {root: ""}
     left = [iter(ways.get(root, ()))]
     while left:

@@ -1,4 +1,4 @@
-"""A drawing: nodes and wires of a VisualFlow, as the passes of the compiler hand it on."""
+"""A drawing: the nodes and wires of a VisualFlow, which the passes of the compiler change."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class DrawnNode:
     """A node.
 
     Attributes:
-        id: Its name in the drawing.
-        type: What it does, for example ``ask_user``.
-        data: What the editor keeps of it.
-        place: Its number in the list of nodes; None: a pass of the compiler added it.
+        id: The node's name in the drawing.
+        type: The node's type, for example ``ask_user``.
+        data: The node's data in the editor's JSON.
+        place: The node's number in the list of nodes. None: a pass of the compiler added it.
     """
 
     id: str
@@ -29,15 +29,18 @@ class DrawnNode:
     place: int | None = None
 
     def pins(self, side: str) -> list[str]:
-        """Return the names of the data pins of a side, ``inputs`` or ``outputs``, in their order."""
+        """Return the names of the data pins of a side, in their order.
+
+        The side is ``inputs`` or ``outputs``.
+        """
         return [name for name, kind in _pins_of(self.data, side) if kind != "execution"]
 
     def is_control_pin(self, side: str, name: str) -> bool:
-        """Return True if the node declares this pin as one of execution."""
+        """Return True if the node declares this pin as a pin of execution."""
         return (name, "execution") in _pins_of(self.data, side)
 
     def part(self, name: str) -> dict[str, Any]:
-        """Return an object of the data; empty if it is not there, or is something else."""
+        """Return an object in the data. Empty: it is missing, or is not an object."""
         found = self.data.get(name)
         return dict(found) if isinstance(found, dict) else {}
 
@@ -57,13 +60,13 @@ class DrawnWire:
 
     Attributes:
         source: The node that it comes from.
-        out: The pin there.
+        out: The output pin of the source.
         target: The node that it leads to.
-        into: The pin there.
-        is_control: Execution goes along it; else data does.
-        place: Its number in the list of edges; None: a pass of the compiler added it.
-        limit: How often execution may go along it; None: always.
-        route: Its number among the ways into `target`, if the values of pins there depend on it.
+        into: The input pin of the target.
+        is_control: True if the wire carries execution, False if it carries data.
+        place: The wire's number in the list of edges. None: a pass of the compiler added it.
+        limit: The editor's limit of how often execution may take the wire. None: no limit.
+        route: The wire's number among the ways into `target`, if values of pins there depend on it.
     """
 
     source: str
@@ -78,13 +81,13 @@ class DrawnWire:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A flow as it is drawn.
+    """A drawn flow.
 
     Attributes:
         id: The name of the flow.
-        nodes: By id, in the order of the document.
-        wires: In the order of the document.
-        entry: The node that it says to begin with.
+        nodes: The nodes by id, in the order of the document.
+        wires: The wires, in the order of the document.
+        entry: The entry node that the flow names. None: it names none.
     """
 
     id: str

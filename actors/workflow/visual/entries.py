@@ -1,4 +1,4 @@
-"""The pass for nodes with several ways in: the way that was taken chooses the values of pins."""
+"""The pass for nodes with several ways in. The way taken chooses the values of their pins."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from actors.workflow.visual.drawing import (
 from actors.workflow.visual.lowering import Pin, override_references
 
 MUX: Final = "path_mux"
-_AGAIN: Final = "Connect the edges anew, or save the flow again"
+_AGAIN: Final = "Connect the edges again, or save the flow again"
 
 
 def with_routes(drawing: Drawing, findings: DrawingFindings) -> Drawing:
-    """Return the drawing with the values by route of pins as nodes ``path_mux``.
+    """Return the drawing with a node ``path_mux`` for each pin that has values by route.
 
-    The wires into a node that has such pins get the numbers of their routes. A pass along one keeps its
-    number in the run's vars; the ``path_mux`` of a pin has an input for each route, and one for all others.
+    The wires into a node with such pins get the numbers of their routes. When execution takes such a wire, the
+    wire's number is stored in the run's vars. The ``path_mux`` of a pin has an input for each route with a
+    value, and one for all other routes.
     """
     ways: dict[str, list[DrawnWire]] = defaultdict(list)
     for wire in drawing.wires:
@@ -32,7 +33,7 @@ def with_routes(drawing: Drawing, findings: DrawingFindings) -> Drawing:
     nodes, numbers = dict(drawing.nodes), dict[tuple[str, str, str], int]()
     wires: list[DrawnWire] = list(drawing.wires)
     for target, into in ways.items():
-        if len(into) < 2:  # noqa: PLR2004 - one way in has no alternative
+        if len(into) < 2:  # noqa: PLR2004 - a single way has no alternative
             continue
         keys = _keys_of(drawing.nodes[target], into, findings)
         overrides = _overrides_of(drawing, target, keys, findings)
@@ -53,9 +54,9 @@ def with_routes(drawing: Drawing, findings: DrawingFindings) -> Drawing:
 
 
 def _keys_of(node: DrawnNode, into: list[DrawnWire], findings: DrawingFindings) -> dict[str, Pin]:
-    """Return where the ways into a node come from by their keys, in the order of its data.
+    """Return the sources of the ways into a node by their keys, in the order of the node's data.
 
-    What the data say has to be what is drawn: data of another drawing would choose wrong values.
+    The node's data must match the drawn wires, since data of another drawing would choose wrong values.
     """
     drawn = [(one.source, one.out) for one in into]
     told = node.data.get("entryRoutes")
@@ -105,7 +106,7 @@ def _overrides_of(
 def _through_mux(
     nodes: dict[str, DrawnNode], wires: list[DrawnWire], pin: Pin, by_route: dict[int, Pin]
 ) -> list[DrawnWire]:
-    """Return the wires with the values of a pin led through a new node, with an input for each route."""
+    """Return the wires with the values of a pin led through a new node that has an input for each route."""
     target, name = pin
     mux = f"path_mux:{target}.{name}"
     defaults = nodes[target].part("pinDefaults")

@@ -1,4 +1,4 @@
-"""The state of a run of a drawn flow between its steps, in ``vars["_temp"]["flow"]``: JSON data only."""
+"""The state of a run of a drawn flow between its steps, as JSON data in ``vars["_temp"]["flow"]``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BY_NODE: Final = frozenset({"outputs", "results", "routes", "limits", "frames"}
 
 
 def result_key_of(node: str) -> str:
-    """Return the place of the result of an effect; dots in the node's name do not nest."""
+    """Return the place of the result of a node's effect. Dots in the node's name do not nest."""
     return f"{PLACE}.results.{_escaped(node)}"
 
 
@@ -22,9 +22,9 @@ def _escaped(name: str) -> str:
 
 
 def in_turn(before: Any, values: list[Any]) -> Any:
-    """Return the state behind a join: what each branch changed, one after the other, node by node.
+    """Return the state after a join: the changes of the branches, applied one after the other, node by node.
 
-    Of several branches that reached an end of the flow, the first one counts.
+    If several branches reached an end of the flow, the output of the first one is taken.
     """
     start: dict[str, Any] = before or {}
     found = dict(start)
@@ -42,7 +42,7 @@ def in_turn(before: Any, values: list[Any]) -> Any:
 def _changed(
     before: dict[str, Any], after: dict[str, Any], found: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return `found` with the names that differ between `before` and `after`."""
+    """Return `found` with the changes from `before` to `after`."""
     left = {name: one for name, one in found.items() if name in after or name not in before}
     new = {
         name: one
@@ -53,7 +53,7 @@ def _changed(
 
 
 class FlowState:
-    """The state of a run, as a node sees it; `variables` are a copy of its vars, which is changed."""
+    """The state of a run, as a node reads it. `variables` is a copy of the run's vars, and is changed."""
 
     def __init__(self, variables: dict[str, Any]) -> None:
         self._vars = variables
@@ -65,12 +65,15 @@ class FlowState:
 
     @property
     def frames(self) -> FrameStack:
-        """The loops, sequences and branches that the run is within."""
+        """The loops, sequences and branches that contain the run's current node."""
         return FrameStack(self._kept)
 
     @property
     def last(self) -> Any:
-        """The value that the last node computed; before that the vars of the run that are not the runtime's."""
+        """The value that the last node computed.
+
+        Before the first one: the run's vars without the runtime's vars.
+        """
         if "last" in self._kept:
             return self._kept["last"]
         empty = {"context", "scratchpad"}
@@ -86,32 +89,33 @@ class FlowState:
 
     @property
     def ended(self) -> Any:
-        """The output of an end that a branch reached; None: none did."""
+        """The output of an end that a branch reached. None: no branch reached one."""
         return self._kept.get("ended")
 
     def end(self, output: Any) -> None:
-        """Keep the output of an end that is reached in a branch, and leave what is within the branch."""
+        """Store the output of an end that is reached in a branch, and leave the frames within the branch."""
         self._kept["ended"] = output
         self.frames.leave_branch()
 
     def outputs(self, node: str) -> dict[str, Any] | None:
-        """Return the outputs of a node that was executed; None: it was not, or no node reads them."""
+        """Return the outputs of a node that was executed. None: it was not executed, or no node reads them."""
         found = self._kept.get("outputs", {}).get(node)
         return found if isinstance(found, dict) else None
 
     def keep(self, node: str, outputs: dict[str, Any]) -> None:
-        """Keep the outputs of a node."""
+        """Store the outputs of a node, in place of the result of its effect."""
+        self._kept.get("results", {}).pop(_escaped(node), None)
         self._part("outputs")[node] = outputs
 
     def result(self, node: str) -> Any:
-        """Return the result of the effect of a node; `...`: it has none."""
+        """Return the result of a node's effect. `...`: it has none."""
         return self._kept.get("results", {}).get(_escaped(node), ...)
 
     def route(self, node: str) -> int | None:
-        """Return the number of the way by which a node was reached."""
+        """Return the number of the way by which a node was reached. None: the way has no number."""
         found = self._kept.get("routes", {}).get(node)
         return found if isinstance(found, int) else None
 
     def take_route(self, node: str, number: int) -> None:
-        """Keep the way by which a node is reached next."""
+        """Store the number of the way by which a node is reached next."""
         self._part("routes")[node] = number

@@ -1,4 +1,4 @@
-"""The loops, sequences and branches that a run is within, the innermost last."""
+"""The loops, sequences and branches that contain the run's current node, the innermost last."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Final
 FORK: Final = "parallel"
 
 Frame = dict[str, Any]
-"""Node and kind of one, and how far it is; a loop has the `index` of its next pass."""
+"""The node and kind of a frame, and its progress. A loop has the `index` of its next pass."""
 
 
 class FrameStack:
-    """The frames of a run, and the counts of its limits; both are kept in `kept`, which is changed."""
+    """The frames of a run, and the counts of its limits. Both are stored in `kept`, which is changed."""
 
     def __init__(self, kept: dict[str, Any]) -> None:
         self._kept = kept
@@ -21,17 +21,17 @@ class FrameStack:
         return [frames[str(depth)] for depth in range(len(frames))]
 
     def _leave(self, depth: int) -> None:
-        """Leave all frames from a depth on."""
+        """Leave all frames at or below a depth."""
         frames = self._kept.get("frames") or {}
         for above in range(depth, len(frames)):
             del frames[str(above)]
 
     def top(self) -> Frame | None:
-        """Return the innermost frame; it may be changed."""
+        """Return the innermost frame, which may be changed. None: there is no frame."""
         return next(reversed(self._frames()), None)
 
     def push(self, node: str, kind: str, **more: Any) -> None:
-        """Begin a frame; one of the same node in this branch, and what is within it, is left."""
+        """Begin a frame. A frame of the same node in this branch is left first, with all frames within it."""
         frames = self._frames()
         for depth in reversed(range(len(frames))):
             if frames[depth]["kind"] == FORK:
@@ -50,15 +50,15 @@ class FrameStack:
         self._leave(len(self._frames()) - 1)
 
     def leave_branch(self) -> None:
-        """Leave all frames that were begun in this branch."""
+        """Leave all frames that began in this branch."""
         frames = self._frames()
         forks = [depth for depth, one in enumerate(frames) if one["kind"] == FORK]
         self._leave(forks[-1] + 1 if forks else 0)
 
     def count(self, node: str, most: int) -> int | None:
-        """Count a pass of a limit; None: it is reached, and the count starts again.
+        """Count a pass of a limit; return the count. None: the limit is reached, and the count starts again.
 
-        A count belongs to the pass of the loops that the run is within.
+        A count belongs to the current passes of the loops that contain the limit.
         """
         scope = {one["node"]: one["index"] for one in self._frames() if "index" in one}
         limits = self._kept.setdefault("limits", {})

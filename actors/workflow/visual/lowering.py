@@ -1,7 +1,8 @@
-"""The passes that take reroutes and limits of wires out of a drawing."""
+"""The passes that remove reroutes and limits of wires from a drawing."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
@@ -16,6 +17,12 @@ from actors.workflow.visual.drawing import (
 )
 
 REROUTE: Final = "reroute"
+CODE: Final = "code"
+AGENT: Final = "agent"
+SUBFLOW: Final = "subflowId"
+INPUT: Final = "_input"
+"""The name of all pins in code."""
+_UNSAFE: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 LIMIT: Final = "loop_limit"
 _OTHER: Final = {"true": "false", "false": "true"}
 
@@ -24,7 +31,10 @@ Pin = tuple[str, str]
 
 
 def without_reroutes(drawing: Drawing, findings: DrawingFindings) -> Drawing:
-    """Return the drawing with wires from the sources of reroutes to their targets, without reroutes."""
+    """Return the drawing without reroutes.
+
+    Wires lead from the sources of reroutes directly to their targets.
+    """
     reroutes = {one.id for one in drawing.nodes.values() if one.type == REROUTE}
     if not reroutes:
         return drawing
@@ -72,7 +82,7 @@ def _sources_of(reroutes: set[str], drawing: Drawing, findings: DrawingFindings)
 
 
 def _first(pin: Pin, sources: dict[str, Pin], reroutes: set[str]) -> Pin | None:
-    """Return the first pin against the wires that is none of a reroute; None: there is none."""
+    """Return the first pin against the direction of the wires that is not a reroute's. None: there is none."""
     while pin[0] in reroutes:
         if pin[0] not in sources:
             return None
@@ -81,7 +91,7 @@ def _first(pin: Pin, sources: dict[str, Pin], reroutes: set[str]) -> Pin | None:
 
 
 def _with_references(node: DrawnNode, found: Any) -> DrawnNode:
-    """Return a node whose values by route come from what reroutes come from."""
+    """Return a node whose values by route come from the sources of reroutes, not from the reroutes."""
     if not node.part("inputRouteOverrides"):
         return node
     overrides: dict[str, dict[str, Any]] = {}
@@ -94,7 +104,7 @@ def _with_references(node: DrawnNode, found: Any) -> DrawnNode:
 
 
 def override_references(node: DrawnNode) -> Iterator[tuple[str, str, Pin]]:
-    """Yield input pin, key of a route, and where the value of the pin comes from on this route."""
+    """Yield input pin, key of a route, and the source of the pin's value on this route."""
     for pin, by_route in node.part("inputRouteOverrides").items():
         for route, one in (by_route if isinstance(by_route, dict) else {}).items():
             if not isinstance(one, dict):
@@ -105,10 +115,58 @@ def override_references(node: DrawnNode) -> Iterator[tuple[str, str, Pin]]:
                 yield pin, route, (source, out)
 
 
+def with_known_types(drawing: Drawing) -> Drawing:
+    """Return the drawing with a ``code`` node for each ``function``, and the names of the flows of agents."""
+    wired: dict[str, list[dict[str, Any]]] = {}
+    for wire in drawing.wires:
+        if not wire.is_control:
+            wired.setdefault(wire.target, []).append({"id": wire.into})
+    nodes = {
+        name: _as_code(one, wired.get(name, []))
+        if one.type == "function"
+        else named_agent(one, drawing.id)
+        for name, one in drawing.nodes.items()
+    }
+    return replace(drawing, nodes=nodes)
+
+
+def _as_code(node: DrawnNode, wired: list[dict[str, Any]]) -> DrawnNode:
+    """Return a node ``function`` as one of code; an expression has the names of its pins, and all as ``x``."""
+    data, expression = dict(node.data), node.data.get("expression")
+    if "code" not in data and isinstance(expression, str) and expression.strip():
+        defaults = [{"id": one} for one in node.part("pinDefaults")]
+        data["inputs"] = data.get("inputs") or [*wired, *defaults]
+        data["codeBody"] = f"x = input = {INPUT}; return ({expression.strip()})"
+    return replace(node, type=CODE, data=data)
+
+
+def named_agent(node: DrawnNode, flow: str) -> DrawnNode:
+    """Return a node ``agent`` with the name of its flow, as AbstractFlow names it; other nodes as they are."""
+    if node.type != AGENT or node.data.get(SUBFLOW):
+        return node
+    words = [_UNSAFE.sub("_", one.strip()) or "unknown" for one in (flow, node.id)]
+    return replace(node, data={**node.data, SUBFLOW: "_".join(["visual_react_agent", *words])})
+
+
+def without_branches(drawing: Drawing) -> Drawing:
+    """Return the drawing with a sequence, which goes on with ``done``, for each ``parallel``."""
+    forks = {one.id for one in drawing.nodes.values() if one.type == "parallel"}
+    nodes = {
+        name: replace(one, type="sequence") if name in forks else one
+        for name, one in drawing.nodes.items()
+    }
+    wires = tuple(
+        replace(one, out="done") if one.source in forks and one.out == "completed" else one
+        for one in drawing.wires
+    )
+    return replace(drawing, nodes=nodes, wires=wires)
+
+
 def without_limited_wires(drawing: Drawing, findings: DrawingFindings) -> Drawing:
     """Return the drawing with a node ``loop_limit`` in each wire that has a limit.
 
-    At the limit execution goes the other way of an ``if``, if that has one without a limit; else it ends there.
+    At the limit execution takes the other way of an ``if``, if that way has no limit. Otherwise execution ends
+    there.
     """
     limited = [one for one in drawing.wires if one.limit is not None]
     for wire in limited:
@@ -135,7 +193,10 @@ def without_limited_wires(drawing: Drawing, findings: DrawingFindings) -> Drawin
 
 
 def _rename_route(nodes: dict[str, DrawnNode], wire: DrawnWire, name: str) -> None:
-    """Let the route of a wire into its target come from the node that is in between now; its key is kept."""
+    """Set the source of a wire's route into its target to the node added into the wire.
+
+    The route's key is kept.
+    """
     node = nodes[wire.target]
     routes = node.data.get("entryRoutes")
     if isinstance(routes, list) and routes:
@@ -162,7 +223,7 @@ def _rename_route(nodes: dict[str, DrawnNode], wire: DrawnWire, name: str) -> No
 def _ways_on(
     nodes: dict[str, DrawnNode], drawing: Drawing, pin: Pin, name: str
 ) -> Iterator[DrawnWire]:
-    """Yield the wire from a limit to where a pin leads to, and add it to the routes of its target."""
+    """Yield the wire from a limit to the target of another pin, and add it to the routes of the target."""
     for wire in drawing.wires:
         if wire.is_control and (wire.source, wire.out) == pin:
             node = nodes[wire.target]

@@ -1,7 +1,8 @@
-"""Reading VisualFlow JSON into a drawing."""
+"""Reader of VisualFlow JSON. It returns a drawing."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -15,18 +16,24 @@ from actors.workflow.visual.drawing import (
 )
 
 RETURN_MARK: Final = "~"
-"""Ends the name of a graph's node that goes on with a loop, a sequence or branches; see `control`."""
+"""Suffix of a graph's node that continues a loop, a sequence or branches; see `control`."""
+SEQUENTIAL: Final = "sequential"
+"""Name in a flow. If its value is true, branches of `parallel` nodes are executed one after the other."""
+_UNFIT: Final = re.compile("[\\x00-\\x1f\\ud800-\\udfff]")
 _IDS: Final = ("id", "flow_id", "workflow_id")
 _ENDS: Final = ("source", "sourceHandle", "target", "targetHandle")
 
 
 def is_visualflow(data: Any) -> bool:
-    """Return True for the JSON data of a VisualFlow: its nodes are a list, a flow document's are an object."""
+    """Return True for the JSON data of a VisualFlow, whose nodes are a list.
+
+    A flow document's nodes are an object.
+    """
     return isinstance(data, Mapping) and isinstance(data.get("nodes"), list)
 
 
 def plain_flow(flow: Any) -> Any:
-    """Return a flow as JSON data; an object with `model_dump`, such as one of pydantic, is asked for it."""
+    """Return a flow as JSON data. An object with `model_dump`, such as a pydantic model, is dumped."""
     dump = getattr(flow, "model_dump", None)
     if not callable(dump):
         return flow
@@ -36,15 +43,21 @@ def plain_flow(flow: Any) -> Any:
         return dump()
 
 
+def one_by_one(flow: Any) -> Any:
+    """Return a VisualFlow whose parallel branches are executed one after the other; all else as it is."""
+    return {**flow, SEQUENTIAL: True} if is_visualflow(flow) else flow
+
+
 def read_drawing(data: Any, findings: DrawingFindings) -> Drawing:
-    """Return the drawing of a flow; what cannot be read is left out, and is in `findings`."""
+    """Return the drawing of a flow. Parts that cannot be read are left out and added to `findings`."""
     if not isinstance(data, Mapping):
         problem = f"it is a {type(data).__name__}, not an object"
         findings.add(problem, "Give the JSON of a VisualFlow")
         return Drawing("", {}, ())
     name = next((one for key in _IDS if (one := _text(data.get(key)))), "")
-    if not name:
-        findings.add("it has no id", "Give it a name", "id")
+    if not name or _UNFIT.search(name):
+        problem = "its id has characters that cannot be kept" if name else "it has no id"
+        findings.add(problem, "Give it a name", "id")
     nodes = _nodes(data.get("nodes"), findings)
     wires = _wires(data.get("edges"), nodes, findings)
     return Drawing(name, nodes, wires, _text(data.get("entryNode")) or None)
@@ -82,7 +95,7 @@ def _node(raw: Any, place: int, findings: DrawingFindings) -> DrawnNode | None:
     kind = _text(kind)
     if kind.startswith("NodeType."):
         kind = kind.removeprefix("NodeType.").lower()
-    if not name or name.endswith(RETURN_MARK) or any(char < " " for char in name):
+    if not name or name.endswith(RETURN_MARK) or _UNFIT.search(name):
         remedy = f"Give it a name that does not end with {RETURN_MARK}, without control characters"
         findings.add(f"a node has the id {raw.get('id')!r}", remedy, "nodes", place, "id")
         return None

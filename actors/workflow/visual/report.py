@@ -1,4 +1,4 @@
-"""A report on a VisualFlow of another program: what it uses, and what nothing here executes."""
+"""A report on a VisualFlow of another program: the types that it uses, and which are not supported."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class NodeReport:
     """A node of the report.
 
     Attributes:
-        id: Its name.
-        type: Its type.
-        needs: What the host has to give for it; empty: nothing.
-        findings: What is wrong with it, or with the edges that leave it.
+        id: The node's name.
+        type: The node's type.
+        needs: The handler or stores that the host has to give for the node. Empty: none.
+        findings: The findings about the node and the edges from it.
     """
 
     id: str
@@ -46,7 +46,7 @@ class NodeReport:
 
     @property
     def is_supported(self) -> bool:
-        """True unless a finding refuses it."""
+        """True unless a finding refuses the node."""
         return all(one.level == "warning" for one in self.findings)
 
 
@@ -55,9 +55,9 @@ class FlowReport:
     """The report on a flow.
 
     Attributes:
-        file: Its name.
-        nodes: In the order of the document.
-        others: Findings about the flow as a whole.
+        file: The flow's name.
+        nodes: The nodes, in the order of the document.
+        others: The findings about the flow as a whole.
     """
 
     file: str
@@ -72,7 +72,7 @@ class FlowReport:
 
     @property
     def types(self) -> dict[str, int]:
-        """The numbers of nodes by type."""
+        """The number of nodes by type."""
         return dict(sorted(Counter(one.type for one in self.nodes).items()))
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,10 +97,10 @@ class FlowReport:
 
 
 def report_flow(source: str | Path | bytes | Mapping[str, Any]) -> FlowReport:
-    """Return what a VisualFlow uses and what of it is not supported, node by node.
+    """Return a report on the nodes of a VisualFlow and on those that are not supported.
 
     Raises:
-        FlowError: It is no VisualFlow.
+        FlowError: The source is not a VisualFlow.
         OSError: The file cannot be read.
     """
     file = name_of(source)
@@ -139,9 +139,9 @@ def _node_at(
     by_place: Mapping[int | None, NodeReport],
     by_id: Mapping[str, NodeReport],
 ) -> NodeReport | None:
-    """Return the node of a place; that of an edge is the one that it leaves."""
+    """Return the node at a place. The node of an edge is its source. None: the place is at no node."""
     steps = pointer.split("/")[1:3]
-    if len(steps) < 2 or not steps[1].isdigit():  # noqa: PLR2004 - a list and a place in it
+    if len(steps) < 2 or not steps[1].isdigit():  # noqa: PLR2004 - the name of a list and a place in it
         return None
     place = int(steps[1])
     if steps[0] == "nodes":

@@ -1,4 +1,4 @@
-"""The visit of a node by a run: the values of its pins, and the way on."""
+"""A run's visit of a node: the values of the node's pins, and the way to the next node."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ from typing import Any, Final
 
 from actors.kernel.workflow.effects import StepPlan
 from actors.kernel.workflow.run_state import RunState
+from actors.workflow.documents.expressions import ExpressionError, NodeScope
+from actors.workflow.machine.variables import branch_of
 from actors.workflow.visual.drawing import OUT_OF_CONTROL, DrawnNode, DrawnWire
 from actors.workflow.visual.entries import MUX
 from actors.workflow.visual.flow_state import FlowState
 from actors.workflow.visual.lowering import Pin
+from actors.workflow.visual.pin_expressions import PinExpression
 from actors.workflow.visual.reading import RETURN_MARK
 
 WHOLE: Final = ""
-"""In the outputs of a node: the value of each pin that has none of its own."""
+"""Name in the outputs of a node. Its value is the value of each pin that has no value of its own."""
 
 Outputs = dict[str, Any]
 """The outputs of a node by pin."""
 Compute = Callable[["Visit", DrawnNode, dict[str, Any]], Outputs]
-"""Computes the outputs of a node that is no step of its own, of its inputs."""
+"""Function that computes the outputs of a node that is not a step, from its inputs."""
 
 
 class VisualNodeError(ValueError):
-    """A node of a drawing cannot be executed with its inputs; the run fails, and the message names the node."""
+    """A node of a drawing cannot be executed with its inputs. The run fails, and the message names the node."""
 
 
 class ComputedValueError(VisualNodeError):
-    """A value that a node reads cannot be computed; the message names the node that it comes from."""
+    """A value that a node reads cannot be computed. The message names the node that should compute it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +41,17 @@ class WiredNode:
 
     Attributes:
         drawn: The node.
-        inputs: Where the values of its pins come from.
+        inputs: The sources of its pins' values, by pin.
         ways: The wires of execution from it, by pin.
-        is_step: It is executed by itself; else it is computed where its outputs are read.
-        is_read: Some node reads its outputs.
-        takes_last: Pins without a value get those of these names that the node before computed.
-        needs: The nodes that are computed for it, each behind those that it reads.
-        compute: Computes its outputs, of a node that is no step.
-        outputs_of: The outputs, of the result of its effect.
+        is_step: True if the node is a step of the graph. False: it is computed when another node reads its
+            outputs.
+        is_read: True if another node reads its outputs.
+        takes_last: True if pins without a value get the values of the same names that the previous node
+            computed.
+        needs: The nodes that are computed for it, each after the nodes that it reads.
+        compute: The function that computes its outputs, if it is not a step.
+        outputs_of: The function that makes its outputs of the result of its effect.
+        expressions: The expressions at its pins.
     """
 
     drawn: DrawnNode
@@ -57,18 +63,19 @@ class WiredNode:
     needs: tuple[str, ...] = ()
     compute: Compute | None = None
     outputs_of: Callable[[DrawnNode, Any], Outputs] | None = None
+    expressions: Mapping[str, PinExpression] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Visit:
-    """The visit of a node by a run.
+    """A run's visit of a node.
 
     Attributes:
-        run: The run; a copy, which may be changed.
-        now: The instant: ISO 8601 in UTC.
+        run: A copy of the run, which may be changed.
+        now: The instant in ISO 8601, in UTC.
         nodes: All nodes of the drawing.
-        node: The one that is visited.
-        state: What the run keeps.
+        node: The node that is visited.
+        state: The state that the run keeps between steps.
     """
 
     run: RunState
@@ -84,7 +91,7 @@ class Visit:
         Raises:
             VisualNodeError: A value cannot be computed.
         """
-        for name in self.node.needs:  # each once, behind what it reads
+        for name in self.node.needs:  # each node once, after the nodes that it reads
             if name not in self._computed:
                 self._computed[name] = self._compute(self.nodes[name])
         last = self.state.last if self.node.takes_last else None
@@ -97,7 +104,7 @@ class Visit:
             return node.compute(self, node.drawn, given)
         except ComputedValueError as exc:
             return exc
-        except Exception as exc:  # noqa: BLE001 - it is raised where the value is read
+        except Exception as exc:  # noqa: BLE001 - raised when the value is read
             return ComputedValueError(f"node {node.drawn.id!r} ({node.drawn.type}): {exc}")
 
     def _inputs_of(self, node: WiredNode, last: Any) -> dict[str, Any]:
@@ -109,10 +116,16 @@ class Visit:
         for pin, value in node.drawn.part("pinDefaults").items():
             if pin not in node.inputs and (pin in declared or pin not in found):
                 found[pin] = copy.deepcopy(value)
+        for pin, one in node.expressions.items():
+            scope = NodeScope(self.run.vars, branch_of(self.run.vars), self.now)
+            try:
+                found[pin] = one.value(found.get(pin), scope)
+            except ExpressionError as exc:
+                raise VisualNodeError(f"pin {pin!r}: {exc}") from None
         return found
 
     def at_pin(self, node: WiredNode, pin: str) -> dict[str, Any]:
-        """Return the value that a wire leads to a pin, by the name of the pin; empty: there is none yet."""
+        """Return the value that a wire leads to a pin, by the name of the pin. Empty: there is no value yet."""
         source, out = node.inputs[pin]
         outputs = self._outputs_of(self.nodes[source])
         if isinstance(outputs, Exception):
@@ -131,9 +144,9 @@ class Visit:
         return None if result is ... else node.outputs_of(node.drawn, result)
 
     def go(self, out: str = OUT_OF_CONTROL) -> str | None:
-        """Return the node that the way from a pin leads to; None: the run ends here.
+        """Return the node that the way from a pin leads to. None: the run ends here.
 
-        Where no wire is, that is the innermost loop, sequence or join that the run is within.
+        Without a wire that is the innermost loop, sequence or join that contains the node.
         """
         wire = self.node.ways.get(out)
         if wire is None:
@@ -144,12 +157,15 @@ class Visit:
         return wire.target
 
     def keep(self, outputs: Outputs) -> None:
-        """Keep the outputs of the node, if some node reads them."""
+        """Store the outputs of the node, if a node reads them."""
         if self.node.is_read:
             self.state.keep(self.node.drawn.id, outputs)
 
     def plan(self, out: str = OUT_OF_CONTROL, *, result: Any = ...) -> StepPlan:
-        """Return the move along a pin, or the end; `result` is what the node computed, if it did."""
+        """Return the move along a pin, or the end of the run.
+
+        `result` is the value that the node computed, if any.
+        """
         if result is not ...:
             self.state.last = result
         target = self.go(out)

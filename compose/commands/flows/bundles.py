@@ -25,7 +25,7 @@ from compose.commands.output import Exit, NoDataError, print_json
 from compose.commands.terminal import print_table, say
 
 
-def pack(
+def pack(  # noqa: PLR0913 - the parts of a bundle
     root: Path,
     /,
     *,
@@ -34,12 +34,13 @@ def pack(
     version: str | None = None,
     flows_dir: Path | None = None,
     asset: tuple[Path, ...] = (),
+    sequential: Flag = False,
     json: Flag = False,
     debug: DebugFlag = False,
 ) -> int:
     """Pack a flow, and all flows that it refers to, into one file.
 
-    The same flows are the same bytes. All flows are checked first.
+    The command checks all flows first. The same flows always give the same bytes.
 
     Examples: `callboard flows pack refund.json -o refund.flow`;
     `callboard flows pack main.yaml -o main.flow --version 1.3 --asset logo.png`
@@ -47,21 +48,23 @@ def pack(
     Parameters
     ----------
     root
-        The flow document or VisualFlow that runs begin with.
+        The flow document or VisualFlow of the entry flow.
     output
         The file to write.
     id
-        The name of the bundle; without it the flow's id.
+        Name of the bundle. Default: the entry flow's id.
     version
-        Its version; without it the flow's version.
+        Version of the bundle. Default: the entry flow's version.
     flows_dir
-        The folder with the other flows, each named like its id; without it that of the first one.
+        Folder with the other flows, each in a file named like its id. Default: the folder of the entry flow.
     asset
-        A file to put in.
+        A file to include in the bundle.
+    sequential
+        Let each VisualFlow execute its parallel branches one after the other, in the order of their pins.
     json
         Print one JSON object.
     """
-    del debug  # read by `compose.cli`, for every command alike
+    del debug  # `compose.cli` reads this option for every command
     with _files():
         bundle = pack_workflow_bundle(
             root,
@@ -70,6 +73,7 @@ def pack(
             bundle_version=version,
             flows_dir=flows_dir,
             assets={one.name: one for one in asset},
+            sequential=sequential,
         )
     told = {"bundle": bundle.manifest.ref, "hash": bundle.hash, "file": str(output)}
     if json:
@@ -85,17 +89,18 @@ async def install(
     /,
     *,
     version: str | None = None,
+    sequential: Flag = False,
     overwrite: Flag = False,
     directory: Path | None = None,
     shared: Flag = False,
     tenant: str = DEFAULT_TENANT,
     target: Target = HERE,
 ) -> int:
-    """Install a flow: into a folder, which a host serves (`callboard host FOLDER`), or into a database.
+    """Install a flow into a folder, which `callboard host FOLDER` serves, or into a database.
 
-    All hosts of a database that serve `actors.workflow.installed:serve` execute runs of it.
+    All hosts of the database that serve `actors.workflow.installed:serve` execute runs of the flow.
 
-    The same content again changes nothing. Other content of the same version is refused.
+    The same content again changes nothing. Other content for the same version is refused.
 
     Examples: `callboard flows install refund.flow --directory ./flows`;
     `callboard flows install refund.json --postgres-url postgresql://me:secret@db/shop`
@@ -105,18 +110,20 @@ async def install(
     file
         A bundle, a flow document or a VisualFlow.
     version
-        The version of a flow that says none.
+        Version of a flow whose document has no version.
+    sequential
+        See `callboard flows pack`; for a VisualFlow that is not packed yet.
     overwrite
-        Replace a bundle of the same version, in a folder.
+        Replace a bundle of the same version in a folder.
     directory
-        The folder; without it that of ABSTRACTFRAMEWORK_WORKFLOWS_DIR, ./flows/bundles or ~/.callboard/flows.
+        The folder. Default: ABSTRACTFRAMEWORK_WORKFLOWS_DIR, ./flows/bundles or ~/.callboard/flows.
     shared
-        For all hosts of the database that the environment names; --postgres-url and --data say so, too.
+        Use the database that the environment names. --postgres-url and --data mean a database too.
     tenant
-        The owner, in a database.
+        Owner of the flow in a database.
     """
     with _files():
-        data = packed_flow(_bytes_of(file), version=version)
+        data = packed_flow(_bytes_of(file), version=version, sequential=sequential)
     if overwrite:
         _check_folder(target, shared)
         with _files():
@@ -134,7 +141,7 @@ async def list_bundles(
     tenant: str = DEFAULT_TENANT,
     target: Target = HERE,
 ) -> None:
-    """List installed bundles, by name, the newest version first.
+    """List installed bundles by name, newest version first.
 
     Examples: `callboard flows list --directory ./flows`; `callboard flows list --shared --json`
 
@@ -201,10 +208,10 @@ async def remove(
     tenant: str = DEFAULT_TENANT,
     target: Target = HERE,
 ) -> int:
-    """Remove a bundle. In a database one with open runs stays: the error says how many there are.
+    """Remove a bundle. In a database a bundle with open runs is not removed, and the error has their number.
 
-    From a folder: hosts that have loaded it go on with it until they restart. Open runs of its flows are
-    parked by name by hosts that do not have it, and go on when it is back.
+    Hosts that have loaded a bundle from a folder use it until they restart. Hosts without the bundle park open
+    runs of its flows. These runs continue when the bundle is installed again.
 
     Examples: `callboard flows remove refund@1.2`; `callboard flows remove refund --shared`
 
@@ -273,7 +280,7 @@ def _row(one: BundleRecord) -> tuple[object, ...]:
 
 @contextmanager
 def _files() -> Iterator[None]:
-    """Say what is wrong with a file by its name."""
+    """Convert an OSError to a NoDataError that names the file."""
     try:
         yield
     except OSError as exc:
@@ -282,7 +289,7 @@ def _files() -> Iterator[None]:
 
 @contextmanager
 def _known() -> Iterator[None]:
-    """Say that a bundle is not installed with the exit code for that."""
+    """Convert a ContractError to a NoDataError, so that the exit code is NOT_FOUND."""
     try:
         yield
     except ContractError as exc:

@@ -1,4 +1,4 @@
-"""`callboard flows check|draw|schema`: flow documents, without a server."""
+"""`callboard flows check|draw|schema`: check and draw flow documents without a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from compose.commands.terminal import say
 
 
 def check(*files: Path, json: Flag = False, debug: DebugFlag = False) -> int:
-    """Print all mistakes of flow documents and of VisualFlow. Exit code 1: there is one; warnings do not count.
+    """Print all mistakes of flow documents and of VisualFlow. The exit code is 1 if there is an error.
 
     Examples: `callboard flows check refund.json flows/*.yaml`; `callboard flows check refund.json --json`
 
@@ -31,7 +31,7 @@ def check(*files: Path, json: Flag = False, debug: DebugFlag = False) -> int:
     json
         Print one JSON object: `findings`, each with file, pointer, problem, remedy and level.
     """
-    del debug  # read by `compose.cli`, for every command alike
+    del debug  # `compose.cli` reads this option for every command
     if not files:
         raise NoDataError("no file was named: give the path of a flow document")
     found = [one for file in files for one in _checked(file)]
@@ -53,7 +53,7 @@ def schema(*, json: Flag = False, debug: DebugFlag = False) -> int:
     Parameters
     ----------
     json
-        Changes nothing: it is JSON.
+        Accepted without effect, because the output is always JSON.
     """
     del json, debug
     print_json(FlowDocument.model_json_schema())
@@ -69,7 +69,7 @@ def draw(
     json: Flag = False,
     debug: DebugFlag = False,
 ) -> int:
-    """Draw a flow as SVG, as the pages of `callboard serve` draw it; it needs the extra `web`.
+    """Draw a flow as SVG, like the pages of `callboard serve`. The command needs the extra `web`.
 
     Examples: `callboard flows draw refund.json -o refund.svg`;
     `callboard flows draw shop.flow --flow refund > refund.svg`
@@ -79,9 +79,9 @@ def draw(
     file
         A flow document or a bundle.
     output
-        The file to write; without it the standard output.
+        The file to write. Default: standard output.
     flow
-        The flow of a bundle; without it the one that runs begin with.
+        The flow of a bundle. Default: the bundle's entry flow.
     json
         Print one JSON object with name and drawing.
     """

@@ -1,4 +1,4 @@
-"""`callboard flows import`: flows of other programs."""
+"""`callboard flows import`: report whether a flow of another program is supported."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from compose.commands.terminal import print_table, say
 
 
 def import_flow(*, report: Path, json: Flag = False, debug: DebugFlag = False) -> int:
-    """Report what a VisualFlow uses, node by node, and what is not supported. Exit code 1: something is not.
+    """Report the features that a VisualFlow uses, node by node, and the unsupported ones.
 
-    Nothing is written. A flow without such a finding runs as it is: pack it, or let a host serve it.
+    The exit code is 1 if a feature is not supported. The command writes nothing. A flow without unsupported
+    features runs without changes: pack it, or let a host serve it.
 
     Examples: `callboard flows import --report drawn.json`; `callboard flows import --report drawn.json --json`
 
     Parameters
     ----------
     report
-        The VisualFlow: its JSON.
+        JSON file of the VisualFlow.
     json
         Print one JSON object: `supported`, `types`, `nodes` with id, type, needs and findings, and `findings`.
     """
-    del debug  # read by `compose.cli`, for every command alike
+    del debug  # `compose.cli` reads this option for every command
     try:
         found = report_flow(report)
     except OSError as exc:

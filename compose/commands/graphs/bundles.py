@@ -1,4 +1,4 @@
-"""`callboard graphs export|import`: runs of flows as files."""
+"""`callboard graphs export|import`: write runs of flows into files, and start runs from them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ async def export(
     output: Annotated[Path | None, Parameter(alias="-o")] = None,
     target: Target = HERE,
 ) -> int:
-    """Write a run of a flow as a bundle: its state, its ledger, and those of the runs below it, as JSON.
+    """Write a run of a flow as a JSON bundle: the states and ledgers of the run and of the runs below it.
 
-    Also of one that has not ended. Content is included: treat it like the database. With `--json` what was
-    written is printed as JSON on standard error.
+    The run may be open. The file has content: protect it like the database. With `--json` a summary is
+    printed as JSON on standard error.
 
     Examples:
     `callboard graphs export 0f3c… -o run.json`;
@@ -41,9 +41,9 @@ async def export(
     Parameters
     ----------
     subruns
-        With the runs below it.
+        Include the runs below it.
     output
-        The file, written whole or not at all; left out: standard output.
+        The file, which is written completely or not at all. Default: standard output.
     """
     async with open_graph_run(target, run) as (runtime, runs, row):
         bundle = await bundle_of(runtime, runs, row.run_id, subruns=subruns)
@@ -70,10 +70,11 @@ async def import_run(
     tenant: OwnerOpt = DEFAULT_TENANT,
     target: Target = HERE,
 ) -> int:
-    """Begin a new run of an app with the state of a bundle, and print its id. Its open wait is opened again.
+    """Start a new run of an app with the state of a bundle, and print its id. An open wait is opened again.
 
-    Before, the whole file is checked: the chains of its ledgers, and that the records of each run lead to its
-    state. The new run has a ledger of its own. A run that has ended cannot go on; `--check` verifies it.
+    The command checks the whole file first: the chains of its ledgers, and that the records of each run lead
+    to its state. The new run has a ledger of its own. A bundle of an ended run starts no run, but `--check`
+    verifies it.
 
     Examples: `callboard graphs import billing run.json --id r-8`;
     `callboard graphs import billing run.json --check`
@@ -81,25 +82,25 @@ async def import_run(
     Parameters
     ----------
     file
-        What `export` wrote, 64 MiB at most.
+        A file of `graphs export`, at most 64 MiB.
     check
-        Only check the file; needs no server.
+        Only check the file. No server is needed.
     id
-        The same one again is the same run.
+        Id of the new run. The same id again names the same run.
     """
     found = read_bundle(file)
     run = found.run
     facts = {"exported": run.run_id, "flow": run.workflow_id, "status": run.status.value}
     if check:
         counts = {"runs": found.runs, "records": found.records, "head": found.head}
-        text = f"{file} is whole: {found.runs} run(s), {found.records} records"
+        text = f"{file} is complete: {found.runs} run(s), {found.records} records"
         return target.tell(
             {**facts, **counts}, f"{text}, head {found.head}; the run is {run.status.value}"
         )
     if run.status.is_terminal:
         raise GraphError(
             f"{file}",
-            f"its run is {run.status.value}: --check looks at it, `graphs start` begins one",
+            f"its run is {run.status.value}: --check verifies it, `graphs start` starts a new run",
         )
     snapshot = Snapshot.from_run(run=run, name=f"import of {run.run_id}")
     async with target.client() as runtime:

@@ -1,4 +1,4 @@
-"""`callboard graphs start|resume|emit|cancel`: orders to runs of flows."""
+"""`callboard graphs start|resume|emit|cancel`: start runs of flows, answer their waits, stop them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ async def start(
     tenant: OwnerOpt = DEFAULT_TENANT,
     target: Target = HERE,
 ) -> int:
-    """Start a run of a flow, durably, and print its id; a host of the app executes it.
+    """Start a run of a flow, and print its id. A host of the app executes it.
+
+    The run is durable when its id is printed.
 
     Examples:
     `callboard graphs start billing refund '{"order": 7}' --id r-7`;
@@ -39,13 +41,13 @@ async def start(
     flow
         The name of the flow.
     variables
-        What it begins with, a JSON object; - reads it from standard input, @FILE from a file.
+        The run's first variables, a JSON object; - reads it from standard input, @FILE from a file.
     id
-        The same one again is the same run.
+        Id of the run. The same id again names the same run.
     actor
-        Whom the run acts for.
+        The person or program for which the run acts.
     session
-        The session that it belongs to: events may be of its scope.
+        The run's session. Events of this session's scope answer waits of the run.
     """
     given = parse_json(variables, what="VARS")
     if not isinstance(given, dict):
@@ -64,7 +66,7 @@ async def start(
 async def resume(
     run: opt.RunIdArg, key: str, payload: opt.JsonArg = "null", /, *, target: Target = HERE
 ) -> int:
-    """Answer a wait of a run, once; the run goes on.
+    """Answer a wait of a run, once. The run continues.
 
     Examples: `callboard graphs resume 0f3c… ok '{"response": "yes"}'`;
     `callboard graphs resume 0f3c… job-7 @result.json --json`
@@ -72,14 +74,14 @@ async def resume(
     Parameters
     ----------
     key
-        Of the wait, as `callboard graphs show` shows it.
+        Key of the wait, as `callboard graphs show` prints it.
     payload
         The answer, JSON data; - reads it from standard input, @FILE from a file.
     """
     answer = parse_json(payload, what="the answer")
     async with open_graph_run(target, run) as (_, runs, row):
         await runs.resume(row.run_id, key, answer)
-    return target.tell({"run": run, "answered": key}, f"answered {key}: the run goes on")
+    return target.tell({"run": run, "answered": key}, f"answered {key}: the run continues")
 
 
 async def emit(
@@ -101,15 +103,15 @@ async def emit(
     Parameters
     ----------
     name
-        What waits name it.
+        Name of the event in the waits.
     payload
-        What is heard, JSON data; - reads it from standard input, @FILE from a file.
+        The event's data, JSON; - reads it from standard input, @FILE from a file.
     scope
-        How far it is heard.
+        Scope of the waits that the event answers.
     key
-        The session, the flow or the run of the scope; a global event has none.
+        The session, the flow or the run of the scope. A global event has no key.
     id
-        An event of one id answers one wait of each run at most; a new one, if left out.
+        Id of the event. An event with one id answers at most one wait of each run. Default: a new id.
     """
     data = parse_json(payload, what="the event")
     if (key is None) != (scope == "global"):
@@ -124,14 +126,14 @@ async def emit(
 async def cancel(
     run: opt.RunIdArg, /, *, reason: str = "cancelled by operator", target: Target = HERE
 ) -> int:
-    """Ask a run of a flow and its sub-graphs to stop; one that has ended stays as it is.
+    """Ask a run of a flow and its sub-graphs to stop. An ended run does not change.
 
     Example: `callboard graphs cancel 0f3c… --reason 'wrong customer'`
 
     Parameters
     ----------
     reason
-        Kept in the run's log.
+        Text that the run's log keeps.
     """
     async with open_graph_run(target, run) as (_, runs, row):
         await runs.cancel(row.run_id, reason=reason)

@@ -1,4 +1,4 @@
-"""`callboard graphs pause|resume-run|steer|limits`: what operators do with runs of flows."""
+"""`callboard graphs pause|resume-run|steer|limits`: pause, continue, steer and limit runs of flows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from compose.commands.options import HERE, Target, parse_json
 async def pause(run: opt.RunIdArg, /, *, reason: str | None = None, target: Target = HERE) -> int:
     """Pause a run of a flow between two of its steps, until `resume-run`.
 
-    An effect that executes ends first. Answers that come meanwhile are kept, instants are held.
+    An effect that is executing ends before the pause. If an answer, an event or a timer ends a wait during the
+    pause, it is kept, and the run uses it when it continues.
 
     Example: `callboard graphs pause 0f3c… --reason 'check the prices'`
 
     Parameters
     ----------
     reason
-        Kept in the run's ledger.
+        Text that the run's ledger keeps.
     """
     async with open_graph_run(target, run) as (_, runs, row):
         await runs.pause_run(row.run_id, reason)
@@ -30,13 +31,13 @@ async def pause(run: opt.RunIdArg, /, *, reason: str | None = None, target: Targ
 
 
 async def resume_run(run: opt.RunIdArg, /, *, target: Target = HERE) -> int:
-    """Let a paused run of a flow go on.
+    """Continue a paused run of a flow.
 
     Example: `callboard graphs resume-run 0f3c…`
     """
     async with open_graph_run(target, run) as (_, runs, row):
         await runs.resume_run(row.run_id)
-    return target.tell({"run": run, "paused": False}, f"{run} goes on")
+    return target.tell({"run": run, "paused": False}, f"{run} continues")
 
 
 async def steer(run: opt.RunIdArg, message: str, /, *, target: Target = HERE) -> int:
@@ -47,7 +48,7 @@ async def steer(run: opt.RunIdArg, message: str, /, *, target: Target = HERE) ->
     Parameters
     ----------
     message
-        The text.
+        Text of the message.
     """
     async with open_graph_run(target, run) as (_, runs, row):
         await runs.steer(row.run_id, message)

@@ -1,4 +1,4 @@
-"""`callboard graphs list|show|ledger|verify`: runs of flows, their states, their ledgers."""
+"""`callboard graphs list|show|ledger|verify`: runs of flows, their states and their ledgers."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _COLUMNS = ("#", "at", "node", "status", "effect", "result or error")
 async def open_graph_run(
     target: Target, run: str
 ) -> AsyncIterator[tuple[Runtime, FlowRuns, RunRow]]:
-    """Yield a client, the runs of an app there, and the row of this run of it.
+    """Yield a client, the flow runs of the run's app, and the run's row.
 
     Raises:
-        UnknownRunError: There is none, or it is no run of a flow.
+        UnknownRunError: The store has no such run, or it is not a run of a flow.
     """
     async with open_run(target, run) as (runtime, row):
         if ":" not in row.agent_id.key:
@@ -68,11 +68,11 @@ async def list_graph_runs(
     Parameters
     ----------
     flow
-        Only runs of this flow, among the 5,000 that are read at most.
+        Only runs of this flow. The command reads at most 5,000 runs to find them.
     status
         Only runs in this status: pending, running, suspended, completed, failed or cancelled.
     after
-        Behind this run in the list: the last one of the page before.
+        Only runs after this run in the list. Give the last run of the page before.
     """
     wanted = [status_of(text) for text in status or ()]
     among = RunFilter(type=app, tenant=tenant, after=known_id(after) if after else None)
@@ -100,7 +100,7 @@ def _row(row: RunRow) -> tuple[object, ...]:
 
 
 async def show(run: opt.RunIdArg, /, *, target: Target = HERE) -> None:
-    """Show a run of a flow: its node, what it waits for, and its variables.
+    """Show a run of a flow: its node, its waits and its variables.
 
     Examples: `callboard graphs show 0f3c…`;
     `callboard graphs show 0f3c… --json`
@@ -136,7 +136,7 @@ async def show(run: opt.RunIdArg, /, *, target: Target = HERE) -> None:
 async def ledger(
     run: opt.RunIdArg, /, *, follow: opt.FollowFlag = False, target: Target = HERE
 ) -> None:
-    """Print the ledger of a run of a flow: a record for each step. With `--json` one object a line.
+    """Print the ledger of a run of a flow: a record for each step. With `--json` each line is one object.
 
     Examples: `callboard graphs ledger 0f3c…`;
     `callboard graphs ledger 0f3c… --follow --json`
@@ -144,7 +144,7 @@ async def ledger(
     Parameters
     ----------
     follow
-        Go on with new records as they come, until the run has ended.
+        Print new records as they are written, until the run has ended.
     """
     rows: list[tuple[str, ...]] = []
     async with open_graph_run(target, run) as (runtime, _, row):
@@ -177,7 +177,7 @@ def _cells(n: int, record: dict[str, Any]) -> tuple[str, ...]:
 
 
 async def verify(run: opt.RunIdArg, /, *, head: str | None = None, target: Target = HERE) -> int:
-    """Check the chain of hashes of a run's ledger: exit code 1 if a record was changed, or is gone.
+    """Check the chain of hashes of a run's ledger. The exit code is 1 if a record was changed or removed.
 
     Examples: `callboard graphs verify 0f3c…`;
     `callboard graphs verify 0f3c… --head 9f86d081… --json`
@@ -185,7 +185,8 @@ async def verify(run: opt.RunIdArg, /, *, head: str | None = None, target: Targe
     Parameters
     ----------
     head
-        The hash of the last record, kept elsewhere: finds a ledger whose end was cut off, too.
+        The hash of the last record, which you kept elsewhere. With it the command also finds removed records at
+        the ledger's end.
     """
     async with open_graph_run(target, run) as (_, runs, row):
         records = await runs.ledger(row.run_id)

@@ -1,4 +1,4 @@
-"""`callboard graphs snapshot|snapshots|restore|delete-snapshot`: kept states of runs of flows."""
+"""`callboard graphs snapshot|snapshots|restore|delete-snapshot`: stored states of runs of flows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def snapshot(
     print: bool = False,  # noqa: A002 - the name of the option
     target: Target = HERE,
 ) -> int:
-    """Keep a snapshot of a run of a flow, and print its id: `restore` begins another run with it.
+    """Store a snapshot of a run of a flow, and print the snapshot's id. `restore` starts another run with it.
 
     Examples: `callboard graphs snapshot 0f3c… 'before the payment' --tag prices`;
     `callboard graphs snapshot 0f3c… 'before the payment' --print > payment.json`
@@ -39,15 +39,15 @@ async def snapshot(
     Parameters
     ----------
     name
-        For people.
+        Name of the snapshot, for people.
     tag
-        To look for it; several may be given.
+        Tag by which `graphs snapshots` finds the snapshot. Give it several times for several tags.
     description
-        For people.
+        Description of the snapshot, for people.
     by
-        Who makes it.
+        Name of the person who makes the snapshot.
     print
-        Print the whole snapshot as JSON instead; it is not kept.
+        Print the whole snapshot as JSON, and do not store it.
     """
     async with open_graph_run(target, run) as (_, runs, row):
         made = await runs.snapshot(
@@ -71,7 +71,7 @@ async def snapshots(
     limit: opt.LimitOpt = 50,
     target: Target = HERE,
 ) -> None:
-    """List kept snapshots of runs of an app's flows, newest first.
+    """List stored snapshots of runs of an app's flows, newest first.
 
     Examples: `callboard graphs snapshots billing --tag prices`;
     `callboard graphs snapshots billing --run 0f3c… --json`
@@ -79,13 +79,13 @@ async def snapshots(
     Parameters
     ----------
     run
-        Only those of this run.
+        Only snapshots of this run.
     tag
-        Only those with this tag.
+        Only snapshots with this tag.
     query
-        A part of the name or the description.
+        Only snapshots with this text in the name or the description.
     after
-        Behind this snapshot in the list: the last one of the page before.
+        Only snapshots after this snapshot in the list. Give the last snapshot of the page before.
     """
     wanted = None if run is None else RunId(run)
     async with target.client() as runtime:
@@ -121,7 +121,7 @@ async def restore(
     tenant: OwnerOpt = DEFAULT_TENANT,
     target: Target = HERE,
 ) -> int:
-    """Begin a new run with the state of a snapshot, and print its id. Its open wait is opened again.
+    """Start a new run with the state of a snapshot, and print its id. An open wait is opened again.
 
     Examples: `callboard graphs restore billing 5be1… --id r-8`;
     `callboard graphs restore billing @payment.json --id r-8`
@@ -129,12 +129,12 @@ async def restore(
     Parameters
     ----------
     saved
-        The id of a kept snapshot, or what `snapshot --print` printed: - reads it from standard input,
+        The id of a stored snapshot, or the JSON of `snapshot --print`: - reads it from standard input,
         @FILE from a file.
     id
-        The same one again is the same run.
+        Id of the new run. The same id again names the same run.
     force
-        Also if the graph is another one by now; its nodes must still fit.
+        Start the run even if the graph has changed since the snapshot. Its nodes must still fit.
     """
     found = _saved(saved) if saved.lstrip()[:1] in {"{", "@", "-"} else saved
     async with target.client() as runtime:
@@ -146,14 +146,14 @@ async def restore(
 async def delete_snapshot(
     app: AppArg, id_: SavedArg, /, *, tenant: OwnerOpt = DEFAULT_TENANT, target: Target = HERE
 ) -> int:
-    """Remove a kept snapshot. Runs that began with it stay.
+    """Remove a stored snapshot. Runs that were started with it stay.
 
     Example: `callboard graphs delete-snapshot billing 5be1…`
 
     Parameters
     ----------
     id_
-        Its id.
+        Id of the snapshot.
     """
     async with target.client() as runtime:
         await FlowRuns(runtime, app, tenant=tenant).delete_snapshot(id_)

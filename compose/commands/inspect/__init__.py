@@ -1,1 +1,1 @@
-"""Commands that only read, but for `agents forget`: agents, sessions, traces, traffic, exports."""
+"""Commands about agents, histories, memories, traces, traffic and exports. Only the two `forget` write."""

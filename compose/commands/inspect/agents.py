@@ -1,4 +1,4 @@
-"""`callboard agents list|inbox|state|forget` and `callboard hosts`: agents with work, and their waits."""
+"""`callboard agents list|inbox|state|forget` and `callboard hosts`: agents with work, and live hosts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compose.commands.output import ago, picked, print_json, short
 from compose.commands.terminal import print_table
 
 MOST: Final = 10_000
-"""Of a type without a host at most so many agents are read."""
+"""Greatest number of agents that `--unserved` reads of one type."""
 
 
 async def list_agents(
@@ -29,7 +29,7 @@ async def list_agents(
     limit: opt.LimitOpt = 50,
     target: Target = HERE,
 ) -> None:
-    """List agents that have messages or an open run, and what they wait for.
+    """List agents that have messages or an open run, with the reason for which each waits.
 
     Examples:
     `callboard agents list --type desk`;
@@ -41,11 +41,11 @@ async def list_agents(
     type_
         Only agents of this type.
     waiting
-        Only those whose oldest message waits for so many seconds or longer.
+        Only agents whose oldest message has waited for this number of seconds or longer.
     unserved
-        Only those that no living host serves.
+        Only agents that no live host serves.
     after
-        Behind this agent, TENANT:TYPE/KEY: the last one of the page before.
+        Only agents after this agent, TENANT:TYPE/KEY, in the list. Give the last agent of the page before.
     """
     place = AgentId.parse(after) if after is not None else None
     async with target.client() as runtime:
@@ -96,7 +96,7 @@ def _reason(row: AgentRow) -> str:
 
 
 async def inbox(agent: opt.AgentArg, /, *, limit: opt.LimitOpt = 50, target: Target = HERE) -> None:
-    """List the messages of an agent that are not done, oldest first; of open runs and of none.
+    """List the messages of an agent that are not handled, oldest first, with the open run of each.
 
     Example: `callboard agents inbox acme:desk/main`
     """
@@ -141,19 +141,20 @@ async def forget(
     wait: opt.Seconds = 30.0,
     target: Target = HERE,
 ) -> int:
-    """Delete for good what an agent has and had: state, follows, messages, dead letters, ended runs.
+    """Delete for good an agent's state, follows, messages, dead letters and ended runs.
 
-    Refused while a run of it is open. Ids of its messages stay for 8 days, as hashes, so that none is
-    handled again; so do schedules that send to it, answers that others have of it, and messages on their way.
+    The command is refused while a run of the agent is open. Hashes of the ids of its messages stay for 8 days,
+    so that no message is handled again. The command leaves schedules that send to the agent, answers of its
+    runs that other runs received, and messages on their way.
 
     Examples: `callboard agents forget desk/main`; `callboard agents forget desk/main --cancel`
 
     Parameters
     ----------
     cancel
-        Stop its open runs, and what they spawned, first.
+        Stop the agent's open runs and the runs that they spawned first.
     wait
-        With --cancel: for so many seconds at most until they have ended.
+        With --cancel: longest wait for the end of these runs, in seconds.
     """
     async with target.client() as runtime:
         gone = await forget_agent(runtime.store, agent, cancel=cancel, wait_s=wait)
@@ -166,7 +167,7 @@ async def forget(
 
 
 async def hosts(*, target: Target = HERE) -> None:
-    """List the hosts that live: what they serve, how many shards they own, when they were heard.
+    """List the live hosts: their agent types, the number of their shards, and the age of their heartbeats.
 
     Example: `callboard hosts --json`
     """

@@ -1,4 +1,4 @@
-"""`callboard context`: the window of a session, as a model is sent it."""
+"""`callboard context`: show the window of a session that the runtime sends to a model."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ async def context(
     module_attr: Annotated[str | None, Parameter(name="--app")] = None,
     target: Target = HERE,
 ) -> int:
-    """Show the window of a session: its parts with their tokens, and what each strategy left out.
+    """Show the window of a session: its parts with their tokens, and the turns that each strategy left out.
 
-    With `--app` it is made now, of the stored turns and by the agent's code, before a new turn. No model is
-    asked: a strategy that needs one is shown as `would ask MODEL`, and leaves the window as it is. Without
-    `--app` it is the window of the session's last model call, as the log describes it.
+    With `--app` the agent's code makes the window now, from the stored turns, before a new turn. The command
+    asks no model. A strategy that needs a model is shown as `would ask MODEL`, and does not change
+    the window. Without `--app` the command shows the window of the session's last model call, as the
+    log describes it.
 
     Examples:
     `callboard context helper/main`;
@@ -45,8 +46,8 @@ async def context(
     Parameters
     ----------
     session
-        The session, as `callboard history list` names it. Left out: the agent's own; without --app the
-        one that was written last.
+        The session, as `callboard history list` names it. Default with --app: the agent's own session.
+        Default without --app: the session that was written last.
     module_attr
         MODULE:ATTR as of `callboard host`.
     """
@@ -60,7 +61,7 @@ async def context(
         await counted(runtime.store.transcripts, agent, name)
         sent = await last_window(runtime.store, agent, name)
     if sent is None:
-        remedy = "give --app MODULE:ATTR, and it is made of the stored turns"
+        remedy = "give --app MODULE:ATTR to make it from the stored turns"
         raise NoDataError(f"no log has a model call in session {name!r} of {agent}: {remedy}")
     _show_sent(sent, agent, target)
     return Exit.OK
@@ -81,7 +82,7 @@ async def _made_now(code: Agent, store: RunStore, session: str | None) -> Window
     if session is not None and not report.turns:
         if report.history == "StoreHistory":
             await counted(store.transcripts, code.id, session)
-        remedy = "name another one; a history in memory is read in its own process"
+        remedy = "name another session; a history in memory exists only in its own process"
         raise NoDataError(f"{report.history} has no session {session!r} of {code.id}: {remedy}")
     return report
 

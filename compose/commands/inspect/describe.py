@@ -1,4 +1,4 @@
-"""`callboard describe`: an application's agents as a document."""
+"""`callboard describe`: describe an application's agents as a table or a document."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ async def describe(
     json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> int:
-    """Describe agents for their clients: what they take, give, follow and may call.
+    """Describe agents for their clients: payloads, results, followed topics and tools.
 
-    Needs no server: nothing is served, no agent runs. `--json` without a format is `json-schema`.
+    The command needs no server and executes no agent. `--json` without a format means `json-schema`.
 
     Examples:
     `callboard describe shop.agents:app`;
@@ -45,11 +45,11 @@ async def describe(
         table: for people. json-schema: each agent with the JSON Schemas of payload and result.
         asyncapi: an AsyncAPI 3.0 document with the subjects.
     title
-        Of the AsyncAPI document; the first MODULE:ATTR when left out.
+        Title of the AsyncAPI document. Default: the first MODULE:ATTR.
     app_version
-        Of the application, for the AsyncAPI document.
+        Version of the application in the AsyncAPI document.
     """
-    del debug  # read by `compose.cli`, for every command alike
+    del debug  # `compose.cli` reads this option for every command
     catalogue = Catalogue()
     await serve_all(catalogue, {spec: find_served(spec) for spec in module_attr})
     found = describe_agents(catalogue.agents)
@@ -86,7 +86,7 @@ def _show(found: JsonValue) -> None:
 
 
 def _brief(schema: dict[str, Any]) -> str:
-    """Return a schema in a few words: its title or type, and the names of its fields."""
+    """Return a short text of a schema: the names of its fields, else its title or type."""
     fields = schema.get("properties")
     if fields:
         needed = schema.get("required", ())

@@ -1,4 +1,4 @@
-"""`callboard export` and `replay`: a conversation as a file, and re-run from it."""
+"""`callboard export` and `replay`: write runs into a file, and replay them from it."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ async def export(
     output: Annotated[Path | None, Parameter(alias="-o")] = None,
     target: Target = HERE,
 ) -> int:
-    """Write a run with its log as JSON lines, to be replayed elsewhere: `callboard replay`.
+    """Write a run with its log as JSON lines, which `callboard replay` can replay elsewhere.
 
-    The content of messages, results and errors is in it: treat it like the database. So are the turns that
-    its model calls saw or added, as far as the runtime's store still keeps them: `callboard history show
-    AGENT --file FILE` prints them. With `--json` a summary is printed as JSON on standard error.
+    The file has the content of messages, results and errors: protect it like the database. It also has the
+    turns that the run's model calls saw or added, if the runtime's store still keeps them. `callboard history
+    show AGENT --file FILE` prints these turns. With `--json` a summary is printed as JSON on standard
+    error.
 
     Examples:
     `callboard export 0f3c… > run.jsonl`;
@@ -52,9 +53,9 @@ async def export(
     Parameters
     ----------
     tree
-        All runs below it, too.
+        Write all runs below it too.
     output
-        The file, written whole or not at all; left out: standard output.
+        The file, which is written completely or not at all. Default: standard output.
     """
     async with open_run(target, run) as (runtime, row):
         exporter = Exporter(runtime.store)
@@ -88,12 +89,12 @@ async def replay(
     json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> int:
-    """Run a conversation again from its export, and see whether the code does the same.
+    """Replay exported runs, and compare the code's behaviour with their logs.
 
-    Needs no server. What effects gave is served from the log; nothing is executed outside: no step,
-    no tool, no model call, no message. The code between them runs, and middleware. Any version of an
-    agent is tried, so this shows before a deployment whether open runs survive it. Exit code 1 when a
-    run does not do what its log says.
+    The command needs no server. It takes the results of effects from the log, and executes no step, tool,
+    model call or message. The code between the effects runs, and so does middleware. The command tries
+    any version of an agent, so it shows before a deployment whether open runs survive the deployment. The
+    exit code is 1 if a run differs from its log.
 
     Examples:
     `callboard replay conversation.jsonl shop.agents:app`;
@@ -103,13 +104,13 @@ async def replay(
     Parameters
     ----------
     file
-        What `callboard export` wrote; - reads standard input.
+        A file of `callboard export`; - reads standard input.
     module_attr
         MODULE:ATTR as of `callboard host`.
     until
-        Only the log up to this entry: where does the code go from there?
+        Cut the log after this entry, and show the code's next action there.
     """
-    del debug  # read by `compose.cli`, for every command alike
+    del debug  # `compose.cli` reads this option for every command
     with reading(file) as lines:
         runs = read_export(lines, file=file)
     catalogue = Catalogue()

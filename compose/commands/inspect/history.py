@@ -1,4 +1,4 @@
-"""`callboard history list|show|export`: conversations of agents, as the runtime's store keeps them."""
+"""`callboard history list|show|export`: conversations of agents in the runtime's store."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from compose.tools.export import read_export
 from compose.tools.history import turn_to_json, turns_of
 
 SHOWN: Final = 50
-"""Turns that `show` prints by default."""
+"""Number of turns that `show` prints by default."""
 ROLE_STYLES: Final = {"user": "bold cyan", "assistant": "bold green", "tool": "bold magenta"}
 
 
 async def list_sessions(
     agent: opt.AgentArg, /, *, limit: opt.LimitOpt = 50, target: Target = HERE
 ) -> None:
-    """List the sessions of an agent, the one that was written last first.
+    """List the sessions of an agent. The session with the newest turn is first.
 
-    Tokens are those of all turns that were counted, not of what a model is sent: that is
-    `callboard context`. Agents whose context has a history of its own keep their turns there.
+    The column of tokens is the sum of all counted turns. `callboard context` shows the tokens that the runtime
+    sends to a model. An agent whose context has a history of its own keeps its turns there.
 
     Examples:
     `callboard history list helper/main`;
@@ -73,9 +73,9 @@ async def show(
     file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     target: Target = HERE,
 ) -> None:
-    """Print the turns of a session: author, text, time and run of each; without options the newest 50.
+    """Print the turns of a session, by default the newest 50: role, text, time and run of each.
 
-    Calls of tools and their results are cut to 100 characters. Message content is shown: treat it like
+    Calls of tools and their results are cut to 100 characters. The output has message content: protect it like
     the database.
 
     Examples:
@@ -89,16 +89,16 @@ async def show(
     session
         The session, as `callboard history list` names it.
     limit
-        At most so many turns, from the start or from --offset.
+        Print at most this number of turns, from the start or from --offset.
     offset
-        Leave out so many turns at the start.
+        Leave out this number of turns at the start.
     last
-        Only so many turns at the end.
+        Print only this number of turns at the end.
     full
-        Print calls of tools and their results whole.
+        Print calls of tools and their results in full.
     file
-        What `callboard export` wrote, - for standard input: turns that model calls of its runs saw or added.
-        No server is needed.
+        A file of `callboard export`, or - for standard input. The command prints the turns that model calls
+        of its runs saw or added, and needs no server.
     """
     if last is not None and (limit is not None or offset is not None):
         msg = "--last counts from the end, --offset and --limit from the start: give one kind"
@@ -133,10 +133,10 @@ async def show(
 
 
 def _exported(file: str, agent: AgentId, session: str) -> list[Turn]:
-    """Return the turns of a session that an export holds, oldest first, one at least.
+    """Return the turns of a session in an export, oldest first; at least one.
 
     Raises:
-        NoDataError: It holds none.
+        NoDataError: The export has no turn of the session.
     """
     with reading(file) as lines:
         runs = [run for run in read_export(lines, file=file) if run.row.agent_id == agent]
@@ -150,7 +150,7 @@ def _exported(file: str, agent: AgentId, session: str) -> list[Turn]:
 
 
 def print_turn(turn: Turn, *, is_full: bool) -> None:
-    """Print a turn for people; `is_full`: with calls of tools and their results whole."""
+    """Print a turn for people. Calls of tools and their results are cut unless `is_full`."""
     message, out = turn.message, console()
     facts = [f"{turn.at:%Y-%m-%d %H:%M:%S}"]
     facts += [f"run {turn.run_id}"] if turn.run_id else []
@@ -167,7 +167,7 @@ def print_turn(turn: Turn, *, is_full: bool) -> None:
 
 
 def _lines(block: ContentBlock, *, is_full: bool) -> Iterator[str]:
-    """Yield the lines of a block."""
+    """Yield the text lines of a content block."""
     data: dict[str, Any] = block.model_extra or {}
     match block.type:
         case "text":
@@ -195,12 +195,12 @@ async def export(
     output: Annotated[Path | None, Parameter(alias="-o")] = None,
     target: Target = HERE,
 ) -> int:
-    """Write a session as JSON lines, one turn a line, oldest first.
+    """Write a session as JSON lines, one turn on a line, oldest first.
 
-    Each line has ordinal, id, run, parent, tokens, at and message. `ChatMessage.model_validate` makes of
-    `message` what `HistoryProvider.append_many` takes, so that any history can read the file again; one
-    that has a turn already drops it. Message content is included: treat it like the database. With
-    `--json` a summary is printed as JSON on standard error.
+    Each line has ordinal, id, run, parent, tokens, at and message. `ChatMessage.model_validate` converts
+    `message` to the argument of `HistoryProvider.append_many`, so that any history can read the file. A
+    history that has a turn already drops the copy. The file has message content: protect it like the
+    database. With `--json` a summary is printed as JSON on standard error.
 
     Examples:
     `callboard history export helper/main --session main > main.jsonl`;
@@ -211,7 +211,7 @@ async def export(
     session
         The session, as `callboard history list` names it.
     output
-        The file, written whole or not at all; left out: standard output.
+        The file, which is written completely or not at all. Default: standard output.
     """
     written = 0
     async with target.client() as runtime:
@@ -231,10 +231,10 @@ async def export(
 
 
 async def counted(store: TranscriptStore, agent: AgentId, session: str) -> int:
-    """Return how many turns a session has, one at least.
+    """Return the number of turns of a session; at least 1.
 
     Raises:
-        NoDataError: There is no such session.
+        NoDataError: The store has no such session.
     """
     count = await store.count(agent, session)
     if count:

@@ -1,4 +1,4 @@
-"""`callboard memory list|show|forget`: long-term memories of a tenant, in the scopes that agents write."""
+"""`callboard memory list|show|forget`: long-term memories of a tenant, by scope."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ async def list_memories(
     offset: opt.Count = 0,
     target: Target = HERE,
 ) -> None:
-    """List present memories, the newest first; without a scope those of all scopes of the tenant.
+    """List the present memories of a scope or, without a scope, of a tenant, newest first.
 
-    An agent's own are about `agent:` and its id; its blocks are about `blocks:agent:` and its id. The texts
-    are shown: treat them like the database.
+    The scope of an agent's own memories is `agent:` and its id, and the scope of its blocks is `blocks:agent:`
+    and its id. The output has the texts: protect it like the database.
 
     Examples:
     `callboard memory list`;
@@ -34,9 +34,9 @@ async def list_memories(
     Parameters
     ----------
     about
-        The scope, as agents write it.
+        The scope, such as user:7.
     offset
-        Leave out so many of the newest ones.
+        Leave out this number of the newest memories.
     """
     async with target.client() as runtime:
         memories = runtime.memory(tenant or DEFAULT_TENANT)
@@ -46,7 +46,7 @@ async def list_memories(
         _json,
         ("about", "key or id", "text", "source", "version", "since"),
         _row,
-        empty="nothing is remembered here",
+        empty="there are no memories here",
     )
     if len(found) == limit and not target.json:
         say(f"there may be more: give --offset {offset + limit}")
@@ -55,7 +55,7 @@ async def list_memories(
 async def show(
     key_or_id: str, /, *, about: str, tenant: opt.TenantOpt = None, target: Target = HERE
 ) -> None:
-    """Print a memory with its earlier versions, the present one first.
+    """Print a memory with its earlier versions, the present version first.
 
     Examples:
     `callboard memory show units --about user:7`;
@@ -64,9 +64,9 @@ async def show(
     Parameters
     ----------
     key_or_id
-        Its key, or the id of any of its versions.
+        The memory's key, or the id of any of its versions.
     about
-        Its scope.
+        The memory's scope.
     """
     async with target.client() as runtime:
         found = await runtime.memory(tenant or DEFAULT_TENANT).versions(key_or_id, about=about)
@@ -88,9 +88,9 @@ async def show(
 async def forget(
     key_or_id: str, /, *, about: str, tenant: opt.TenantOpt = None, target: Target = HERE
 ) -> None:
-    """Remove a memory with its earlier versions and their embeddings, for good.
+    """Remove a memory with its earlier versions and their embeddings for good.
 
-    Logs of runs that kept or recalled it have its text until these runs are swept.
+    Logs of runs that kept or recalled the memory have its text until these runs are swept.
 
     Examples:
     `callboard memory forget units --about user:7`
@@ -98,9 +98,9 @@ async def forget(
     Parameters
     ----------
     key_or_id
-        Its key, or the id of any of its versions.
+        The memory's key, or the id of any of its versions.
     about
-        Its scope.
+        The memory's scope.
     """
     async with target.client() as runtime:
         removed = await runtime.memory(tenant or DEFAULT_TENANT).forget(key_or_id, about=about)
@@ -128,5 +128,5 @@ def _row(one: Memory) -> tuple[object, ...]:
 
 
 def _unknown(key_or_id: str, about: str) -> NoDataError:
-    remedy = f"`callboard memory list {about}` lists those that there are"
-    return NoDataError(f"nothing is remembered as {key_or_id!r} about {about!r}: {remedy}")
+    remedy = f"`callboard memory list {about}` lists the existing ones"
+    return NoDataError(f"there is no memory {key_or_id!r} about {about!r}: {remedy}")

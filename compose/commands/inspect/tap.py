@@ -1,4 +1,4 @@
-"""`callboard tap`: watch what moves on the broker."""
+"""`callboard tap`: watch the live traffic on the broker."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ async def tap(
     seconds: Seconds | None = None,
     target: NatsTarget = BROKER,
 ) -> int:
-    """Watch live traffic: messages, posts, signals, questions, dead letters, tokens; one line each.
+    """Watch live traffic, one line each: messages, posts, signals, questions, dead letters and tokens.
 
-    Nothing is disturbed, and nothing that was before is shown. What agents of one host say to each
-    other may skip the broker (CALLBOARD_LOCAL_DELIVERY). Content is shown with `--body` only. The user
-    needs the permission to subscribe to what is watched. Ends with Ctrl-C.
+    The command changes nothing on the broker, and shows no earlier traffic. Messages between agents of one
+    host may skip the broker (CALLBOARD_LOCAL_DELIVERY). Content is shown only with `--body`. The user
+    of the broker needs the permission to subscribe to the watched subjects. Ctrl-C ends the command.
 
     Examples:
     `callboard tap --nats-url nats://127.0.0.1:4222`;
@@ -51,7 +51,7 @@ async def tap(
     Parameters
     ----------
     pattern
-        A subject pattern of NATS, without the namespace; all traffic of agents when left out.
+        A subject pattern of NATS, without the namespace. Default: all traffic of agents.
     type_
         Only agents of this type.
     agent
@@ -61,9 +61,9 @@ async def tap(
     body
         Show the content.
     limit
-        End after so many lines.
+        End after this number of lines.
     seconds
-        End after so many seconds.
+        End after this number of seconds.
     """
     wanted = Filter(
         pattern=pattern, type=type_, agent=None if agent is None else AgentId.parse(agent), run=run

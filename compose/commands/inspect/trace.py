@@ -1,4 +1,4 @@
-"""`callboard trace` and `runs tree`: a conversation, or what a run spawned, as a tree with times."""
+"""`callboard trace` and `runs tree`: show a conversation, or a run's tree, with times."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 async def trace(
     run: str, /, *, from_here: Flag = False, limit: MostRunsOpt = 200, target: Target = HERE
 ) -> None:
-    """Show a whole conversation: runs, what they spawned, asked, sent and published, and when.
+    """Show a whole conversation as a tree: its runs, and the runs that they caused, with times.
 
-    Any run of the conversation may be named; it begins at the run that caused all others. Times count
+    A run causes another run when it spawns or asks an agent, sends it a message or publishes to a topic. You
+    may name any run of the conversation. The tree begins at the run that caused all others. Times count
     from its creation. Needs no tracing backend: it is read from the logs of the runs.
 
     Examples:
@@ -42,7 +43,7 @@ async def trace(
     run
         A run of the conversation.
     from_here
-        Only this run and what it caused.
+        Show only this run and the runs that it caused.
     """
     async with open_run(target, run) as (runtime, row):
         with working("reading the conversation") as count:
@@ -158,7 +159,7 @@ def _link_to_json(
 
 @dataclass(slots=True)
 class TreeNode:
-    """A run and those it spawned; `hidden` counts children that were not read."""
+    """A run and the runs that it spawned. `hidden` is the number of its children that were not read."""
 
     row: RunRow
     below: list[TreeNode] = field(default_factory=list)
@@ -168,9 +169,9 @@ class TreeNode:
 async def tree(
     run: str, /, *, from_here: Flag = False, limit: MostRunsOpt = 500, target: Target = HERE
 ) -> None:
-    """Show a run's whole tree: who spawned whom, how each run is, and how long it took.
+    """Show a run's whole tree, with the status and the duration of each run.
 
-    Any run of the tree may be named; the tree begins at its root.
+    You may name any run of the tree. The output begins at the tree's root.
 
     Examples:
     `callboard runs tree 0f3c…`;
@@ -181,7 +182,7 @@ async def tree(
     run
         A run of the tree.
     from_here
-        Only this run and what is below it.
+        Show only this run and the runs below it.
     """
     async with open_run(target, run) as (runtime, row):
         with working("reading the tree") as count:
@@ -201,7 +202,7 @@ async def tree(
 async def read_tree(
     runtime: Runtime, root: RunRow, *, limit: int, count: Callable[[int], None]
 ) -> tuple[TreeNode, int]:
-    """Return the tree below a run, and of how many runs the children were left out."""
+    """Return the tree below a run, and the number of runs whose children were left out."""
     top = TreeNode(root)
     todo, seen, left = deque([top]), {root.run_id}, 0
     while todo:

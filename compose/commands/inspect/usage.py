@@ -1,4 +1,4 @@
-"""`callboard usage`: what answers of models used and cost."""
+"""`callboard usage`: show the tokens and the cost of models' answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES: Final[dict[UsageBy, str]] = {
     "model": "model",
     "day": "day",
 }
-"""Of what a total is, in the order of the columns: the option's word, and the attribute."""
+"""Words of the option `--by`, each with the attribute of a total, in the order of the columns."""
 TOKENS: Final = ("input", "cached", "cache_written", "output")
 
 
@@ -37,11 +37,11 @@ async def usage(
     until: str | None = None,
     target: Target = HERE,
 ) -> None:
-    """Show what answers of models used and cost: tokens, dollars, and how many have no known cost.
+    """Show the tokens and the cost in dollars of models' answers, and the number of unpriced answers.
 
-    Each recorded answer counts once, whatever crashed. Answers of runs that were swept, and of agents that were
-    forgotten, count too. Days are those of UTC. Input includes the tokens that were read from a
-    provider's cache and written to it.
+    Each recorded answer counts once, even if hosts crash. Answers of swept runs and of forgotten agents
+    count too. An unpriced answer has no known cost. Days are in UTC. Input includes the tokens that were read
+    from a provider's cache and written to it.
 
     Examples:
     `callboard usage`;
@@ -51,17 +51,19 @@ async def usage(
     Parameters
     ----------
     by
-        A line for each value of it; give it several times for each combination. Left out: model.
+        Print a line for each value of this property. Give it several times for a line for each combination.
+        Default: model.
     type_
-        Only answers that agents of this type were given.
+        Only answers to agents of this type.
     agent
-        Only answers that this agent was given, TYPE/KEY or TENANT:TYPE/KEY.
+        Only answers to this agent, TYPE/KEY or TENANT:TYPE/KEY.
     model
-        Only answers of this model, by the name that the agent's client has.
+        Only answers of this model. Give the name that the agent's client has.
     since
-        Only answers of this day or later: a day such as 2026-01-31, or a span back from now such as 30d.
+        Only answers of this day or later: a day such as 2026-01-31, or a span that is subtracted from now, such
+        as 30d.
     until
-        Only answers of this day, given alike, or earlier.
+        Only answers of this day or earlier, given like --since.
     """
     first, last = opt.day("--since", since), opt.day("--until", until)
     if first is not None and last is not None and first > last:
@@ -85,7 +87,7 @@ async def usage(
 
 
 def _to_json(one: UsageTotal) -> dict[str, Any]:
-    """Return a total as JSON data. The cost is a text: a JSON number would be rounded where it is read."""
+    """Return a total as JSON data. The cost is a text, because readers round a JSON number."""
     day = None if one.day is None else one.day.isoformat()
     figures = picked(one, f"calls {' '.join(TOKENS)}")
     return {
@@ -109,7 +111,7 @@ def _show(found: Sequence[UsageTotal], chosen: Sequence[UsageBy]) -> None:
 
 
 def _figures(found: Sequence[UsageTotal]) -> tuple[object, ...]:
-    """Return the cells of a sum. Its cost is empty where none is known."""
+    """Return the cells of a sum. The cell of the cost is empty if no answer has a known cost."""
     calls = sum(one.calls for one in found)
     unpriced = sum(one.unpriced for one in found)
     cost = sum((one.cost_usd for one in found), Decimal(0))

@@ -1,4 +1,4 @@
-"""`callboard approvals list|approve|deny`: what runs may do only if a person agrees."""
+"""`callboard approvals list|approve|deny`: list and decide pending approvals."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from actors.kernel.runtime.communication import ApprovalRequest
 from compose.commands.options import HERE, LimitOpt, Target
 from compose.commands.output import ago
 
-ApprovalArg = Annotated[str, Parameter(help="Its id, or a prefix of it.")]
-ByOpt = Annotated[str | None, Parameter(help="Who decides; the user's name when left out.")]
-CommentOpt = Annotated[str, Parameter(help="Kept in the run's log.")]
+ApprovalArg = Annotated[str, Parameter(help="The approval's id, or a prefix of it.")]
+ByOpt = Annotated[
+    str | None, Parameter(help="Name of the person who decides. Default: the user's name.")
+]
+CommentOpt = Annotated[str, Parameter(help="Text that the run's log keeps.")]
 
 
 async def list_approvals(*, limit: LimitOpt = 50, target: Target = HERE) -> None:
-    """List what waits for a decision, oldest first.
+    """List pending approvals, oldest first.
 
     Example: `callboard approvals list --json`
     """
@@ -28,7 +30,7 @@ async def list_approvals(*, limit: LimitOpt = 50, target: Target = HERE) -> None
         lambda one: one.model_dump(mode="json"),
         ("id", "agent", "what", "with", "asked ago", "ends", "run"),
         _row,
-        empty="nothing waits for a decision",
+        empty="no pending approvals",
     )
 
 
@@ -40,7 +42,7 @@ def _row(one: ApprovalRequest) -> tuple[object, ...]:
 async def approve(
     approval: ApprovalArg, /, *, by: ByOpt = None, comment: CommentOpt = "", target: Target = HERE
 ) -> int:
-    """Agree: the run goes on and does exactly what it asked for, once.
+    """Approve a request. The run continues, and does once exactly what it asked for.
 
     Example: `callboard approvals approve 3f2a --comment 'called them back'`
     """
@@ -50,7 +52,7 @@ async def approve(
 async def deny(
     approval: ApprovalArg, /, *, by: ByOpt = None, comment: CommentOpt = "", target: Target = HERE
 ) -> int:
-    """Refuse: the run goes on and gets the refusal.
+    """Deny a request. The run continues and receives the refusal.
 
     Example: `callboard approvals deny 3f2a --by Kim`
     """
@@ -64,12 +66,12 @@ async def _decide(word: str, approval: str, target: Target, *, by: str | None, c
         )
     return target.tell(
         {"id": found.id, "run": found.run_id, "status": word},
-        f"{word}: {found.what} of {found.agent_id}; the run goes on",
+        f"{word}: {found.what} of {found.agent_id}; the run continues",
     )
 
 
 def user_name() -> str:
-    """Return who uses this machine, as one that decides."""
+    """Return the name of the user of this process, or `operator` if the user has no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user often has no name

@@ -1,4 +1,4 @@
-"""`callboard send` and `ask`: submit one message, and wait for the answer if wanted."""
+"""`callboard send` and `ask`: submit one message, and wait for the run's output."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ async def send(
     timeout_s: opt.Seconds | None = None,
     target: Target = HERE,
 ) -> int:
-    """Submit a message to an agent, which starts one run; print the run's id.
+    """Submit a message to an agent, start one run, and print the run's id.
 
-    The message is durable when the id is printed. With `--wait` the run's output is printed when it
-    ended; the exit code is 1 if it failed or was cancelled.
+    The message is durable when the id is printed. With `--wait` the command prints the run's output at
+    its end. The exit code is 1 if the run failed or was cancelled.
 
     Examples:
     `callboard send desk/main '{"documents": []}'`;
@@ -55,7 +55,7 @@ async def send(
     wait
         Wait for the run to end and print its output as JSON.
     timeout_s
-        How long to wait; the run goes on.
+        Longest wait for the run's end, in seconds. The run continues after it.
     """
     message = Message.of(agent, opt.parse_json(payload, what="the message"), id=message_id)
     async with target.client() as runtime:
@@ -73,7 +73,7 @@ async def send(
 
 
 class StillOpenError(Facts, ActorsError):
-    """`--wait --timeout-s` was over before the run was."""
+    """The time of `--wait --timeout-s` was over before the run ended."""
 
     text = (
         "run {run_id} has not ended within {waited_s:g} s and goes on; "
@@ -111,9 +111,10 @@ async def ask(  # noqa: PLR0913 - each is an option
 ) -> int:
     """Ask an agent: start a run, wait for its end and print its output as JSON.
 
-    With `--nats-url`, or when only a broker is set, through the gateway, as any other service does;
-    else through the database. `--json` prints the status too. The run goes on when the time is over;
-    asking again with the same id waits for the same run. Exit code 1 if it failed or did not end.
+    With `--nats-url`, or if the environment names only a broker, the command asks through the gateway, like
+    any other external client. Otherwise it asks through the database. `--json` prints the status
+    too. If the time is over, the run continues, and asking again with the same id waits for the same run.
+    The exit code is 1 if the run failed or did not end in time.
 
     Examples:
     `callboard ask desk/main '{"text": "hi"}' --nats-url nats://127.0.0.1:4222`;
@@ -125,13 +126,13 @@ async def ask(  # noqa: PLR0913 - each is an option
     payload
         The question as JSON; - reads it from standard input, @FILE from a file.
     timeout_s
-        How long to wait, in seconds.
+        Longest wait for the run's end, in seconds.
     message_id
-        The same one again is the same run and gives the same answer.
+        Id of the question. Asking again with the same id waits for the same run.
     nats_url
         nats://user:password@host:port of the broker. [env: CALLBOARD_NATS_URL]
     publisher
-        Name of the external client at the gateway: the agent sees the sender ext:PUBLISHER.
+        Name of the external client. The agent sees the sender ext:PUBLISHER.
     """
     if not 0 < timeout_s <= MAX_TIMEOUT_S:
         raise ContractError(f"--timeout {timeout_s:g}: give 0 to {MAX_TIMEOUT_S:g} seconds")
@@ -157,10 +158,13 @@ async def ask(  # noqa: PLR0913 - each is an option
 
 
 def _asks_the_broker(nats_url: str | None, target: Target) -> bool:
-    """Return True if the gateway is asked, and not the database: by the options, else by what is set.
+    """Return True if the command asks the gateway, and False if it asks the database.
+
+    The options decide. Without an option of a server, the gateway is asked if the environment names a broker
+    and no database.
 
     Raises:
-        ContractError: Both are named.
+        ContractError: The options name both.
     """
     by_database = target.postgres_url is not None or target.data is not None
     if nats_url is not None and by_database:

@@ -1,4 +1,4 @@
-"""`callboard publish`, `follow`, `unfollow`, `followers`: topics and who follows them."""
+"""`callboard publish`, `follow`, `unfollow`, `followers`: topics and their followers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from compose.commands.options import HERE, AgentArg, Flag, LimitOpt, Target, par
 from compose.commands.output import picked
 
 TopicArg = Annotated[
-    str, Parameter(help="TYPE/SOURCE, or TENANT:TYPE/SOURCE; TYPE alone is its source default.")
+    str, Parameter(help="TYPE/SOURCE, or TENANT:TYPE/SOURCE. TYPE alone means TYPE/default.")
 ]
 FollowedArg = Annotated[
-    str, Parameter(help="TYPE/SOURCE of the agent's tenant; TYPE alone is its source default.")
+    str, Parameter(help="TYPE/SOURCE of the agent's tenant. TYPE alone means TYPE/default.")
 ]
 
 
@@ -29,10 +29,10 @@ async def publish(
     message_id: str | None = None,
     target: Target = HERE,
 ) -> int:
-    """Publish to a topic: every agent that follows it now gets the message once.
+    """Publish a message to a topic. Every agent that follows the topic now gets the message once.
 
-    The post is durable when the command ends; hosts deliver it to the followers. No follower
-    is no error.
+    The post is durable when the command ends. Hosts deliver it to the followers. A topic without
+    followers is no error.
 
     Examples:
     `callboard publish news/eu '{"headline": "rain"}'`;
@@ -41,7 +41,7 @@ async def publish(
     Parameters
     ----------
     message
-        As JSON; - reads it from standard input, @FILE from a file.
+        The message as JSON; - reads it from standard input, @FILE from a file.
     message_id
         Publishing the same id to the same topic again reaches no follower twice.
     """
@@ -56,9 +56,9 @@ async def publish(
 async def follow(
     agent: AgentArg, topic: FollowedArg, /, *, lazy: Flag = False, target: Target = HERE
 ) -> int:
-    """Let an agent get what is published to a topic from now on.
+    """Let an agent follow a topic: it gets each later post to the topic.
 
-    Following again changes `--lazy` at most.
+    If the agent follows the topic already, only `--lazy` may change.
 
     Examples: `callboard follow desk/main news/eu`;
     `callboard follow desk/archive news/eu --lazy`
@@ -66,7 +66,7 @@ async def follow(
     Parameters
     ----------
     lazy
-        Posts do not wake the agent; it gets them with whatever starts it next.
+        Posts do not wake the agent. It gets them with the next message that starts it.
     """
     found = _topic_for(agent, topic)
     async with target.client() as runtime:
@@ -78,7 +78,9 @@ async def follow(
 
 
 async def unfollow(agent: AgentArg, topic: FollowedArg, /, *, target: Target = HERE) -> int:
-    """End that; what was published before still comes. An agent that did not follow is no error.
+    """Let an agent stop following a topic. Earlier posts still arrive.
+
+    If the agent does not follow the topic, nothing changes, and that is no error.
 
     Example: `callboard unfollow desk/main news/eu`
     """
@@ -91,7 +93,7 @@ async def unfollow(agent: AgentArg, topic: FollowedArg, /, *, target: Target = H
 
 
 async def followers(topic: TopicArg, /, *, limit: LimitOpt = 50, target: Target = HERE) -> None:
-    """List who follows a topic.
+    """List the agents that follow a topic.
 
     Example: `callboard followers news/eu --limit 1000 --json`
     """

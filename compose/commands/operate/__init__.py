@@ -1,1 +1,1 @@
-"""Commands of operators: migrations, doctor, NATS configuration, dead letters, limits and schedules."""
+"""Commands of operators, such as migrations, doctor, NATS configuration, dead letters, limits and schedules."""

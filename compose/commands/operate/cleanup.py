@@ -1,4 +1,4 @@
-"""`callboard cleanup tasks|artifacts`: what sessions leave behind, shown first and removed if it is said."""
+"""`callboard cleanup tasks|artifacts`: show task logs and artifacts of sessions, or remove them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from actors.runtime import Runtime
 
 ApplyFlag = Annotated[
-    opt.Flag, Parameter(name=["--apply", "--yes"], help="Remove it; without this it is only shown.")
+    opt.Flag,
+    Parameter(name=["--apply", "--yes"], help="Remove the candidates. Default: only show them."),
 ]
 AppOpt = Annotated[str, Parameter(help="The app of the sessions, which is their agents' type.")]
 OlderOpt = Annotated[
-    str | None, Parameter(help="Only what is older than a span such as 90s, 15m, 12h or 30d.")
+    str | None, Parameter(help="Only candidates older than a span such as 90s, 15m, 12h or 30d.")
 ]
 BytesOpt = Annotated[int, opt.within(0, 2**63 - 1, "Give 0 or more.")]
 OwnerOpt = Annotated[str, Parameter(help="The owner of the sessions.")]
@@ -50,7 +51,8 @@ async def artifacts(
 ) -> int:
     """Show or remove debug and raw artifacts of sessions.
 
-    What is removed loses its name at once; its bytes go a day later. Memories, nodes and boards stay.
+    A removed artifact loses its name at once, and its bytes are removed a day later. Memories, nodes and
+    boards stay.
 
     Examples: `callboard cleanup artifacts`; `callboard cleanup artifacts --session s1 --include-all --apply`;
     `callboard cleanup artifacts --max-bytes 1000000000 --older-than 7d --yes --json`
@@ -58,11 +60,11 @@ async def artifacts(
     Parameters
     ----------
     session
-        Only those of this session; else of all sessions of the app.
+        Only artifacts of this session. Default: of all sessions of the app.
     include_all
-        Also ordinary artifacts.
+        Also show or remove ordinary artifacts.
     max_bytes
-        Only so many, the oldest first, that the remaining ones of these kinds have at most so many bytes.
+        Remove the oldest artifacts of these kinds until the remaining ones have at most this number of bytes.
     """
     age = _age(older_than)
     async with target.client() as runtime:
@@ -87,16 +89,16 @@ async def tasks(
 ) -> int:
     """Show or remove logs of completed tasks of a project's sessions.
 
-    A task is a run that was spawned for a card of a task board. Its row, its nodes and its card stay.
+    A task is a run that was spawned for a card of a task board. The task's row, nodes and card stay.
 
     Examples: `callboard cleanup tasks .`; `callboard cleanup tasks . --include-failed --older-than 30d --apply`
 
     Parameters
     ----------
     include_failed
-        Also tasks that failed.
+        Also show or remove logs of failed tasks.
     include_cancelled
-        Also tasks that were cancelled.
+        Also show or remove logs of cancelled tasks.
     """
     age = _age(older_than)
     async with target.client() as runtime:
@@ -136,7 +138,7 @@ def _show(
     shown: Sequence[dict[str, JsonValue]],
     names: str,
 ) -> int:
-    """Print candidates: all for programs, some columns for people."""
+    """Print candidates: as JSON with all attributes, or as a table with the columns `names`."""
     if target.json:
         size = found.size_bytes
         print_json({"dry_run": found.is_dry_run, "bytes": size, "candidates": [*shown]})
@@ -146,6 +148,6 @@ def _show(
     print_table(columns, rows, empty="there is nothing to remove")
     if shown:
         dry = found.is_dry_run
-        done = "would be removed: say --apply to do it" if dry else "were removed"
+        done = "would be removed: give --apply to do it" if dry else "were removed"
         say(f"{len(shown)} with {found.size_bytes:,} bytes {done}")
     return Exit.OK

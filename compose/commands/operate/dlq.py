@@ -1,4 +1,4 @@
-"""`callboard dlq list|show|redrive|discard`: messages that were given up."""
+"""`callboard dlq list|show|redrive|discard`: dead letters, the messages that the runtime gave up."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 MOST: Final = 10_000
 PAGE: Final = 500
-"""Dead letters of one batch: written to a file, then deleted."""
+"""Number of dead letters per batch of `dlq discard`, which writes a batch to a file and then deletes it."""
 
 
-AgentOpt = Annotated[str | None, Parameter(help="With --all: only those of this agent.")]
+AgentOpt = Annotated[str | None, Parameter(help="With --all: only dead letters of this agent.")]
 
 
 async def list_letters(
     *, agent: str | None = None, limit: LimitOpt = 50, target: Target = HERE
 ) -> None:
-    """List dead letters, newest first: which message, why, and the last error.
+    """List dead letters, newest first, each with its message, the reason and the last error.
 
     Example: `callboard dlq list --agent desk/main`
 
     Parameters
     ----------
     agent
-        Only those of this agent, TYPE/KEY.
+        Only dead letters of this agent, TYPE/KEY.
     """
     agent_id = AgentId.parse(agent) if agent is not None else None
     async with target.client() as runtime:
@@ -61,7 +61,7 @@ def _row(one: DeadLetter) -> tuple[object, ...]:
 
 
 async def show(letter: Annotated[int, LETTERS], /, *, target: Target = HERE) -> None:
-    """Show one dead letter whole: the message with its payload, why it was given up, its run.
+    """Show one dead letter in full: the message with its payload, the reason, the last error and the run.
 
     Example: `callboard dlq show 3`
 
@@ -95,10 +95,10 @@ async def show(letter: Annotated[int, LETTERS], /, *, target: Target = HERE) -> 
 
 
 async def _known(runtime: Runtime, ids: Sequence[int]) -> list[DeadLetter]:
-    """Return these dead letters, by number.
+    """Return the dead letters with these numbers, in the order of the numbers.
 
     Raises:
-        NoDataError: One of them is not there.
+        NoDataError: The store does not have one of them.
     """
     found = await runtime.store.lists.dead_letters(ids=ids, limit=len(ids))
     missing = sorted(set(ids) - {letter.id for letter in found})
@@ -116,10 +116,10 @@ async def redrive(
     agent: AgentOpt = None,
     target: Target = HERE,
 ) -> int:
-    """Send dead letters to their agents again as new messages; each dead letter once.
+    """Send dead letters to their agents again as new messages, each dead letter once.
 
-    A run that failed on several messages has a dead letter of each. Either these are sent again, or
-    the run is started again with all of them (`runs redrive`): the second command is refused.
+    A run that failed on several messages has a dead letter for each message. Either `dlq redrive` sends these
+    again, or `runs redrive` starts a new run with all of them. The second of these commands is refused.
 
     Examples: `callboard dlq redrive 3 4`;
     `callboard dlq redrive --all --agent desk/main`
@@ -127,7 +127,7 @@ async def redrive(
     Parameters
     ----------
     every
-        All of them, the newest 10000.
+        Redrive the newest 10000 dead letters.
     """
     agent_id = _chosen("redrive", ids, agent, every=every)
     async with target.client() as runtime:
@@ -147,10 +147,10 @@ async def discard(
     agent: AgentOpt = None,
     target: Target = HERE,
 ) -> int:
-    """Write dead letters to a file, one JSON object a line, then delete them.
+    """Write dead letters to a file, one JSON object on a line, then delete them.
 
-    Nothing is deleted before the file is on the disk. If the command dies in between, both are there:
-    call it again with another file.
+    The command deletes a dead letter only after its line is on the disk. If the command dies between the two,
+    the file and the database both have the dead letter. Call the command again with another file.
 
     Examples:
     `callboard dlq discard 3 4 --export letters.jsonl`;
@@ -161,7 +161,7 @@ async def discard(
     export
         A new file for the dead letters.
     every
-        All of them.
+        Discard all dead letters.
     """
     agent_id = _chosen("discard", ids, agent, every=every)
     gone = 0
@@ -186,10 +186,10 @@ async def discard(
 def _chosen(
     verb: str, ids: Sequence[int] | None, agent: str | None, *, every: bool
 ) -> AgentId | None:
-    """Return the agent whose dead letters `--all` means; None: all agents.
+    """Return the agent of `--agent`, or None for all agents.
 
     Raises:
-        ContractError: Both numbers and `--all` are given, or neither.
+        ContractError: Both numbers and `--all` are given, or neither, or `--agent` without `--all`.
     """
     if bool(ids) == every:
         raise ContractError(f"name the dead letters to {verb}, or give --all")
@@ -201,7 +201,7 @@ def _chosen(
 async def _named(
     runtime: Runtime, ids: Sequence[int] | None, agent: AgentId | None, limit: int
 ) -> list[DeadLetter]:
-    """Return the dead letters of these numbers, or else the newest of the agent, or of all."""
+    """Return the dead letters with the numbers `ids`, else the newest `limit` of the agent or of all agents."""
     if ids:
         return await _known(runtime, ids)
     return await runtime.store.lists.dead_letters(agent=agent, limit=limit)
@@ -209,13 +209,13 @@ async def _named(
 
 def _new_file(path: Path) -> TextIO:
     try:
-        # Dead letters hold what external clients have sent: no other user may read them.
+        # Dead letters have content of external clients, so other users of the machine must not read the file.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise ContractError(f"--export {path}: the file is there already; name a new one") from None
+        raise ContractError(f"--export {path}: the file exists already; name a new one") from None
     except OSError as exc:
         raise ContractError(
-            f"--export {path}: {exc.strerror}; name a file that can be made"
+            f"--export {path}: {exc.strerror}; name a file that can be created"
         ) from None
     return os.fdopen(descriptor, "w", encoding="utf-8")
 

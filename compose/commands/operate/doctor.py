@@ -1,4 +1,4 @@
-"""`callboard doctor`: is everything all right?"""
+"""`callboard doctor`: check servers, hosts and waiting work."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _MARKS: dict[Level, str] = {"ok": "✓", "note": "·", "wrong": "✗"}
 
 
 async def doctor(*, target: Target = HERE) -> int:
-    """Check the servers, the hosts and what waits; exit with 1 when something needs you.
+    """Check the servers, the hosts and the waiting work. The exit code is 1 if a person must act.
 
     PostgreSQL: server version, durability (fsync, synchronous_commit), clock, encryption, whether the
-    role is a superuser, schema version, hosts alive, shards without an owner, types with waiting runs
-    or messages that no host serves, parked runs, dead letters. NATS, where CALLBOARD_NATS_URL names
-    one: version, whether it wants a login, JetStream, sync_interval, the configuration of the
-    streams, consumers. Redis, where CALLBOARD_REDIS_URL names one: version, eviction, persistence.
-    The bucket or folder of CALLBOARD_ARTIFACTS: whether it answers. Changes nothing.
+    role is a superuser, schema version, live hosts, shards without an owner, types with waiting runs
+    or messages that no host serves, parked runs, dead letters. NATS, if CALLBOARD_NATS_URL names
+    a server: version, whether it requires a login, JetStream, sync_interval, the configuration of the
+    streams, consumers. Redis, if CALLBOARD_REDIS_URL names a server: version, eviction, persistence.
+    The bucket or folder of CALLBOARD_ARTIFACTS: whether it answers. The command changes nothing.
 
     Example: `callboard doctor --data ./data`
     """
     async with _servers(target) as settings:
         findings, deployment = await _postgres(settings)
         is_reachable = findings[0].data.get("reachable", True)
-        # Their drivers are extras: needed where such a server is named, and not elsewhere.
+        # The drivers are extras, so each is imported only if the settings name such a server.
         if settings.nats_url is not None:
             from compose.assembly.nats import nats_server  # noqa: PLC0415
             from compose.diagnosis.nats import diagnose_nats  # noqa: PLC0415
@@ -61,7 +61,7 @@ async def doctor(*, target: Target = HERE) -> int:
 
 @asynccontextmanager
 async def _servers(target: Target) -> AsyncIterator[Settings]:
-    """Yield settings that name the servers; those of a folder run meanwhile."""
+    """Yield settings with the servers' URLs. Servers of a data folder run until the caller is done."""
     settings = target.client_settings()
     if settings.postgres_url is not None:
         yield settings
@@ -72,7 +72,7 @@ async def _servers(target: Target) -> AsyncIterator[Settings]:
 
 
 async def _postgres(settings: Settings) -> tuple[list[Finding], str | None]:
-    """Return the findings, and the id of the database if it can be known."""
+    """Return the findings, and the id of the database, or None if the database does not answer."""
     assert settings.postgres_url is not None
     store_settings = StoreSettings(
         url=settings.postgres_url,
@@ -102,4 +102,4 @@ def _print(findings: list[Finding], *, as_json: bool) -> None:
     else:
         rows = [(_MARKS[one.level], one.check, one.found, one.remedy) for one in findings]
         print_table(("", "check", "found", "what to do"), rows, empty="")
-        say("all is well" if not wrong else f"{len(wrong)} thing(s) need you")
+        say("no problems found" if not wrong else f"{len(wrong)} problem(s) need an operator")

@@ -1,4 +1,4 @@
-"""`callboard env`: where the servers of a folder answer, for other programs and other hosts."""
+"""`callboard env`: print the URLs of a folder's servers, for other programs and other hosts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ WHERE: Final = (
     ("CALLBOARD_NATS_URL", "nats"),
     ("CALLBOARD_REDIS_URL", "redis"),
 )
-"""Variable that names the server, by sub-folder."""
+"""Environment variables of the servers' URLs, each with the server's sub-folder."""
 
 
 async def env(*, data: Path | None = None, json: Flag = False, debug: DebugFlag = False) -> int:
     """Print the URLs of a folder's running servers as lines for a shell.
 
     `callboard dev` and `callboard host --data DIR` run NATS, PostgreSQL and Valkey on free ports of
-    127.0.0.1. A shell that evaluates these lines reaches the same ones: other hosts, `callboard` itself,
-    and services in any language. The URLs hold passwords.
+    127.0.0.1. Programs of a shell that evaluates these lines connect to the same servers: other hosts,
+    `callboard` itself, and services in any language. The URLs have passwords.
 
     Examples:
     `eval "$(callboard env --data ./data)"`;
@@ -39,7 +39,7 @@ async def env(*, data: Path | None = None, json: Flag = False, debug: DebugFlag 
     json
         Print one JSON object.
     """
-    del debug  # read by `compose.cli`, for every command alike
+    del debug  # `compose.cli` reads this option for every command
     folder = data or read_settings().data_dir
     if folder is None:
         raise NoDataError("no folder was named: give --data DIR, or set CALLBOARD_DATA_DIR")

@@ -1,4 +1,4 @@
-"""`callboard erase`: all that is kept of a tenant, an agent, a session or a subject goes for good."""
+"""`callboard erase`: remove all stored data of a tenant, an agent, a session or a subject for good."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ async def erase(  # noqa: PLR0913 - the parts of a request, and how it is done
     wait: opt.Seconds = 30.0,
     target: Target = HERE,
 ) -> int:
-    """Remove for good what is kept of a tenant, an agent, one of its sessions, or a subject.
+    """Remove all stored data of a tenant, an agent, one of its sessions, or a subject for good.
 
-    Conversations, task boards, files, artifacts, documents, entities, state, messages, logs of ended runs
-    go in small batches. Refused while a run is open that holds them. If it dies half-way, call it again.
-    Totals of usage stay. It prints the locations that it does not reach, and until when they have it.
+    The command removes conversations, task boards, files, artifacts, documents, entities, state, messages and
+    logs of ended runs in small batches. It is refused while an open run holds such data. If the command
+    dies before its end, call it again. Totals of usage stay. The command prints the places that it does not
+    reach, each with the date until which it has the data.
 
     Examples:
     `callboard erase --tenant acme --agent desk/anna --dry-run`;
@@ -44,19 +45,20 @@ async def erase(  # noqa: PLR0913 - the parts of a request, and how it is done
     Parameters
     ----------
     tenant
-        The owner of all that goes; alone: everything of it. `default` is the one without a name.
+        Owner of the data. Without another option: all data of this tenant. `default` is the tenant of
+        agents whose id names none.
     agent
-        Everything of this agent, TYPE/KEY.
+        Only data of this agent, TYPE/KEY.
     session
         With --agent: only this conversation, and the ended runs that wrote it.
     about
-        Alone: memories, documents and entities of this subject.
+        Without --agent: memories, documents and entities of this subject.
     cancel
-        Stop open runs first, and drop what waits for their agents.
+        Stop open runs first, and drop the messages that wait for their agents.
     dry_run
-        Remove nothing; count what would go.
+        Count the rows that would be removed, and remove nothing.
     wait
-        With --cancel: for so many seconds at most until they have ended.
+        With --cancel: longest wait for the end of open runs, in seconds.
     """
     chosen = None if agent is None else _agent_of(tenant, agent)
     if not yes and not dry_run:
@@ -81,7 +83,7 @@ async def erase(  # noqa: PLR0913 - the parts of a request, and how it is done
 
 
 def _agent_of(tenant: str, text: str) -> AgentId:
-    """Return the agent; without a tenant of its own it is the tenant's."""
+    """Return the agent of the text. If the text names no tenant, the agent is of `tenant`."""
     is_whole = ":" in text.partition("/")[0]
     return AgentId.parse(text if is_whole or tenant == DEFAULT_TENANT else f"{tenant}:{text}")
 
@@ -94,7 +96,7 @@ def _ask(tenant: str, agent: AgentId | None, session: str | None, about: str | N
     """
     parts = (("tenant", tenant), ("agent", agent), ("session", session), ("about", about))
     what = ", ".join(f"{name} {value}" for name, value in parts if value is not None)
-    remedy = f"look with --dry-run, then say --yes to erase {what} for good"
+    remedy = f"check with --dry-run, then give --yes to erase {what} for good"
     if not sys.stdin.isatty():
         raise ContractError(f"there is no terminal to ask at: {remedy}")
     sys.stderr.write(visible(f"Erase {what} for good? Type the tenant's name: "))
@@ -111,7 +113,7 @@ def _print(report: EraseReport) -> None:
         if number
     ]
     is_dry = report.is_dry_run
-    print_table(("store", "what", "number"), rows, empty="there is nothing of it")
+    print_table(("store", "what", "number"), rows, empty="there is no such data")
     if not is_dry:
         say(f"erased {report.total} row(s); {len(report.cancelled)} run(s) were cancelled first")
     say("")

@@ -1,4 +1,4 @@
-"""`callboard indexes list|build|drop`: search by meaning in large collections and memory scopes."""
+"""`callboard indexes list|build|drop`: indexes for search by meaning in large collections and memory scopes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _COLUMNS = ("store", "tenant", "name", "rows", "dimensions", "index", "size")
 async def list_indexes(
     *, tenant: opt.TenantOpt = None, rows: opt.Count = EXACT_ROWS, target: Target = HERE
 ) -> None:
-    """List large collections and memory scopes, and those that have an index.
+    """List the collections and memory scopes that are large or have an index.
 
-    A search reads all embeddings of a collection or scope that has no index, and is exact. It counts all
-    documents and memories, which takes a second for some millions.
+    A search in a collection or scope without an index reads all its embeddings, and is exact. The command
+    counts all documents and memories, which takes a second for some millions.
 
     Examples:
     `callboard indexes list`;
@@ -35,9 +35,9 @@ async def list_indexes(
     Parameters
     ----------
     tenant
-        Of this tenant only.
+        Only collections and scopes of this tenant.
     rows
-        Large is what has more rows than this.
+        Number of rows above which a collection or scope is large.
     """
     async with _opened(target) as indexes:
         found = await indexes.scopes(tenant=tenant, rows=rows)
@@ -52,11 +52,11 @@ async def build(
     workers: Workers = 0,
     target: Target = HERE,
 ) -> None:
-    """Build the index of each large collection and memory scope that has none.
+    """Build an index for each large collection and memory scope that has none.
 
-    Agents work on meanwhile. It takes minutes of one processor of the server and as much memory as the
-    embeddings. If it is stopped or dies, searches stay exact; call it again. Indexes whose rows are all gone
-    are dropped. Call it now and then, for example each night.
+    Agents continue to work during a build. A build takes minutes of one processor of the server and as much
+    memory as the embeddings. If the command is stopped or dies, searches stay exact. Call it again then. The
+    command drops indexes whose rows are all removed. Call it regularly, for example each night.
 
     Examples:
     `callboard indexes build`;
@@ -65,14 +65,14 @@ async def build(
     Parameters
     ----------
     tenant
-        Of this tenant only.
+        Only collections and scopes of this tenant.
     rows
-        Large is what has more rows than this.
+        Number of rows above which a collection or scope is large.
     memory_mb
-        The most that the server takes for one build.
+        Most memory of the server for one build, in MiB.
     workers
-        Processes of the server beside the first one. They take the memory from shared memory: give a
-        container as much (`shm_size`).
+        Number of further server processes for a build. They use shared memory, so that a container
+        needs as much shared memory (`shm_size`).
     """
     async with _opened(target) as indexes:
         for one in await indexes.scopes(tenant=tenant, rows=rows):
@@ -85,7 +85,7 @@ async def build(
 
 
 async def drop(store: Store, name: str, /, *, tenant: str, target: Target = HERE) -> int:
-    """Drop the index of a collection or memory scope; its searches are exact from then on.
+    """Drop the index of a collection or memory scope. Later searches in it are exact.
 
     Example: `callboard indexes drop memories user:7 --tenant acme`
 
@@ -94,9 +94,9 @@ async def drop(store: Store, name: str, /, *, tenant: str, target: Target = HERE
     store
         `documents` or `memories`.
     name
-        The collection, or what the memories are about.
+        Name of the collection or of the memory scope.
     tenant
-        Its owner. `default` is the one without a name.
+        Owner of the collection or scope. `default` is the tenant of agents whose id names none.
     """
     async with _opened(target) as indexes:
         found = [
@@ -113,7 +113,7 @@ async def drop(store: Store, name: str, /, *, tenant: str, target: Target = HERE
 
 @asynccontextmanager
 async def _opened(target: Target) -> AsyncIterator[SearchIndexes]:
-    # The driver is loaded when there is a server to connect to.
+    # Imported here, because the module imports the database driver.
     from persistence.postgres.opening_stores import open_search_indexes  # noqa: PLC0415
 
     async with (

@@ -15,7 +15,7 @@ _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|m|h|d))?")
 
 
 async def list_limits(*, target: Target = HERE) -> None:
-    """List all limits: what they allow, what hosts hold of them, and how many runs wait.
+    """List all limits, each with the slots that hosts hold of it and the number of waiting runs.
 
     Example: `callboard limits list`
     """
@@ -40,32 +40,33 @@ async def set_limit(
     weight: int = 1,
     target: Target = HERE,
 ) -> None:
-    """Make or replace the limit of a scope, as a whole; hosts obey it within a moment.
+    """Create the limit of a scope, or replace all its values.
 
-    What executes already goes on. Nothing has to be restarted.
+    Hosts apply the limit within a moment, without a restart. Runs that are executing already continue.
 
     Examples:
     `callboard limits set type:desk --max-concurrent 5 --rate 10/s --burst 20`;
     `callboard limits set tenant:acme --max-concurrent 50 --weight 3`;
-    `callboard limits set deployment --max-concurrent 0` stops everything, and
-    `callboard limits delete deployment` lets it go on
+    `callboard limits set deployment --max-concurrent 0` stops all starts of runs, and
+    `callboard limits delete deployment` allows them again
 
     Parameters
     ----------
     scope
         deployment, tenant:NAME, type:NAME, flow:APP/FLOW or agent:TYPE/KEY.
     max_concurrent
-        Most runs in memory at once, over all hosts; 0: none.
+        Greatest number of runs in memory at once, over all hosts. With 0 no run starts.
     rate
-        Most starts of runs, such as 10/s, 90/m or 0.5/s.
+        Greatest number of starts of runs per time, such as 10/s, 90/m or 0.5/s.
     burst
-        Most starts at once after a pause; the rate of a second when left out.
+        Greatest number of starts at once after a pause. Default: the starts of one second.
     weight
-        Of a tenant: how many runs it starts in each round, where others start one.
+        Weight of a tenant: the number of runs that it starts in each round, in which a tenant without a
+        weight starts one.
     """
     rate_per_s = None if rate is None else parse_rate(rate)
     if max_concurrent is None and rate_per_s is None and weight == 1:
-        raise ContractError("say what the limit is: --max-concurrent, --rate or --weight")
+        raise ContractError("give a limit: --max-concurrent, --rate or --weight")
     async with target.client() as runtime:
         limit = await runtime.limits.set(
             scope, max_concurrent=max_concurrent, rate_per_s=rate_per_s, burst=burst, weight=weight
@@ -74,14 +75,14 @@ async def set_limit(
 
 
 async def delete_limit(scope: str, /, *, target: Target = HERE) -> int:
-    """Delete the limit of a scope; runs that waited for it go on.
+    """Delete the limit of a scope. Runs that waited for it continue.
 
     Example: `callboard limits delete type:desk`
 
     Parameters
     ----------
     scope
-        As `callboard limits list` shows it.
+        The scope, as `callboard limits list` shows it.
     """
     async with target.client() as runtime:
         is_gone = await runtime.limits.delete(scope)
@@ -94,11 +95,11 @@ def parse_rate(text: str) -> float:
     """Return a rate such as ``10/s``, ``90/m``, ``5000/h`` or ``10`` in starts per second.
 
     Raises:
-        ContractError: It is none.
+        ContractError: The text is not a rate.
     """
     found = _RATE.fullmatch(text.strip())
     if found is None:
-        raise ContractError(f"{text!r} is no rate: give a number per s, m, h or d, such as 10/s")
+        raise ContractError(f"{text!r} is not a rate: give a number per s, m, h or d, such as 10/s")
     return float(found[1]) / SECONDS[found[2] or "s"]
 
 

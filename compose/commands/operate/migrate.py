@@ -1,4 +1,4 @@
-"""`callboard migrate`: bring tables and streams up to date without starting anything."""
+"""`callboard migrate`: bring tables and streams up to date without starting a host."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from persistence.postgres.opening import bring_up_to_date
 from persistence.schema_files import known_migrations
 
 AGAIN_S: Final = 0.5
-"""Pause before NATS is tried again that is not there yet."""
+"""Pause in seconds between two attempts to connect to NATS."""
 
 
 async def migrate(*, streams: Flag = False, target: Target = HERE) -> None:
-    """Create the tables, or bring them up to date. Safe at any time and by any number at once.
+    """Create the tables, or bring them up to date. Any number of these commands may run at any time.
 
-    Hosts and clients bring tables up to date by themselves when they start; do it by hand where their
-    role may not. Streams are made by who has the admin's login: before the first host starts, with each
-    release, and when a host says that one is missing or was rolled back. Nothing is lost by it.
-    What hosts start without, such as indexes, is waited for. Where another session keeps a lock, a back-up
-    for example, hosts go on, this waits, and says for whom.
+    Hosts and clients bring tables up to date when they start. Call the command if their role may not change
+    the schema. To create the streams, call it with the admin's login of NATS: before the first host starts,
+    with each release, and when a host reports that a stream is missing or was rolled back. No message is
+    lost by it. The command also waits for changes without which hosts start, such as indexes. If another
+    session, such as a back-up, holds a lock, hosts continue, and the command waits and names that session.
 
     Examples: `callboard migrate --postgres-url postgresql://owner:secret@db/shop`;
     `CALLBOARD_NATS_URL=nats://admin:secret@nats callboard migrate --streams`
@@ -33,8 +33,9 @@ async def migrate(*, streams: Flag = False, target: Target = HERE) -> None:
     Parameters
     ----------
     streams
-        Also make the streams, set their settings right, and recreate MAIL if it or the database was
-        rolled back, in the NATS that CALLBOARD_NATS_URL names. Waits CALLBOARD_START_WAIT_S for it.
+        Also create the streams of the NATS server of CALLBOARD_NATS_URL, correct their settings, and recreate
+        MAIL if MAIL or the database was rolled back. The command waits CALLBOARD_START_WAIT_S seconds for the
+        server.
     """
     async with target.server() as (url, settings):
         if streams and settings.nats_url is None:
@@ -57,7 +58,7 @@ async def migrate(*, streams: Flag = False, target: Target = HERE) -> None:
 
 
 async def _make_streams(nats_url: str, store_settings: StoreSettings, settings: Settings) -> None:
-    # Imported here: who only brings tables up to date needs no broker's client.
+    # Imported here, because without `--streams` the command needs no client of the broker.
     from broker import JetStreamTransport, NotPermittedError  # noqa: PLC0415
     from compose.assembly.nats import nats_server  # noqa: PLC0415
 
@@ -75,7 +76,7 @@ async def _make_streams(nats_url: str, store_settings: StoreSettings, settings: 
                 async with transport.connect(
                     deployment=deployment, on_nudge=lambda _: None
                 ) as connection:
-                    await guard_stream(connection, store.mail)  # connecting has made them
+                    await guard_stream(connection, store.mail)  # `connect` has created the streams
             except BrokerError as exc:
                 is_deleted = isinstance(exc, StreamRolledBackError) and not exc.problem
                 is_final = isinstance(exc, (NotPermittedError, StreamRolledBackError))

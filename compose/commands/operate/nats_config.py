@@ -1,4 +1,4 @@
-"""`callboard nats-config`: accounts, users and permissions of a NATS server, ready to be included."""
+"""`callboard nats-config`: print accounts, users and permissions for a NATS server's configuration."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ async def nats_config(
     json: Flag = False,
     debug: DebugFlag = False,
 ) -> None:
-    """Print the accounts of a nats-server: who may log in, and what they may publish and hear.
+    """Print the accounts of a nats-server: its users, and the subjects that each may publish and subscribe to.
 
-    Connects to nothing and holds no secret: each password is a variable of nats-server's environment
-    (NATS_<USER>_PASSWORD), each nkey a public key. Include the output in the server's file, as
-    compose/nats/server.conf does. docs/security.md says what each party may do, and why.
+    The command connects to no server, and its output has no secret. Each password is a variable of
+    nats-server's environment (NATS_<USER>_PASSWORD), and each nkey is a public key. Include the output in
+    the server's file, as compose/nats/server.conf does. docs/security.md explains each user's permissions.
 
     Examples:
     `callboard nats-config --publisher crm --publisher shop > accounts.conf`;
@@ -41,23 +41,23 @@ async def nats_config(
     Parameters
     ----------
     publisher
-        An outside service, as NAME or TENANT/NAME; several times.
+        An external client, as NAME or TENANT/NAME. May be given several times.
     tenant
-        Who gets an account of their own, without JetStream; several times.
+        A tenant that gets an account of its own, without JetStream. May be given several times.
     sees
-        USER=tenant: that publisher sees, signals and cancels all runs of its tenant, not only those that it
-        started, and may give its own any priority; tenant alone: all publishers named.
+        USER=tenant: this publisher sees, signals and cancels all runs of its tenant, not only the runs that it
+        started, and may give its own runs any priority. `tenant` alone means all named publishers.
     nkey
-        USER=PUBLIC_KEY: that user logs in with an nkey (host, admin, a publisher, a tenant).
+        USER=PUBLIC_KEY: this user (host, admin, a publisher or a tenant) logs in with an nkey.
     namespace
-        Goes before every subject and stream. [env: CALLBOARD_NAMESPACE]
+        Prefix of every subject and stream. [env: CALLBOARD_NAMESPACE]
     hosts_make_streams
-        Let hosts make and change streams, and not the admin alone, by `callboard migrate --streams`. A host's
-        login can then have the server publish as any user.
+        Let hosts create and change streams. Without it only the admin may do so, by `callboard migrate
+        --streams`. A login of a host with this permission can make the server publish as any user.
     json
-        Print the users with their permissions as JSON, and the configuration as a text in it.
+        Print a JSON object with the users, their permissions, and the configuration as a text.
     """
-    del debug  # read by `compose.cli`, for every command alike
+    del debug  # `compose.cli` reads this option for every command
     publishers = tuple(map(Publisher.parse, publisher or ()))
     accounts = NatsAccounts(
         namespace=read_settings(namespace=namespace).namespace,
@@ -96,6 +96,6 @@ def _seeing(given: list[str], users: list[str]) -> Iterator[str]:
 def _pair(text: str) -> tuple[str, str]:
     user, equals, key = text.partition("=")
     if not (user and equals and key):
-        # What was given may be a seed: it is not repeated.
+        # The given text may be a secret seed, so the error does not repeat it.
         raise ContractError("--nkey wants USER=PUBLIC_KEY, such as crm=UDXU…")
     return user, key

@@ -1,4 +1,4 @@
-"""`callboard schedules`: messages that come to agents by themselves."""
+"""`callboard schedules`: messages that the runtime sends by a schedule."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from compose.commands.options import HERE, Target
 from compose.commands.output import ago, picked, print_json
 from compose.commands.terminal import print_facts
 
-NameArg = Annotated[str, Parameter(help="As `callboard schedules list` shows it.")]
-TenantOpt = Annotated[str, Parameter(help="Whose it is.")]
+NameArg = Annotated[str, Parameter(help="The name, as `callboard schedules list` shows it.")]
+TenantOpt = Annotated[str, Parameter(help="The schedule's tenant.")]
 
 
 async def create(  # noqa: PLR0913 - they are what a schedule is
@@ -38,11 +38,11 @@ async def create(  # noqa: PLR0913 - they are what a schedule is
     replace: opt.Flag = False,
     target: Target = HERE,
 ) -> None:
-    """Have an agent sent a message, or a flow started, by a cron expression, at an instant, or after a delay.
+    """Send a message or start a flow by a cron expression, at an instant, or after a delay.
 
-    The same call again changes nothing; other values for a name that is there are refused, or
-    replace it with `--replace`. A time of day that a change of the clock leaves out fires once, at
-    the next instant there is; one that comes twice fires the first time.
+    The same call again changes nothing. Other values for an existing name are refused, unless `--replace` is
+    given. If a change of the clock skips the time of a tick, the tick fires once, at the next existing
+    instant. If that time occurs twice, the tick fires the first time.
 
     Examples:
     `callboard schedules create report desk/main '{}' --cron "30 8 * * MON-FRI" --timezone Asia/Tokyo`;
@@ -53,34 +53,34 @@ async def create(  # noqa: PLR0913 - they are what a schedule is
     Parameters
     ----------
     name
-        Unique per tenant.
+        Name of the schedule, unique per tenant.
     payload
         The message as JSON; - reads it from standard input.
     flow
         APP/FLOW, instead of an agent: each tick starts a run of this flow.
     variables
-        What these runs begin with, a JSON object; - reads it from standard input, @FILE from a file.
+        The first variables of these runs, a JSON object; - reads it from standard input, @FILE from a file.
     tenant
         The owner of these runs.
     cron
         Minute, hour, day of month, month, day of week; or six fields with the second first.
     timezone
-        IANA name of the zone whose clock --cron means.
+        IANA name of the time zone of --cron.
     at
-        One message at this instant: ISO 8601 with an offset.
+        Send one message at this instant: ISO 8601 with an offset.
     delay_s
-        One message so many seconds from now.
+        Send one message this number of seconds from now.
     catch_up
-        After an outage: one message for all ticks that were missed, or one for each.
+        After an outage: send one message for all missed ticks, or one for each missed tick.
     replace
-        Replace the values that are there.
+        Replace the values of an existing schedule.
     """
     instant = None if at is None else _instant(at)
     when: dict[str, Any] = {"cron": cron, "timezone": timezone, "at": instant, "delay_s": delay_s}
     when |= {"catch_up": catch_up, "replace": replace}
     data = opt.parse_json(payload, what="the message")
     if (agent is None) == (flow is None):
-        raise ContractError("name an agent, or a flow with --flow APP/FLOW; one of both")
+        raise ContractError("name an agent, or a flow with --flow APP/FLOW; give one of both")
     app, graph, given = ("", "", {}) if flow is None else _start(flow, variables)
     async with target.client() as runtime:
         if agent is not None:
@@ -91,7 +91,7 @@ async def create(  # noqa: PLR0913 - they are what a schedule is
 
 
 async def list_schedules(*, tenant: opt.TenantOpt = None, target: Target = HERE) -> None:
-    """List schedules: who is sent a message, when next, and when last.
+    """List schedules, each with its agent, its next tick and its last tick.
 
     Example: `callboard schedules list --tenant acme`
     """
@@ -125,7 +125,7 @@ async def show(
 async def pause(
     name: NameArg, /, *, tenant: TenantOpt = DEFAULT_TENANT, target: Target = HERE
 ) -> None:
-    """Stop a schedule until it is resumed; ticks of the time between are not sent.
+    """Pause a schedule until it is resumed. Ticks of the time between are not sent.
 
     Example: `callboard schedules pause report`
     """
@@ -136,9 +136,9 @@ async def pause(
 async def resume(
     name: NameArg, /, *, tenant: TenantOpt = DEFAULT_TENANT, target: Target = HERE
 ) -> None:
-    """Let a paused schedule go on with its next tick after now.
+    """Continue a paused schedule with its next tick after now.
 
-    A single message whose instant has passed meanwhile comes at once.
+    If the schedule sends one message and its instant passed during the pause, the message is sent at once.
 
     Example: `callboard schedules resume report`
     """
@@ -154,7 +154,7 @@ async def trigger(
     tenant: TenantOpt = DEFAULT_TENANT,
     target: Target = HERE,
 ) -> int:
-    """Send a schedule's message now, beside its plan, also when it is paused or done.
+    """Send a schedule's message now, in addition to its ticks. The schedule may be paused or done.
 
     Examples: `callboard schedules trigger report`;
     `callboard schedules trigger report --request-id deploy-17`
@@ -162,7 +162,7 @@ async def trigger(
     Parameters
     ----------
     request_id
-        The same id again sends nothing, so a script may be run again.
+        Id of the request. The same id again sends nothing, so that a script can be run again.
     """
     async with target.client() as runtime:
         is_new = await runtime.schedules.trigger(name, request_id=request_id, tenant=tenant)
@@ -173,7 +173,7 @@ async def trigger(
 async def delete(
     name: NameArg, /, *, tenant: TenantOpt = DEFAULT_TENANT, target: Target = HERE
 ) -> int:
-    """Delete a schedule; messages it has sent stay.
+    """Delete a schedule. Messages that it has sent stay.
 
     Example: `callboard schedules delete report`
     """
@@ -183,10 +183,10 @@ async def delete(
 
 
 def _start(flow: str, variables: str) -> tuple[str, str, dict[str, Any]]:
-    """Return the app, the flow and the vars of what ticks start."""
+    """Return the app, the flow and the variables of the runs that ticks start."""
     app, _, graph = flow.partition("/")
     if not graph or ":" in graph:
-        raise ContractError(f"--flow {flow!r} is no flow: give APP/FLOW, such as billing/refund")
+        raise ContractError(f"--flow {flow!r} is not a flow: give APP/FLOW, such as billing/refund")
     given = opt.parse_json(variables, what="--vars")
     if not isinstance(given, dict):
         raise ContractError("--vars: give a JSON object, such as '{\"order\": 7}'")
@@ -196,9 +196,9 @@ def _start(flow: str, variables: str) -> tuple[str, str, dict[str, Any]]:
 def _instant(text: str) -> datetime:
     try:
         at = datetime.fromisoformat(text)
-        at.astimezone(UTC)  # the last day of the year 9999 may be no day there
+        at.astimezone(UTC)  # raises if the instant in UTC is after the year 9999
     except (ValueError, OverflowError) as exc:
-        words = f"--at {text!r} is no instant: give ISO 8601, as 2027-03-01T09:00:00+01:00"
+        words = f"--at {text!r} is not an instant: give ISO 8601, as 2027-03-01T09:00:00+01:00"
         raise InvalidScheduleError(words) from exc
     return at
 

@@ -1,4 +1,4 @@
-"""`callboard tokens create|list|revoke`: who may ask `callboard serve`, and for what."""
+"""`callboard tokens create|list|revoke`: tokens of the clients of `callboard serve`, and their scopes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ScopeOpt = Annotated[list[Scope] | None, Parameter(negative="")]
 _SHOWN: Final = (
     "id name tenant principal scopes state created_at expires_at revoked_at last_used_at"
 )
-"""The attributes of a token that programs get."""
+"""Attributes of a token in the output of `--json`."""
 
 
 async def create(
@@ -34,9 +34,9 @@ async def create(
     expires: str | None = None,
     target: Target = HERE,
 ) -> int:
-    """Make a token of the API, and print it: it is shown this once, and kept nowhere.
+    """Create a token of the API, and print it once. The token itself is not stored.
 
-    The token alone is the line on stdout; its scopes are printed on stderr.
+    The line on stdout is the token alone. Its name and scopes are printed on stderr.
 
     Examples:
     `callboard tokens create ada --scope sessions:own --expires 90d`;
@@ -46,18 +46,19 @@ async def create(
     Parameters
     ----------
     name
-        What lists show; one token at a time has a name.
+        Name of the token in lists. Two tokens that are not revoked cannot have the same name.
     tenant
-        Nothing of another one is found with the token.
+        Tenant of the token. The token gives no access to other tenants.
     principal
-        The owner of the sessions that are made with the token; its name, if left out. Several tokens may
-        be of one principal.
+        Owner of the sessions that are created with the token. Default: the token's name. Several tokens may
+        have one principal.
     scope
-        What the token is for: sessions:own (its principal's sessions, by default), sessions:all (all of the
-        tenant), operate (any run and agent of the tenant), cleanup (of the sessions that it sees), flows:run
-        (runs of flows of the tenant), flows:operate (stop these), flows:install (install and remove flows).
+        Permission of the token: sessions:own (its principal's sessions; the default), sessions:all (all
+        sessions of the tenant), operate (any run and agent of the tenant), cleanup (cleanup of the sessions
+        that it sees), flows:run (runs of flows of the tenant), flows:operate (stop these runs), flows:install
+        (install and remove flows).
     expires
-        A span such as 90d, after which it is of no use; without end, if left out.
+        Span such as 90d, after which the token is refused. Default: the token does not expire.
     """
     secret = new_secret(BEARER)
     lasts = None if expires is None else timedelta(seconds=span_s(expires))
@@ -81,7 +82,7 @@ async def create(
 
 
 async def list_tokens(*, target: Target = HERE) -> None:
-    """List the tokens of the API: whose they are, what they may, and when they were used last.
+    """List the tokens of the API, each with its principal, its scopes and the time of its last use.
 
     Example: `callboard tokens list`
     """
@@ -97,16 +98,17 @@ async def list_tokens(*, target: Target = HERE) -> None:
 
 
 async def revoke(name_or_id: str, /, *, target: Target = HERE) -> int:
-    """End a token, with the logins that were made from it: within seconds, on every API process.
+    """Revoke a token and the logins that were made from it.
 
-    Streams that were opened with it end then, too. The sessions of its principal stay.
+    Every API process refuses them within seconds, and ends the streams that were opened with them. The
+    sessions of the token's principal stay.
 
     Example: `callboard tokens revoke ada`
 
     Parameters
     ----------
     name_or_id
-        As `callboard tokens list` shows it.
+        The token's name or id, as `callboard tokens list` shows it.
     """
     found = None
     if is_name(name_or_id):

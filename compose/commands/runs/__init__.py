@@ -1,1 +1,1 @@
-"""`callboard runs …`: list and show, orders to runs, again, ends, trees and events."""
+"""The commands of `callboard runs`: list and show runs, follow their events, stop, decide and repeat them."""

@@ -1,4 +1,4 @@
-"""`callboard runs retry|fork|redrive`: runs that go on now, again from an entry, or from the start."""
+"""`callboard runs retry|fork|redrive`: continue runs now, from an entry of a log, or from the start."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _PAGE: Final = 1000
 
 
 async def retry(run: RunIdArg, /, *, target: Target = HERE) -> int:
-    """Let a run that failed, is parked or waits for its next attempt go on now.
+    """Continue a run now that failed, is parked or waits for its next attempt.
 
-    A run that failed for good gets a new run with the same messages (as `runs redrive`); a parked one
-    starts again; one that waits for a retry does not wait any longer. An effect in doubt has to be
-    decided with `runs resolve`.
+    A failed run gets a new run with the same messages, as by `runs redrive`. A parked run starts
+    again. A run that waits for a retry starts its next attempt now. If an effect is in doubt, the
+    command is refused: decide the effect with `runs resolve`.
 
     Example: `callboard runs retry 0f3c…`
     """
@@ -32,17 +32,17 @@ async def retry(run: RunIdArg, /, *, target: Target = HERE) -> int:
         if row.status is RunStatus.FAILED:
             refuse_swept(row)
             new = await runtime.redrive_run(row.run_id)
-            done, text = "redriven", f"{run} goes on as {new}"
+            done, text = "redriven", f"{run} continues as {new}"
         else:
             await _refuse(runtime, row)
             await runtime.resolve(row.run_id)
             new, done = row.run_id, "parked" if row.parked else "back-off"
-            text = f"run {run} goes on where its agent is served"
+            text = f"run {run} continues where its agent is served"
     return target.tell({"run": run, "was": done, "goes_on_as": new}, text)
 
 
 async def _refuse(runtime: Runtime, row: RunRow) -> None:
-    """Raise what keeps a run from being retried, and the remedy."""
+    """Raise ContractError, with the reason and the remedy, if the run cannot be retried."""
     run = row.run_id
     if row.status.is_terminal:
         msg = (
@@ -66,12 +66,12 @@ async def _refuse(runtime: Runtime, row: RunRow) -> None:
 
 
 async def fork(run: RunIdArg, /, *, at: Seq, copy: Count = 0, target: Target = HERE) -> int:
-    """Start a new run that goes on from an entry of another one's log; print its id.
+    """Start a new run that continues from an entry of another run's log; print its id.
 
-    What is recorded up to that entry is replayed and happens no second time. All behind it is executed
-    again. The other run stays as it is; the agent's state is what it is now. If the agent has an open
-    run, the fork waits for its agent. Not possible behind the run's end, inside of an effect or a
-    question, and while a child is open.
+    The entries up to that entry are replayed, and their effects are not executed again. Everything after
+    that entry is executed again. The other run does not change. The fork uses the agent's present state.
+    If the agent has an open run, the fork waits for its end. A fork is refused after the run's terminal
+    entry, inside an effect or a question, and while a child run is open.
 
     Examples:
     `callboard runs fork 0f3c… --at 12`;
@@ -80,9 +80,10 @@ async def fork(run: RunIdArg, /, *, at: Seq, copy: Count = 0, target: Target = H
     Parameters
     ----------
     at
-        The last entry that is kept; `callboard runs log RUN` shows the numbers.
+        The last entry that the fork keeps. `callboard runs log RUN` shows the numbers.
     copy
-        Forking at the same entry again names the same fork; another number makes another one.
+        Number of the fork. The same entry and number name the same fork. Another number makes another
+        fork.
     """
     async with open_run(target, run) as (runtime, row):
         new = await runtime.fork_run(row.run_id, at_seq=at, copy=copy)
@@ -90,11 +91,12 @@ async def fork(run: RunIdArg, /, *, at: Seq, copy: Count = 0, target: Target = H
 
 
 async def redrive(*runs: str, every: AllFlag = False, target: Target = HERE) -> int:
-    """Start the work of dead runs again: each gets a new run with the same messages.
+    """Start the work of failed runs again: each gets a new run with the same messages.
 
-    A dead run is one that failed for good. Its log stays as it is. Redriving it twice starts one run;
-    to try again after that, redrive the new one. Its dead letters go with it. If one of them was sent
-    again by `dlq redrive` the run is not redriven: its work would be done twice. Redrive the others, too.
+    The failed run's log does not change, and its dead letters are redriven with it. A run that is redriven
+    twice starts one new run. If the new run fails too, redrive the new run. If `dlq redrive` sent
+    one of the run's dead letters again, the run is not redriven, because its work would be done twice. In
+    that case redrive its other dead letters by `dlq redrive` too.
 
     Examples:
     `callboard runs redrive 0f3c…`;
@@ -105,7 +107,7 @@ async def redrive(*runs: str, every: AllFlag = False, target: Target = HERE) -> 
     runs
         Ids of failed runs.
     every
-        All failed runs, the newest 1000.
+        Redrive the newest 1000 failed runs.
     """
     if every == bool(runs):
         raise ContractError("name the runs to redrive, or give --all")
@@ -114,7 +116,7 @@ async def redrive(*runs: str, every: AllFlag = False, target: Target = HERE) -> 
         started = {run: await _again(runtime, run) for run in found}
     is_done = every or all(isinstance(new, str) for new in started.values())
     told = [
-        f"{old} goes on as {new}" if isinstance(new, str) else str(new)
+        f"{old} continues as {new}" if isinstance(new, str) else str(new)
         for old, new in started.items()
     ]
     data = [_to_json(old, new) for old, new in started.items()]
@@ -123,7 +125,7 @@ async def redrive(*runs: str, every: AllFlag = False, target: Target = HERE) -> 
 
 
 async def _again(runtime: Runtime, run: RunId) -> RunId | AlreadyRedrivenError:
-    """Redrive a run; return the new run's id, or the refusal: the command continues with the others."""
+    """Redrive a run. Return the new run's id, or the refusal, so that the command continues with other runs."""
     try:
         return await runtime.redrive_run(run)
     except AlreadyRedrivenError as exc:

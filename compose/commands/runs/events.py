@@ -1,4 +1,4 @@
-"""`callboard runs events`: what happens in a run, as it happens."""
+"""`callboard runs events`: print the events of a run as they occur."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from compose.commands.terminal import console, say
 async def events(
     run: RunIdArg, /, *, follow: FollowFlag = False, from_seq: FromSeqOpt = 0, target: Target = HERE
 ) -> None:
-    """Print what happens in a run: entries, pieces of models' answers, and the end.
+    """Print the events of a run: entries of its log, pieces of models' answers, and its end.
 
-    Without `--follow` it ends where the log ends now. Who was broken off goes on with `--from-seq`,
-    one behind the last entry that was seen. With `--follow` pieces of an answer are shown as they
-    come, if CALLBOARD_NATS_URL (or the folder) names the hosts' NATS; they are never stored, and when
-    the attempt grows, those of the attempt before are void. With `--json` one object a line.
+    Without `--follow` the command ends at the present end of the log. To continue after an interruption, give
+    `--from-seq` the number after the last entry that was shown. With `--follow`, pieces of an answer
+    are shown as they arrive, if CALLBOARD_NATS_URL or the folder names the hosts' NATS server. Pieces are
+    never stored. When the attempt number grows, the pieces of the attempt before are void. With `--json`
+    each line is one object.
 
     Examples: `callboard runs events 0f3c… --follow`;
     `callboard runs events 0f3c… -f --from-seq 12 --json`
@@ -34,7 +35,7 @@ async def events(
     Parameters
     ----------
     follow
-        Go on until the run has ended.
+        Continue until the run has ended.
     """
     watching = _watching(target) if follow else target.client()
     async with watching as runtime:
@@ -52,7 +53,7 @@ async def events(
 
 @asynccontextmanager
 async def _watching(target: Target) -> AsyncIterator[Runtime]:
-    """Yield a client that hears of other processes' model calls, where a NATS is known."""
+    """Yield a client that receives the pieces of other processes' model calls if a NATS server is known."""
     async with (
         settings_of_client(target.client_settings()) as settings,
         build_as_set(settings, client="cli", serve=False) as runtime,
@@ -75,7 +76,7 @@ async def _until_now(
 
 
 class _EventPrinter:
-    """Prints events for people: pieces of an answer on one line, entries on lines of their own."""
+    """A printer of events for people: the pieces of an answer on one line, each entry on its own line."""
 
     def __init__(self) -> None:
         self._attempt, self._is_inside = 1, False
@@ -84,7 +85,7 @@ class _EventPrinter:
         """Print one event."""
         if event.kind == "delta":
             data = event.data if isinstance(event.data, dict) else {}
-            if "data" in data:  # what an agent shows and is no text
+            if "data" in data:  # the agent emitted a value that is not text
                 self._end_line()
                 say(f"{event.name}  {short(data['data'])}")
                 return

@@ -1,4 +1,4 @@
-"""`callboard runs list|show|log`: looking at runs."""
+"""`callboard runs list|show|log`: list runs, show a run, print its log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ENDS = {K.EFFECT_RESULT, K.TOOL_RESULT, K.LLM_CALL, K.EFFECT_ABANDONED, K.IN_DO
 
 @dataclass(frozen=True, slots=True)
 class OpenEffect:
-    """An effect that was begun and has no result."""
+    """An effect that was started and has no result."""
 
     position: str
     verb: str
@@ -40,7 +40,7 @@ class OpenEffect:
     mode: str
     since: datetime
     seq: int
-    """Of the entry that began it."""
+    """Number of the entry that started the effect."""
 
 
 async def list_runs(  # noqa: PLR0913 - every filter is an option of its own
@@ -57,7 +57,7 @@ async def list_runs(  # noqa: PLR0913 - every filter is an option of its own
     limit: opt.LimitOpt = 50,
     target: Target = HERE,
 ) -> None:
-    """List runs, newest first; a parked one is shown with its reason.
+    """List runs, newest first. A parked run is shown with its reason.
 
     Examples:
     `callboard runs list --status running --status suspended`;
@@ -71,18 +71,18 @@ async def list_runs(  # noqa: PLR0913 - every filter is an option of its own
     agent
         Only runs of this agent, TYPE/KEY or TENANT:TYPE/KEY.
     parked
-        Only runs that wait for an operator.
+        Only parked runs, which wait for an operator.
     type_
         Only runs of agents of this type.
     since
-        Only runs created then or later: an instant (ISO 8601, UTC without an offset), or a span
-        back from now such as 90s, 15m, 12h or 30d.
+        Only runs created at this time or later: an instant (ISO 8601, UTC if it has no offset), or a
+        span that is subtracted from now, such as 90s, 15m, 12h or 30d.
     until
-        Only runs created before then.
+        Only runs created before this time, given like --since.
     parent
-        Only runs that this one spawned.
+        Only runs that this run spawned.
     after
-        Behind this run in the list: the last one of the page before.
+        Only runs after this run in the list. Give the last run of the page before.
     """
     wanted = [status_of(text) for text in status or ()]
     agent_id = AgentId.parse(agent) if agent is not None else None
@@ -118,10 +118,10 @@ def _row(row: RunRow) -> tuple[object, ...]:
 
 
 def status_of(text: str) -> RunStatus:
-    """Return the status of this name.
+    """Return the status with the name `text`, in any case.
 
     Raises:
-        ContractError: There is none.
+        ContractError: No status has this name.
     """
     try:
         return RunStatus(text.upper())
@@ -131,12 +131,12 @@ def status_of(text: str) -> RunStatus:
 
 
 def status_text(row: RunRow) -> str:
-    """Return the status as people read it: a parked run says so, and why."""
+    """Return the status for people. The status of a parked run is PARKED with the reason."""
     return f"PARKED ({row.parked})" if row.parked else row.status.value
 
 
 def waits_text(row: RunRow) -> str:
-    """Return what would make the run go on."""
+    """Return the text of the waits that can wake the run; empty if it executes or has ended."""
     if row.status.is_terminal or row.status is RunStatus.RUNNING:
         return ""
     if row.parked:
@@ -154,7 +154,7 @@ def waits_text(row: RunRow) -> str:
 
 
 def run_to_json(row: RunRow) -> dict[str, JsonValue]:
-    """Return a run as JSON data; instants as ISO 8601."""
+    """Return a run as JSON data. Instants are ISO 8601 texts."""
     return {
         **picked(row, "run=run_id agent=agent_id status parked attempt priority"),
         "max_retries": None if row.retry_policy is None else row.retry_policy.max_retries,
@@ -165,7 +165,7 @@ def run_to_json(row: RunRow) -> dict[str, JsonValue]:
 
 
 async def show(run: opt.RunIdArg, /, *, target: Target = HERE) -> None:
-    """Show one run: what it waits for, its attempts, and effects in doubt with their positions.
+    """Show one run: its waits, its attempts, and its effects in doubt with their positions.
 
     Example: `callboard runs show 0f3c…`
     """
@@ -214,7 +214,7 @@ async def show(run: opt.RunIdArg, /, *, target: Target = HERE) -> None:
         say(f"attempt {entry.payload.get('attempt')} failed {ago(entry.ts)} ago: {message}")
     for one in doubtful:
         say(
-            f"in doubt: {one.verb} {one.name!r} at position {one.position}, begun {ago(one.since)} ago"
+            f"in doubt: {one.verb} {one.name!r} at position {one.position}, started {ago(one.since)} ago"
         )
         about = f"callboard runs resolve {row.run_id} {one.position} --seq {one.seq}"
         say(f"  {about} --value JSON | --retry | --fail")
@@ -224,34 +224,34 @@ async def known_run(runtime: Runtime, run: str) -> RunRow:
     """Return the run's row.
 
     Raises:
-        UnknownRunError: There is none.
+        UnknownRunError: The store has no such run.
     """
     return await row_of(runtime.store, known_id(run))
 
 
 @asynccontextmanager
 async def open_run(target: Target, run: str) -> AsyncIterator[tuple[Runtime, RunRow]]:
-    """Yield a client, and the row of this run there.
+    """Yield a client and the run's row.
 
     Raises:
-        UnknownRunError: There is none.
+        UnknownRunError: The store has no such run.
     """
     async with target.client() as runtime:
         yield runtime, await known_run(runtime, run)
 
 
 def refuse_swept(row: RunRow) -> None:
-    """Raise unless the run's messages are kept, to be given to a new one.
+    """Raise if the run was swept: its messages are removed, so that no new run can process them.
 
     Raises:
-        ContractError: They are not.
+        ContractError: The run was swept.
     """
     if row.swept:
-        raise ContractError(f"run {row.run_id} was swept: what it was given is not kept any more")
+        raise ContractError(f"run {row.run_id} was swept: its messages are not kept any more")
 
 
 def open_effects(entries: Iterable[RunLogEntry]) -> list[OpenEffect]:
-    """Return the effects that were begun and have no result, in the order of the log."""
+    """Return the effects that were started and have no result, in the order of the log."""
     found: dict[str, OpenEffect] = {}
     for entry in entries:
         if entry.kind in EXECUTES:
@@ -272,7 +272,7 @@ def open_effects(entries: Iterable[RunLogEntry]) -> list[OpenEffect]:
 
 
 def in_doubt(row: RunRow, opened: Iterable[OpenEffect]) -> list[OpenEffect]:
-    """Return the effects whose outcome is unknown; none while the run executes."""
+    """Return the open at-most-once effects if the run is parked as in doubt, else an empty list."""
     if row.parked != "in_doubt":
         return []
     return [one for one in opened if one.mode == "at_most_once"]
@@ -286,7 +286,7 @@ async def log(
     from_seq: opt.FromSeqOpt = 0,
     target: Target = HERE,
 ) -> None:
-    """Print the log of a run: everything that happened in it. With `--json` one object a line.
+    """Print the log of a run. With `--json` each line is one object.
 
     Examples: `callboard runs log 0f3c…`;
     `callboard runs log 0f3c… --follow --json`
@@ -294,7 +294,7 @@ async def log(
     Parameters
     ----------
     follow
-        Go on with new entries as they come, until the run has ended.
+        Print new entries as they are written, until the run has ended.
     """
     async with open_run(target, run) as (runtime, row):
         read = runtime.tail if follow else runtime.entries

@@ -1,4 +1,4 @@
-"""`callboard runs cancel|signal|resolve|sweep`: orders to runs, and removal of old ones."""
+"""`callboard runs cancel|signal|resolve|sweep`: stop, signal and decide runs, and remove old runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from compose.commands.terminal import working
 
 WHOLE_RUN = "-"
 PAGE: Final = 500
-"""Runs that are read at once while many are cancelled."""
+"""Number of runs per read while `runs cancel` cancels many runs."""
 
 
 async def cancel(
@@ -38,11 +38,11 @@ async def cancel(
     yes: opt.Flag = False,
     target: Target = HERE,
 ) -> int:
-    """Ask a run and everything it spawned to stop; or all open runs of a status, agent, type or tenant.
+    """Ask a run and its whole tree below to stop, or all open runs of a status, agent, type or tenant.
 
-    Waiting runs end at once, executing ones at their next await on ctx; a host that serves the agent
-    writes the end. Cancelling an ended run changes nothing. Many are cancelled with `--yes` only;
-    without it they are counted.
+    A waiting run ends at once, an executing run at its next await on ctx. A host that serves the agent
+    writes the terminal entry. Cancelling an ended run changes nothing. Many runs are cancelled only with
+    `--yes`. Without it the command counts the runs and cancels nothing.
 
     Examples:
     `callboard runs cancel 0f3c… --reason 'wrong customer'`;
@@ -52,21 +52,21 @@ async def cancel(
     Parameters
     ----------
     reason
-        Kept in the run's log.
+        Text that the run's log keeps.
     status
-        Instead of a run: all in this status: pending, running or suspended.
+        Instead of a run: all runs in this status: pending, running or suspended.
     agent
-        Instead of a run: all of this agent, TYPE/KEY or TENANT:TYPE/KEY.
+        Instead of a run: all runs of this agent, TYPE/KEY or TENANT:TYPE/KEY.
     type_
-        Instead of a run: all of agents of this type.
+        Instead of a run: all runs of agents of this type.
     tenant
-        Instead of a run: all of this tenant.
+        Instead of a run: all runs of this tenant.
     yes
-        Do it, to all that are found.
+        Cancel all runs that are found.
     """
     chosen = any(given is not None for given in (status, agent, type_, tenant))
     if (run is not None) == chosen:
-        raise ContractError("name one run, or say which: --status, --agent, --type, --tenant")
+        raise ContractError("name one run, or choose runs by --status, --agent, --type, --tenant")
     if run is None:
         wanted = [status_of(text) for text in status or ("pending", "running", "suspended")]
         if any(found.is_terminal for found in wanted):
@@ -109,7 +109,7 @@ async def _cancel_many(
                 among = replace(among, after=page[-1].run_id)
     text = f"found {found} run(s), asked {len(asked)} to stop"
     if not yes:
-        text = f"{found} run(s) would be asked to stop, with what they spawned: say it with --yes"
+        text = f"{found} run(s) would be asked to stop, with what they spawned: give --yes to do it"
     target.tell({"found": found, "asked_to_stop": list(asked)}, text)
     return Exit.OK if yes or not found else Exit.FAILED
 
@@ -123,14 +123,14 @@ async def signal(
     message_id: str | None = None,
     target: Target = HERE,
 ) -> int:
-    """Send a signal to a run; it is kept until the run asks for it.
+    """Send a signal to a run. The signal is kept until the run waits for it.
 
     Example: `callboard runs signal 0f3c… approved '{"by": "Kim"}'`
 
     Parameters
     ----------
     name
-        What the run waits for in ctx.sleep_until_signal(name).
+        Name of the signal, as in ctx.sleep_until_signal(name).
     payload
         Data for the run, as JSON; - reads it from standard input.
     message_id
@@ -159,16 +159,18 @@ async def resolve(
     seq: opt.Seq | None = None,
     target: Target = HERE,
 ) -> int:
-    """Decide what a parked run cannot decide, and let it go on.
+    """Decide an effect in doubt of a parked run, and continue the run.
 
-    An at-most-once effect that was begun before a crash may or may not have happened. Find out, then
-    say so: `--value` (it happened, this is what it returned), `--retry` (it did not: execute it now)
-    or `--fail` (let it raise EffectError in the agent's code). POSITION is what
-    `callboard runs show RUN` names; `-` starts again a run that is parked for another reason.
+    An at-most-once effect that was started before a crash of its host may or may not have happened. Find
+    out whether it happened, then give `--value` (the effect happened and returned this value), `--retry`
+    (the effect did not happen: execute it now) or `--fail` (the effect raises EffectError in the
+    agent's code). `callboard runs show RUN` prints POSITION. `-` starts a run again that is parked for
+    another reason.
 
-    A decision counts for one doubt, once. A second, other one is refused, and so is one that comes when
-    the run is not at that any more; the same again changes nothing. With `--seq`, as `runs show` prints
-    it, that holds from the moment of that output, else from the moment of the command.
+    A decision counts once, for one doubt. A second decision with another content is refused. A
+    decision is also refused when that doubt is over. The same decision again changes nothing. With
+    `--seq`, as `runs show` prints it, the decision applies to the doubt of that output. Without `--seq` it
+    applies to the doubt that is open when the command reads the run.
 
     Examples:
     `callboard runs resolve 0f3c… 4 --value '{"sent": true}'`;
@@ -178,7 +180,7 @@ async def resolve(
     Parameters
     ----------
     position
-        Of the effect in doubt; - for the run as a whole.
+        Position of the effect in doubt, or - for the run as a whole.
     value
         The effect's value, as JSON.
     retry
@@ -186,12 +188,12 @@ async def resolve(
     fail
         Make the effect fail.
     reason
-        With --fail: the error's text.
+        Text of the error that --fail raises.
     seq
-        Of the entry that this is about: nothing else is decided.
+        Number of the entry that started the effect. Another doubt is not decided.
     """
     if (value is not None) + retry + fail != 1:
-        raise ContractError("say one of --value JSON, --retry and --fail")
+        raise ContractError("give one of --value JSON, --retry and --fail")
     action: Literal["value", "retry", "fail"] = "retry" if retry else "fail" if fail else "value"
     if position == WHOLE_RUN and not retry:
         raise ContractError("position - starts a run again: only --retry applies")
@@ -208,7 +210,7 @@ async def resolve(
         )
         if not counts:
             _refuse_ended(await known_run(runtime, run))
-    text = f"decided: {action}; the run goes on where its agent is served"
+    text = f"decided: {action}; the run continues where its agent is served"
     told = {"value": data} if action == "value" else {"error": reason} if fail else {}
     return target.tell(
         {"run": run, "position": position, "action": action, **told, "accepted": counts},
@@ -217,17 +219,18 @@ async def resolve(
 
 
 async def sweep(*, older_than: str = "30d", target: Target = HERE) -> int:
-    """Take away what ended runs left behind: logs, results, signals.
+    """Remove the logs, results and signals of runs that ended long ago.
 
-    Tombstones, dead letters and ids of messages of that age go too when they are 8 days old. Open runs
-    are never touched. A host does this by itself, for what is older than CALLBOARD_RETAIN_DAYS.
+    Tombstones, dead letters and ids of messages of that age are removed too, but not before they are 8 days
+    old. Open runs are not changed. A host does the same by itself for runs that ended more than
+    CALLBOARD_RETAIN_DAYS days ago.
 
     Examples: `callboard runs sweep`; `callboard runs sweep --older-than 12h --json`
 
     Parameters
     ----------
     older_than
-        Runs that ended longer ago than this, a number with s, m, h or d.
+        Least time since the end of a run: a number with s, m, h or d.
     """
     seconds = opt.span_s(older_than)
     async with target.client() as runtime:
@@ -237,4 +240,6 @@ async def sweep(*, older_than: str = "30d", target: Target = HERE) -> int:
 
 def _refuse_ended(row: RunRow) -> None:
     if row.status.is_terminal:
-        raise ContractError(f"run {row.run_id} has ended {row.status}: nothing reaches it any more")
+        raise ContractError(
+            f"run {row.run_id} has ended {row.status}: it accepts no signal or decision"
+        )

@@ -1,1 +1,1 @@
-"""Commands that run agents: `host`, `dev` and `demo`."""
+"""Commands that serve agents, sessions or tools: `host`, `dev`, `demo`, `serve` and `mcp-worker`."""

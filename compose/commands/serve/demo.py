@@ -1,4 +1,4 @@
-"""`callboard demo`: a job that survives the death of its host, with proof."""
+"""`callboard demo`: a run that continues after its host is killed, with a proof."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ async def demo(
     json: Flag = False,
     debug: DebugFlag = False,
 ) -> int:
-    """Watch a run survive kill -9, and see the proof.
+    """Show that a run survives kill -9, with a proof.
 
-    Starts embedded NATS, PostgreSQL and Valkey and a host process. Another service publishes a job as
-    plain JSON; the host's agent reads text files, extracts their most central sentences (TextRank)
-    and writes a report. Half-way the host is killed with SIGKILL and another one started. A ledger
-    outside the runtime counts every execution.
+    The command starts embedded NATS, PostgreSQL and Valkey, and a host process. An external client publishes a
+    job as plain JSON. The host's agent reads text files, extracts their most central sentences (TextRank)
+    and writes a report. In the middle of the run the command kills the host with SIGKILL, and starts another
+    host. A ledger outside the runtime counts every execution of a step.
 
     Examples:
     `callboard demo`;
@@ -47,13 +47,13 @@ async def demo(
     Parameters
     ----------
     folder
-        Text files (.txt, .md, .rst) to read; chapters of Python's documentation when left out.
+        Folder of text files (.txt, .md, .rst). Default: chapters of Python's documentation.
     data
-        Where to keep report, ledger and database; a temporary folder when left out.
+        Folder of the report, the ledger and the database. Default: a temporary folder.
     json
-        Print the proof as JSON and nothing else.
+        Print only the proof, as JSON.
     """
-    del debug  # read by `compose.cli`, for every command alike
+    del debug  # `compose.cli` reads this option for every command
     with _stage(folder, data) as stage:
         outcome = await Director(stage, Silence() if json else Narrator()).show()
     if json:
@@ -65,11 +65,11 @@ async def demo(
 
 @contextmanager
 def _stage(folder: Path | None, data: Path | None) -> Iterator[Stage]:
-    """Yield the folder of this demo; a temporary one loses its database afterwards."""
+    """Yield the folder of this demo. The database of a temporary folder is removed at the end."""
     own = documents_in(folder.absolute()) if folder is not None else None
     if data is None:
         place = Path(tempfile.mkdtemp(prefix="callboard-demo-"))
-        # PostgreSQL does not run as root: who starts it as root lends it another user's name.
+        # PostgreSQL refuses to run as root, so root starts it as another user, who must reach the folder.
         place.chmod(0o711)
     else:
         place = data.absolute()
@@ -97,7 +97,7 @@ def _to_json(outcome: Outcome) -> dict[str, object]:
 
 
 class Silence:
-    """Says nothing."""
+    """An audience that prints nothing."""
 
     def tell(self, text: str) -> None:
         """See `Audience.tell`."""
@@ -107,7 +107,7 @@ class Silence:
 
 
 class Narrator:
-    """Tells the story line by line; on a terminal with a progress bar below."""
+    """An audience that prints each event as a line, and on a terminal a progress bar below the lines."""
 
     def __init__(self) -> None:
         self._console = console()
@@ -139,7 +139,7 @@ class Narrator:
 
 
 def show_proof(outcome: Outcome) -> None:
-    """Print the table, the verdict, and where the report is."""
+    """Print the table of steps, the claims, the paths of the report and the ledger, and the verdict."""
     out, proof = console(), outcome.proof
     table = Table(title="\nWhat the ledger outside the runtime saw", title_justify="left", box=None)
     for column in ("position", "step", "document", "executed", "by process", "second host", ""):
@@ -148,7 +148,7 @@ def show_proof(outcome: Outcome) -> None:
         table.add_row(*_row(step))
     out.print(table)
     if any(step.second_host == "repeated" for step in proof.steps):
-        out.print(" * it was under way at the kill and had no result", style="dim")
+        out.print(" * the host was killed during this step, which had no result", style="dim")
     replayed = sum(step.second_host == "replayed" for step in proof.steps)
     at_most_once = sum(step.mode == "at_most_once" for step in proof.steps)
     out.print()
@@ -159,7 +159,7 @@ def show_proof(outcome: Outcome) -> None:
         (proof.was_killed, f"host 1 (process {first}) ended by SIGKILL in mid-run"),
         (
             proof.was_recovered,
-            f"host 2 (process {second}) took the run over and went on after {after}",
+            f"host 2 (process {second}) took the run over and continued after {after}",
         ),
         (all(step.holds for step in proof.steps), f"{executed} and not executed again"),
         (proof.published_once, f"each of {at_most_once} at-most-once effects happened once"),

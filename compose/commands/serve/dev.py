@@ -1,4 +1,4 @@
-"""`callboard dev`: write agents and see them work."""
+"""`callboard dev`: embedded servers and a host that is replaced when the code changes."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ async def dev(
     json: Flag = False,
     debug: DebugFlag = False,
 ) -> int:
-    """Serve agents on servers of their own, restarted when the code changes; Ctrl-C ends all.
+    """Serve agents on embedded servers, and replace the host when the code changes. Ctrl-C ends both.
 
-    Starts embedded NATS, PostgreSQL and Valkey in a folder, and a host. When a Python file changes, the
-    host is replaced; runs go on in the new one by replay, as they would after a crash. Code that cannot
-    be compiled is reported in one line, and the agents go on as before. Other commands reach the agents with
-    `--data`.
+    The command starts embedded NATS, PostgreSQL and Valkey in a folder, and a host process. When a Python file
+    changes, it replaces the host, and runs continue in the new host by replay, as after a crash. If code
+    cannot be compiled, it prints one line, and the agents continue as before. Other commands reach the
+    agents with `--data`.
 
     Examples:
     `callboard dev shop.agents:app`;
@@ -58,13 +58,13 @@ async def dev(
     Parameters
     ----------
     data
-        Folder of the servers; what is in it stays.
+        Folder of the servers. Its data stays when the command ends.
     watch
-        Folders whose Python files count; the current one when left out.
+        Folders whose Python files are watched. Default: the current folder.
     json
-        Print each thing that happens as a JSON object, for programs.
+        Print each event as a JSON object, for programs.
     """
-    del debug  # read by `compose.cli`, for every command alike
+    del debug  # `compose.cli` reads this option for every command
     for spec in module_attr:
         check_spec(spec)
     folder, folders = _folders(data, watch or [Path()])
@@ -87,7 +87,7 @@ def _folders(data: Path, watched: list[Path]) -> tuple[Path, list[Path]]:
 
 
 class Lines:
-    """A view that prints a line for each event; as JSON for programs. A run is printed when it changes."""
+    """A view that prints a line or a JSON object for each event, and for each change of a run's status."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
@@ -116,7 +116,7 @@ class Lines:
 
 
 class Screen:
-    """A view on a terminal: totals, the newest runs, the last lines."""
+    """A view on a terminal: totals, the newest runs and the last 12 lines."""
 
     def __init__(self) -> None:
         self._lines: deque[Text] = deque(maxlen=LINES_KEPT)

@@ -1,4 +1,4 @@
-"""`callboard host`: serve agents until a signal stops it."""
+"""`callboard host`: serve agents until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def host(  # noqa: PLR0913 - each is an option
 ) -> None:
     """Serve agents until SIGTERM or SIGINT.
 
-    Add a host: it takes work. Kill one: its agents go on elsewhere when its lease is over. Stop one
-    with SIGTERM: it gives its agents up at once and ends with 0. Events are log lines on stderr,
-    with `--json` one JSON object each.
+    An added host takes a part of the agents. If a host is killed, other hosts take over its agents when its
+    lease is over. After SIGTERM a host releases its agents at once, and the exit code is 0. Events are
+    log lines on stderr, or with `--json` JSON objects.
 
     Examples:
     `callboard host shop.agents:app --postgres-url postgresql://me:secret@db/shop --nats-url nats://me:secret@nats`;
@@ -42,26 +42,26 @@ def host(  # noqa: PLR0913 - each is an option
     module_attr
         MODULE:ATTR of an agent, a list of agents, an agent class with `id`, a mapping
         {type: factory}, a SessionAgent, whose type has a session for each key, Flows, or a function
-        app(runtime) that registers what it likes. Flows may be in a list, too.
+        app(runtime) that registers agents. A list may have Flows too.
     nats_url
-        nats://user:password@host:port of the broker; without it messages between hosts go through
-        PostgreSQL, and no client can publish to agents. [env: CALLBOARD_NATS_URL]
+        nats://user:password@host:port of the broker. Without a broker, messages between hosts go through
+        PostgreSQL, and external clients cannot publish to agents. [env: CALLBOARD_NATS_URL]
     redis_url
-        redis://:password@host:port/0; may be left out. [env: CALLBOARD_REDIS_URL]
+        redis://:password@host:port/0 of a Redis server, which is optional. [env: CALLBOARD_REDIS_URL]
     namespace
-        Goes before every stream and subject. [env: CALLBOARD_NAMESPACE]
+        Prefix of every stream and subject. [env: CALLBOARD_NAMESPACE]
     lease_s
-        Seconds a silent host keeps its agents. [env: CALLBOARD_LEASE_S, default 10]
+        Seconds for which a silent host keeps its agents. [env: CALLBOARD_LEASE_S, default 10]
     suspend_after
-        Seconds a waiting run stays in memory. [env: CALLBOARD_SUSPEND_AFTER, default 5]
+        Seconds for which a waiting run stays in memory. [env: CALLBOARD_SUSPEND_AFTER, default 5]
     capacity
-        Runs that execute at once. [env: CALLBOARD_CAPACITY, default 1000]
+        Greatest number of runs that execute at once. [env: CALLBOARD_CAPACITY, default 1000]
     drain_s
-        Seconds that running code has to end after SIGTERM. [env: CALLBOARD_DRAIN_S, default 30]
+        Seconds that executing code has to end after SIGTERM. [env: CALLBOARD_DRAIN_S, default 30]
     http
-        HOST:PORT that answers /healthz (the process runs), /readyz (it takes work; 503 with the
-        reasons otherwise) and /metrics (for Prometheus); port 0 is a free one, which the log names.
-        [env: CALLBOARD_HTTP, default none]
+        HOST:PORT that answers /healthz (the process runs), /readyz (the host accepts work; else 503 with
+        the reasons) and /metrics (for Prometheus). With port 0 the host chooses a free port, which the log
+        names. [env: CALLBOARD_HTTP, default none]
     """
     write_logs(as_json=target.json, level=logging.DEBUG if target.debug else logging.INFO)
     settings = target.settings(

@@ -1,4 +1,4 @@
-"""`callboard mcp-worker`: tools for clients of MCP."""
+"""`callboard mcp-worker`: serve tools, flows and agents to clients of MCP."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class ClientAccess:
     """Options about clients over HTTP.
 
     Attributes:
-        http: HOST:PORT to listen at; port 0 is a free one, which the log names.
-        token_file: File with the tokens of clients, one a line; it is read again for each request.
-        allow_host: NAME:PORT by which clients ask, beside this machine's own addresses.
-        allow_origin: Origin whose pages may ask, such as https://shop.example.
+        http: HOST:PORT to listen at. With port 0 the worker chooses a free port, which the log names.
+        token_file: File with the tokens of clients, one on a line. It is read again for each request.
+        allow_host: NAME:PORT that clients may use, in addition to this machine's own addresses.
+        allow_origin: Origin whose pages may send requests, such as https://shop.example.
     """
 
     http: str | None = None
@@ -41,10 +41,10 @@ class ClientAccess:
     allow_origin: Names = None
 
     def options(self) -> HttpOptions | None:
-        """Return how clients are answered; None: the client is the parent process.
+        """Return the options of the HTTP server, or None if the client is the parent process.
 
         Raises:
-            ContractError: There are such options, and no `--http`; or see `HttpOptions`.
+            ContractError: An option about HTTP is given without `--http`, or `HttpOptions` refuses a value.
         """
         if self.http is None:
             if self.token_file or self.allow_host or self.allow_origin:
@@ -53,7 +53,7 @@ class ClientAccess:
                 )
                 raise ContractError(f"{problem}: say --http HOST:PORT, too")
             return None
-        from compose.mcp.http import HttpOptions  # noqa: PLC0415 - most clients are parent processes
+        from compose.mcp.http import HttpOptions  # noqa: PLC0415 - only clients over HTTP need it
 
         return HttpOptions(
             address=self.http,
@@ -78,11 +78,11 @@ def mcp_worker(  # noqa: PLR0913 - each is an option
     access: ClientAccess = STREAMS,
     target: Target = HERE,
 ) -> None:
-    """Serve tools to clients of MCP, until the client ends or until SIGTERM or SIGINT.
+    """Serve tools to clients of MCP until the client ends, or until SIGTERM or SIGINT.
 
-    Without `--http` the client is the program that starts this: messages are on standard input and output,
-    and nothing else is, whatever a tool prints. Events are log lines on stderr, with `--json` JSON objects.
-    `docs/mcp-worker.md` has each tool.
+    Without `--http` the client is the parent process. Standard input and output have only messages of MCP,
+    even if a tool prints. Events are log lines on stderr, or with `--json` JSON objects.
+    `docs/mcp-worker.md` describes each tool.
 
     Examples:
     `callboard mcp-worker --toolsets files,web --root ./work`;
@@ -92,24 +92,25 @@ def mcp_worker(  # noqa: PLR0913 - each is an option
     Parameters
     ----------
     toolsets
-        Of files, web and shell, separated by commas.
+        Toolsets among files, web and shell, separated by commas.
     root
-        The folder of the files, and where commands begin; by default the current one.
+        Folder of the files, and the working folder of commands. Default: the current folder.
     allow_private
         Let fetch_url reach this machine and its network, not only public addresses.
     flows
-        MODULE:APP, or a file of flows: each is a tool, and a call of it a run. Hosts of the app execute it
-        where a database is named, else this process, in memory. `installed`: the installed flows of the
-        database, in their newest versions.
+        MODULE:APP, or a file of flows. Each flow is a tool, and a call of the tool is a run. If a database is
+        named, hosts of the app execute the run. Otherwise this process executes it in memory. `installed`
+        means the installed flows of the database, in their newest versions.
     agents
-        MODULE:APP of agents, as tools in the same way.
+        MODULE:APP of agents, which are tools in the same way.
     wait_s
-        Seconds that a call waits for the end of its run; then it returns the run's id, for run_result.
+        Longest wait of a call for the end of its run, in seconds. After it the call returns the run's id, for
+        run_result.
     max_calls
-        Calls of one client that execute at once; more are refused.
+        Greatest number of calls of one client that execute at once. Further calls are refused.
     """
     write_logs(as_json=target.json, level=logging.DEBUG if target.debug else logging.INFO)
-    try:  # imported here: only who serves has the SDK
+    try:  # imported here, because the MCP SDK is an extra
         from compose.mcp.process import WorkerOptions, run_worker  # noqa: PLC0415
     except ModuleNotFoundError as exc:
         problem = f"callboard mcp-worker needs {exc.name!r}, which is not installed"

@@ -1,4 +1,4 @@
-"""`callboard serve`: sessions over HTTP."""
+"""`callboard serve`: serve sessions over HTTP."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def serve(  # noqa: PLR0913 - each is an option
 ) -> None:
     """Serve sessions over HTTP, and execute their agents, until SIGTERM or SIGINT.
 
-    One process has agents, API and, with `--data`, the servers. With `--no-agents` it is the API alone, beside
-    hosts: any number of such processes may stand behind a balancer, and no client has to come back to the
-    same one. `docs/http.md` has each endpoint. Events are log lines on stderr, with `--json` JSON objects.
+    One process has agents, API and, with `--data`, the servers. With `--no-agents` it has only the API, and
+    hosts execute the agents. Any number of such processes may run behind a load balancer. A client may use any
+    of them. `docs/http.md` describes each endpoint. Events are log lines on stderr, with `--json` JSON.
 
     Examples:
     `callboard serve shop.agents:app --data ./data`;
@@ -47,33 +47,33 @@ def serve(  # noqa: PLR0913 - each is an option
     Parameters
     ----------
     module_app
-        MODULE:ATTR as of `callboard chat`; may be left out with --no-agents.
+        MODULE:ATTR as of `callboard chat`. Optional with --no-agents.
     listen
-        HOST:PORT of the API; port 0 is a free one, which the log names. Health is at CALLBOARD_HTTP.
+        HOST:PORT of the API. Port 0 means a free port, which the log names. Health is at CALLBOARD_HTTP.
     agents
         Execute the agents in this process, or leave that to hosts.
     auth
-        none: no client has to log in, which is allowed on this machine's own address only. tokens:
-        those of `callboard tokens create`. jwt: those that the keys of CALLBOARD_JWT_JWKS sign.
+        none: no login, which is allowed only on this machine's own address. tokens: tokens of
+        `callboard tokens create`. jwt: tokens that a key of CALLBOARD_JWT_JWKS signed.
     app
-        Type of the sessions that requests are about which name none; left out: that of the application.
+        Type of sessions for requests that name no type. Default: the type of the application.
     more_apps
-        Types of other sessions that requests may name; with --auth none, or to operate, any.
+        Types of other sessions that requests may name. With --auth none or the scope operate: any type.
     cors_origin
-        Origin of another site whose pages may ask, with a bearer token, such as https://shop.example.
+        Origin of another site whose pages may send requests with a bearer token, such as https://shop.example.
     nats_url
-        nats://user:password@host:port of the broker; without it, pieces of answers of other hosts are not
-        seen while they are said. [env: CALLBOARD_NATS_URL]
+        nats://user:password@host:port of the broker. Without a broker, clients do not see live pieces of
+        answers of other hosts. [env: CALLBOARD_NATS_URL]
     redis_url
-        redis://:password@host:port/0; may be left out. [env: CALLBOARD_REDIS_URL]
+        redis://:password@host:port/0 of a Redis server, which is optional. [env: CALLBOARD_REDIS_URL]
     lease_s
-        Seconds a silent host keeps its agents. [env: CALLBOARD_LEASE_S, default 10]
+        Seconds for which a silent host keeps its agents. [env: CALLBOARD_LEASE_S, default 10]
     """
     write_logs(as_json=target.json, level=logging.DEBUG if target.debug else logging.INFO)
     settings = target.settings(
         nats_url=nats_url, redis_url=redis_url, namespace=namespace, lease_s=lease_s
     )
-    try:  # imported here: only who serves has a web server
+    try:  # imported here, because the web server is an extra
         from compose.web.process import WebOptions, run_serve  # noqa: PLC0415
     except ModuleNotFoundError as exc:
         problem = f"callboard serve needs {exc.name!r}, which is not installed"
@@ -91,7 +91,7 @@ def serve(  # noqa: PLR0913 - each is an option
 
 
 def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return what makes the loop of uvloop where there is a wheel of it."""
+    """Return the factory of uvloop's event loop, or None if uvloop is not installed."""
     try:
         import uvloop  # noqa: PLC0415 - see above
     except ImportError:

@@ -1,1 +1,1 @@
-"""Commands about sessions: `chat`, and the group `sessions`."""
+"""Commands about sessions: `chat` and the group `sessions`."""

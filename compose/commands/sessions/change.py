@@ -1,4 +1,4 @@
-"""`callboard sessions switch|delete|export`: another active node, the end of a session, and its file."""
+"""`callboard sessions switch|delete|export`: change the active node, delete a session, write it to a file."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ async def switch(
     tenant: OwnerOpt = DEFAULT_TENANT,
     target: Target = HERE,
 ) -> int:
-    """Make a node the active one: the next run goes on from it. The other branches stay.
+    """Make a node the active node, from which the next run continues. The other branches stay.
 
-    Refused while a run of the session is open.
+    The command is refused while a run of the session is open.
 
     Examples:
     `callboard sessions switch s1 3f2a91c4 --data ./data`;
@@ -48,7 +48,7 @@ async def switch(
         found = await find_node(agents, session, node)
         await agents.switch_context(session, found.id)
     data = {"session": session, "active_node": found.id}
-    return target.tell(data, f"the next run of {session} goes on from {found.id}")
+    return target.tell(data, f"the next run of {session} continues from {found.id}")
 
 
 async def delete(
@@ -62,7 +62,8 @@ async def delete(
 ) -> int:
     """Remove a session for good: nodes, events, runs, state and artifacts.
 
-    Refused while a run of it is open. If it dies half-way, call it again: the session takes no runs meanwhile.
+    The command is refused while a run of the session is open. If it dies before its end, call it again. The
+    session accepts no runs until the removal is complete.
 
     Examples:
     `callboard sessions delete s1 --data ./data`;
@@ -84,7 +85,7 @@ def _ask(session: str) -> None:
     Raises:
         ContractError: There is no terminal to ask at, or the user does not agree.
     """
-    remedy = f"say --yes to delete session {session} for good"
+    remedy = f"give --yes to delete session {session} for good"
     if not sys.stdin.isatty():
         raise ContractError(f"there is no terminal to ask at: {remedy}")
     sys.stderr.write(visible(f"Delete session {session} for good? [y/N] "))
@@ -105,8 +106,8 @@ async def export(
 ) -> int:
     """Write the stored events of a session as JSON lines, oldest first, or with `--nodes` its nodes.
 
-    Each line fits `docs/session-events.schema.json`. Message content is included: treat it like the
-    database. With `--json` a summary is printed as JSON on standard error.
+    Each line of an event is valid by `docs/session-events.schema.json`. The file has message content: protect
+    it like the database. With `--json` a summary is printed as JSON on standard error.
 
     Examples:
     `callboard sessions export s1 --data ./data > s1.jsonl`;
@@ -115,9 +116,10 @@ async def export(
     Parameters
     ----------
     nodes
-        One line for each node, with its parent, and whether it is the active one or on its path.
+        Write one line for each node, with its parent. `active` marks the active node, `on_path` the nodes of
+        its path.
     output
-        The file, written whole or not at all; left out: standard output.
+        The file, which is written completely or not at all. Default: standard output.
     """
     written, what = 0, "nodes" if nodes else "events"
     async with sessions_of(target, app, tenant) as agents:

@@ -1,4 +1,4 @@
-"""`callboard chat`: talk to an agent in a session that outlives this process."""
+"""`callboard chat`: talk to an agent in a session that continues after the process ends."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from compose.commands.sessions.keyboard import Person
 
 DATA: Final = Path(".callboard")
-"""The folder of the servers where nothing names others, as of `callboard dev`."""
+"""Default folder of the embedded servers, the same as that of `callboard dev`."""
 LEASE_S: Final = 3.0
-"""A chat that was killed is followed after so long, where no lease is set and the servers are the folder's."""
+"""Default lease in seconds on servers of a folder. After it another process takes over a killed chat's runs."""
 
 
 async def chat(  # noqa: PLR0913 - each is an option
@@ -59,12 +59,13 @@ async def chat(  # noqa: PLR0913 - each is an option
     namespace: opt.NamespaceOpt = None,
     target: Target = HERE,
 ) -> int:
-    """Talk to an agent at the terminal, in a session that goes on where it was.
+    """Talk to an agent at the terminal, in a session that continues after a restart.
 
-    A message is durable once its run is started; the run goes on when the session is opened again, whatever
-    became of this process. Ctrl-C stops the run under way, twice leaves. `/help` lists what else may be
-    said. Without a terminal the message is `--message`, or all of standard input; exit code 1 if its run
-    does not complete. Without servers named it runs its own, in the folder `.callboard`.
+    A message is durable when its run is started. If this process is killed, the run continues when the session
+    is opened again. Ctrl-C stops the open runs, and a second Ctrl-C ends the command. `/help` lists
+    commands of the chat. Without a terminal the message is `--message`, or all of standard input, and the exit
+    code is 1 if the message's run does not complete. If no servers are named, the command runs embedded
+    servers in the folder `.callboard`.
 
     Examples:
     `callboard chat shop.agents:app --session s1 --data ./data`;
@@ -79,27 +80,27 @@ async def chat(  # noqa: PLR0913 - each is an option
         a SessionAgent, a mapping {mode: agent}, or a function app(runtime) that returns one of these or
         registers the type of a SessionAgent.
     session
-        The session's id; left out: the project's last one, or a new one.
+        The session's id. Default: the last session of the project, or a new session.
     new
-        Begin a session.
+        Begin a new session.
     message
-        Say this and leave when it is answered; several times: one after the other.
+        Send this message, and end the command after the answer. Several messages are sent one after the other.
     mode
-        Which agent answers.
+        Name of the mode, which chooses the agent that answers.
     project
-        Folder of the project, a label of its sessions; the current one when left out.
+        Folder of the project, which labels the session. Default: the current folder.
     app
-        Type of the sessions' agents; left out: that of a SessionAgent, else `session`.
+        Type of the sessions' agents. Default: the type of a SessionAgent, else `session`.
     tenant
         The owner of the session.
     nats_url
-        nats://user:password@host:port; with --postgres-url, for pieces of answers of other hosts.
-        [env: CALLBOARD_NATS_URL]
+        nats://user:password@host:port of the broker. With --postgres-url the command needs it to show live
+        pieces of answers of other hosts. [env: CALLBOARD_NATS_URL]
     """
     check_spec(module_app)
     folder, settings = project_folder(project), _settings(target, nats_url, namespace)
     messages = _messages(message, target)
-    logging.getLogger("callboard.models").setLevel(logging.INFO)  # a model may load for long
+    logging.getLogger("callboard.models").setLevel(logging.INFO)  # shows the load of a model
     async with AsyncExitStack() as stack:
         opening = _opened(settings, module_app, folder, app=app, tenant=tenant)
         with _told(settings):
@@ -115,7 +116,7 @@ async def chat(  # noqa: PLR0913 - each is an option
 
 
 async def _talked(talk: Chat, messages: list[str], modes: tuple[str, ...]) -> Exit:
-    """Open the session, and say the messages, or what a person types; return how it went."""
+    """Open the session, send the messages or the lines that a person types, and return the exit code."""
     if messages:
         await talk.open(shows_past=False)
         return await say_all(talk, messages)
@@ -126,7 +127,7 @@ async def _talked(talk: Chat, messages: list[str], modes: tuple[str, ...]) -> Ex
 
 @contextmanager
 def _person(target: Target) -> Iterator[Person | None]:
-    """Yield the person at the terminal, if there is one; restore the terminal's settings."""
+    """Yield the person at the terminal, or None without one. Restore the terminal's settings at the end."""
     if target.json or not sys.stdin.isatty():
         yield None
         return
@@ -137,7 +138,10 @@ def _person(target: Target) -> Iterator[Person | None]:
 
 
 def _settings(target: Target, nats_url: str | None, namespace: str | None) -> Settings:
-    """Return the settings of a host that waits 5 seconds for its servers; its own where none are named."""
+    """Return the settings of a host that waits 5 s for its servers unless CALLBOARD_START_WAIT_S is set.
+
+    If neither the options nor the environment name a server, the host uses the folder `DATA`.
+    """
     given = {"nats_url": nats_url, "namespace": namespace}
     named = read_settings()
     places = target.data, target.postgres_url, named.data_dir, named.postgres_url
@@ -153,10 +157,10 @@ def _settings(target: Target, nats_url: str | None, namespace: str | None) -> Se
 
 
 def _messages(given: list[str] | None, target: Target) -> list[str]:
-    """Return what is said without a person; none: a person is at the terminal.
+    """Return the messages of `--message` or of standard input; empty if a person types at the terminal.
 
     Raises:
-        ContractError: There is no text, and no terminal to type at.
+        ContractError: The given text is empty, or `--json` is given and there is no text.
     """
     if given is None and not sys.stdin.isatty():
         given = [sys.stdin.read()]
@@ -174,7 +178,7 @@ def _messages(given: list[str] | None, target: Target) -> list[str]:
 
 @contextmanager
 def _told(settings: Settings) -> Iterator[None]:
-    """Show on a terminal's stderr that servers start."""
+    """Show on standard error that servers start, if it is a terminal."""
     if not sys.stderr.isatty():
         yield
         return
@@ -187,7 +191,7 @@ def _told(settings: Settings) -> Iterator[None]:
 async def _opened(
     settings: Settings, spec: str, folder: Path, *, app: str | None, tenant: str
 ) -> AsyncIterator[tuple[AgentRuntime, tuple[str, ...]]]:
-    """Yield the sessions of an application, which this process executes, and names of their modes."""
+    """Yield the sessions of an application and the names of its modes. This process executes its runs."""
     async with AsyncExitStack() as stack:
         opening = await stack.enter_async_context(opened(settings))
         with loading():  # while the servers start
@@ -213,16 +217,16 @@ async def _opened(
 
 
 async def _session_of(agents: AgentRuntime, session: str | None, *, is_new: bool) -> str:
-    """Return the id of the session that is meant.
+    """Return the given session's id, else the id of the project's last session, else a new id.
 
     Raises:
-        ContractError: It is to be new, and is there.
+        ContractError: `is_new` is True, and the given session exists.
     """
     store = agents.runtime.store.sessions
     if session is not None:
         if is_new and await store.get(agents.agent_id(session)) is not None:
-            remedy = "leave --new out to go on with it, or --session for an id of its own"
-            raise ContractError(f"session {session} of {agents.app} is there already: {remedy}")
+            remedy = "leave --new out to continue it, or --session for an id of its own"
+            raise ContractError(f"session {session} of {agents.app} exists already: {remedy}")
         return session
     if not is_new:
         for one in await agents.sessions():
@@ -245,7 +249,7 @@ def _screen(target: Target, settings: Settings) -> ChatScreen:
 
 
 async def _until_left(talk: Chat, work: Coroutine[Any, Any, Exit]) -> Exit:
-    """Return how the talk went; it is left behind when Ctrl-C was pressed twice, or by SIGTERM."""
+    """Return the exit code of the chat. A second Ctrl-C or SIGTERM ends it with INTERRUPTED."""
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, talk.interrupt)
     loop.add_signal_handler(signal.SIGTERM, talk.left.set)
@@ -262,5 +266,5 @@ async def _until_left(talk: Chat, work: Coroutine[Any, Any, Exit]) -> Exit:
         code: Exit = talking.result()
         return code
     if talk.has_open_runs:
-        talk.note("left before the run has ended; open the session again to go on with it")
+        talk.note("left before the run ended; open the session again to continue it")
     return Exit.INTERRUPTED

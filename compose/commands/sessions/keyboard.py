@@ -1,4 +1,4 @@
-"""The person at the terminal: lines that are typed, one at a time."""
+"""The person at the terminal, who types one line at a time."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from typing_extensions import override
 
 
 class Person(Protocol):
-    """A human at the terminal, who can be asked."""
+    """A person at the terminal, who answers prompts."""
 
     @property
     def is_asked(self) -> bool:
-        """True while a line is waited for."""
+        """True while a call of `ask` waits for a line."""
 
     async def ask(self, prompt: str, *, fresh: bool = False) -> str | None:
-        """Return what is typed next; None: nothing will be any more.
+        """Return the next line, or None at the end of input.
 
         Args:
-            prompt: Stands before it.
-            fresh: Drop what was typed before the question was there.
+            prompt: Text that is shown before the line.
+            fresh: Drop characters that were typed before the call.
         """
 
     def clear(self) -> None:
-        """Clear the prompt's lines for output."""
+        """Clear the line of the prompt, so that output can be printed there."""
 
     def redraw(self) -> None:
-        """Show the prompt again, with what was typed behind it so far."""
+        """Show the prompt again, with the characters that were typed so far."""
 
 
 class Keyboard(Person):
-    """The terminal of this process. Lines are read in a thread, so that output goes on meanwhile.
+    """The terminal of this process. A thread reads lines, so that the loop can print output meanwhile.
 
-    An `ask` that is cancelled leaves the thread reading: its line goes to the next one.
+    The thread continues to read when an `ask` is cancelled. The next `ask` gets that line.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Keyboard(Person):
         self._is_reading = self._is_asked = False
         self._editor: Any = None
         if sys.stdout.isatty():
-            with contextlib.suppress(ImportError):  # lets lines be edited, and recalled
+            with contextlib.suppress(ImportError):  # `input` uses it to edit and recall lines
                 self._editor = importlib.import_module("readline")
         threading.Thread(target=self._read_for_ever, name="keyboard", daemon=True).start()
 
@@ -91,11 +91,12 @@ class Keyboard(Person):
         sys.stdout.flush()
 
     def _read_for_ever(self) -> None:
-        # A stream of its own: the interpreter waits for the lock of `sys.stdin` when it ends.
+        # The thread opens a stream of its own, because the interpreter waits for the lock of `sys.stdin` at
+        # its exit.
         with open(sys.stdin.fileno(), encoding="utf-8", errors="replace", closefd=False) as stdin:
             while True:
                 line = self._read(self._wanted.get(), stdin)
-                with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                with contextlib.suppress(RuntimeError):  # the loop is closed
                     self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
 
     def _read(self, prompt: str, stdin: IO[str]) -> str | None:
@@ -112,7 +113,7 @@ class Keyboard(Person):
 
 @contextmanager
 def terminal_kept() -> Iterator[None]:
-    """Restore the terminal's settings: a line that is being edited turns its echo off."""
+    """Restore the terminal's settings at the end, because editing a line turns its echo off."""
     try:
         before = termios.tcgetattr(sys.stdin.fileno())
     except (OSError, ValueError, termios.error):

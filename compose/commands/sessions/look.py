@@ -1,4 +1,4 @@
-"""`callboard sessions list|show|nodes`: which sessions there are, and what was said in one."""
+"""`callboard sessions list|show|nodes`: list sessions, show a conversation or its nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from compose.host.visible import visible
 from compose.tools.history import turn_to_json
 
 SHOWN: Final = 50
-"""Turns that `show` prints by default."""
+"""Number of turns that `show` prints by default."""
 SessionArg = Annotated[str, Parameter(help="The session's id.")]
 AppOpt = Annotated[str, Parameter(help="Type of the sessions' agents.")]
 OwnerOpt = Annotated[str, Parameter(name="--tenant", help="The owner of the session.")]
@@ -34,7 +34,7 @@ OwnerOpt = Annotated[str, Parameter(name="--tenant", help="The owner of the sess
 
 @asynccontextmanager
 async def sessions_of(target: Target, app: str, tenant: str) -> AsyncIterator[AgentRuntime]:
-    """Yield the sessions of an app, as a client that executes nothing."""
+    """Yield the sessions of an app, for a client that executes no runs."""
     async with (
         target.client() as runtime,
         AgentRuntime(runtime=runtime, app=app, tenant=tenant) as agents,
@@ -51,7 +51,7 @@ async def list_all(
     limit: opt.LimitOpt = 50,
     target: Target = HERE,
 ) -> None:
-    """List sessions, the one that changed last first.
+    """List sessions. The session that changed last is first.
 
     Examples:
     `callboard sessions list --data ./data`;
@@ -61,9 +61,10 @@ async def list_all(
     Parameters
     ----------
     project
-        Only those of this folder, among the ones that are read.
+        Only sessions of this folder. The command looks for them among the --limit sessions that it reads.
     before
-        Only those that changed last before this instant, or longer ago than this span: the next page.
+        Only sessions whose last change was before this instant, or longer ago than this span. Gives the next
+        page.
     """
     at = opt.instant("--before", before)
     label = None if project is None else str(project_folder(project))
@@ -103,9 +104,10 @@ async def show(
     full: opt.Flag = False,
     target: Target = HERE,
 ) -> None:
-    """Print the conversation on the active path, as the next run has it; without options the newest 50 turns.
+    """Print the conversation on the active path, which the next run continues, by default its newest 50 turns.
 
-    Message content is shown: treat it like the database. With `--json` all turns of the path are a list.
+    The output has message content: protect it like the database. With `--json` it is a list of all turns of the
+    path.
 
     Examples:
     `callboard sessions show s1 --data ./data`;
@@ -115,9 +117,9 @@ async def show(
     Parameters
     ----------
     last
-        Only so many turns at the end.
+        Print only this number of turns at the end.
     full
-        Print calls of tools and their results whole.
+        Print calls of tools and their results in full.
     """
     async with sessions_of(target, app, tenant) as agents:
         row = await agents.session(session)
@@ -142,7 +144,7 @@ async def nodes(
     tenant: OwnerOpt = DEFAULT_TENANT,
     target: Target = HERE,
 ) -> None:
-    """Print the nodes of a session as a tree: * is the active one, what is dim is not on its path.
+    """Print the nodes of a session as a tree. * marks the active node. Nodes outside its path are dim.
 
     Examples:
     `callboard sessions nodes s1 --data ./data`;
@@ -163,5 +165,5 @@ async def nodes(
 
 
 def node_to_json(line: NodeLine) -> dict[str, JsonValue]:
-    """Return a node as data for programs."""
+    """Return a node as JSON data."""
     return {**turn_to_json(line.turn), "active": line.is_active, "on_path": line.is_on_path}

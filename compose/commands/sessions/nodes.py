@@ -1,4 +1,4 @@
-"""The nodes of a session: all of them, one by a prefix of its id, and as a line of text."""
+"""The nodes of a session: read them, find one by a prefix of its id, show one as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compose.commands.output import NoDataError, short
 from compose.commands.sessions.tree import SHOWN_ID, NodeLine
 
 PAGE: Final = 500
-"""Nodes that are read at once."""
+"""Number of nodes per read."""
 
 
 async def all_nodes(agents: AgentRuntime, session_id: str) -> list[Turn]:
@@ -30,11 +30,11 @@ async def all_nodes(agents: AgentRuntime, session_id: str) -> list[Turn]:
 
 
 async def find_node(agents: AgentRuntime, session_id: str, text: str) -> Turn:
-    """Return the node whose id begins so.
+    """Return the node whose id is `text`, else the only node whose id begins with it.
 
     Raises:
-        UnknownNodeError: There is none.
-        NoDataError: There are several.
+        UnknownNodeError: No node has such an id.
+        NoDataError: Several ids begin with `text`.
     """
     agent = agents.agent_id(session_id)
     if found := await agents.runtime.store.sessions.nodes(agent, [text]):
@@ -48,7 +48,7 @@ async def find_node(agents: AgentRuntime, session_id: str, text: str) -> Turn:
 
 
 def node_text(line: NodeLine) -> str:
-    """Return a node as a line: its branch, id, role and the start of its text."""
+    """Return a line for a node: its branch marks, its short id, its role and the start of its text."""
     turn, mark = line.turn, "*" if line.is_active else " "
     said = turn.message.text or ", ".join(lines_of_blocks(turn.message))
     return f"{mark} {line.marks}{turn.id[:SHOWN_ID]} {turn.message.role}: {short(said)}"

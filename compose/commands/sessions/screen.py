@@ -1,4 +1,4 @@
-"""The events of a session as people read them, and as lines of JSON."""
+"""Displays of a session's events: as text for people, and as lines of JSON."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ class ChatScreen(Protocol):
     """A display of a conversation."""
 
     def event(self, event: SessionEvent, *, depth: int = 0) -> None:
-        """Show an event; `depth` says how far its run is below one of the session."""
+        """Show an event. `depth` is 0 for a run of the session, 1 for its child runs, and so on."""
 
     def typed(self, run_id: str, text: str, *, is_seen: bool) -> None:
-        """Note what started a run, and show it unless it stands on the screen."""
+        """Remember the text that started a run. Show it unless `is_seen`: then it is on the screen already."""
 
     def past(self, turns: Sequence[Turn], left_out: int) -> None:
-        """Show the end of a conversation."""
+        """Show the last turns of a conversation. `left_out` is the number of turns before them."""
 
     def note(self, text: str, *, style: str = "dim") -> None:
-        """Show a line of the program itself."""
+        """Show a line of the program."""
 
     @property
     def is_inside(self) -> bool:
-        """True while a line has begun and goes on."""
+        """True while the last line of output has no end."""
 
 
 class JsonScreen(ChatScreen):
-    """Events as JSON, one a line, on standard output. All else goes to standard error."""
+    """A display that prints each event as a line of JSON on standard output, and notes on standard error."""
 
     is_inside = False
 
@@ -67,23 +67,23 @@ class JsonScreen(ChatScreen):
 
 
 class TextScreen(ChatScreen):
-    """Events as text: answers as they are said, all else on lines of its own.
+    """A display that prints the pieces of an answer as they arrive, and each other event on its own line.
 
     Args:
         out: The terminal.
-        decide: Returns how else an approval is decided, by its id.
+        decide: Returns the command that decides an approval, by the approval's id.
     """
 
     def __init__(self, out: Console, decide: Callable[[str], str]) -> None:
         self._out, self._decide = out, decide
         self._answer = ""
-        """The text of the answer under way that stands on the screen."""
+        """The part of the current answer that is on the screen."""
         self._call: tuple[str, str, int] = ("", "", 0)
-        """The model call that says it: its run, position and attempt."""
+        """The model call of the current answer: its run, position and attempt."""
         self._is_inside = False
         self._typed: dict[str, str] = {}
         self._said: dict[str, str] = {}
-        """The last answer of each run that is open."""
+        """The last answer of each open run, by the run's id."""
 
     @property
     @override
@@ -137,7 +137,7 @@ class TextScreen(ChatScreen):
             self._forget(event.run_id)
 
     def _piece(self, event: SessionEvent, said: dict[str, Any]) -> None:
-        """Show a piece of an answer; one of another attempt, and a snapshot, replaces those before."""
+        """Show a piece of an answer. A snapshot and the first piece of an attempt replace earlier pieces."""
         if event.type == "reasoning_delta":
             self._write(said["text"], style="dim italic")
             return
@@ -166,7 +166,7 @@ class TextScreen(ChatScreen):
             self._answer = ""
 
     def _completed(self, run_id: str, output: JsonValue) -> None:
-        """Show the output of a run, unless it is what was said last."""
+        """Show the output of a run that gave no answer."""
         last = self._said.get(run_id)
         if output is not None and last is None:
             self._line(output if isinstance(output, str) else short(output))
@@ -179,7 +179,7 @@ class TextScreen(ChatScreen):
         self._said.pop(run_id, None)
 
     def _replace(self, text: str, *, why: str) -> None:
-        """Show the whole of an answer of which a part stands on the screen."""
+        """Show the rest of an answer, or all of it if the part on the screen is not its beginning."""
         if not text.startswith(self._answer):
             self._start_anew(why)
         rest = text[len(self._answer) :]
@@ -210,7 +210,7 @@ class TextScreen(ChatScreen):
 
 
 def asked(said: dict[str, Any]) -> str:
-    """Return what a person is asked about, see `visible`: a tool with its arguments, or what the agent says."""
+    """Return the question of an approval: a tool with its arguments, or the agent's text. See `visible`."""
     args = said.get("args")
     if isinstance(args, dict) and args.keys() == {"risk", "arguments"}:
         args = args["arguments"]
@@ -263,7 +263,7 @@ def _waiting(said: dict[str, Any]) -> str:
 
 
 def _resumed(said: dict[str, Any]) -> str:
-    return "the run goes on after a crash" if said["reason"] == "recovered" else ""
+    return "the run continues after a crash" if said["reason"] == "recovered" else ""
 
 
 def _attempt_failed(said: dict[str, Any]) -> str:
@@ -300,5 +300,5 @@ _LINES: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
     "run_cancelled": _cancelled,
     "run_failed": _failed,
 }
-"""The line of an event; those that are not here have none."""
+"""Functions that return an event's line, by the event's type. Other events have no line."""
 _STYLES: Final = {"run_failed": "red", "attempt_failed": "yellow", "run_cancelled": "yellow"}

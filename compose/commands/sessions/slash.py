@@ -1,4 +1,4 @@
-"""Commands to the chat itself: lines that begin with a slash."""
+"""Commands of the chat, which are lines that begin with a slash."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from compose.commands.sessions.talk import Chat
 from compose.commands.sessions.tree import tree_of
 
 HELP: Final = """/nodes         the conversation as a tree; * is the active node
-/switch NODE   go on from this node: a prefix of its id will do
+/switch NODE   continue from this node; give its id or a prefix of it
 /retry         ask for another answer to your last message
 /edit TEXT     say TEXT instead of your last message
-/mode [NAME]   which agent answers from now on
-/quit          leave; so does Ctrl-D. The session goes on next time
-Ctrl-C stops the run that is under way."""
+/mode [NAME]   choose the agent that answers from now on
+/quit          end the command, like Ctrl-D; the session continues next time
+Ctrl-C stops the open runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,14 @@ class Commands:
 
     Attributes:
         talk: The conversation.
-        modes: Names of the modes, where they are known.
+        modes: Names of the modes; empty if they are not known.
     """
 
     talk: Chat
     modes: tuple[str, ...] = ()
 
     async def obey(self, line: str) -> None:
-        """Do what a line says. A refusal is shown."""
+        """Execute the command of a line, or show why it is refused."""
         word, _, rest = line[1:].strip().partition(" ")
         known: dict[str, Callable[[str], Awaitable[None]]] = {
             "help": self._help,
@@ -72,7 +72,7 @@ class Commands:
         agents, session = self.talk.agents, self.talk.session_id
         found = await find_node(agents, session, node)
         await agents.switch_context(session, found.id)
-        self.talk.note(f"the next message goes on from {found.id[:8]}")
+        self.talk.note(f"the next message continues from {found.id[:8]}")
 
     async def _retry(self, _: str) -> None:
         found = await self._last_said()
@@ -87,7 +87,7 @@ class Commands:
             await self.talk.say(text, parent_node=found[1])
 
     async def _last_said(self) -> tuple[Turn, str] | None:
-        """Return the last message of the person on the path, and the node before it, or `ROOT`."""
+        """Return the last user message on the path, and the id of the node before it or `ROOT`."""
         path = await self.talk.agents.path(self.talk.session_id)
         places = [place for place, turn in enumerate(path) if turn.message.role == "user"]
         if not places:
@@ -109,7 +109,7 @@ class Commands:
 
 
 async def talk_with(person: Chat, commands: Commands) -> Exit:
-    """Take lines until the person leaves; each message is answered before the next prompt."""
+    """Read lines until the person leaves. The next prompt comes when no run is open."""
     while True:
         await person.until_idle()
         line = await person.ask()

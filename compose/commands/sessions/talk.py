@@ -1,4 +1,4 @@
-"""A chat at a terminal: messages go in, events come out, Ctrl-C stops a run."""
+"""A chat at a terminal: send messages, show events, ask for approvals, stop runs at Ctrl-C."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from compose.commands.sessions.keyboard import Person
 from compose.commands.sessions.screen import STEP, YOU, ChatScreen, asked
 
 SHOWN: Final = 6
-"""Turns of a conversation that are shown when it is opened."""
+"""Number of turns that are shown when a conversation is opened."""
 _OPEN: Final = tuple(status for status in RunStatus if status not in TERMINAL)
 
 
@@ -31,12 +31,12 @@ class Chat:
     """A session at a terminal.
 
     Args:
-        agents: Has the session.
-        session_id: Its id; it need not be there yet.
-        screen: Shows events.
-        person: Types messages and decides; None: there is no terminal.
-        by: Who decides.
-        mode: Which agent answers.
+        agents: The sessions of the application.
+        session_id: Id of the session, which need not exist yet.
+        screen: The display of the events.
+        person: The person who types messages and decides approvals; None without a terminal.
+        by: Name under which approvals are decided.
+        mode: Mode of the next messages, which chooses the agent that answers.
     """
 
     def __init__(
@@ -53,18 +53,18 @@ class Chat:
         self._person, self._by = person, by
         self._tasks = TaskScope()
         self._open: set[str] = set()
-        """Runs of the session that have not ended."""
+        """Ids of the session's runs that have not ended."""
         self._ended: dict[str, str] = {}
-        """Types of the events that ended runs."""
+        """Types of the last events of ended runs, by run id."""
         self._own: set[str] = set()
-        """Ids of messages that were typed here."""
+        """Ids of the messages that this process sent."""
         self._asking: dict[str, asyncio.Task[Any]] = {}
         self._one_question = asyncio.Lock()
         self._news = asyncio.Event()
         self._is_stopping = self._is_at_prompt = False
         self._trouble: Exception | None = None
         self.left = asyncio.Event()
-        """Set when the terminal is left."""
+        """Set when the person leaves the chat."""
 
     @property
     def has_open_runs(self) -> bool:
@@ -72,7 +72,7 @@ class Chat:
         return bool(self._open)
 
     async def open(self, *, shows_past: bool = True) -> None:
-        """Show where the conversation is, and everything that happens in it from now on."""
+        """Show the end of the conversation, and all later events. `shows_past` False shows only open runs."""
         row = await self.agents.runtime.store.sessions.get(self.agents.agent_id(self.session_id))
         cursor = None
         if row is not None:
@@ -81,7 +81,7 @@ class Chat:
         self._tasks.start(self._follow(cursor), name=f"events of {self.session_id}")
 
     async def close(self) -> None:
-        """End what this object does. Runs go on."""
+        """Stop the tasks of this object. Runs continue."""
         await self._tasks.close()
 
     async def say(self, text: str, *, parent_node: str | None = None) -> str:
@@ -98,12 +98,12 @@ class Chat:
         return run.run_id
 
     async def until_ended(self, run_id: str) -> str:
-        """Return the type of the event that ended a run, once it is on the screen."""
+        """Wait until the event that ended a run is on the screen, and return the event's type."""
         await self._until(lambda: run_id in self._ended)
         return self._ended[run_id]
 
     async def until_idle(self) -> None:
-        """Return when no run of the session is open."""
+        """Wait until no run of the session is open."""
         await self._until(lambda: not self._open)
 
     async def _until(self, holds: Any) -> None:
@@ -114,7 +114,7 @@ class Chat:
             await self._news.wait()
 
     async def ask(self) -> str | None:
-        """Return the next line that is typed; None: the person has left."""
+        """Return the next line that the person types, or None if the person has left."""
         assert self._person is not None
         async with self._one_question:
             self._is_at_prompt = True
@@ -124,19 +124,19 @@ class Chat:
                 self._is_at_prompt = False
 
     def interrupt(self) -> None:
-        """Stop the open runs; leave, if they are being stopped already, or there is none."""
+        """Stop the open runs. A second call without a message or a run's end between leaves the chat."""
         if self._is_stopping:
             self.left.set()
             return
         self._is_stopping = True
         if not self._open:
-            self.note("Ctrl-C again leaves, as /quit does", style="dim")
+            self.note("Ctrl-C again ends the chat, like /quit", style="dim")
             return
         for run_id in self._open:
             self._tasks.start(self._cancel(run_id), name=f"cancel {run_id}")
 
     def resume(self) -> None:
-        """Drop an interrupt that came while nothing was open."""
+        """Drop an interrupt that came while no run was open."""
         self._is_stopping = False
 
     async def _cancel(self, run_id: str) -> None:
@@ -146,11 +146,11 @@ class Chat:
             self.note(str(exc), style="red")
 
     def note(self, text: str, *, style: str = "dim") -> None:
-        """Show a line of the program, also while a line is typed."""
+        """Show a line of the program, even while the person types a line."""
         self._apart(lambda: self.screen.note(text, style=style))
 
     def _apart(self, show: Any) -> None:
-        """Show something; a line that is being typed is drawn again below."""
+        """Call `show`. If the person is typing a line, draw that line again below the output."""
         person = self._person
         if person is None or not person.is_asked:
             show()
@@ -161,7 +161,7 @@ class Chat:
             person.redraw()
 
     async def _take_up(self, row: SessionRow, *, shows_past: bool) -> None:
-        """Show the end of the path and, where runs are open, what they were asked."""
+        """Show the last turns of the path, and the messages that started the open runs."""
         store = self.agents.runtime.store
         runs = []
         if row.open_runs:
@@ -174,7 +174,7 @@ class Chat:
         for run in reversed(runs):
             await self._show_asked(run.run_id)
         if runs:
-            self.note("the run goes on; Ctrl-C cancels it")
+            self.note("the run continues; Ctrl-C cancels it")
 
     async def _show_asked(self, run_id: str) -> None:
         """Show the messages that started a run."""
@@ -191,7 +191,7 @@ class Chat:
             async with aclosing(self.agents.tail_session(self.session_id, cursor=cursor)) as events:
                 async for event in events:
                     await self._take(event)
-        except Exception as exc:  # noqa: BLE001 - raised to who waits for the end of a run
+        except Exception as exc:  # noqa: BLE001 - `_until` raises it
             self._trouble = exc
             self._news.set()
 
@@ -208,9 +208,9 @@ class Chat:
             self._news.set()
 
     def _show(self, event: SessionEvent, depth: int, top: str | None = None) -> None:
-        """Show an event, and do what it asks for: watch a child, ask the person, or ask no longer.
+        """Show an event. Follow a started child, ask the person for an approval, or end a decided question.
 
-        An approval is a question to the person, unless a message is being typed: then it is left to others.
+        While the person types a message, an approval is only shown, and another client may decide it.
         """
         said: dict[str, Any] = dict(event.payload)
         asks = self._person is not None and not self._is_at_prompt
@@ -233,7 +233,7 @@ class Chat:
             self._show(event, depth, run_id)
 
     async def _decide(self, run_id: str, said: dict[str, Any], depth: int) -> None:
-        """Ask the person, and decide, unless another client does meanwhile."""
+        """Ask the person, and decide the approval unless another client decides it first."""
         id_, task = said["approval_id"], asyncio.current_task()
         assert self._person is not None
         assert task is not None
@@ -253,7 +253,7 @@ class Chat:
             del self._asking[id_]
 
     async def _yes_or_no(self, question: str) -> bool | None:
-        """Return what the person says; None: the person is gone."""
+        """Return the person's answer, or None at the end of input."""
         assert self._person is not None
         while (line := await self._person.ask(question, fresh=True)) is not None:
             match line.strip().lower():
@@ -271,7 +271,10 @@ def _text_of(payload: Any) -> str:
 
 
 async def say_all(chat: Chat, messages: Sequence[str]) -> Exit:
-    """Say messages one after the other, each when the run before has ended; return how it went."""
+    """Send messages one after the other, each after the end of the run before.
+
+    Return FAILED at the first run that does not complete, else OK.
+    """
     for text in messages:
         if await chat.until_ended(await chat.say(text)) != "run_completed":
             return Exit.FAILED

@@ -1,4 +1,4 @@
-"""The nodes of a session as a tree: lines with marks of branches, for people."""
+"""The nodes of a session as a tree: lines with branch marks, for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from actors.kernel.agent.transcript import Turn
 
 SHOWN_ID: Final = 8
-"""Characters of a node's id that people are shown."""
+"""Number of characters of a node's id in output for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,9 @@ class NodeLine:
 
     Attributes:
         turn: The node.
-        marks: What stands before it: the branches that go on beside and below it.
-        is_active: The next run goes on from it.
-        is_on_path: It is on the path from the first node to the active one.
+        marks: Text before the node, which draws the lines of its branch and of the branches beside it.
+        is_active: True if the next run continues from the node.
+        is_on_path: True if the node is on the path from the first node to the active node.
     """
 
     turn: Turn
@@ -31,7 +31,7 @@ class NodeLine:
 
 
 def tree_of(turns: Sequence[Turn], head: str | None) -> Iterator[NodeLine]:
-    """Yield the nodes, each behind its parent; branches in the order in which they began.
+    """Yield the nodes, each after its parent, and branches in the order of their first nodes.
 
     Args:
         turns: All nodes of a session, oldest first.
@@ -50,7 +50,7 @@ def tree_of(turns: Sequence[Turn], head: str | None) -> Iterator[NodeLine]:
 
 
 def _placed(children: Sequence[Turn], behind: str) -> Iterator[tuple[Turn, str, str]]:
-    """Yield each child with the marks before it and those before what is below it."""
+    """Yield each child with the marks before it, and the marks before its descendants."""
     if len(children) == 1:
         yield children[0], behind, behind
         return
@@ -60,7 +60,7 @@ def _placed(children: Sequence[Turn], behind: str) -> Iterator[tuple[Turn, str, 
 
 
 def _path_to(by_id: dict[str, Turn], head: str | None) -> Iterator[str]:
-    """Yield the ids from a node up to the first one."""
+    """Yield the ids of the nodes from `head` up to the first node."""
     while head in by_id:
         assert head is not None
         yield head

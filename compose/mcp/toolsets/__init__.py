@@ -1,1 +1,1 @@
-"""Toolsets of the worker: `files` below one folder, `web` by GET, and `shell`."""
+"""Toolsets of the worker: `files` in one folder, `web` by GET, and `shell`."""

@@ -1,4 +1,4 @@
-"""The toolset `files`: reads, writes, lists and searches below one folder."""
+"""The toolset `files`: reads, writes, lists and searches files in one folder."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from actors.kernel.agent.tools import Risk, Tool
 from compose.mcp.toolsets.folder import ConfinedFolder, PathRefusedError, read_file_of, walk
 
 MAX_READ_BYTES: Final = 64 * 1024
-"""Of one answer of `read_file`."""
+"""Maximum number of bytes of one result of `read_file`."""
 MAX_WRITE_BYTES: Final = 1024 * 1024
 MAX_ENTRIES: Final = 1_000
-"""Of one answer of `list_files`."""
+"""Maximum number of entries of one result of `list_files`."""
 MAX_MATCHES: Final = 100
-"""Lines of one answer of `search_files`."""
+"""Maximum number of lines of one result of `search_files`."""
 MAX_SEARCHED: Final = 10_000
-"""Files that one search opens."""
+"""Maximum number of files that one search opens."""
 MAX_SEARCHED_BYTES: Final = 1024 * 1024
-"""Of one file; what is behind is not searched."""
+"""Maximum number of bytes of one file that are searched, from its start."""
 _MAX_LINE: Final = 500
 _KINDS: Final = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
 
@@ -61,13 +61,13 @@ def file_tools(folder: ConfinedFolder) -> list[Tool]:
 
 
 class _Files:
-    """The functions of the tools. Each blocks, and raises `PathRefusedError` of a path that leads out."""
+    """The functions of the tools. They block, and raise `PathRefusedError` for a path outside the folder."""
 
     def __init__(self, folder: ConfinedFolder) -> None:
         self._folder = folder
 
     def list_files(self, path: str = ".") -> dict[str, Any]:
-        """Return the entries of a folder by name, at most `MAX_ENTRIES`."""
+        """Return at most `MAX_ENTRIES` entries of a folder, by name."""
         with self._folder.opened(path) as folder:
             with os.scandir(folder) as entries:
                 names = sorted(one.name for one in entries)
@@ -75,7 +75,7 @@ class _Files:
         return {"entries": [one for one in found if one], "is_cut": len(names) > MAX_ENTRIES}
 
     def read_file(self, path: str, offset: int = 0) -> dict[str, Any]:
-        """Return text, the file's size, and where to go on; None: that was the end."""
+        """Return text, the file's size, and the offset of the next part, which is None at the end."""
         if offset < 0:
             raise PathRefusedError(path, "offset is less than 0: give 0 for the start")
         data, size = self._folder.read(path, offset, MAX_READ_BYTES)
@@ -88,7 +88,7 @@ class _Files:
         }
 
     def write_file(self, path: str, content: str) -> dict[str, Any]:
-        """Replace or make a file; return its size."""
+        """Replace or create a file; return its size."""
         data = content.encode()
         if len(data) > MAX_WRITE_BYTES:
             raise PathRefusedError(
@@ -98,9 +98,9 @@ class _Files:
         return {"path": path, "size_bytes": len(data)}
 
     def search_files(self, text: str, path: str = ".") -> dict[str, Any]:
-        """Return lines with the text, each with path and number; files that are no text have none."""
+        """Return lines that contain the text, each with path and number. Binary files are skipped."""
         if not text:
-            raise PathRefusedError(path, "the text to search is empty: give one")
+            raise PathRefusedError(path, "the text to search for is empty: give a text")
         matches: list[dict[str, Any]] = []
         with self._folder.opened(path) as folder:
             for n, (place, inner, name) in enumerate(walk(folder)):
@@ -114,25 +114,25 @@ def _entry(folder: int, name: str) -> dict[str, Any] | None:
     try:
         found = os.lstat(name, dir_fd=folder)
     except OSError:
-        return None  # it is gone
+        return None  # deleted meanwhile
     kind = _KINDS.get(stat.S_IFMT(found.st_mode), "other")
     size = {"size_bytes": found.st_size} if kind == "file" else {}
     return {"name": _shown(name), "kind": kind, **size}
 
 
 def _shown(name: str) -> str:
-    """Return a name as text; bytes that are no UTF-8 are replaced."""
+    """Return a name as text. Bytes that are not UTF-8 are replaced."""
     return os.fsencode(name).decode(errors="replace")
 
 
 def _text_of(path: str, data: bytes, *, is_end: bool) -> tuple[str, int]:
-    """Return the text, and its bytes: a character that is cut in the middle is left for the next answer."""
+    """Return the text and the bytes that it used. A character cut at the end is left for the next part."""
     try:
         return data.decode(), len(data)
     except UnicodeDecodeError as exc:
         if not is_end and exc.start and exc.reason == "unexpected end of data":
             return data[: exc.start].decode(), exc.start
-        problem = f"it is no text in UTF-8 (byte {exc.start} of this part)"
+        problem = f"the file is not UTF-8 text (byte {exc.start} of this part)"
         raise PathRefusedError(path, problem) from exc
 
 
@@ -140,7 +140,7 @@ def _matches(folder: int, name: str, place: str, text: str) -> list[dict[str, An
     try:
         data, _ = read_file_of(folder, name, 0, MAX_SEARCHED_BYTES)
     except OSError:
-        return []  # it is gone, or may not be read
+        return []  # deleted meanwhile, or not readable
     if b"\x00" in data or (wanted := text.encode()) not in data:
         return []
     found = [

@@ -1,4 +1,4 @@
-"""A folder whose files can be opened, and nothing outside of it."""
+"""A folder that confines file access: nothing outside of it can be opened."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from typing import Final
 from actors.errors import ActorsError, ContractError, Facts
 
 MAX_DEPTH: Final = 32
-"""Folders in a path."""
+"""Maximum number of parts of a path."""
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 _FOLDER: Final = _FLAGS | getattr(os, "O_DIRECTORY", 0)
 _FILE: Final = _FLAGS | getattr(os, "O_NONBLOCK", 0)
-"""Not blocking: opening a pipe would wait for its other end."""
+"""Non-blocking, because opening a pipe would wait for the pipe's other end."""
 _LINKS: Final = frozenset({errno.ELOOP, errno.ENOTDIR})
-"""Of a part that is a link: as a file, and as a folder."""
+"""Errors of opening a symbolic link: as a file, and as a folder."""
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 
 
 class PathRefusedError(Facts, ActorsError):
-    """A path does not lead to a file or a folder below the root.
+    """A path does not name a file or folder in the root folder.
 
     Attributes:
-        path: As it was given.
-        problem: What is wrong with it.
+        path: The path as given.
+        problem: The problem with the path.
     """
 
     text = "path {path!r}: {problem}"
@@ -38,17 +38,18 @@ class PathRefusedError(Facts, ActorsError):
 
 
 class ConfinedFolder:
-    """A root, and the files below it.
+    """A root folder and its files.
 
-    Each part of a path is opened relative to the descriptor of the folder before it, and never through a
-    symbolic link. So no link, no ``..`` and no swap of a part between a check and its use leads out: there is
-    no check apart from the use. The root is the folder that had the name when this was made.
+    Each part of a path is opened relative to the descriptor of the previous part, and never through a symbolic
+    link. Therefore no link, no ``..``, and no replacement of a part between a check and its use leads outside,
+    because no check is separate from the use. The root is the folder that had the name at
+    construction, even if it is renamed later.
 
     Args:
         root: The folder.
 
     Raises:
-        ContractError: It is no folder, or the system cannot open relative to a descriptor.
+        ContractError: `root` is not a folder, or the system cannot open relative to a descriptor.
     """
 
     def __init__(self, root: Path) -> None:
@@ -58,11 +59,11 @@ class ConfinedFolder:
             self._root = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
         except OSError as exc:
             problem = f"--root {root}: {exc.strerror or exc}"
-            raise ContractError(f"{problem}; name a folder that there is") from exc
+            raise ContractError(f"{problem}; name an existing folder") from exc
         self.path = root.resolve()
 
     def close(self) -> None:
-        """Close the root."""
+        """Close the root's descriptor."""
         os.close(self._root)
 
     @contextmanager
@@ -76,27 +77,27 @@ class ConfinedFolder:
             yield found
 
     def read(self, path: str, offset: int, size: int) -> tuple[bytes, int]:
-        """Return bytes of a regular file, at most `size`, and its size.
+        """Return at most `size` bytes of a regular file, and the file's size.
 
         Raises:
-            PathRefusedError: See `ConfinedFolder`; it is no regular file.
+            PathRefusedError: See `ConfinedFolder`. Also raised if the path is not a regular file.
         """
         *above, name = _parts(path) or ["."]
         with self._folder(path, above) as folder, _refusing(path):
             return read_file_of(folder, name, offset, size)
 
     def write(self, path: str, data: bytes) -> None:
-        """Replace a file, or make it and the folders above it.
+        """Replace a file, or create it and the folders above it.
 
-        A reader meanwhile, and a reader after a crash, gets either the old content or the new
-        one. A link or a pipe of that name is replaced, not written through.
+        A concurrent reader, and a reader after a crash, gets either the old content or the new content. A link
+        or a pipe of that name is replaced, not written through.
 
         Raises:
-            PathRefusedError: See `ConfinedFolder`; a folder has that name.
+            PathRefusedError: See `ConfinedFolder`. Also raised if a folder has that name.
         """
         parts = _parts(path)
         if not parts:
-            raise PathRefusedError(path, "it is the root: name a file")
+            raise PathRefusedError(path, "this is the root: name a file")
         with self._folder(path, parts[:-1], make=True) as folder, _refusing(path):
             beside = f".{token_hex(8)}.part"
             descriptor = os.open(beside, _NEW, 0o666, dir_fd=folder)
@@ -126,21 +127,21 @@ class ConfinedFolder:
 
 
 def read_file_of(folder: int, name: str, offset: int = 0, size: int = -1) -> tuple[bytes, int]:
-    """Return bytes of a regular file of a folder, and its size.
+    """Return bytes of a regular file in a folder, and the file's size.
 
     Raises:
-        OSError: There is none, it is a link, or it is none such.
+        OSError: There is no such file, or it is a link or another kind of file.
     """
     with os.fdopen(os.open(name, _FILE, dir_fd=folder), "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(0, "it is no regular file")
+            raise OSError(0, "not a regular file")
         file.seek(offset)
         return file.read(size), found.st_size
 
 
 def walk(folder: int, *, depth: int = MAX_DEPTH, above: str = "") -> Iterator[tuple[str, int, str]]:
-    """Yield each regular file below a folder: its path, the descriptor of its folder, its name; sorted."""
+    """Yield each regular file below a folder, sorted: its path, its folder's descriptor, its name."""
     with os.scandir(folder) as found:
         entries = sorted(found, key=lambda one: one.name)
     for one in entries:
@@ -150,7 +151,7 @@ def walk(folder: int, *, depth: int = MAX_DEPTH, above: str = "") -> Iterator[tu
             try:
                 inner = os.open(one.name, _FOLDER, dir_fd=folder)
             except OSError:
-                continue  # it is gone, or may not be read
+                continue  # deleted meanwhile, or not readable
             try:
                 yield from walk(inner, depth=depth - 1, above=f"{above}{one.name}/")
             finally:
@@ -162,7 +163,7 @@ def _parts(path: str) -> list[str]:
         raise PathRefusedError(path, "give it relative to the root, with / between its parts")
     parts = [part for part in path.split("/") if part not in {"", "."}]
     if ".." in parts:
-        raise PathRefusedError(path, "it has .. in it: give it relative to the root")
+        raise PathRefusedError(path, "it contains ..: give it relative to the root")
     if len(parts) > MAX_DEPTH:
         raise PathRefusedError(path, f"it has more than {MAX_DEPTH} parts")
     return parts
@@ -175,5 +176,5 @@ def _refusing(path: str) -> Iterator[None]:
     except (OSError, UnicodeError) as exc:
         problem = getattr(exc, "strerror", None) or str(exc)
         is_link = isinstance(exc, OSError) and exc.errno in _LINKS
-        problem = "it is, or leads through, a symbolic link or no folder" if is_link else problem
+        problem = "a part of it is a symbolic link or not a folder" if is_link else problem
         raise PathRefusedError(path, problem) from exc

@@ -1,4 +1,4 @@
-"""The toolset `shell`: commands of the machine, with the rights of this process."""
+"""The toolset `shell`: executes commands with the rights of this process."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from actors.kernel.agent.tools import Risk, Tool
 from actors.runtime.loop.tasks import TaskScope
 
 MAX_OUTPUT_BYTES: Final = 64 * 1024
-"""Of each of the two streams; what is more is read and dropped."""
+"""Maximum number of bytes kept of stdout, and of stderr. Further output is read and dropped."""
 MAX_COMMAND_S: Final = 600.0
 _END_LIMIT_S: Final = 1.0
 _POLL_S: Final = 0.01
 _READ_BYTES: Final = 64 * 1024
 _KEPT_VARIABLES: Final = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER")
-"""Of this process's environment: secrets of the worker are not the command's."""
+"""Variables that a command gets from this process's environment. Others may be secrets of the worker."""
 
 
 class CommandLimitError(Facts, ActorsError):
-    """A command took too long, and was killed.
+    """A command exceeded its time limit and was killed.
 
     Attributes:
-        limit_s: Its limit.
+        limit_s: The limit in seconds.
     """
 
     text = "the command took longer than {limit_s:g} s and was killed: give a larger timeout_s, up to 600"
@@ -36,7 +36,7 @@ class CommandLimitError(Facts, ActorsError):
 
 
 def shell_tools(folder: Path) -> list[Tool]:
-    """Return the tools; commands begin in `folder`, and nothing confines them to it."""
+    """Return the tools. Commands start in `folder`, but are not confined to it."""
 
     async def execute_command(command: str, timeout_s: float = 60.0) -> dict[str, Any]:
         limit_s = min(max(timeout_s, 0.0), MAX_COMMAND_S)
@@ -57,7 +57,7 @@ def shell_tools(folder: Path) -> list[Tool]:
             raise CommandLimitError(limit_s) from None
         finally:
             _kill_group(process)
-            with suppress(TimeoutError):  # one that left the group may hold the streams
+            with suppress(TimeoutError):  # a process outside the group may hold the streams
                 async with asyncio.timeout(_END_LIMIT_S):
                     await process.wait()
 
@@ -72,7 +72,7 @@ async def _outcome(process: Process) -> dict[str, Any]:
     async with TaskScope() as tasks:
         tasks.start(_read(process.stdout, "stdout", said), name="stdout")
         tasks.start(_read(process.stderr, "stderr", said), name="stderr")
-        # Not `wait`, which waits for the streams, too: what the command left behind may hold them.
+        # Not `wait`, which also waits for the streams: processes that the command left may hold them.
         while process.returncode is None:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
         _kill_group(process)
@@ -81,7 +81,7 @@ async def _outcome(process: Process) -> dict[str, Any]:
 
 
 def _kill_group(process: Process) -> None:
-    """Kill a command with all that it started."""
+    """Kill a command and the processes of its group."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 

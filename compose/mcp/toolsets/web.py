@@ -1,4 +1,4 @@
-"""The toolset `web`: text of a public page, by GET."""
+"""The toolset `web`: fetches the text of a public page by GET."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from actors.kernel.agent.tools import Tool
 MAX_PAGE_BYTES: Final = 1024 * 1024
 MAX_REDIRECTS: Final = 5
 FETCH_LIMIT_S: Final = 30.0
-"""Of a whole fetch, with its redirects."""
+"""Seconds for a whole fetch, including redirects."""
 _MAX_ADDRESSES: Final = 4
-"""Of one name, that are tried."""
+"""Maximum number of addresses of a host name that are tried."""
 _HEADERS: Final[dict[bytes | str, bytes | str]] = {
     "accept": "text/*, application/json;q=0.9, */*;q=0.1",
-    "accept-encoding": "identity",  # a small body cannot become a large one
+    "accept-encoding": "identity",  # a small body cannot expand into a large one
     "user-agent": "callboard-mcp-worker",
 }
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -34,8 +34,8 @@ class FetchRefusedError(Facts, ActorsError):
     """A page cannot be fetched.
 
     Attributes:
-        url: Where it is.
-        problem: Why not.
+        url: The page's URL, or the host.
+        problem: The reason.
     """
 
     text = "fetch of {url}: {problem}"
@@ -44,7 +44,7 @@ class FetchRefusedError(Facts, ActorsError):
 
 
 def web_tools(*, allow_private: bool) -> list[Tool]:
-    """Return the tools. Without `allow_private` they reach public addresses only."""
+    """Return the tools. Without `allow_private` they connect to public addresses only."""
     backend = _Network(allow_private=allow_private)
 
     async def fetch_url(url: str) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def web_tools(*, allow_private: bool) -> list[Tool]:
 
 
 async def _fetched(pool: httpcore2.AsyncConnectionPool, url: str) -> dict[str, Any]:
-    """Return a page, or the `location` of another one."""
+    """Return a page, or the `location` of a redirect."""
     _check_url(url)
     try:
         async with pool.stream("GET", url, headers=_HEADERS) as response:
@@ -85,7 +85,7 @@ async def _fetched(pool: httpcore2.AsyncConnectionPool, url: str) -> dict[str, A
 def _page(url: str, status: int, headers: dict[str, str], data: bytes) -> dict[str, Any]:
     kind = headers.get("content-type", "")
     if headers.get("content-encoding", "identity") != "identity" or b"\x00" in data:
-        raise FetchRefusedError(url, f"it is no text, but {kind or 'of an unknown type'}")
+        raise FetchRefusedError(url, f"the page is not text but {kind or 'of an unknown type'}")
     charset = kind.partition("charset=")[2].partition(";")[0].strip(" \"'") or "utf-8"
     try:
         text = data[:MAX_PAGE_BYTES].decode(charset, errors="replace")
@@ -102,11 +102,11 @@ def _check_url(url: str) -> None:
     except ValueError:
         is_url = False
     if not is_url or not url.isascii() or not url.isprintable() or " " in url:
-        raise FetchRefusedError(url, "it is no URL: give http://… or https://…, in ASCII")
+        raise FetchRefusedError(url, "not a URL: give http://… or https://…, in ASCII")
 
 
 class _Network(httpcore2.AnyIOBackend):
-    """Connects to the address that was checked, also if the name resolves to another one meanwhile."""
+    """Connects to the address that was checked, even if the name resolves to another one meanwhile."""
 
     def __init__(self, *, allow_private: bool) -> None:
         self._allow_private = allow_private
@@ -139,13 +139,13 @@ class _Network(httpcore2.AnyIOBackend):
         addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
         public = [one for one in addresses if self._allow_private or is_public(one)]
         if addresses and not public:
-            problem = f"{host} is at {addresses[0]}, which is no public address"
+            problem = f"{host} is at {addresses[0]}, which is not a public address"
             raise FetchRefusedError(host, f"{problem}: --allow-private allows it")
         return public[:_MAX_ADDRESSES]
 
 
 def is_public(address: str) -> bool:
-    """Return whether it is an address of the Internet; one of IPv6 that has one of IPv4 in it is none."""
+    """Return whether an address is public. An IPv6 address that embeds an IPv4 address counts as not public."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address) and (
         found.ipv4_mapped or found.sixtofour or found.teredo or found in _NAT64

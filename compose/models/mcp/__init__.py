@@ -1,1 +1,1 @@
-"""MCP servers as tools of agents: the list of tools, sessions, and servers that are child processes."""
+"""MCP servers as tools of agents: lists of tools, sessions, and servers that are child processes."""

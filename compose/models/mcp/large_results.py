@@ -1,4 +1,4 @@
-"""Results of MCP tools that are too long for a model: artifacts, of which it reads the start, then on."""
+"""Results of MCP tools that are too long for a model. They become artifacts that the model reads in parts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from actors.runtime import artifact_store
 from compose.models.mcp.session import McpConnection, McpServerError
 
 MAX_RESULT_BYTES: Final = 64 * 1024
-"""Of what a model gets of one result at once, as JSON."""
+"""Maximum number of bytes, as JSON, that a model gets of a result at once."""
 READER: Final = "read_result"
-"""The name of the tool that reads on, behind the server's prefix."""
+"""Name of the tool that reads further parts, without the server's prefix."""
 READER_PARAMETERS: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
@@ -27,13 +27,13 @@ READER_PARAMETERS: Final[dict[str, Any]] = {
 
 
 async def within_limit(value: Any, reader: str) -> Any:
-    """Return a result as it is, or, of a large one, its start and where to read on.
+    """Return a small result unchanged; return the start of a large result, with a note where to read on.
 
-    Outside of a run, or if the store cannot be asked, there is the start only.
+    Outside of a run, or if the artifact store is unavailable, the rest is not stored.
 
     Args:
         value: JSON data.
-        reader: Name of the tool that reads on.
+        reader: Name of the tool that reads further parts.
     """
     encoded = _encoded(value)
     if len(encoded) <= MAX_RESULT_BYTES:
@@ -45,7 +45,7 @@ async def within_limit(value: Any, reader: str) -> Any:
     kind = "text/plain" if isinstance(value, str) else "application/json"
     try:
         ref = await artifacts.store(encoded, content_type=kind)
-    except PersistenceError:  # the call was made all the same
+    except PersistenceError:  # the tool was called, so its result must not be lost
         return beginning_of(value)
     shown, end = _text(encoded, 0)
     note = f"the result has {ref.size_bytes:,} bytes; {_read_on(reader, ref.id, end)}"
@@ -53,7 +53,7 @@ async def within_limit(value: Any, reader: str) -> Any:
 
 
 def beginning_of(value: Any) -> str:
-    """Return a result as text, of a large one the start with a note."""
+    """Return a result as text, or the start of a large result, with a note."""
     encoded = _encoded(value)
     shown, end = _text(encoded, 0)
     if end == len(encoded):
@@ -62,15 +62,17 @@ def beginning_of(value: Any) -> str:
 
 
 async def read_on(connection: McpConnection, reader: str, /, artifact: str, offset: int = 0) -> str:
-    """Return a part of a large result, as text, with a note on what comes behind it.
+    """Return a part of a large result as text, with a note where the next part starts.
 
     Raises:
-        McpServerError: The agent has no such artifact, or not any more.
+        McpServerError: The agent has no such artifact, or it was deleted.
     """
     artifacts, offset = artifact_store(), max(0, int(offset))
     ref = await artifacts.stat(str(artifact))
     if ref is None:
-        problem = f"there is no result {artifact!r}, or not any more: it is kept for a day. Call its tool again"
+        problem = (
+            f"there is no result {artifact!r}: a result is kept for a day. Call its tool again"
+        )
         raise McpServerError(connection.server.name, problem)
     data = await artifacts.read(ref.id, offset=offset, limit=MAX_RESULT_BYTES)
     shown, read = _text(data, offset)
@@ -88,7 +90,7 @@ def _encoded(value: Any) -> bytes:
 
 
 def _text(data: bytes, offset: int) -> tuple[str, int]:
-    """Return the characters that begin and end within the first bytes, and where the next one begins."""
+    """Return the characters that are complete within the first bytes, and the offset of the next one."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
     part = data[:MAX_RESULT_BYTES]
     text = decoder.decode(part)

@@ -1,4 +1,4 @@
-"""Sessions with one MCP server: one in each event loop, opened by the first call and again after a death."""
+"""Sessions with one MCP server, one per event loop. A call opens it, and opens a new one after its end."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from mcp.types import Tool as ListedTool
 
 OPEN_LIMIT_S: Final = 30.0
-"""Seconds that a server has to start and to greet."""
+"""Seconds that a server may take to start and to initialize the session."""
 _MAX_PAGES: Final = 100
-"""Pages of a list of tools; a server that has more is asked for no further one."""
+"""Maximum number of pages of a list of tools. Further pages are not requested."""
 
 
 class McpServerError(Facts, ActorsError):
-    """An MCP server did not do what it was asked for.
+    """A request to an MCP server failed.
 
     Attributes:
-        server: Its name.
-        problem: What happened, and what to do about it.
+        server: The server's name.
+        problem: The problem and its remedy.
     """
 
     text = "MCP server {server!r}: {problem}"
@@ -38,14 +38,14 @@ class McpServerError(Facts, ActorsError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpServer:
-    """An MCP server: how it is reached, and how patient its clients are.
+    """An MCP server: its address, and the time limits of its clients.
 
     Attributes:
-        name: For errors and logs.
-        command: Program and arguments, which is started; or None.
+        name: Name of the server in errors and logs.
+        command: Program and arguments to start; or None.
         url: Address of a server over HTTP; or None.
-        environment: Further variables of the program.
-        headers: Of each HTTP request.
+        environment: Further environment variables of the program.
+        headers: Headers of each HTTP request.
         timeout_s: Seconds that one call may take.
     """
 
@@ -58,7 +58,7 @@ class McpServer:
 
     @asynccontextmanager
     async def connected(self, on_end: Callable[[str], None]) -> AsyncIterator[Client]:
-        """Open a session, and close it at the end; `on_end` gets the reason if the server ends before."""
+        """Open a session, and close it at the end. `on_end` gets the reason if the server ends earlier."""
         import httpx2  # noqa: PLC0415 - as the SDK
         from mcp import Client  # noqa: PLC0415 - imports the SDK
         from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
@@ -79,7 +79,7 @@ class McpServer:
 
 
 class _Session:
-    """An open session, held by a task of its own: what opens it has to close it."""
+    """An open session, held by one task: the SDK requires the same task to open and close it."""
 
     def __init__(self, server: McpServer, scope: TaskScope) -> None:
         self._server = server
@@ -122,7 +122,7 @@ class _Session:
     def _fail(self, problem: str) -> None:
         self._over.set()
         self._client.set_exception(McpServerError(self._server.name, problem))
-        self._client.exception()  # the waiting callers may be gone
+        self._client.exception()  # marks it as retrieved, because all callers may be cancelled
 
 
 def _problem_of_opening(server: McpServer, exc: BaseException) -> str:
@@ -134,7 +134,7 @@ def _problem_of_opening(server: McpServer, exc: BaseException) -> str:
 
 
 class McpConnection:
-    """The way to one MCP server, for all tools of it in this process."""
+    """The connection to one MCP server, for all of the server's tools in this process."""
 
     def __init__(self, server: McpServer) -> None:
         self.server = server
@@ -143,10 +143,10 @@ class McpConnection:
         )
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
-        """Return the result of one call. It is sent once at most.
+        """Return the result of one call. The call is sent at most once.
 
         Raises:
-            McpServerError: The server could not be reached, ended, was too slow or knows no such tool.
+            McpServerError: The server is unreachable, ended, was too slow or has no such tool.
         """
         from mcp import MCPError  # noqa: PLC0415 - imports the SDK
 
@@ -158,10 +158,10 @@ class McpConnection:
             raise McpServerError(self.server.name, self._problem(session, tool, exc)) from exc
 
     async def tools(self) -> Sequence[ListedTool]:
-        """Return the tools that the server has, of all pages.
+        """Return the server's tools, of all pages.
 
         Raises:
-            McpServerError: It could not be reached, or does not say.
+            McpServerError: The server is unreachable, or does not list its tools.
         """
         from mcp import MCPError  # noqa: PLC0415 - imports the SDK
 
@@ -181,7 +181,7 @@ class McpConnection:
         return found
 
     async def aclose(self) -> None:
-        """Close the session of this event loop. The next call opens another."""
+        """Close the session of this event loop. The next call opens a new one."""
         held = self._sessions.pop(asyncio.get_running_loop(), None)
         if held is not None:
             await held[0].close()

@@ -1,6 +1,6 @@
-"""An MCP server as a child process, with an upper limit for its messages.
+"""An MCP server as a child process, with a size limit for its messages.
 
-The SDK's own transport keeps a line of any length, and copies all of it for each piece that comes.
+The SDK's own transport has no limit for a line, and copies the whole line for each piece that arrives.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from mcp_types import jsonrpc_message_adapter
 from compose.models.clean_text import clean_json
 
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
-"""Of one message of a server. One that sends more is stopped."""
+"""Maximum number of bytes of one message of a server. A server that sends more is stopped."""
 EXIT_LIMIT_S: Final = 2.0
-"""Seconds that a server has to end by itself once its input is closed, and again once it is asked to."""
+"""Seconds for a server to exit after its input is closed, and again after SIGTERM."""
 
 _log = logging.getLogger("callboard.models")
 _GONE: Final = (
@@ -41,12 +41,12 @@ async def stdio_transport(
 ) -> AsyncIterator[
     tuple[ObjectReceiveStream[SessionMessage | Exception], ObjectSendStream[SessionMessage]]
 ]:
-    """Start a server and yield streams of its messages, as the SDK's `Client` takes them; stop it at the end.
+    """Start a server, and yield streams of its messages for the SDK's `Client`. Stop the server at the end.
 
     Args:
-        command: Program and arguments. It gets no variables of this process but PATH, HOME and the like.
+        command: Program and arguments. It gets no variables of this process except PATH, HOME and the like.
         environment: Further variables.
-        on_end: Called with the reason, once the server sends nothing any more.
+        on_end: Called with the reason when the server's output ends.
     """
     env = {**get_default_environment(), **environment}
     process = await anyio.open_process([*command], env=env, stderr=None, start_new_session=True)
@@ -101,18 +101,18 @@ def _message(line: bytes) -> SessionMessage | Exception:
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError:
-        try:  # half a surrogate pair is no reason to lose a message
+        try:  # a message with an unpaired surrogate is repaired
             repaired = clean_json(json.loads(line))
             return SessionMessage(jsonrpc_message_adapter.validate_python(repaired, by_name=False))
         except ValueError as exc:
             _log.warning(
-                "an MCP server wrote a line that is no message", extra={"size_bytes": len(line)}
+                "an MCP server wrote a line that is not a message", extra={"size_bytes": len(line)}
             )
             return exc
 
 
 async def _stop(process: Process) -> None:
-    """Close the server's input, then ask it to end, then kill it with all that it started."""
+    """Close the server's input, then send SIGTERM, then SIGKILL, to it and its process group."""
     assert process.stdin is not None
     with suppress(*_GONE, OSError):
         await process.stdin.aclose()
@@ -121,7 +121,7 @@ async def _stop(process: Process) -> None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, sent)
         with anyio.move_on_after(EXIT_LIMIT_S):
-            # Not `wait`, which waits for the pipes, too: a grandchild may hold them.
+            # Not `wait`, which also waits for the pipes: a grandchild may hold them.
             while process.returncode is None:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
             break

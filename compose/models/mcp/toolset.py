@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     from mcp.types import Tool as ListedTool
 
 ALL: Final = "*"
-"""The key of `risks` for all tools that it does not name."""
+"""Key of `risks` for all tools that have no own entry."""
 
 _NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_NAME: Final = 64
-"""Characters of a tool's name that all providers take."""
+"""Maximum number of characters of a tool's name that all providers accept."""
 
 
 class McpToolError(McpServerError):
-    """A tool of an MCP server says that it failed."""
+    """A tool of an MCP server reports that it failed."""
 
     text = "{problem}"
 
 
 class McpTools(tuple[Tool, ...]):
-    """The tools of one MCP server, and the way to it."""
+    """The tools of one MCP server, and its connection."""
 
     __slots__ = ()
 
     async def aclose(self) -> None:
-        """Close the session of this event loop, and stop a server that was started for it.
+        """Close the session of this event loop, and stop the server if it was started for the session.
 
-        The end of the event loop does so, too; the next call opens another.
+        The end of the event loop has the same effect. The next call opens a new session.
         """
         for connection in {tool.run.args[0] for tool in self}:  # type: ignore[union-attr]
             await connection.aclose()
@@ -71,32 +71,34 @@ def mcp_tools(  # noqa: PLR0913 - each has a default
 ) -> McpTools:
     """Return the tools of an MCP server, for the `tools` of agents.
 
-    The server is asked for its list now, which takes up to 30 s; later changes of the list do not count. The
-    first call opens a session, which all agents of this process share; after a death of the server the next
-    call opens another. A call is sent once at most, and a call that a crash interrupts is in doubt, unless the
-    author says that the tool is idempotent. Of a result over 64 KiB the model gets the start. In a run the
-    whole is an artifact of the agent, in which the tool ``read_result``, which is added to the server's, reads
-    on; `InvocationResult.artifact_ref` names it for a day.
+    This function opens a session to read the server's list of tools. Opening takes up to 30 s, and each page of
+    the list up to `timeout_s`. Later changes of the list are ignored. The first call of a tool opens a session
+    that all agents of this process share. If the server ends, the next call opens a new session. A call is sent
+    at most once. A call that a crash interrupts is in doubt, unless the author declares the tool idempotent. If
+    a result is larger than 64 KiB, the model gets its start. In a run, the whole result is an artifact of the
+    agent. The tool ``read_result``, which is added to the server's tools, reads further parts;
+    `InvocationResult.artifact_ref` refers to the artifact for a day.
 
     Args:
-        name: Of the server, for errors, and before the names of its tools.
-        command: Program and arguments of a server that is started and spoken to by its standard streams. It
-            gets none of this process's variables but PATH, HOME and the like.
-        url: Address of a server that speaks HTTP. Give either this or `command`.
-        allow: Names of the tools to take, as the server names them; None: all.
-        risks: Risk of each tool by the server's name; ``"*"`` is for the others. Default: ``HIGH``, so that
-            a person has to agree to each call.
-        idempotent: Names of tools for which a second call is as good as one; a crash has them called again.
-        prefix: Before the name of each tool; None: ``name_``.
-        trust: Believe what the server says of its tools: read-only ones, and those that destroy nothing, are
-            ``SAFE``, and what it calls idempotent is. `risks` and `idempotent` go before.
-        environment: Further variables of the program.
-        headers: Of each HTTP request.
+        name: Name of the server in errors, and default prefix of the names of its tools.
+        command: Program and arguments of a server to start, which communicates by its standard streams. It gets
+            none of this process's variables except PATH, HOME and the like.
+        url: Address of a server over HTTP. Give either this or `command`.
+        allow: Names of the tools to use, as the server names them; None for all.
+        risks: Risk of each tool by the server's name; ``"*"`` is for all others. The default is ``HIGH``, which
+            needs a person's approval for each call.
+        idempotent: Names of tools for which a second call has no further effect. They are called again after a
+            crash.
+        prefix: Prefix of each tool's name; by default ``name_``.
+        trust: Whether to use the server's annotations: read-only and non-destructive tools are ``SAFE``, and
+            read-only and idempotent tools are idempotent. `risks` and `idempotent` take precedence.
+        environment: Further environment variables of the program.
+        headers: Headers of each HTTP request.
         timeout_s: Seconds that one call may take.
 
     Raises:
-        ContractError: Arguments that contradict each other, or the extra ``mcp`` is not installed.
-        McpServerError: The server cannot be reached, or has not the tools that are named here.
+        ContractError: The arguments contradict each other, or the extra ``mcp`` is not installed.
+        McpServerError: The server is unreachable, or lacks a tool that is named here.
     """
     _check(name, command, url)
     server = McpServer(
@@ -136,7 +138,7 @@ def _check(name: str, command: Sequence[str] | None, url: str | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Making:
-    """The author's word about a server's tools, from which an agent's tools are made."""
+    """The author's settings for a server's tools, and the conversion into tools of agents."""
 
     connection: McpConnection
     prefix: str
@@ -148,9 +150,7 @@ class _Making:
         tools = McpTools([*map(self._tool, listed), self._reader()])
         names = [tool.name for tool in tools]
         if len({*names}) < len(names):
-            problem = (
-                f"two of its tools have one name: {', '.join(sorted(names))}; choose by `allow`"
-            )
+            problem = f"two of its tools have the same name: {', '.join(sorted(names))}; choose by `allow`"
             raise McpServerError(self.connection.server.name, problem)
         return tools
 
@@ -190,7 +190,7 @@ class _Making:
 
 
 def _list(server: McpServer) -> Sequence[ListedTool]:
-    """Return the server's tools, asked in a thread: the caller may be in an event loop, or in none."""
+    """Return the server's tools, read in a thread because the caller may or may not be in an event loop."""
 
     async def ask() -> Sequence[ListedTool]:
         connection = McpConnection(server)
@@ -217,10 +217,10 @@ def _list(server: McpServer) -> Sequence[ListedTool]:
 
 
 async def _call(connection: McpConnection, tool: str, reader: str, /, **arguments: Any) -> Any:
-    """Return the result of one call: JSON data, or what stands for a large one.
+    """Return the result of one call: JSON data, or the start of a large result.
 
     Raises:
-        McpToolError: The tool says that it failed.
+        McpToolError: The tool reports that it failed.
         McpServerError: There is no result.
     """
     result = await connection.call(tool, arguments)
@@ -235,12 +235,12 @@ def _value(result: CallToolResult) -> Any:
     if structured is None or result.is_error:
         return clean("\n".join(_shown(block) for block in result.content))
     if isinstance(structured, dict) and [*structured] == ["result"]:
-        structured = structured["result"]  # the SDK's wrapping of what is no object
+        structured = structured["result"]  # the SDK wraps values that are not objects
     return clean_json(structured)
 
 
 def _shown(block: Any) -> str:
-    """Return the text of a content block, or a note instead of one that is none."""
+    """Return the text of a content block, or a note in place of a block without text."""
     text = getattr(block, "text", None)
     if text is None:
         text = getattr(getattr(block, "resource", None), "text", None)

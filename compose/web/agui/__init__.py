@@ -1,6 +1,6 @@
-"""The AG-UI protocol: a run's input becomes a message, an answer or a read, and events of sessions its events.
+"""The AG-UI protocol. An input starts a run, delivers answers or reads a session; the response is events.
 
-An input enters at `endpoint`. `intake` reads it and `tree` translates events; both are pure. `answers` gives a
-run what it waits for, `starting` begins one, `snapshot` shows a conversation, and `stream` sends what happens
-until the run ends or waits for the client.
+A request enters at `endpoint`. `intake` validates the input and `tree` translates events, both without I/O.
+`answers` delivers answers to a waiting run, `starting` starts a run, and `snapshot` shows a conversation.
+`stream` sends events until the run ends or waits for the client.
 """

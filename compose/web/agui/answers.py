@@ -1,4 +1,4 @@
-"""Answers of a client: to interrupts, and results of its tools. Each counts once, in whatever process."""
+"""Answers of a client: to interrupts, and results of its tools. Each is delivered once, by any process."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _WITHOUT: Final = "run it again without the answer"
 
 
 class AnswerError(ProblemError):
-    """An input does not fit what the thread waits for; the protocol wants an event of it, not a status."""
+    """An input does not fit the state of the thread. The protocol requires an error event, not a status."""
 
 
 async def give_answers(
     call: WebCall, found: FoundSession, given: AguiInput
 ) -> tuple[RunId, Gate] | None:
-    """Give a run of the session what it waits for; return the run, and what the client has of it.
+    """Deliver answers to the run that waits for them; return the run, and a filter of its events.
 
-    None: it has only results of tools that are known. An answer that was given before changes nothing.
+    Return None if the input has only results of tools that are known. A repeated answer changes nothing.
 
     Raises:
-        AnswerError: It does not fit.
+        AnswerError: An answer does not fit.
     """
     results = {one.call_id: one for one in given.answers}
     resumed = {one.interrupt_id for one in given.resume}
@@ -45,12 +45,14 @@ async def give_answers(
     if unknown := sorted((results.keys() - calls) | (resumed - (tree.asked - calls))):
         raise _unknown(unknown)
     await _check_covered(call, given, tree)
-    # All are read before one is given.
+    # All decisions are validated before the first answer is delivered.
     decisions = [(one, _is_approval(one)) for one in given.resume]
     own = {id_ for id_ in results if tree.calls[id_].is_asked}
     for id_ in results.keys() - own:
         if not tree.calls[id_].is_done:
-            raise _refused("not_a_client_tool", id_, "this tool is called here", _WITHOUT)
+            raise _refused(
+                "not_a_client_tool", id_, "this tool is executed by the server", _WITHOUT
+            )
     for entry, approve in decisions:
         await _decide(call, entry, approve, tree)
     for id_ in own:
@@ -61,16 +63,16 @@ async def give_answers(
 
 
 async def _check_covered(call: WebCall, given: AguiInput, tree: RunTree) -> None:
-    """Check that the input answers all open interrupts: the protocol wants them together."""
+    """Check that the input answers all open interrupts. The protocol requires all answers in one input."""
     open_ = await open_interrupts(call.runtime, tree.run_ids)
     refuse_open(open_ - {one.interrupt_id for one in given.resume})
 
 
 def refuse_open(interrupts: set[str]) -> None:
-    """Check that there are none of these interrupts.
+    """Refuse an input if interrupts are open.
 
     Raises:
-        AnswerError: There are.
+        AnswerError: There are open interrupts.
     """
     if interrupts:
         names = ", ".join(sorted(interrupts))
@@ -79,17 +81,17 @@ def refuse_open(interrupts: set[str]) -> None:
 
 
 def _is_approval(entry: ResumeEntry) -> bool:
-    """Return the decision that an entry has.
+    """Return the decision of an entry.
 
     Raises:
-        AnswerError: It has none.
+        AnswerError: The entry has no decision.
     """
     if entry.status == "cancelled":
         return False
     payload = entry.payload
     approved = payload.get("approved") if isinstance(payload, dict) else payload
     if not isinstance(approved, bool):
-        problem = "the payload says neither yes nor no"
+        problem = "the payload has no decision"
         remedy = 'give {"approved": true} or {"approved": false}, and perhaps a "comment"'
         raise _refused("invalid_answer", entry.interrupt_id, problem, remedy)
     return approved
@@ -106,11 +108,11 @@ async def _decide(call: WebCall, entry: ResumeEntry, approve: bool, tree: RunTre
             await call.runtime.approvals.decide(
                 id_, approve=approve, by=call.principal.name, comment=str(comment or "")
             )
-        except UnknownApprovalError:  # another client was faster
+        except UnknownApprovalError:  # another client has decided it meanwhile
             return
     elif status == "expired" and entry.status == "resolved":
         remedy = "cancel it to go on"
-        raise _refused("interrupt_expired", id_, f"interrupt {id_} is over", remedy)
+        raise _refused("interrupt_expired", id_, f"interrupt {id_} has expired", remedy)
     elif status != "expired" and (status == "approved") is not approve:
         raise _refused("interrupt_answered", id_, f"interrupt {id_} was {status}", _WITHOUT)
 

@@ -1,4 +1,4 @@
-"""`POST /agui/{app}`: an input of the AG-UI protocol, answered with the stream of its events."""
+"""`POST /agui/{app}`: responds to an input of the AG-UI protocol with a stream of events."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from compose.web.resources.runs import on_gone
 from compose.web.streams import MEDIA_TYPE, EventLine
 
 MAX_INPUT_BYTES: Final = 4 * 1024 * 1024
-"""Of an input: clients send the whole conversation each time. What is sent of it has the limit of a message."""
+"""Largest input: clients send the whole conversation. The message that a run receives has a message's limit."""
 
 
 class AguiQuery(StrictModel):
     """The query of an input.
 
     Attributes:
-        mode: Which agent executes a new run.
-        on_disconnect: Cancel the run if the client is gone before the stream ends.
+        mode: The agent that executes a new run.
+        on_disconnect: Whether to cancel the run if the client disconnects before the stream ends.
     """
 
     mode: str = DEFAULT_MODE
@@ -40,7 +40,7 @@ class AguiQuery(StrictModel):
 
 
 async def run(call: WebCall, query: AguiQuery, body: RunAgentInput) -> Done:
-    """Answer an input: start a run, give one what it waits for, or show the conversation."""
+    """Respond to an input: start a run, deliver answers to a run, or show the conversation."""
     given = read_input(body)
     await call.sessions(call.names["app"])
     call.api.streams.check(call.principal)  # before anything is started
@@ -55,7 +55,7 @@ async def run(call: WebCall, query: AguiQuery, body: RunAgentInput) -> Done:
 async def _reader(
     call: WebCall, query: AguiQuery, given: AguiInput
 ) -> tuple[AsyncGenerator[EventLine, None], RunId | None]:
-    """Return the stream of an input, and the run that it is about; None: of none."""
+    """Return the stream of an input, and the id of its run; None for the id if there is no run to cancel."""
     found = await session_of(call, given)
     if found is None:
         return _still(given, snapshot_of((), open_run=None)), None
@@ -74,7 +74,7 @@ async def _reader(
 
 
 async def _known_run(call: WebCall, found: FoundSession, given: AguiInput) -> RunId | None:
-    """Return the run that was started for a message with this id."""
+    """Return the run that was started for a message with the input's run id; None if there is none."""
     sender = sender_of("session", call.principal.name)
     run_id = run_id_of_submit(found.agent, sender, given.run_id)
     row = await call.runtime.store.reads.run(run_id)
@@ -84,11 +84,11 @@ async def _known_run(call: WebCall, found: FoundSession, given: AguiInput) -> Ru
 def _again(
     call: WebCall, found: FoundSession, given: AguiInput, run_id: RunId
 ) -> AsyncGenerator[EventLine, None]:
-    """Return the stream of a known run, from its start, or behind the event that the client names."""
+    """Return the stream of a known run, from its start, or from behind the event that the client names."""
     cursor = call.request.headers.get(CURSOR_HEADER) or None
     gate, first = Gate(cursor=cursor), []
     if cursor is not None:
-        EventCursor.parse(cursor, given.thread_id)  # before the stream
+        EventCursor.parse(cursor, given.thread_id)  # raises before the stream starts
     else:
         prefix = f"{run_id}:"
         snapshot = ShownMessages(given.messages).without(lambda id_: id_.startswith(prefix))
@@ -99,7 +99,7 @@ def _again(
 async def _shown(
     call: WebCall, found: FoundSession, given: AguiInput
 ) -> tuple[AsyncGenerator[EventLine, None], RunId | None]:
-    """Return the conversation, and the events of the run that is executed."""
+    """Return the conversation, then the events of the run that is open, if there is one."""
     active = next(iter(await open_runs_of(call, found)), None)
     turns = await call.runtime.store.sessions.path(found.agent)
     snapshot = snapshot_of(turns, open_run=None if active is None else active.run_id)
@@ -109,7 +109,7 @@ async def _shown(
 
 
 def _still(given: AguiInput, snapshot: BaseEvent) -> AsyncGenerator[EventLine, None]:
-    """Return a conversation in which nothing happens."""
+    """Return a stream of the conversation only, for a session without an open run."""
     finished = RunFinishedEvent(
         thread_id=given.thread_id, run_id=given.run_id, outcome=RunFinishedSuccessOutcome()
     )

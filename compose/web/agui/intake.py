@@ -1,4 +1,4 @@
-"""Inputs of AG-UI runs, checked: the message that one sends, or the answers that it gives."""
+"""Validation of AG-UI inputs: the user's message, or the answers, and the client's tools."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from actors.sessions.message import UserMessage
 from compose.web.problems import HttpProblem, ProblemError
 
 MAX_TOOLS: Final = 128
-"""Number of tools that a client may bring: models take no more."""
+"""Maximum number of tools of a client: models accept no more."""
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-"""Names that providers of models take."""
+"""Names of tools that model providers accept."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """The result of a client's tool. `error` says why it failed; None: it did not."""
+    """The result of a client's tool. `error` is the reason of a failure, or None."""
 
     call_id: str
     text: str
     error: str | None
 
     def result(self) -> InvocationResult:
-        """Return it as a run is given it."""
+        """Return the result in the form in which a run receives it."""
         if self.error is None:
             return InvocationResult(status="ok", text=self.text)
         return InvocationResult(status="error", text=f"{self.error}\n{self.text}".strip())
@@ -51,15 +51,15 @@ class ToolAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AguiInput:
-    """An input.
+    """A validated input.
 
     Attributes:
         thread_id: The session.
-        run_id: The id of the message that a new run is started for.
-        said: The user's message, if the last message is one and nothing is resumed.
+        run_id: The id of the message that starts a new run.
+        said: The user's message. None if the last message is not a user's, or the input resumes interrupts.
         resume: Answers to interrupts.
-        answers: The results of tools behind the last message that is none.
-        messages: All messages, as they came.
+        answers: The results of tools at the end of the messages.
+        messages: All messages, as received.
     """
 
     thread_id: str
@@ -76,26 +76,26 @@ class AguiInput:
 
     @property
     def known_results(self) -> frozenset[str]:
-        """Ids of calls of tools whose results the client has."""
+        """Ids of tool calls whose results the client has."""
         return frozenset(one.tool_call_id for one in self.messages if isinstance(one, ToolMessage))
 
     @property
     def before(self) -> tuple[str, ...]:
-        """Ids of the messages before the user's last one, the last one first."""
+        """Ids of the messages before the user's last one, in reverse order."""
         earlier = self.messages[:-1] if self.said is not None else self.messages
         return tuple(one.id for one in reversed(earlier))
 
 
 def read_input(given: RunAgentInput) -> AguiInput:
-    """Return an input, checked.
+    """Validate an input.
 
     Raises:
-        InvalidTextError: No message can have the id of the run.
-        ProblemError: Something else of it does not fit.
+        InvalidTextError: The run id is not valid as the id of a message.
+        ProblemError: Another part of the input is not valid.
     """
     check_name_of("runId", given.run_id)
     if not given.run_id:
-        raise _invalid("runId", "an empty text is no id")
+        raise _invalid("runId", "an empty text is not an id")
     messages = tuple(given.messages)
     last = messages[-1] if messages else None
     resume = tuple(given.resume or ())
@@ -114,7 +114,7 @@ def read_input(given: RunAgentInput) -> AguiInput:
 
 
 def _client_of(given: RunAgentInput) -> dict[str, JsonValue]:
-    """Return what goes with the message: tools, and for the agent's code all that the program gave."""
+    """Return the client's data of a message: tools, and context, state and properties for the agent's code."""
     context = [{"description": one.description, "value": one.value} for one in given.context or ()]
     more: dict[str, Any] = {
         "tools": _tools_of(given.tools or ()),
@@ -127,20 +127,22 @@ def _client_of(given: RunAgentInput) -> dict[str, JsonValue]:
 
 def _tools_of(tools: Sequence[ClientTool]) -> list[dict[str, Any]]:
     if len(tools) > MAX_TOOLS:
-        raise _invalid("tools", f"{len(tools)} tools are too many: at most {MAX_TOOLS}")
+        raise _invalid("tools", f"{len(tools)} tools are too many: send at most {MAX_TOOLS}")
     names = [one.name for one in tools]
     for name in names:
         if not _TOOL_NAME.fullmatch(name):
-            raise _invalid("tools", f"{name[:80]!r} is no name of a tool: {_TOOL_NAME.pattern}")
+            raise _invalid("tools", f"{name[:80]!r} is not a tool name: {_TOOL_NAME.pattern}")
     if len(set(names)) < len(names):
-        raise _invalid("tools", "two tools have one name")
+        raise _invalid("tools", "two tools have the same name")
     return [_tool_of(one) for one in tools]
 
 
 def _tool_of(tool: ClientTool) -> dict[str, Any]:
     schema = tool.parameters or {"type": "object", "properties": {}}
     if not isinstance(schema, dict):
-        raise _invalid("tools", f"the parameters of {tool.name!r} are no JSON schema of an object")
+        raise _invalid(
+            "tools", f"the parameters of {tool.name!r} are not a JSON schema of an object"
+        )
     return {"name": tool.name, "description": tool.description, "parameters": schema}
 
 
@@ -149,7 +151,7 @@ def _blocks_of(message: UserInput) -> tuple[ContentBlock, ...]:
     if isinstance(content, str):
         content = [TextPart(text=content)] if content else []
     if not content:
-        raise _invalid("messages", "the last message says nothing")
+        raise _invalid("messages", "the last message is empty")
     return tuple(_block_of(one) for one in content)
 
 

@@ -1,4 +1,4 @@
-"""The past of runs of a session, read from their logs: what they asked, and what they wait for."""
+"""The earlier events of a session's runs, read from their logs: questions, and pending answers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from compose.web.resources.readers import feed_of_run
 from compose.web.resources.runs import OPEN
 
 MAX_OPEN: Final = 100
-"""Number of open runs of a session that are read."""
+"""Maximum number of open runs of a session that are read."""
 MAX_ENDED: Final = 10
-"""Number of ended runs, the newest ones, that are read for an answer that was given before."""
+"""Maximum number of ended runs, newest first, that are searched for an answer that was delivered before."""
 
 
 async def open_runs_of(call: WebCall, found: FoundSession) -> list[RunRow]:
-    """Return the open runs of a session, in their order."""
+    """Return the open runs of a session, in the order of their arrival."""
     if not found.row.open_runs:
         return []
     rows = await call.runtime.store.lists.runs(agent=found.agent, status=OPEN, limit=MAX_OPEN)
@@ -28,7 +28,7 @@ async def open_runs_of(call: WebCall, found: FoundSession) -> list[RunRow]:
 
 
 async def last_runs_of(call: WebCall, found: FoundSession) -> list[RunRow]:
-    """Return the open runs of a session in their order, then the newest others."""
+    """Return the open runs of a session in the order of their arrival, then the newest other runs."""
     opened = await open_runs_of(call, found)
     newest = await call.runtime.store.lists.runs(agent=found.agent, limit=MAX_OPEN)
     known = {row.run_id for row in opened}
@@ -36,7 +36,7 @@ async def last_runs_of(call: WebCall, found: FoundSession) -> list[RunRow]:
 
 
 async def tree_of(call: WebCall, found: FoundSession, run_id: RunId) -> RunTree:
-    """Return what is known of a run, and of the runs below it, up to now."""
+    """Return the tree of a run and its descendants, with all events up to now."""
     tree = RunTree(run_id)
     feed = await feed_of_run(call, found.agent, run_id, None, live=False)
     below = [event async for event in feed.past() if _told(tree, event)]
@@ -51,6 +51,6 @@ async def tree_of(call: WebCall, found: FoundSession, run_id: RunId) -> RunTree:
 
 
 def _told(tree: RunTree, event: SessionEvent) -> bool:
-    """Take an event in; return True if it is the start of a run below."""
+    """Add an event to the tree; return True if it is the start of a child run."""
     tree.of(event)
     return event.type == "child_started"

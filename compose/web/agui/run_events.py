@@ -1,4 +1,4 @@
-"""The translation of one run's session events into AG-UI events."""
+"""Translation of one run's session events into AG-UI events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from actors.kernel.json import canonical_json
 from actors.sessions.events import SessionEvent
 
 CUSTOM: Final = "callboard."
-"""Names of events that the protocol has no type for begin so; the type of the session's event follows."""
+"""Prefix of custom event names, for events without a type in the protocol. The session event's type follows."""
 _UNCHANGED: Final = frozenset(
     {
         "run_queued",
@@ -45,11 +45,11 @@ ANSWER: Final[dict[str, Any]] = {
     "properties": {"approved": {"type": "boolean"}, "comment": {"type": "string"}},
     "required": ["approved"],
 }
-"""The form of an answer to an interrupt."""
+"""The JSON schema of an answer to an interrupt."""
 
 
 class VoidTextEvent(BaseEvent):
-    """A mark instead of an event: the text of a message is void. It is never sent.
+    """Internal mark that the text of a message was discarded. It is never sent.
 
     Attributes:
         message_id: The message.
@@ -61,13 +61,13 @@ class VoidTextEvent(BaseEvent):
 
 @dataclass(slots=True)
 class KnownCall:
-    """A call of a tool that was sent to the client.
+    """A tool call that was sent to the client.
 
     Attributes:
-        name: Of the tool.
+        name: The tool's name.
         message_id: The message that has the call.
-        is_asked: Whether the run waits for the client to execute it.
-        is_done: Whether its result is there.
+        is_asked: True if the run waits for the client to execute the call.
+        is_done: True if the call has a result.
     """
 
     name: str
@@ -77,13 +77,13 @@ class KnownCall:
 
 
 class RunEvents:
-    """Makes AG-UI events of the session events of one run, in their order.
+    """Translates the session events of one run, in their order, into AG-UI events.
 
     Attributes:
-        calls: The calls of its tools, by their ids.
-        interrupts: The approvals that it waits for, by their ids.
-        decided: The outcomes of those that it does not wait for any more.
-        usage: Tokens of its model calls, by model.
+        calls: The tool calls, by their ids.
+        interrupts: The pending approvals, by their ids.
+        decided: The outcomes of approvals that are no longer pending, by their ids.
+        usage: Tokens of model calls, by model.
     """
 
     def __init__(self, run_id: str, subagent: str | None = None) -> None:
@@ -97,11 +97,11 @@ class RunEvents:
 
     @property
     def is_speaking(self) -> bool:
-        """True while an answer of it is under way."""
+        """True while a model's text or reasoning is being streamed."""
         return bool(self._texts or self._thoughts)
 
     def of(self, event: SessionEvent) -> Iterator[BaseEvent]:
-        """Yield the events that a session event is."""
+        """Translate a session event into AG-UI events, with its time and its subagent."""
         for made in self._made(event):
             made.timestamp = int(event.at.timestamp() * 1000)
             if self._subagent is not None:
@@ -131,7 +131,7 @@ class RunEvents:
             yield CustomEvent(name=f"{CUSTOM}{event.type}", value=said)
 
     def reopened(self) -> Iterator[BaseEvent]:
-        """Yield the start events of what is under way, and the texts so far."""
+        """Yield start events of open texts and reasonings, with the texts so far."""
         texts = {**self._texts}
         thoughts, self._thoughts = self._thoughts, set()
         self._texts.clear()
@@ -141,7 +141,7 @@ class RunEvents:
             yield from self._text(position, text)
 
     def close(self) -> Iterator[BaseEvent]:
-        """Yield the ends of what is under way."""
+        """Yield end events of open texts and reasonings."""
         for position in sorted(self._thoughts):
             yield from self._end_thought(position)
         for position in sorted(self._texts):
@@ -151,7 +151,7 @@ class RunEvents:
         return f"{self._run_id}:{position}"
 
     def _text(self, position: str, text: str) -> Iterator[BaseEvent]:
-        """Yield a piece of a text, which may be its first one."""
+        """Yield a piece of a text, and the start event if it is the first piece."""
         yield from self._end_thought(position)
         id_ = self._id(position)
         if position not in self._texts:
@@ -162,7 +162,7 @@ class RunEvents:
             yield TextMessageContentEvent(message_id=id_, delta=text)
 
     def _whole(self, position: str, text: str) -> Iterator[BaseEvent]:
-        """Yield what is missing of a text; all of it, if what was shown is void."""
+        """Yield the missing end of a text; the whole text if it does not continue the text that was shown."""
         shown = self._texts.get(position, "")
         if not text.startswith(shown):
             yield from self._end_text(position)
@@ -191,7 +191,7 @@ class RunEvents:
             yield ReasoningEndEvent(message_id=id_)
 
     def _message(self, event: SessionEvent, said: Mapping[str, Any]) -> Iterator[BaseEvent]:
-        """Yield an answer, or what is not yet known of it; of the results of tools those that are not known."""
+        """Yield the unsent parts of a message: text and calls of a model, or results of tools."""
         if said["role"] == "assistant":
             position = said.get("position") or event.node_id or str(event.seq)
             self._count(said)
@@ -222,7 +222,7 @@ class RunEvents:
         yield ToolCallEndEvent(tool_call_id=id_)
 
     def _tool(self, event: SessionEvent, said: Mapping[str, Any]) -> Iterator[BaseEvent]:
-        """Yield a call that no model asked for, or a result."""
+        """Yield a tool call that no model made, or a tool's result."""
         name, id_ = said["name"], event.tool_call_id
         if event.type == "tool_started":
             if id_ not in self.calls:
@@ -259,7 +259,7 @@ class RunEvents:
 
 
 def _text_of(result: object) -> str:
-    """Return what the model reads of a tool's result."""
+    """Return a tool's result as the text that the model reads."""
     data = result if isinstance(result, dict) else {}
     text = data.get("text") or data.get("message")
     if isinstance(text, str) and text:

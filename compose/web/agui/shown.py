@@ -1,4 +1,4 @@
-"""The messages that a client shows: those that it came with, and those that a stream has made of events."""
+"""The messages that a client shows: those of its input, and those that a stream has sent as events."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from ag_ui.core import (
 
 
 class ShownMessages:
-    """A client's messages. The protocol takes no text back, so that a snapshot has to show all but that.
+    """A client's messages.
+
+    An event of the protocol cannot withdraw a text. Instead, a snapshot replaces all messages.
 
     Args:
-        messages: Those that the client came with.
+        messages: The messages of the client's input.
     """
 
     def __init__(self, messages: Sequence[Message] = ()) -> None:
@@ -37,7 +39,7 @@ class ShownMessages:
         return [*self._messages.values()]
 
     def note(self, event: BaseEvent) -> None:
-        """Note an event that the client is sent."""
+        """Apply an event that is sent to the client."""
         match event:
             case TextMessageStartEvent():
                 self._assistant(event.message_id, event.subagent_run_id)
@@ -71,7 +73,7 @@ class ShownMessages:
         return found
 
     def without(self, is_gone: Callable[[str], bool]) -> MessagesSnapshotEvent | None:
-        """Drop the messages with such ids; return the snapshot without them, None if there are none."""
+        """Drop the messages with matching ids; return a snapshot of the others, or None if no id matches."""
         gone = [id_ for id_ in self._messages if is_gone(id_)]
         for id_ in gone:
             del self._messages[id_]

@@ -1,4 +1,4 @@
-"""The messages of a session, as the protocol has them."""
+"""The messages of a session, in the form of the protocol."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from actors.kernel.agent.transcript import Turn
 from actors.kernel.json import canonical_json
 
 MOST: Final = 1_000
-"""Number of messages that are shown, the last ones."""
+"""Maximum number of messages of a snapshot: the last ones."""
 _USER: Final = TypeAdapter(UserInput)
 _MEDIA: Final = {"image": "image", "audio": "audio", "video": "video", "file": "document"}
 
 
 def snapshot_of(turns: Sequence[Turn], *, open_run: str | None) -> MessagesSnapshotEvent:
-    """Return the turns as messages. Of an open run only the user's: its events have the others."""
+    """Return turns as messages. Of an open run it has only the user's message: events carry the others."""
     shown = [one for one in turns[-MOST:] if one.run_id != open_run or one.message.role == "user"]
     return MessagesSnapshotEvent(messages=[message for turn in shown for message in _of(turn)])
 

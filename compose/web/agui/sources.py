@@ -1,4 +1,4 @@
-"""The session events of a run and of the runs below it, as they come."""
+"""The merged session events of a run and its descendants, as they arrive."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from actors.sessions.events import SessionEvent
 from actors.sessions.feed import Ahead
 
 MAX_FOLLOWED: Final = 32
-"""Number of runs below that are read at once. Of others only starts and ends are sent."""
+"""Maximum number of descendants that are read at once. For further ones only start and end are sent."""
 _log = logging.getLogger("callboard.web")
 
 
 class EventSources:
-    """The events of a run, and of those below it while they go on.
+    """Session events of a run, and of its descendants while they are open.
 
-    The end of a run below comes behind all of its own events.
+    The end of a descendant is returned after all of its own events.
 
     Args:
         root: Events of the run, up to its last one.
-        follow: Returns the events of a run below it.
+        follow: Returns the events of a descendant.
     """
 
     def __init__(
@@ -32,17 +32,18 @@ class EventSources:
         follow: Callable[[str], AsyncIterator[SessionEvent]],
     ) -> None:
         self._follow = follow
-        self._sources: dict[str, Ahead[SessionEvent]] = {"": Ahead(root)}
+        self._news = asyncio.Event()
+        self._sources: dict[str, Ahead[SessionEvent]] = {"": Ahead(root, self._news)}
         self._held: dict[str, SessionEvent] = {}
-        """Ends of runs below that are still read, by the source that sent them."""
+        """End events of descendants that are still read, by the source that sent them."""
 
     @property
     def followed(self) -> list[str]:
-        """Ids of runs below that are read just now."""
+        """Ids of the descendants that are being read."""
         return [key for key in self._sources if key]
 
     async def next(self, timeout_s: float | None) -> SessionEvent | None:
-        """Return the next event; None: there was none for so long.
+        """Return the next event; None if there was none for `timeout_s` seconds.
 
         Raises:
             StopAsyncIteration: The run has ended.
@@ -56,24 +57,29 @@ class EventSources:
                 continue
             said: Any = event.payload
             if event.type == "child_started" and len(self._sources) <= MAX_FOLLOWED:
-                self._sources[said["child"]] = Ahead(self._follow(said["child"]))
+                child = self._follow(said["child"])
+                self._sources[said["child"]] = Ahead(child, self._news)
             elif event.type == "child_finished" and said["child"] in self._sources:
                 self._held[ready] = event
                 continue
             return event
 
     async def _ready(self, timeout_s: float | None) -> str | None:
-        """Return a source that has an event, or has ended; those below first."""
+        """Return a source that has an event or has ended, descendants first; None at the timeout."""
         free = [key for key in reversed(self._sources) if key not in self._held]
-        tasks = {key: self._sources[key].next() for key in free}
-        if not any(task.done() for task in tasks.values()):
-            await asyncio.wait(
-                tasks.values(), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-            )
-        return next((key for key in free if tasks[key].done()), None)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    ready = [key for key in free if self._sources[key].has_next()]
+                    if ready:
+                        return ready[0]
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            return None
 
     async def _take(self, key: str) -> SessionEvent | None:
-        """Return the event of a source; at its end the one that was held for it, or None."""
+        """Return the event of a source. At the source's end return the end event held for it, or None."""
         try:
             return await self._sources[key].take()
         except StopAsyncIteration:
@@ -82,7 +88,7 @@ class EventSources:
         except ActorsError as exc:
             if not key:
                 raise
-            _log.info("a run below cannot be read", extra={"run": key, "error": str(exc)})
+            _log.info("a descendant run cannot be read", extra={"run": key, "error": str(exc)})
         await self._sources.pop(key).aclose()
         for source, event in self._held.items():
             said: Any = event.payload
@@ -92,6 +98,6 @@ class EventSources:
         return None
 
     async def aclose(self) -> None:
-        """Stop reading."""
+        """Stop all reads."""
         for source in self._sources.values():
             await source.aclose()

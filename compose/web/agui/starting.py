@@ -1,4 +1,4 @@
-"""The start of a run for a user's message, in a session that is there, or made for it."""
+"""Start of a run for a user's message, in an existing session or a new one."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from compose.web.resources.runs import check_mode
 from compose.web.resources.sessions import make_session
 
 _RUN_OF_MESSAGE: Final = re.compile(r"([0-9a-f]{32}):", re.ASCII)
-"""Ids of messages that streams have sent begin so; others are ids of nodes."""
+"""Prefix of message ids that streams send: the run's id. Other ids are ids of nodes."""
 
 
 async def session_of(call: WebCall, given: AguiInput) -> FoundSession | None:
-    """Return the session of a thread; for a message a new one, if there is none; None: it is only read.
+    """Return the session of a thread. Create it for a message; return None for a read of a missing session.
 
     Raises:
-        ProblemError: It was deleted.
-        UnknownSessionError: It is another principal's, or there is none that could be answered.
+        ProblemError: The session was deleted.
+        UnknownSessionError: Another principal owns it, or the input has answers and there is no session.
     """
     app = call.names["app"]
     try:
@@ -45,7 +45,7 @@ async def session_of(call: WebCall, given: AguiInput) -> FoundSession | None:
 async def start_run(
     call: WebCall, found: FoundSession, given: AguiInput, said: UserMessage, *, mode: str
 ) -> RunId:
-    """Start a run for a message; durable on return.
+    """Start a run for a message. The message is durable on return.
 
     Raises:
         AnswerError: The thread waits for answers to interrupts.
@@ -63,7 +63,7 @@ async def start_run(
 
 
 async def _conflict_of(call: WebCall, found: FoundSession) -> OnConflict:
-    """Return what becomes of the open run: it goes on, unless it waits for the client's tools alone."""
+    """Return ``interrupt`` if an open run waits for the client's tools, else ``queue``."""
     for row in await open_runs_of(call, found):
         tree = await tree_of(call, found, row.run_id)
         refuse_open(await open_interrupts(call.runtime, tree.run_ids))
@@ -73,10 +73,10 @@ async def _conflict_of(call: WebCall, found: FoundSession) -> OnConflict:
 
 
 async def _parent_of(call: WebCall, found: FoundSession, given: AguiInput) -> str | None:
-    """Return the node that the messages before the new one end with; None: the active one, or it is unknown.
+    """Return the node of the last message before the new one; None if it is the active node, or is unknown.
 
-    A client that leaves out the end of the conversation, to edit a message or to have another answer, makes a
-    branch so. Only the ids of its messages are used.
+    A client can leave out the end of the conversation, to edit a message or to get another answer. The new
+    message then starts a branch. Only the ids of the client's messages are used.
     """
     store, agent, head = call.runtime.store, found.agent, found.row.head
     ids = given.before

@@ -1,4 +1,4 @@
-"""The stream of an AG-UI run: from what the client has to the run's end, or until it waits for the client."""
+"""The stream of an AG-UI run: from the first event new to the client, until it ends or waits for the client."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from compose.web.problems import problem_of
 from compose.web.streams import EventLine, EventStream
 
 QUIET_S: Final = 0.25
-"""A run with other work that waits for its client is reported as waiting after so long without events."""
+"""Seconds without events after which a run that also does other work is reported as waiting for its client."""
 
 
 class AguiStream(EventStream):
-    """A stream whose last line is an event of the protocol also where it is cut off."""
+    """A stream whose last line is an event of the protocol, also if the stream is cut off."""
 
     @override
     def problem_line(self, exc: Exception) -> EventLine:
@@ -51,7 +51,7 @@ class AguiStream(EventStream):
 
     @override
     def stopping_line(self) -> EventLine | None:
-        text = "this process ends: run it again with the same runId, another process answers"
+        text = "this process is stopping: run it again with the same runId, another process answers"
         return line_of(RunErrorEvent(message=text, code="stopping"))
 
 
@@ -77,13 +77,13 @@ def begun_line(given: AguiInput) -> EventLine:
 
 @dataclass(slots=True)
 class Gate:
-    """The part of a run's events that the client was sent before, and is not sent again.
+    """Filter of events that the client has already received.
 
     Attributes:
-        answered: Ids of interrupts and calls of tools: it ends when all of them were sent.
-        cursor: The id of the event that it ends with.
-        messages: Ids of messages, behind it, that the client has.
-        results: Ids of calls whose results it has.
+        answered: Ids of interrupts and tool calls. The filter ends when all of them were read.
+        cursor: The id of the last event that the client has. If set, the filter ends there instead.
+        messages: Ids of messages after that point that the client has.
+        results: Ids of calls whose results the client has.
     """
 
     answered: frozenset[str] = frozenset()
@@ -91,10 +91,10 @@ class Gate:
     messages: frozenset[str] = frozenset()
     results: frozenset[str] = frozenset()
     _left_out: set[str] = field(default_factory=set)
-    """Calls of tools whose start events were left out."""
+    """Tool calls whose start events were filtered out."""
 
     def is_behind(self, event: SessionEvent | None, tree: RunTree) -> bool:
-        """Return True if what comes after this event is new to the client."""
+        """Return True if the events after this event are new to the client."""
         if self.cursor is not None:
             return event is not None and event.event_id == self.cursor
         return self.answered <= tree.asked
@@ -122,8 +122,8 @@ class AguiReader:
         found: The session.
         run_id: The run.
         given: The input.
-        gate: The part of the run that the client has.
-        first: Lines before the run's events.
+        gate: Filter of events that the client has.
+        first: Events that are sent before the run's events.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of one stream
@@ -155,14 +155,14 @@ class AguiReader:
             yield line_of(event)
 
     def _finished(self) -> BaseEvent:
-        if not self._is_open:  # the cursor is of no event of the run
+        if not self._is_open:  # no event of the run has the cursor
             raise CursorError(
                 str(self._gate.cursor), self._given.thread_id, "the run has no such event"
             )
         return self._tree.finished(self._given.thread_id, self._given.run_id)
 
     async def _all(self, sources: EventSources) -> AsyncGenerator[EventLine, None]:
-        """Yield the events, up to the run's end, or until it waits for the client."""
+        """Yield the events until the run ends or waits for the client."""
         for line in self._pass(None):
             yield line
         while self._tree.end is None and not await self._is_waiting(sources.followed):
@@ -179,7 +179,7 @@ class AguiReader:
                 yield line
 
     def _lines_of(self, event: SessionEvent) -> list[EventLine]:
-        """Return the lines of an event, the last one with the event's id; none, if the client had them."""
+        """Return the lines of an event, the last one with the event's id; none if the client has the event."""
         made = self._tree.of(event)
         if not self._is_open:
             return self._pass(event)
@@ -190,16 +190,17 @@ class AguiReader:
         return lines
 
     def _pass(self, event: SessionEvent | None) -> list[EventLine]:
-        """End the filter if the next event is new to the client; return what it has to know then."""
+        """End the filter if the next event is new to the client; then return start events of open content."""
         self._is_open = self._gate.is_behind(event, self._tree)
         if not self._is_open:
             return []
         return [line_of(one) for one in self._tree.reopened()]
 
     async def _is_waiting(self, followed: Iterable[str]) -> bool:
-        """Return True if the client gets a notice that the run waits for it, or those below that are read.
+        """Return True if the stream should end because the run or a descendant waits for the client.
 
-        The rows of waits say whether all of its questions were read, and none of them has an answer.
+        It compares the pending answers that were read with the store's waits, so that no question is missing
+        and none has an answer already.
         """
         tree = self._tree
         pending = tree.pending()

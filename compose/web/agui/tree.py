@@ -1,4 +1,4 @@
-"""The events of a run and of the runs below it, as one stream of AG-UI events."""
+"""Translation of the events of a run and its descendants into one stream of AG-UI events."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Pending:
     """The answers that a tree of runs waits for from its client.
 
     Attributes:
-        interrupts: Approvals.
-        calls: Ids of calls of the client's tools.
+        interrupts: Pending approvals.
+        calls: Ids of pending calls of the client's tools.
     """
 
     interrupts: tuple[Interrupt, ...] = ()
@@ -47,12 +47,12 @@ class Pending:
 
 @dataclass(slots=True)
 class Subagent:
-    """A run below another one.
+    """A descendant run.
 
     Attributes:
-        name: The type of its agent.
+        name: The agent's type.
         parent: The run that spawned it.
-        is_open: Whether it has not ended.
+        is_open: True until the run has ended.
     """
 
     name: str
@@ -61,16 +61,16 @@ class Subagent:
 
 
 class RunTree:
-    """Makes AG-UI events of the session events of a run and of those below it.
+    """Translates session events of a run and its descendants into AG-UI events.
 
     Args:
         root: The run.
-        shown: What the client shows.
-        answered: Ids of interrupts and of calls that the client has answered: none of them is pending.
+        shown: The messages that the client shows.
+        answered: Ids of interrupts and calls that the client has answered. None of them is pending.
 
     Attributes:
-        subagents: Runs below, by their ids.
-        end: How the run has ended; None: it has not.
+        subagents: The descendants, by their run ids.
+        end: The final phase of the run; None while the run is open.
     """
 
     def __init__(
@@ -85,27 +85,27 @@ class RunTree:
 
     @property
     def run_ids(self) -> tuple[str, ...]:
-        """The runs, the root first."""
+        """Ids of the runs, the root first."""
         return (self._root, *self.subagents)
 
     @property
     def calls(self) -> dict[str, KnownCall]:
-        """The root's calls of tools, by their ids."""
+        """The root's tool calls, by their ids."""
         return self._runs[self._root].calls
 
     @property
     def decided(self) -> dict[str, str]:
-        """The outcomes of approvals that are over, by their ids."""
+        """The outcomes of approvals that are no longer pending, by their ids."""
         return {id_: status for run in self._runs.values() for id_, status in run.decided.items()}
 
     @property
     def asked(self) -> frozenset[str]:
-        """Ids of all that a client may answer, or has answered."""
+        """Ids of all questions and tool calls that a client may answer, or has answered."""
         open_ = (id_ for run in self._runs.values() for id_ in run.interrupts)
         return frozenset((*open_, *self.decided, *self.calls))
 
     def of(self, event: SessionEvent) -> list[BaseEvent]:
-        """Return the events that a session event is."""
+        """Translate a session event into AG-UI events."""
         found: list[BaseEvent] = []
         for made in self._made(event):
             if isinstance(made, VoidTextEvent):
@@ -164,11 +164,11 @@ class RunTree:
             yield SubagentErrorEvent(subagent_run_id=child, message=text, code=said["status"])
 
     def _below(self, run: str) -> list[str]:
-        """Return the open runs that one has spawned."""
+        """Return the open child runs of a run."""
         return [id_ for id_, one in self.subagents.items() if one.is_open and one.parent == run]
 
     def pending(self) -> Pending:
-        """Return what the runs wait for, as far as it was read."""
+        """Return the pending answers, as far as events were read."""
         interrupts = (one for run in self._runs.values() for one in run.interrupts.values())
         calls = (id_ for id_, call in self.calls.items() if call.is_asked and not call.is_done)
         return Pending(
@@ -177,7 +177,7 @@ class RunTree:
         )
 
     def is_idle(self) -> bool:
-        """Return whether nothing is known to go on, beside what is pending."""
+        """Return True if no run is known to make progress without the pending answers."""
         waiting = self.pending()
         asking = {one.tool_call_id for one in waiting.interrupts} | {*waiting.calls}
         runs = self._runs.values()
@@ -190,7 +190,7 @@ class RunTree:
         return is_over or bool(self._runs[child].interrupts or self._below(child))
 
     def reopened(self) -> Iterator[BaseEvent]:
-        """Yield the start events of what is under way, for a client that joins now. Usage counts from here."""
+        """Yield start events of open content, for a client that joins now. Token usage is counted from here."""
         for id_, run in self._runs.items():
             run.usage.clear()
             one = self.subagents.get(id_)
@@ -199,7 +199,7 @@ class RunTree:
             yield from run.reopened()
 
     def closed(self) -> Iterator[BaseEvent]:
-        """Yield the ends of what is under way, for a client that leaves now. Runs below are suspended."""
+        """Yield end events of open content, for a client that leaves now. Open descendants end as suspended."""
         for id_ in reversed(self.run_ids):
             yield from self._runs[id_].close()
             if id_ != self._root and self.subagents[id_].is_open:
@@ -208,7 +208,7 @@ class RunTree:
                 yield SubagentFinishedEvent(subagent_run_id=id_, outcome=outcome)
 
     def finished(self, thread_id: str, run_id: str) -> RunFinishedEvent | RunErrorEvent:
-        """Return the last event: of a run that has ended, or of one that waits for the client."""
+        """Return the last event of the stream, for a run that has ended or waits for the client."""
         usage = self._usage() or None
         if self.end == "failed":
             text = _problem_of(self._result) or "the run failed"

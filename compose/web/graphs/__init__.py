@@ -1,5 +1,6 @@
-"""Flows over HTTP: their runs, waits, ledgers and events.
+"""HTTP API of flows: their runs, waits, ledgers and events.
 
-The flows that are served are those that are registered with the runtime. A process that answers requests alone
-registers them, too, and executes nothing. A client with the scope sees all runs of flows of its tenant.
+A process serves the flows that are registered with its runtime, and the installed flows. A process without
+agents registers flows, too, and executes none. A client with the scope ``flows:run`` sees all runs of flows of
+its tenant.
 """

@@ -1,4 +1,4 @@
-"""Installed flows as requests find them: their bundles, and their graphs, which a process keeps."""
+"""Installed flows: their bundles, and the cache of their graphs."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from actors.workflow.machine.spec import WorkflowSpec
 from compose.web.endpoint import ShownModel, WebCall
 
 MOST_KEPT: Final = 32
-"""So many bundles' graphs are kept by a process."""
+"""Maximum number of bundles whose graphs a process caches."""
 
 
 class InstalledFlowJson(ShownModel):
     """An installed bundle of flows.
 
     Attributes:
-        flow: ``id@version``, the name of its first flow.
-        hash: SHA-256 of its content.
-        title: Of its first flow.
-        flows: The names of all its flows.
-        interfaces: Names of what its first flow can be used as.
-        size_bytes: Of its file.
-        installed_by: The principal.
-        installed_at: The instant.
+        flow: ``id@version`` of the bundle, which names its entry flow.
+        hash: SHA-256 of the bundle's content.
+        title: Title of the entry flow.
+        flows: Names of all flows of the bundle.
+        interfaces: Names of the interfaces that the entry flow implements.
+        size_bytes: Size of the bundle's file.
+        installed_by: The principal that installed it.
+        installed_at: The instant of the install.
     """
 
     flow: str
@@ -42,11 +42,11 @@ class InstalledFlowJson(ShownModel):
 
 @dataclass(slots=True)
 class InstalledGraphs:
-    """Graphs of installed flows that a process keeps.
+    """Cache of the graphs of installed flows in one process.
 
     Attributes:
-        installing: Held while a bundle is checked: one at a time is unpacked.
-        kept: Graphs by the hash of their bundle, the one that was used last at the end.
+        installing: Lock around the check of a bundle, so that a process unpacks one bundle at a time.
+        kept: Graphs by the hash of their bundle, in the order of their last use.
     """
 
     installing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -60,7 +60,7 @@ def bundles_of(call: WebCall) -> StoredBundles:
 
 
 def graphs_of(call: WebCall) -> InstalledGraphs:
-    """Return what this process keeps of installed flows."""
+    """Return this process's cache of installed flows."""
     found: InstalledGraphs = call.api.kept.setdefault(InstalledGraphs, InstalledGraphs())
     return found
 
@@ -69,8 +69,8 @@ async def specs_of(call: WebCall, record: BundleRecord) -> Mapping[str, Workflow
     """Return the graphs of a bundle by name.
 
     Raises:
-        WorkflowBundleRegistryError: It was removed meanwhile.
-        FlowError: A flow cannot be compiled here.
+        WorkflowBundleRegistryError: The bundle was removed meanwhile.
+        FlowError: A flow of the bundle cannot be compiled here.
     """
     kept = graphs_of(call).kept
     found = kept.pop(record.hash, None)
@@ -84,7 +84,7 @@ async def specs_of(call: WebCall, record: BundleRecord) -> Mapping[str, Workflow
 
 
 async def installed_spec(call: WebCall, flow: str) -> WorkflowSpec | None:
-    """Return the graph of an installed flow; None: there is none of this name."""
+    """Return the graph of an installed flow; None if no installed flow has this name."""
     found = await bundles_of(call).find_flow(flow)
     if found is None:
         return None
@@ -93,7 +93,7 @@ async def installed_spec(call: WebCall, flow: str) -> WorkflowSpec | None:
 
 
 def shown_bundle(record: BundleRecord) -> InstalledFlowJson:
-    """Return a bundle as clients read it."""
+    """Return a bundle in the form in which clients receive it."""
     manifest = record.manifest
     return InstalledFlowJson(
         flow=manifest.ref,

@@ -1,4 +1,4 @@
-"""Runs of flows that are paused, steered, or limited, between two of their steps."""
+"""Control of runs of flows: pause, resume, steer, limit, snapshot. Changes apply between two steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PauseJson(StrictModel):
 
 
 class SteerJson(StrictModel):
-    """A message to a run: a text, or an object with a role and a content."""
+    """A message to a run: a text, or an object with a role and content."""
 
     message: str | dict[str, JsonValue]
 
@@ -53,7 +53,7 @@ class SnapshotJson(ShownModel):
 
 
 class LimitsJson(StrictModel):
-    """Limits of a run, by name; other names change nothing."""
+    """Limits of a run, by name. Unknown names are ignored."""
 
     updates: dict[str, JsonValue]
 
@@ -66,7 +66,7 @@ async def pause(call: WebCall, _: NoQuery, body: PauseJson) -> Done:
 
 
 async def unpause(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Let a paused run go on."""
+    """Resume a paused run."""
     row = await graph_run(call)
     await runs_at(call, row.agent_id.type).resume_run(row.run_id)
     return named(row)
@@ -87,7 +87,7 @@ async def limit(call: WebCall, _: NoQuery, body: LimitsJson) -> Done:
 
 
 async def snapshot(call: WebCall, query: SnapshotQuery, _: None) -> Done:
-    """Return a snapshot of a run as it is now, to be saved: `callboard graphs restore` begins a run with it."""
+    """Return a snapshot of a run as a file, for `callboard graphs restore`. The snapshot is not stored."""
     row = await graph_run(call)
     flows = flows_of(call.runtime).get(row.agent_id.type, row.agent_id.type)
     runs = FlowRuns(call.runtime, flows, tenant=call.principal.tenant)
@@ -111,7 +111,7 @@ ENDPOINTS: Final = (
         method="POST",
         path=f"{RUN}/resume",
         call=unpause,
-        says="Let a paused run go on.",
+        says="Resume a paused run.",
         answer=GraphRunNameJson,
     ),
     WebEndpoint(
@@ -134,7 +134,7 @@ ENDPOINTS: Final = (
         method="GET",
         path=f"{RUN}/snapshot",
         call=snapshot,
-        says="Make a snapshot of a run, as a file.",
+        says="Download a snapshot of a run as a file.",
         query=SnapshotQuery,
         answer=SnapshotJson,
     ),

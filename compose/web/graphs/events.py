@@ -1,4 +1,4 @@
-"""Events for waits of graphs."""
+"""Events that end waits of flow runs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class GraphEventJson(StrictModel):
     """An event.
 
     Attributes:
-        name: What waits name it.
-        scope: How far it is heard.
-        key: The session, the flow or the run of the scope; a global event has none.
-        id: An event of one id answers one wait of each run at most; a new one by default.
-        payload: What is heard.
+        name: The event name that waits refer to.
+        scope: The scope of waits that the event ends.
+        key: Id of the scope's session, flow or run. A global event has none.
+        id: Id of the event; by default a new one. An event of one id ends at most one wait of each run.
+        payload: The event's data, which the waits receive.
     """
 
     name: str = Field(min_length=1)
@@ -37,7 +37,7 @@ class GraphEventJson(StrictModel):
 
 
 class EmittedJson(ShownModel):
-    """An event that was emitted: how many waits it answered, and, of 1,000 at most, the runs that go on."""
+    """The result of an event: how many waits it ended, and the ids of at most 1,000 resumed runs."""
 
     event_id: str
     wait_key: str
@@ -46,7 +46,7 @@ class EmittedJson(ShownModel):
 
 
 async def emit(call: WebCall, _: NoQuery, body: GraphEventJson) -> Done:
-    """Answer all waits of the tenant for an event."""
+    """End all waits of the tenant for an event."""
     key = {} if body.key is None else {f"{body.scope}_id": body.key}
     told = await runs_at(call, "").emit(
         body.name, body.payload, event_id=body.id, scope=body.scope, **key
@@ -59,7 +59,7 @@ ENDPOINTS: Final = (
         method="POST",
         path="/v1/events",
         call=emit,
-        says="Tell all runs that wait for an event of it.",
+        says="Emit an event to all runs that wait for it.",
         body=GraphEventJson,
         answer=EmittedJson,
     ),

@@ -1,4 +1,4 @@
-"""Flows that are served, and starts of their runs."""
+"""Flows that are served, and the start of their runs."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from compose.web.problems import HttpProblem, ProblemError
 from compose.web.resources.runs import KEY
 
 RowPhase: TypeAlias = Literal["running", "completed", "failed", "cancelled"]
-"""The state of a run, as its row has it: one that waits is running."""
+"""The status of a run in its row. There a waiting run is ``running``."""
 GraphPhase: TypeAlias = RowPhase | Literal["waiting"]
-"""The state of a run; lists, which go by rows, do not say that one waits."""
+"""The status of a run. Lists read rows only, so they never show ``waiting``."""
 
 _ENDED: Final[Mapping[RunStatus, RowPhase]] = {
     RunStatus.COMPLETED: "completed",
@@ -47,11 +47,11 @@ class FlowJson(ShownModel):
     """A flow.
 
     Attributes:
-        flow: Its name.
+        flow: The flow's name.
         app: The type of its runs' agents.
-        entry: The node that a run begins with.
+        entry: The node at which a run starts.
         nodes: The names of all nodes.
-        hash: Of names and code, 32 hexadecimal digits.
+        hash: Hash of the nodes' names and code, 32 hexadecimal digits.
     """
 
     flow: str
@@ -62,25 +62,26 @@ class FlowJson(ShownModel):
 
 
 class FlowsJson(ShownModel):
-    """The flows that are served here, by name, and the installed ones, the newest version first."""
+    """The flows that are served here, by name, and the installed flows, newest version first."""
 
     flows: list[FlowJson]
     installed: list[InstalledFlowJson] = Field(default_factory=list)
 
 
 class OfFlowApp(StrictModel):
-    """The app of the flow that the path names; needed where two apps have a flow of this name."""
+    """The app of the flow that the path names. Required if two apps have a flow of this name."""
 
     app: str | None = None
 
 
 class NewGraphRunJson(StrictModel):
-    """A run of a flow to be started.
+    """A flow run to start.
 
     Attributes:
-        vars: What it begins with. Names that begin with an underscore are the runtime's, but for `_limits`.
-        actor_id: Whom it acts for.
-        session_id: The session that it belongs to: events may be of its scope.
+        vars: The initial vars. Names that start with an underscore are reserved for the runtime, except
+            `_limits`.
+        actor_id: The actor for whom the run acts.
+        session_id: The session of the run, for events of the scope ``session``.
     """
 
     vars: dict[str, JsonValue] = Field(default_factory=dict)
@@ -95,7 +96,7 @@ class NewGraphRunJson(StrictModel):
 
 
 class GraphRunNameJson(ShownModel):
-    """A run of a flow, by its id, and its state."""
+    """The id and status of a flow run."""
 
     run: str
     status: GraphPhase
@@ -112,14 +113,14 @@ def app_of(call: WebCall, flow: str, app: str | None) -> str:
     """Return the app that has a flow.
 
     Raises:
-        ProblemError: None has, or several have and none was named.
+        ProblemError: No app has the flow, or several have it and none was named.
     """
     served = flows_of(call.runtime)
     apps = [name for name, one in served.items() if flow in one.specs and app in (None, name)]
     if not apps:
         raise unknown_flow(flow)
     if len(apps) > 1:
-        problem = f"flow {flow} is one of each of the apps {', '.join(apps)}"
+        problem = f"flow {flow} exists in each of the apps {', '.join(apps)}"
         raise ProblemError(
             HttpProblem(422, "ambiguous_flow", problem, "name one of them with ?app=", flow)
         )
@@ -127,7 +128,7 @@ def app_of(call: WebCall, flow: str, app: str | None) -> str:
 
 
 async def start_at(call: WebCall, flow: str, app: str | None) -> tuple[str, str]:
-    """Return the app and the whole name of a flow, of one that is served here, or of an installed one.
+    """Return the app and the full name of a flow that is served here or installed.
 
     Raises:
         ProblemError: See `app_of`.
@@ -142,18 +143,18 @@ async def start_at(call: WebCall, flow: str, app: str | None) -> tuple[str, str]
 
 
 def unknown_flow(flow: str) -> ProblemError:
-    """Return what to raise for the name of no flow."""
+    """Return the error to raise for an unknown flow."""
     problem, remedy = f"no flow {flow} is served here or installed", "GET /v1/flows lists flows"
     return ProblemError(HttpProblem(404, "unknown_flow", problem, remedy, flow))
 
 
 def phase_of(row: RunRow) -> RowPhase:
-    """Return the state of a run, as its row has it."""
+    """Return the status of a run according to its row."""
     return _ENDED.get(row.status, "running")
 
 
 def named(row: RunRow) -> GraphRunNameJson:
-    """Return a run by its id, and its state."""
+    """Return the id and status of a run."""
     return GraphRunNameJson(run=row.run_id, status=phase_of(row))
 
 
@@ -167,7 +168,7 @@ def _told(app: str, flows: Flows) -> list[FlowJson]:
 
 
 async def list_flows(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Return the flows. Those of an app are described once: a hash reads the source of all nodes."""
+    """Return the flows. Descriptions are cached per app, because a hash reads the source of all nodes."""
     known: dict[str, tuple[Flows, list[FlowJson]]] = call.api.kept.setdefault(FlowJson, {})
     found: list[FlowJson] = []
     for app, flows in flows_of(call.runtime).items():
@@ -179,7 +180,7 @@ async def list_flows(call: WebCall, _: NoQuery, __: None) -> Done:
 
 
 async def start(call: WebCall, query: OfFlowApp, body: NewGraphRunJson) -> Done:
-    """Start a run, durably: 201, or 200 with the run that was started with this key before."""
+    """Start a run durably: 201, or 200 if the Idempotency-Key has started it before."""
     app, flow = await start_at(call, call.names["flow"], query.app)
     runs = FlowRuns(call.runtime, app, tenant=call.principal.tenant)
     whose = {"actor_id": body.actor_id, "session_id": body.session_id}
@@ -191,7 +192,7 @@ async def start(call: WebCall, query: OfFlowApp, body: NewGraphRunJson) -> Done:
 async def started_once(
     call: WebCall, app: str, flow: str, start: Callable[[str | None], Awaitable[RunId]]
 ) -> Done:
-    """Start a run of a flow: 201, or 200 with the run that began with the request's Idempotency-Key before."""
+    """Start a flow run: 201, or 200 with the run that the request's Idempotency-Key has started before."""
     key = call.request.headers.get(KEY)
     if key is not None:
         agent = flow_address(app, flow, key, call.principal.tenant)
@@ -219,7 +220,7 @@ ENDPOINTS: Final = (
         method="POST",
         path="/v1/flows/{flow}/runs",
         call=start,
-        says="Start a run of a flow; the same Idempotency-Key again is the same run.",
+        says="Start a run of a flow; a repeated Idempotency-Key returns the same run.",
         query=OfFlowApp,
         body=NewGraphRunJson,
         answer=GraphRunNameJson,

@@ -1,4 +1,4 @@
-"""Runs of flows: listed, shown, answered, cancelled."""
+"""Runs of flows: list, show, answer waits, cancel."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ _ROWS: Final[dict[RowPhase, tuple[RowStatus, ...]]] = {
     "cancelled": (RowStatus.CANCELLED,),
 }
 _WITHIN: Final = (WaitReason.UNTIL, WaitReason.SUBWORKFLOW)
-"""Kinds of waits that no client can answer."""
+"""Reasons of waits that no client can answer."""
 
 
 class GraphWaitJson(ShownModel):
     """A wait of a run.
 
     Attributes:
-        reason: The kind.
-        key: The name by which the answer comes.
+        reason: The reason of the wait.
+        key: The key that an answer has to name.
         prompt: The question for a person.
         choices: The answers to choose from.
-        allow_free_text: Another answer is fine, too.
-        until: The instant that ends it.
-        run: The run of the sub-graph for whose end it waits; null: it waits for something else.
-        sub_waiting: What that run waits for now: its answer goes to that run.
+        allow_free_text: True if answers beside `choices` are accepted.
+        until: The instant at which the wait ends by itself.
+        run: The sub-graph's run whose end the wait needs; null for other waits.
+        sub_waiting: The first wait of that run. An answer to it has to go to that run.
     """
 
     reason: WaitReason
@@ -71,17 +71,17 @@ class GraphWaitJson(ShownModel):
 
 
 class ListedGraphRunJson(ShownModel):
-    """A run of a flow, as lists have it.
+    """A flow run in a list.
 
     Attributes:
-        run: Its id.
-        flow: Its flow.
-        app: The app of that.
-        status: In a list one that waits is running.
-        parked: Why it waits for an operator; null: it does not.
+        run: The run's id.
+        flow: The run's flow.
+        app: The flow's app.
+        status: The run's status. In a list, a waiting run is ``running``.
+        parked: The reason why the run is parked for an operator; null if it is not.
         parent: The run that started it as a sub-graph.
-        created_at: When it was started.
-        updated_at: When its last entry was written.
+        created_at: When the run was started.
+        updated_at: When the last entry was written.
     """
 
     run: str
@@ -95,17 +95,17 @@ class ListedGraphRunJson(ShownModel):
 
 
 class GraphRunJson(ListedGraphRunJson):
-    """A run of a flow. See `ListedGraphRunJson`.
+    """A flow run. See `ListedGraphRunJson`.
 
     Attributes:
-        node: The node that is next, or at which it waits or ended.
-        waits: What it waits for now. Those for an answer are here as soon as it is accepted.
-        wait: The first of them; null: it does not wait.
-        vars: Its variables.
-        output: Of one that completed.
-        error: Of one that failed or was cancelled.
+        node: The next node, or the node at which the run waits or ended.
+        waits: The current waits. A wait for an answer is listed once its answer would be accepted.
+        wait: The first of `waits`; null if there is none.
+        vars: The run's vars.
+        output: The result of a completed run.
+        error: The error of a failed or cancelled run.
         limits: See `limit_status`.
-        is_paused: It is paused.
+        is_paused: True if the run is paused.
     """
 
     node: str
@@ -119,9 +119,10 @@ class GraphRunJson(ListedGraphRunJson):
 
 
 class GraphRunsJson(ShownModel):
-    """A page of runs, the newest first. `next` is null on the last page.
+    """A page of runs, newest first. `next` is null on the last page.
 
-    A page of one flow reads at most 5,000 runs of its app. So it may have few runs, or none, and a `next`.
+    A page of one flow reads at most 5,000 runs of its app. It may therefore have few runs, or none, and a
+    `next`.
     """
 
     runs: list[ListedGraphRunJson]
@@ -129,7 +130,7 @@ class GraphRunsJson(ShownModel):
 
 
 class GraphRunsQuery(Paged):
-    """The query of a list of runs: of one flow, of one app, in one state."""
+    """The query of a list of runs: by flow, app and status."""
 
     flow: str | None = None
     app: str | None = None
@@ -143,15 +144,15 @@ class ReplyJson(StrictModel):
 
 
 def runs_at(call: WebCall, app: str) -> FlowRuns:
-    """Return the runs of an app, as the principal sees them."""
+    """Return the runs of an app in the principal's tenant."""
     return FlowRuns(call.runtime, app, tenant=call.principal.tenant)
 
 
 async def graph_run(call: WebCall) -> RunRow:
-    """Return the run that the path names, of a flow that is served here and of the principal's tenant.
+    """Return the run that the path names. Its flow has to be served here, or installed.
 
     Raises:
-        NoSuchRunError: There is none.
+        NoSuchRunError: The principal's tenant has no such run.
     """
     id_ = call.names["graph_run"]
     try:
@@ -189,7 +190,7 @@ def _wait(wait: WaitState) -> GraphWaitJson:
 
 
 async def _with_sub(call: WebCall, wait: WaitState, *, deepest: int = 16) -> GraphWaitJson:
-    """Return a wait; of one for the end of a sub-graph, also what that waits for, down to the last one."""
+    """Return a wait. A wait for a sub-graph's end also has the sub-graph's first wait, to 16 levels."""
     shown = _wait(wait)
     if wait.reason is not WaitReason.SUBWORKFLOW or not deepest:
         return shown
@@ -197,7 +198,7 @@ async def _with_sub(call: WebCall, wait: WaitState, *, deepest: int = 16) -> Gra
     try:
         _, waits = await present(call, await row_of(call.runtime.store, RunId(run)))
     except (UnknownRunError, NoSuchRunError):
-        waits = []  # it was swept
+        waits = []  # the sub-graph's run was swept
     below = await _with_sub(call, waits[0], deepest=deepest - 1) if waits else None
     return shown.model_copy(update={"run": run, "sub_waiting": below})
 
@@ -231,10 +232,10 @@ async def list_graph_runs(call: WebCall, query: GraphRunsQuery, _: None) -> Done
 
 
 async def present(call: WebCall, row: RunRow) -> tuple[RunState, list[WaitState]]:
-    """Return a run as it is now, and what it waits for: of what needs an answer, what accepts one."""
+    """Return a run's current state and its waits. A wait for an answer is left out until it accepts one."""
     runs = runs_at(call, row.agent_id.type)
     answerable = {one.wait_key for one in await runs.waits(row.run_id)}
-    state = await runs.state(row.run_id)  # read last: it has these waits, or those behind them
+    state = await runs.state(row.run_id)  # read last: it has these waits, or later ones
     waits = [
         one for one in open_waits(state) if one.reason in _WITHIN or one.wait_key in answerable
     ]
@@ -262,7 +263,7 @@ async def show(call: WebCall, _: NoQuery, __: None) -> Done:
 
 
 async def reply(call: WebCall, _: NoQuery, body: ReplyJson) -> Done:
-    """Answer a wait, once; the run goes on."""
+    """Answer a wait. A wait takes one answer, and the run continues."""
     row = await graph_run(call)
     runs = runs_at(call, row.agent_id.type)
     await runs.resume(row.run_id, call.names["wait"], body.payload)
@@ -270,7 +271,7 @@ async def reply(call: WebCall, _: NoQuery, body: ReplyJson) -> Done:
 
 
 async def cancel(call: WebCall, _: NoQuery, body: CancelJson) -> Done:
-    """Ask a run and everything below it to stop; one that has ended stays as it is."""
+    """Request a run and its descendants to stop. A run that has ended is not changed."""
     row = await graph_run(call)
     await runs_at(call, row.agent_id.type).cancel(row.run_id, reason=body.reason)
     return named(await graph_run(call))

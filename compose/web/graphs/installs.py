@@ -1,4 +1,4 @@
-"""Flows that are installed over HTTP, shown, drawn and removed."""
+"""Installed flows: install, show, input schema, remove."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from compose.web.limits import read_body
 from compose.web.problems import HttpProblem, ProblemError
 
 MAX_BUNDLE_BYTES: Final = 64 * 2**20
-"""Of the body of an install."""
+"""Largest body of an install."""
 _OCTETS: Final = "application/octet-stream"
 _CORRECT: Final = "correct the flow; `callboard flows check` finds the same mistakes"
 
 
 class InputSchemaJson(ShownModel):
-    """The JSON Schema of the vars that runs of a flow begin with."""
+    """The JSON Schema of the initial vars of a flow's runs."""
 
     type: Literal["object"]
     properties: dict[str, JsonValue]
@@ -53,13 +53,13 @@ class InputSchemaJson(ShownModel):
 
 
 class InstallQuery(StrictModel):
-    """The query of an install: the version of a flow that says none."""
+    """The query of an install. `version` is the version of a flow document that has none."""
 
     version: str | None = None
 
 
 async def install(call: WebCall, query: InstallQuery, _: None) -> Done:
-    """Install a flow: 201, or 200 if the same content is installed already."""
+    """Install a flow: 201, or 200 if the same content is already installed."""
     data = await read_body(call.request, MAX_BUNDLE_BYTES)
     try:
         async with graphs_of(call).installing:
@@ -89,7 +89,7 @@ async def show(call: WebCall, _: NoQuery, __: None) -> Done:
 
 
 async def schema(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Return the JSON Schema of the vars that a run of a flow begins with."""
+    """Return the JSON Schema of the initial vars of a flow's runs."""
     found = await bundles_of(call).find_flow(call.names["flow"])
     if found is None:
         await spec_named(call)
@@ -102,7 +102,7 @@ async def schema(call: WebCall, _: NoQuery, __: None) -> Done:
 
 
 async def remove(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Remove a version of a bundle, or all by its id. One with open runs stays."""
+    """Remove a version of a bundle, or all versions by its id. A version with open runs is not removed."""
     try:
         if not await bundles_of(call).remove(call.names["flow"]):
             raise unknown_flow(call.names["flow"])
@@ -119,7 +119,7 @@ async def _found(call: WebCall) -> BundleRecord:
 
 
 async def spec_named(call: WebCall) -> WorkflowSpec:
-    """Return the graph that the path names: of a flow that is served here, or installed."""
+    """Return the graph of the served or installed flow that the path names."""
     flow = call.names["flow"]
     served = (one.specs[flow] for one in flows_of(call.runtime).values() if flow in one.specs)
     spec = next(served, None) or await installed_spec(call, flow)
@@ -157,7 +157,7 @@ ENDPOINTS: Final = (
         method="GET",
         path=f"{_FLOW}/schema",
         call=schema,
-        says="Return the JSON Schema of the vars that runs of a flow begin with.",
+        says="Return the JSON Schema of the initial vars of a flow's runs.",
         answer=InputSchemaJson,
     ),
     WebEndpoint(

@@ -1,4 +1,4 @@
-"""Ledgers of runs of flows: in pages, or as a stream of records as they come."""
+"""Ledgers of flow runs: in pages, or as a stream of new records."""
 
 from __future__ import annotations
 
@@ -10,10 +10,18 @@ from pydantic import JsonValue
 from pydantic_core import to_json
 from starlette.responses import Response
 
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import RunRow
 from actors.runtime.replay.summary import row_of
 from actors.sessions.errors import CursorError
-from actors.workflow.actor.ledger_feed import BEGIN, LedgerPlace, PlacedRecord, ledger_feed
+from actors.workflow.actor.ledger_feed import (
+    BEGIN,
+    LedgerPlace,
+    PlacedRecord,
+    ledger_feed,
+    live_feed,
+)
 from compose.web.endpoint import Done, ShownModel, StrictModel, WebCall, WebEndpoint
 from compose.web.graphs.flows import GraphPhase, named, phase_of
 from compose.web.graphs.graph_runs import graph_run
@@ -22,11 +30,20 @@ from compose.web.resources.pages import Limit
 from compose.web.resources.readers import cursor_of, streamed
 from compose.web.streams import EventLine, wants_stream
 
+_PIECES: Final[dict[str, str]] = {K.TEXT_DELTA: "text_delta", K.REASONING_DELTA: "reasoning_delta"}
+
 
 class LedgerQuery(StrictModel):
-    """The query of a ledger: behind a record, see `cursor`. The header Last-Event-ID wins."""
+    """The query of a ledger.
+
+    Attributes:
+        after: A `cursor`. The header Last-Event-ID takes precedence.
+        live: Whether a stream also has pieces of answers of models.
+        limit: Maximum number of records of a page.
+    """
 
     after: str | None = None
+    live: bool = True
     limit: Limit = 100
 
 
@@ -35,10 +52,10 @@ class LedgerJson(ShownModel):
 
     Attributes:
         run: The run.
-        status: Of its row.
-        records: Step records, whole, in the order of their chain.
-        next: `after` of the next page; null: there are no more so far.
-        cursor: `after` for records that come later; null: there was none yet.
+        status: The status in the run's row.
+        records: Complete step records, in the order of their chain.
+        next: `after` of the next page; null if there are no more records so far.
+        cursor: `after` for later records; null if there are no records yet.
     """
 
     run: str
@@ -49,7 +66,7 @@ class LedgerJson(ShownModel):
 
 
 def _behind(call: WebCall, row: RunRow, query: LedgerQuery) -> LedgerPlace:
-    """Return the place behind which the request wants records.
+    """Return the place after which the request reads records.
 
     Raises:
         CursorError: The run has no record there.
@@ -64,7 +81,7 @@ def _behind(call: WebCall, row: RunRow, query: LedgerQuery) -> LedgerPlace:
 
 
 async def _page(call: WebCall, row: RunRow, after: LedgerPlace, limit: int) -> list[PlacedRecord]:
-    """Return so many records, and one more if there is one."""
+    """Return up to `limit` records, and one more if there is one."""
     found: list[PlacedRecord] = []
     async with aclosing(ledger_feed(call.runtime, row.run_id, after=after)) as records:
         async for one in records:
@@ -74,20 +91,39 @@ async def _page(call: WebCall, row: RunRow, after: LedgerPlace, limit: int) -> l
     return found
 
 
-async def _lines(call: WebCall, row: RunRow, after: LedgerPlace) -> AsyncGenerator[EventLine, None]:
-    """Yield records as they come; the last line is the run's end."""
-    feed = ledger_feed(call.runtime, row.run_id, after=after, follow=True)
-    async with aclosing(feed) as records:
-        async for one in records:
-            yield EventLine("step", to_json(one.record), str(one.place))
+async def _lines(
+    call: WebCall, row: RunRow, after: LedgerPlace, *, live: bool
+) -> AsyncGenerator[EventLine, None]:
+    """Yield records as they arrive, with pieces of answers between them. The last line is the run's end."""
+    feed: AsyncGenerator[PlacedRecord | RunLogEntry, None]
+    if live:
+        feed = live_feed(call.runtime, row.run_id, after=after)
+    else:
+        feed = ledger_feed(call.runtime, row.run_id, after=after, follow=True)
+    async with aclosing(feed) as found:
+        async for one in found:
+            if isinstance(one, PlacedRecord):
+                yield EventLine("step", to_json(one.record), str(one.place))
+            elif one.kind in _PIECES:
+                yield _piece(one)
     ended = await row_of(call.runtime.store, row.run_id)
     yield EventLine("end", named(ended).model_dump_json().encode())
+
+
+def _piece(entry: RunLogEntry) -> EventLine:
+    """Return the line of a piece, which has no id; one that is all of an answer so far is a snapshot."""
+    said: dict[str, JsonValue] = {**entry.payload}
+    told, is_whole = said.pop("data", None), said.pop("whole", False)
+    more = told if isinstance(told, dict) else {}
+    name = "text_snapshot" if is_whole and entry.kind == K.TEXT_DELTA else _PIECES[entry.kind]
+    return EventLine(name, to_json({**more, **said}))
 
 
 async def read(call: WebCall, query: LedgerQuery, _: None) -> Done:
     """Return a page of records, or a stream that ends with the run.
 
-    A stream of a run that was read to its end is 204, so that a browser does not come back for it.
+    If a stream's client has read an ended run to its end, the response is 204: a browser then does not
+    reconnect.
     """
     row = await graph_run(call)
     after = _behind(call, row, query)
@@ -95,7 +131,7 @@ async def read(call: WebCall, query: LedgerQuery, _: None) -> Done:
         is_read = row.status.is_terminal and after != BEGIN
         if is_read and not await _page(call, row, after, 0):
             return Response(status_code=204)
-        return streamed(call, _lines(call, row, after))
+        return streamed(call, _lines(call, row, after, live=query.live))
     found = await _page(call, row, after, query.limit)
     page = found[: query.limit]
     cursor = page[-1].place if page else after

@@ -1,4 +1,4 @@
-"""Snapshots of runs of flows that are kept: made, listed, restored, deleted."""
+"""Stored snapshots of flow runs: create, list, restore, delete."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from compose.web.resources.pages import Paged
 
 
 class NewSnapshotJson(StrictModel):
-    """A snapshot to be kept: its name, a description and tags."""
+    """A snapshot to store: its name, description and tags."""
 
     name: str = Field(min_length=1, max_length=200)
     description: str = Field(default="", max_length=1000)
@@ -41,19 +41,19 @@ class NewSnapshotJson(StrictModel):
 
 
 class KeptSnapshotJson(ShownModel):
-    """A kept snapshot, without the state.
+    """A stored snapshot, without its state.
 
     Attributes:
-        snapshot: Its id.
-        run: The run; it may be gone.
-        app: The app of that.
-        seq: The last entry of the run's log that is in the state.
-        name: For people, as `description`.
-        description: See `name`.
-        tags: To look for it.
-        spec_hash: The hash of the graph; null: not known.
-        created_by: The principal.
-        created_at: The instant.
+        snapshot: The snapshot's id.
+        run: The run. It may be deleted.
+        app: The run's app.
+        seq: The last entry of the run's log that is part of the state.
+        name: A name for people.
+        description: A description for people.
+        tags: Tags for searches.
+        spec_hash: The hash of the graph; null if it is unknown.
+        created_by: The principal that created it.
+        created_at: The instant of its creation.
     """
 
     snapshot: str
@@ -69,24 +69,24 @@ class KeptSnapshotJson(ShownModel):
 
 
 class WholeSnapshotJson(KeptSnapshotJson):
-    """A kept snapshot. See `KeptSnapshotJson`.
+    """A stored snapshot with its state. See `KeptSnapshotJson`.
 
     Attributes:
-        run_state: The run, by `RunState.to_dict`.
+        run_state: The run's state, in the form of `RunState.to_dict`.
     """
 
     run_state: dict[str, JsonValue]
 
 
 class SnapshotsJson(ShownModel):
-    """A page of snapshots, the newest first. `next` is null on the last page."""
+    """A page of snapshots, newest first. `next` is null on the last page."""
 
     snapshots: list[KeptSnapshotJson]
     next: str | None
 
 
 class SnapshotsQuery(Paged):
-    """The query of a list: of one app or run, with a tag, with a part of name or description."""
+    """The query of a list: by app, run and tag; `query` matches a part of name or description."""
 
     app: str | None = None
     run: str | None = None
@@ -95,7 +95,7 @@ class SnapshotsQuery(Paged):
 
 
 class RestoreJson(StrictModel):
-    """A request for a run with the state of a snapshot. `force`: also if the graph is another one by now."""
+    """A request to start a run from a snapshot. `force` allows it even if the graph has changed since."""
 
     force: bool = False
 
@@ -116,10 +116,10 @@ def _runs_at(call: WebCall, app: str) -> FlowRuns:
 
 
 async def _kept(call: WebCall, id_: str) -> tuple[RunSnapshot, str]:
-    """Return a snapshot of the principal's tenant and of an app that is served here, and its state.
+    """Return a snapshot of the principal's tenant and of a served or installed app, with its state.
 
     Raises:
-        NoSuchSnapshotError: There is none.
+        NoSuchSnapshotError: There is no such snapshot.
     """
     rows, tenant = call.runtime.store.run_snapshots, call.principal.tenant
     found = await rows.get(tenant, id_) if is_name(id_) else None
@@ -129,7 +129,7 @@ async def _kept(call: WebCall, id_: str) -> tuple[RunSnapshot, str]:
 
 
 async def keep(call: WebCall, _: NoQuery, body: NewSnapshotJson) -> Done:
-    """Keep a snapshot of a run as it is now."""
+    """Store a snapshot of a run's current state."""
     row = await graph_run(call)
     made = await _runs_at(call, row.agent_id.type).snapshot(
         row.run_id, body.name, description=body.description, tags=body.tags, by=call.principal.name
@@ -161,7 +161,7 @@ async def show(call: WebCall, _: NoQuery, __: None) -> Done:
 
 
 async def restore(call: WebCall, _: NoQuery, body: RestoreJson) -> Done:
-    """Begin a new run with a snapshot: 201, or 200 with the run that began with this key before."""
+    """Start a new run from a snapshot: 201, or 200 if the Idempotency-Key has started it before."""
     row, state = await _kept(call, call.names["snapshot"])
     snapshot, app = snapshot_from(row, state), row.agent_id.type
     runs, flow = _runs_at(call, app), str(snapshot.run_state["workflow_id"])
@@ -184,7 +184,7 @@ ENDPOINTS: Final = (
         method="POST",
         path=f"{RUN}/snapshots",
         call=keep,
-        says="Keep a snapshot of a run.",
+        says="Store a snapshot of a run.",
         body=NewSnapshotJson,
         answer=KeptSnapshotJson,
         status=201,
@@ -193,7 +193,7 @@ ENDPOINTS: Final = (
         method="GET",
         path=_SNAPSHOTS,
         call=list_snapshots,
-        says="List kept snapshots of runs, newest first.",
+        says="List stored snapshots of runs, newest first.",
         query=SnapshotsQuery,
         answer=SnapshotsJson,
     ),
@@ -201,19 +201,19 @@ ENDPOINTS: Final = (
         method="GET",
         path=_SNAPSHOT,
         call=show,
-        says="Show a kept snapshot with its state.",
+        says="Show a stored snapshot with its state.",
         answer=WholeSnapshotJson,
     ),
     WebEndpoint(
         method="POST",
         path=f"{_SNAPSHOT}/restore",
         call=restore,
-        says="Begin a new run with a snapshot; the same Idempotency-Key again is the same run.",
+        says="Start a run from a snapshot; a repeated Idempotency-Key returns the same run.",
         body=RestoreJson,
         answer=GraphRunNameJson,
         status=201,
     ),
     WebEndpoint(
-        method="DELETE", path=_SNAPSHOT, call=remove, says="Remove a kept snapshot.", status=204
+        method="DELETE", path=_SNAPSHOT, call=remove, says="Remove a stored snapshot.", status=204
     ),
 )

@@ -1,4 +1,4 @@
-"""Identities of clients: bearer tokens, JSON web tokens, cookies of browsers.
+"""Identities of clients: bearer tokens, JSON web tokens, and cookies of browsers.
 
-A request enters `Authentication`; a `Principal` leaves, or a problem with 401. No secret is kept or logged.
+`Authentication` turns a request into a `Principal`, or answers 401. No secret is stored or logged.
 """

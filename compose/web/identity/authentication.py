@@ -1,4 +1,4 @@
-"""Authentication of requests: by stored tokens, by tokens of another system, by cookies."""
+"""Authentication of requests: by stored tokens, by tokens of another system, or by cookies."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from compose.web.principal import SCOPES, Principal
 from compose.web.problems import ProblemError
 
 FRESH_S: Final = 2.0
-"""Seconds that a process uses a token after reading it: a revoked token works that long at most."""
+"""Seconds for which a process caches a token. A revoked token works at most that long."""
 MOST_KNOWN: Final = 4_096
-"""Number of tokens that a process remembers meanwhile."""
+"""Maximum number of tokens that a process caches."""
 
 Recognize: TypeAlias = Callable[[str], Awaitable[Principal]]
-"""Returns the principal whom a bearer token names, or raises `ProblemError`."""
+"""Returns the principal of a bearer token, or raises `ProblemError`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A login of a browser: the secret of its cookie, for whom, and how long."""
+    """A login of a browser: the secret of its cookie, its principal, and how long it is valid."""
 
     secret: str
     principal: Principal
@@ -37,12 +37,12 @@ class Login:
 
 
 class Authentication:
-    """Says in whose name requests are. See `Authenticate`.
+    """Authenticates requests. See `Authenticate`.
 
     Args:
         tokens: The stored tokens: logins, and tokens of programs.
-        clock: Of the runtime.
-        recognize: Knows bearer tokens; None: they are stored ones.
+        clock: The runtime's clock.
+        recognize: Returns the principal of a bearer token. If None, bearer tokens are stored tokens.
     """
 
     def __init__(
@@ -53,32 +53,32 @@ class Authentication:
         self._known: dict[tuple[Recognize, str], tuple[Principal, float]] = {}
 
     async def __call__(self, request: Request) -> Principal:
-        """Return the principal of a request. With a bearer token its cookie says nothing.
+        """Return the principal of a request. If the request has a bearer token, its cookie is ignored.
 
         Raises:
-            ProblemError: It has no token, or one that is not, or no more, of use.
+            ProblemError: The request has no token, or an invalid, expired or revoked one.
         """
         secret = bearer_of(request)
         if secret is not None:
             return await self.principal(secret)
         secret = login_of(request)
         if secret is None:
-            raise refused("unauthenticated", "the request names no principal")
+            raise refused("unauthenticated", "the request has no token and no login")
         return await self._remembered(secret, self._logged_in)
 
     async def principal(self, secret: str) -> Principal:
-        """Return the principal whom a bearer token names.
+        """Return the principal of a bearer token.
 
         Raises:
-            ProblemError: It names no principal.
+            ProblemError: The token is not valid.
         """
         return await self._remembered(secret, self._recognize)
 
     async def log_in(self, secret: str) -> Login:
-        """Return a new login in the name of a bearer token; it ends with that, or after 12 hours.
+        """Create a login for the principal of a bearer token. It ends with the token, at most 12 hours later.
 
         Raises:
-            ProblemError: The token names no principal.
+            ProblemError: The token is not valid.
         """
         principal, now = await self.principal(secret), self._clock.now()
         end = now + LOGIN_LASTS
@@ -99,7 +99,7 @@ class Authentication:
         return Login(cookie, _principal(await self._tokens.create(new)), end - now)
 
     async def log_out(self, principal: Principal) -> None:
-        """End the login that a request came with, and its streams; a token of a program stays."""
+        """Revoke the request's login. Its streams end. The token from which it was made stays valid."""
         if principal.token is not None:
             await self._tokens.revoke(principal.token)
             self._known.clear()
@@ -118,7 +118,7 @@ class Authentication:
         return found
 
     async def _remembered(self, secret: str, find: Recognize) -> Principal:
-        """Return the principal, from the store or as it was moments ago."""
+        """Return the principal from the cache if it is younger than `FRESH_S`, else from `find`."""
         key, now = (find, digest_of(secret)), self._clock.monotonic()
         principal, until = self._known.get(key, (None, 0.0))
         if principal is None or until <= now:
@@ -151,6 +151,6 @@ def _over(state: TokenState) -> ProblemError:
 
 
 def _principal(token: ApiToken) -> Principal:
-    """Return the principal; scopes of another release are none."""
+    """Return the principal of a stored token. Scopes that this release does not know are dropped."""
     scopes = SCOPES.intersection(token.scopes)
     return Principal(token.tenant, token.principal, scopes, token.id, token.expires_at)

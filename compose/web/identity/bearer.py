@@ -1,4 +1,4 @@
-"""Secrets in requests, and how a request is refused that has none, or a wrong one."""
+"""Bearer tokens in requests, and the refusal of requests with no token or a wrong one."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from starlette.requests import Request
 from compose.web.problems import HttpProblem, ProblemError
 
 _SECRET: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,8192}=*")
-"""See RFC 6750, 2.1; a larger one is none."""
+"""See RFC 6750, 2.1. A token of more than 8,192 characters, before its padding, does not match."""
 _ASKS: Final = 'Bearer realm="callboard"'
 _REMEDY: Final = "send `Authorization: Bearer TOKEN`, with a token of `callboard tokens create`"
 
 
 def refused(code: str, detail: str, remedy: str = _REMEDY) -> ProblemError:
-    """Return what to raise if the request names no principal."""
+    """Return the error to raise if a request cannot be authenticated."""
     asks = _ASKS if code == "unauthenticated" else f'{_ASKS}, error="invalid_token"'
     return ProblemError(HttpProblem(401, code, detail, remedy, headers={"www-authenticate": asks}))
 
 
 def bearer_of(request: Request) -> str | None:
-    """Return the bearer token of a request; None: it has no Authorization at all.
+    """Return the bearer token of a request; None if it has no header Authorization.
 
     Raises:
-        ProblemError: It has two, or one of another form.
+        ProblemError: The request has two such headers, or one of another form.
     """
     given = request.headers.getlist("authorization")
     if not given:
@@ -38,5 +38,5 @@ def bearer_of(request: Request) -> str | None:
         raise refused("unauthenticated", "the header Authorization is not of the scheme Bearer")
     secret = secret.strip(" ")
     if not _SECRET.fullmatch(secret):
-        raise refused("bad_token", "the token has characters or a size that no token has")
+        raise refused("bad_token", "the token has invalid characters, or is too long")
     return secret

@@ -1,4 +1,4 @@
-"""Cookies of browsers: a login, and the proof that a change comes from the page that has it."""
+"""Cookies of browsers: a login, and the CSRF token that proves which page sends a change."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ _CSRF: Final = "callboard_csrf"
 
 
 def csrf_of(secret: str) -> str:
-    """Return what a page has to send beside a login's cookie, which it cannot read, to change something."""
+    """Return the CSRF token that a page has to send with a change. The page cannot read the login's cookie."""
     return hmac.new(secret.encode(), b"csrf", hashlib.sha256).hexdigest()
 
 
 def login_of(request: Request) -> str | None:
-    """Return the secret of a request's cookie; None: it has none.
+    """Return the secret of a request's login cookie; None if it has no such cookie.
 
     Raises:
-        ProblemError: It changes something, and not by the page that logged in.
+        ProblemError: The request is from a page of another origin, or is a change without the login's CSRF
+            token.
     """
     secret = request.cookies.get(_name(_LOGIN, request))
     if not secret:
@@ -41,14 +42,14 @@ def login_of(request: Request) -> str | None:
     said = request.headers.get(CSRF_HEADER, "").encode()
     is_change = request.method not in _READS
     if is_change and not hmac.compare_digest(said, csrf_of(secret).encode()):
-        problem = "a change by cookie has to come with the CSRF token of the login"
+        problem = "a change by cookie needs the CSRF token of the login"
         remedy = f"send X-CSRF-Token, which POST /v1/login and the cookie {_CSRF} give"
         raise ProblemError(HttpProblem(403, "csrf", problem, remedy))
     return secret
 
 
 def set_login(request: Request, response: Response, secret: str, lasts: timedelta) -> None:
-    """Have the browser keep a login: scripts see the CSRF token, and not the secret."""
+    """Set the cookies of a login. Scripts can read the CSRF token, but not the secret."""
     for name, value, is_hidden in ((_LOGIN, secret, True), (_CSRF, csrf_of(secret), False)):
         response.set_cookie(
             _name(name, request),
@@ -62,7 +63,7 @@ def set_login(request: Request, response: Response, secret: str, lasts: timedelt
 
 
 def forget_login(request: Request, response: Response) -> None:
-    """Have the browser delete it."""
+    """Delete the cookies of a login."""
     for name in (_LOGIN, _CSRF):
         response.delete_cookie(
             _name(name, request), path="/", secure=_is_secure(request), samesite="strict"
@@ -70,10 +71,10 @@ def forget_login(request: Request, response: Response) -> None:
 
 
 def _is_secure(request: Request) -> bool:
-    """Return False on this machine's own address, where there is no TLS and no proxy in between."""
+    """Return False for this machine's own address, where there is no TLS and no proxy in between."""
     return not is_own_address(request.headers.get("host", ""))
 
 
 def _name(name: str, request: Request) -> str:
-    """Return a name that, but on this machine, no other site of the domain can set."""
+    """Return a cookie's name, with the prefix ``__Host-`` if secure: no other site of the domain can set it."""
     return f"__Host-{name}" if _is_secure(request) else name

@@ -1,4 +1,4 @@
-"""JSON web tokens: another system names the principal, and signs it."""
+"""JSON web tokens: another system names the principal, and signs the token."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ALGORITHMS: Final[Mapping[str, frozenset[str]]] = {
     "P-521": frozenset(("ES512",)),
     "Ed25519": frozenset(("EdDSA",)),
 }
-"""By type or curve of a key. A public key is never taken for a secret of HS256."""
+"""Algorithms by type or curve of a key. HS256 is missing, so a public key is never used as its secret."""
 _ALL: Final = frozenset[str]().union(*_ALGORITHMS.values())
 _OPTIONS: Final[Options] = {
     "enforce_minimum_key_length": True,
@@ -44,7 +44,7 @@ _OPTIONS: Final[Options] = {
     "verify_nbf": False,
     "verify_iat": False,
 }
-"""Instants are compared with the database's time, below."""
+"""PyJWT does not check instants: `JsonWebTokens` compares them with the database's time."""
 _LAST: Final = datetime.max.replace(tzinfo=UTC).timestamp() - 86_400
 _REMEDY: Final = "get a new token from the system that signs them"
 
@@ -54,12 +54,12 @@ class ClaimNames:
     """The claims that name the principal.
 
     Attributes:
-        issuer: The claim ``iss`` has to be this; None: it says nothing.
-        audience: The claim ``aud`` has to name this; None: tokens with an audience are refused.
-        tenant: The claim with the tenant; empty: all are of the default one.
-        principal: The claim with the principal.
-        scopes: The claim with scopes: a list, or text with spaces. What is no scope of ours says nothing.
-        leeway_s: So much clocks may differ.
+        issuer: The required claim ``iss``. If None, ``iss`` is ignored.
+        audience: The required audience in ``aud``. If None, tokens with an audience are refused.
+        tenant: Name of the claim with the tenant. If empty, all tokens are of the default tenant.
+        principal: Name of the claim with the principal.
+        scopes: Name of the claim with scopes: a list, or text with spaces. Unknown scopes are ignored.
+        leeway_s: Tolerated difference between clocks, in seconds.
     """
 
     issuer: str | None = None
@@ -71,34 +71,34 @@ class ClaimNames:
 
 
 class JsonWebTokens:
-    """Knows bearer tokens of another system. See `Recognize`.
+    """Authenticates bearer tokens of another system. See `Recognize`.
 
     Args:
-        keys: That sign them.
-        names: The claims that count.
-        now: Returns the time at which `exp` is compared.
+        keys: The public keys that verify the tokens.
+        names: The names of the claims.
+        now: Returns the time that `exp` is compared with.
     """
 
     def __init__(self, keys: KeySet, names: ClaimNames, now: Callable[[], datetime]) -> None:
         self._keys, self._names, self._now = keys, names, now
 
     async def __call__(self, token: str) -> Principal:
-        """Return the principal whom a token names.
+        """Return the principal of a token.
 
         Raises:
-            ProblemError: It names no principal, or no keys could be read.
+            ProblemError: The token is not valid, or the keys could never be read.
         """
         try:
             head = jwt.get_unverified_header(token)
         except PyJWTError:
-            raise refused("bad_token", "the token is no signed JSON web token") from None
+            raise refused("bad_token", "the token is not a signed JSON web token") from None
         algorithm, kid = str(head.get("alg")), head.get("kid")
         if algorithm not in _ALL or "crit" in head:
-            problem = "the token is not signed in a way that is taken: RS, PS, ES or EdDSA"
+            problem = "the token is not signed with an allowed algorithm: RS, PS, ES or EdDSA"
             raise refused("bad_token", problem, _REMEDY)
         key = await self._keys.find(kid if isinstance(kid, str) else None)
         if key is None or algorithm not in _taken(key):
-            raise refused("bad_token", "no key of the signing system fits the token", _REMEDY)
+            raise refused("bad_token", "no key of the signing system matches the token", _REMEDY)
         return self._principal(self._claims(token, key, algorithm))
 
     def _claims(self, token: str, key: PyJWK, algorithm: str) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class JsonWebTokens:
         except InvalidIssuerError:
             raise refused("bad_token", "the token is of another issuer (iss)", _REMEDY) from None
         except MissingRequiredClaimError as exc:
-            raise refused("bad_token", f"the token does not say {exc.claim}", _REMEDY) from None
+            raise refused("bad_token", f"the token has no claim {exc.claim}", _REMEDY) from None
         except (PyJWTError, ValueError, TypeError, RecursionError):
             raise refused("bad_token", "the token cannot be read", _REMEDY) from None
 
@@ -127,7 +127,7 @@ class JsonWebTokens:
         names, now = self._names, self._now().timestamp()
         end, begin = _instant(claims, "exp"), _instant(claims, "nbf")
         if end is None:
-            raise refused("bad_token", "the token does not say exp", _REMEDY)
+            raise refused("bad_token", "the token has no claim exp", _REMEDY)
         if end + names.leeway_s <= now:
             raise refused("token_expired", "the token is expired", _REMEDY)
         if begin is not None and begin - names.leeway_s > now:
@@ -144,29 +144,29 @@ class JsonWebTokens:
 
 
 def _taken(key: PyJWK) -> frozenset[str]:
-    """Return the algorithms that a key signs by: those of its kind, or the one that it names."""
-    facts: Any = key._jwk_data  # noqa: SLF001 - PyJWT has no other way to the curve
+    """Return the algorithms that a key may verify: those of its type, or only the one in its ``alg``."""
+    facts: Any = key._jwk_data  # noqa: SLF001 - PyJWT offers the curve nowhere else
     kind = facts["kty"] if facts["kty"] == "RSA" else facts.get("crv")
     found = _ALGORITHMS.get(kind, frozenset())
     return found & {facts["alg"]} if "alg" in facts else found
 
 
 def _instant(claims: Mapping[str, Any], name: str) -> float | None:
-    """Return an instant in seconds; None: it is not said."""
+    """Return an instant in seconds; None if the claim is missing."""
     if name not in claims:
         return None
     value = claims[name]
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and abs(value) < math.inf:  # also not NaN, which nothing is less than
+    if is_number and abs(value) < math.inf:  # false for NaN, too
         return float(min(max(value, -_LAST), _LAST))
-    raise refused("bad_token", f"the token's {name} is no instant", _REMEDY)
+    raise refused("bad_token", f"the token's {name} is not an instant", _REMEDY)
 
 
 def _text(claims: Mapping[str, Any], name: str) -> str:
     value = claims.get(name)
     if isinstance(value, str) and value:
         return value
-    raise refused("bad_token", f"the token does not say {name}", _REMEDY)
+    raise refused("bad_token", f"the token has no claim {name}", _REMEDY)
 
 
 def _scopes(said: object) -> frozenset[Scope]:

@@ -1,4 +1,4 @@
-"""Public keys that sign tokens of another system (RFC 7517), from a file or a URL."""
+"""Public keys of the system that signs tokens (RFC 7517), from a file or a URL."""
 
 from __future__ import annotations
 
@@ -22,37 +22,39 @@ from compose.web.problems import HttpProblem, ProblemError
 _log = logging.getLogger("callboard.web")
 
 REFRESH_S: Final = 300.0
-"""Seconds that keys are used before they are read again."""
+"""Seconds after which keys are read again."""
 RETRY_S: Final = 10.0
-"""Between two attempts to read them: also of tokens that name a key which is not known."""
+"""Seconds between two attempts to read the keys, also if a token names an unknown key."""
 TIMEOUT_S: Final = 5.0
 MOST_BYTES: Final = 1024 * 1024
 _KINDS: Final = ("RSA", "EC", "OKP")
-"""Of public keys. Secrets that two sides share (``oct``), and private keys, are left out."""
+"""Types of public keys. Shared secrets (``oct``) and private keys are left out."""
 
 
 KeySource: TypeAlias = Callable[[], Awaitable[bytes]]
 
 
 def source_of(place: str) -> KeySource:
-    """Return what reads keys from a path, or from a URL: https, or http on this machine.
+    """Return a function that reads keys from a path or a URL: https, or http on this machine.
 
     Raises:
-        ContractError: Keys from there could be forged.
+        ContractError: The URL is http to another machine, where an attacker could replace the keys.
     """
     url = urlsplit(place)
     if url.scheme == "http" and not is_own_address(url.netloc.rpartition("@")[2]):
-        raise ContractError("CALLBOARD_JWT_JWKS: keys can be exchanged on the way; use https")
+        raise ContractError(
+            "CALLBOARD_JWT_JWKS: an attacker could replace the keys on their way; use https"
+        )
     read = _fetched if url.scheme in ("http", "https") else _text_of
     return partial(asyncio.to_thread, read, place)
 
 
 class KeySet:
-    """Keys by their ids. Those that were read stay in use while their source is away.
+    """Keys by their ids. The keys of the last successful read stay in use while the source is unavailable.
 
     Args:
         source: Returns a set of keys as JSON, or raises OSError or ValueError.
-        monotonic: Seconds.
+        monotonic: Returns monotonic seconds.
     """
 
     def __init__(self, source: KeySource, monotonic: Callable[[], float]) -> None:
@@ -62,10 +64,10 @@ class KeySet:
         self._reading: asyncio.Event | None = None
 
     async def find(self, kid: str | None) -> PyJWK | None:
-        """Return the key of this id, or the only one if no id is said; None: there is no such key.
+        """Return the key with this id, or the only key if `kid` is None; None if there is no such key.
 
         Raises:
-            ProblemError: No keys could be read so far.
+            ProblemError: No read of the keys has succeeded so far.
         """
         found, now = self._known(kid), self._monotonic()
         is_fresh = found is not None and now - self._read_at < REFRESH_S
@@ -102,10 +104,10 @@ class KeySet:
 
 
 def _keys_of(data: bytes) -> dict[str | None, PyJWK]:
-    """Return the keys that can be used.
+    """Return the usable keys.
 
     Raises:
-        ValueError: It is no set of keys, or has none of use.
+        ValueError: The data is not a set of keys, or has no usable key.
     """
     found = json.loads(data)
     listed = found.get("keys") if isinstance(found, dict) else None
@@ -121,7 +123,7 @@ def _keys_of(data: bytes) -> dict[str | None, PyJWK]:
         except (PyJWTError, ValueError, TypeError, KeyError):
             _log.warning("a key that signs tokens cannot be used", extra={"kid": str(kid)[:100]})
     if not keys:
-        raise ValueError("there is no public key in it")
+        raise ValueError("the key set has no usable public key")
     return keys
 
 
@@ -131,11 +133,11 @@ def _text_of(path: str) -> bytes:
 
 
 def _fetched(url: str) -> bytes:
-    import http.client  # noqa: PLC0415 - as the next one
-    import urllib.request  # noqa: PLC0415 - takes its time, and files need none of it
+    import http.client  # noqa: PLC0415 - as urllib.request
+    import urllib.request  # noqa: PLC0415 - a slow import that files do not need
 
     class Here(urllib.request.HTTPRedirectHandler):
-        """Follows no redirect: another address may be anyone's."""
+        """Follows no redirects, because their target could be any address."""
 
         @override
         def redirect_request(self, *_: Any) -> None:
@@ -146,10 +148,10 @@ def _fetched(url: str) -> bytes:
         with opener.open(url, timeout=TIMEOUT_S) as answer:
             return _limited(answer.read(MOST_BYTES + 1))
     except http.client.HTTPException as exc:
-        raise OSError(f"the answer is none of HTTP: {exc}") from exc
+        raise OSError(f"the answer is not HTTP: {exc}") from exc
 
 
 def _limited(data: bytes) -> bytes:
     if len(data) > MOST_BYTES:
-        raise ValueError(f"it has more than {MOST_BYTES} bytes")
+        raise ValueError(f"the key set has more than {MOST_BYTES} bytes")
     return data

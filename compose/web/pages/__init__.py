@@ -1,1 +1,1 @@
-"""Pages for people: the same sessions and runs as the API's, as HTML."""
+"""HTML pages of the API's sessions and runs, for people."""

@@ -1,4 +1,4 @@
-"""Scripts and styles of the pages: read once, sent with a name that changes when they do."""
+"""Scripts and styles of the pages. They are read once; their URLs have a version that changes with them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _YEAR_S: Final = 31_536_000
 
 @dataclass(frozen=True, slots=True)
 class Assets:
-    """The files.
+    """The files of scripts and styles.
 
     Attributes:
-        version: A digest of all of them.
-        files: Their bytes by name, compressed.
+        version: A digest of all files.
+        files: The compressed bytes by file name.
     """
 
     version: str
@@ -49,9 +49,10 @@ class Assets:
         return cls(digest.hexdigest()[:16], files)
 
     def response(self, request: Request, version: str, name: str) -> Response | None:
-        """Return a file; None: there is none of this name.
+        """Return a file; None if no file has this name.
 
-        A file of another version, which another process named, is sent, and not kept.
+        If the URL has another version, because another process wrote it, this process's file is sent as not
+        cacheable.
         """
         data = self.files.get(name)
         if data is None:

@@ -1,4 +1,4 @@
-"""Branches of a conversation: the alternatives at a node's position, and where those branches end."""
+"""Branches of a conversation: the alternatives to a node, and the last node of each branch."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from actors.kernel.runtime.ids import AgentId
 from actors.kernel.store.store import RunStore
 
 MOST: Final = 500
-"""Number of nodes of other branches that are read."""
+"""Maximum number of nodes that are read to find branches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """The position of a node among those that follow the same node.
+    """The position of a node among the nodes with the same parent.
 
     Attributes:
-        number: Of this one, from 1.
-        count: How many there are.
-        before: The last node of the branch before; None: this is the first.
-        behind: The last node of the branch behind; None: this is the last.
+        number: The node's number among them, from 1.
+        count: The number of these nodes.
+        before: The last node of the previous branch; None if the node is the first.
+        behind: The last node of the next branch; None if the node is the last.
     """
 
     number: int
@@ -35,13 +35,13 @@ class Fork:
 async def forks_of(
     store: RunStore, agent: AgentId, shown: Sequence[Turn], before: Turn | None
 ) -> dict[str, Fork]:
-    """Return the forks of a part of the active path, by the node that is on the path.
+    """Return the forks of a part of the active path, by the node on the path.
 
     Args:
-        store: The rows.
+        store: The store.
         agent: The session's agent.
         shown: The part, oldest first.
-        before: The node before it; None: it begins the path.
+        before: The node before the part; None if the part starts the path.
     """
     if not shown:
         return {}
@@ -49,7 +49,7 @@ async def forks_of(
     infos = await transcripts.sessions(agent)
     all_turns = next((one.turns for one in infos if one.name == agent.key), 0)
     if all_turns == await transcripts.count(agent, agent.key):
-        return {}  # all are on the path
+        return {}  # all nodes are on the path
     begin = NO_CUT if before is None else before.ordinal
     found = await transcripts.page(agent, agent.key, limit=MOST, after=begin, branches=True)
     on_path = {turn.id for turn in shown}
@@ -58,7 +58,7 @@ async def forks_of(
 
 
 def forks_among(turns: Sequence[Turn], on_path: set[str]) -> dict[str, Fork]:
-    """Return the forks among these turns, by the node of each that is on the path."""
+    """Return the forks among these turns, by the node on the path."""
     by_parent: defaultdict[str | None, list[str]] = defaultdict(list)
     for turn in sorted(turns, key=lambda one: one.ordinal):
         by_parent[turn.parent].append(turn.id)
@@ -75,7 +75,7 @@ def forks_among(turns: Sequence[Turn], on_path: set[str]) -> dict[str, Fork]:
 
 
 def _end_of(node: str, by_parent: Mapping[str | None, list[str]]) -> str:
-    """Return the last node of the newest branch behind a node."""
+    """Return the last node of the newest branch below a node."""
     while children := by_parent.get(node):
         node = children[-1]
     return node

@@ -1,4 +1,4 @@
-"""A run as cards: what was said, tools, approvals, runs below it and its end, in the order of its events."""
+"""A run as cards: messages, tools, approvals, child runs and errors, in the order of the run's events."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _QUIET: Final[tuple[Any, ...]] = ("", None, {}, [])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A thing that a reader of a run sees.
+    """An item in the view of a run.
 
     Attributes:
-        kind: The template that shows it.
-        key: Unique in its run, and the same each time the run is read.
-        title: A name: of a role, a tool, of what is to be approved, of an agent; or what happened.
-        status: A word.
-        text: What was said.
-        reasoning: What the model thought before.
-        before: A value: arguments.
-        after: A value: the result.
-        id: Of a node, an approval or a child.
-        parent: Of a node: the one that it follows.
-        at: When, aware UTC.
-        by: Who decided.
+        kind: The kind, which selects the template.
+        key: Unique in the run, and the same each time the run is read.
+        title: A role, a tool's or agent's name, the subject of an approval, or the event of a note.
+        status: A status in one word.
+        text: A message's text, a comment or an error.
+        reasoning: The model's reasoning before the text.
+        before: The arguments.
+        after: The result, or a child run's error.
+        id: The id of a node, an approval or a child run.
+        parent: The node's previous node.
+        at: The instant, aware UTC.
+        by: The person that decided an approval.
         extra: Types of blocks that are not text.
     """
 
@@ -50,18 +50,18 @@ class Card:
 
     @property
     def says_something(self) -> bool:
-        """Return whether a message has anything to show."""
+        """Return whether a message has content to show."""
         return bool(self.text or self.reasoning or self.extra)
 
     @property
     def is_node(self) -> bool:
-        """Return whether it is a message that is a node of the session."""
+        """Return whether the card is a message that is a node of the session."""
         return self.kind == "message" and bool(self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class AskedMessage:
-    """A message of a user to an open run. It is no node until the run comes to its first answer."""
+    """A user's message to an open run. It becomes a node with the run's first answer."""
 
     run_id: str
     text: str
@@ -70,25 +70,25 @@ class AskedMessage:
 
 @dataclass(slots=True)
 class RunCards:
-    """The cards of one run, made of its events.
+    """The cards of one run, built from its events.
 
     Attributes:
-        cards: By key, in order.
-        parked: Why it waits for an operator; empty: it does not.
+        cards: The cards by key, in order.
+        parked: The reason why the run is parked for an operator; empty if it is not.
     """
 
     cards: dict[str, Card] = field(default_factory=dict)
     parked: str = ""
 
     def take_all(self, events: Iterable[SessionEvent]) -> None:
-        """Take events in order; those of a type that no card shows are passed over."""
+        """Apply events in order. Events of types that no card shows are ignored."""
         for event in events:
             take = getattr(self, f"_on_{event.type}", None)
             if take is not None:
                 take(event, {**event.payload})
 
     def put(self, card: Card) -> None:
-        """Add a card, or replace the one with its key."""
+        """Add a card, or replace the card with the same key."""
         self.cards[card.key] = card
 
     def put_first(self, cards: Iterable[Card]) -> None:
@@ -97,7 +97,7 @@ class RunCards:
         self.cards = first | {key: one for key, one in self.cards.items() if key not in first}
 
     def begin_with(self, asked: AskedMessage | None) -> None:
-        """Show the user's message first, which caused the run: before it is a node as `asked` has it."""
+        """Move the user's message to the start. If it is not a node yet, add it from `asked`."""
         first = next((card for card in self.cards.values() if card.title == "user"), None)
         if first is None and asked is not None:
             first = Card(kind="message", key="asked", title="user", text=asked.text, at=asked.at)
@@ -105,13 +105,13 @@ class RunCards:
             self.put_first([first])
 
     def forget_nodes(self) -> None:
-        """Leave the ids of nodes out: a reader can do nothing with them."""
+        """Remove the ids of nodes, so that the page offers no actions on them."""
         for key, card in self.cards.items():
             if card.kind == "message":
                 self.cards[key] = replace(card, id="")
 
     def keep_messages(self, nodes: set[str]) -> None:
-        """Leave out what was said elsewhere than at these nodes: on a branch that is not shown."""
+        """Drop messages that are not at these nodes, because they are on another branch."""
         self.cards = {
             key: card
             for key, card in self.cards.items()
@@ -119,7 +119,7 @@ class RunCards:
         }
 
     def follow(self, parents: Mapping[str, str | None]) -> None:
-        """Set which nodes the nodes follow."""
+        """Set the parents of the nodes."""
         for id_ in self.node_ids:
             self.put(replace(self.cards[f"m{id_}"], parent=parents.get(id_)))
 
@@ -130,7 +130,7 @@ class RunCards:
 
     def _on_message(self, event: SessionEvent, said: dict[str, Any]) -> None:
         if said["role"] == "tool":
-            return  # its card has the result
+            return  # the tool's card has the result
         card = message_card(
             event.node_id or f"e{event.seq}", said["role"], said["content"], event.at
         )
@@ -221,7 +221,7 @@ class RunCards:
         self._note(event, "Stopped", "cancelled", said["reason"])
 
     def _note(self, event: SessionEvent, title: str, status: str, about: Any) -> None:
-        """Add what happened, in the words of the error if it has some."""
+        """Add a note about an event, with the error's message if there is one."""
         text = about if isinstance(about, str) else str((about or {}).get("message") or about or "")
         key = f"n{event.seq}"
         self.put(
@@ -232,7 +232,7 @@ class RunCards:
 def message_card(
     id_: str, role: str, content: Iterable[dict[str, Any]], at: datetime | None
 ) -> Card:
-    """Return what was said as a card: its text, what the model thought, and types of other blocks."""
+    """Return a message as a card: its text, the model's reasoning, and the types of other blocks."""
     texts: dict[str, list[str]] = {"text": [], "reasoning": []}
     extra = []
     for block in content:
@@ -253,7 +253,7 @@ def message_card(
 
 
 def cards_of_nodes(turns: Iterable[Turn]) -> list[Card]:
-    """Return what turns say by themselves, for readers of runs whose events are gone."""
+    """Return the cards of turns alone, for runs whose events were deleted."""
     found = RunCards()
     for turn in turns:
         content = [block.model_dump(mode="json") for block in turn.message.content]

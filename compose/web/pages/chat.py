@@ -1,4 +1,4 @@
-"""The pages of sessions: apps, lists of sessions, a conversation, a run of it, and a run below that."""
+"""The pages of sessions: apps, lists of sessions, a conversation, a run, and a child run."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ from compose.web.resources.runs import child_of, run_of
 from compose.web.resources.sessions import SessionsQuery, page_of_sessions
 
 _LISTED: Final = 30
-"""Sessions beside a conversation, and on a page of the list."""
+"""Maximum number of sessions beside a conversation, and on a page of the list."""
 
 
 class ListQuery(StrictModel):
-    """The query of a list of sessions. `title` is a part of it; `after` is where the page before ends."""
+    """The query of a list of sessions: a part of the title, and `next` of the previous page."""
 
     title: str = ""
     after: str | None = None
 
 
 class PartQuery(StrictModel):
-    """The query of a conversation: the part before a position in its path; by default its end."""
+    """The query of a conversation: the part before a position in its path; by default the path's end."""
 
     before: int | None = Field(default=None, ge=0, le=MAX_INT)
 
 
 class SignInQuery(StrictModel):
-    """The query of the page where people say who they are. `next`: where they wanted to go."""
+    """The query of the login page. `next` is the path to return to after the login."""
 
     next: str = "/"
 
 
 async def sign_in(call: WebCall, query: SignInQuery, _: None) -> Done:
-    """Return the page where a token becomes a login."""
+    """Return the login page, where a token is exchanged for a login."""
     return page(call.request, "login.html", next=query.next)
 
 
 async def show_apps(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Return the page of apps, the server's own one first."""
+    """Return the page of apps, the server's own app first."""
     apps = sorted(await apps_of(call), key=lambda one: not one.is_default)
     has_flows = "flows:run" in call.principal.scopes and bool(flows_of(call.runtime))
     return page(call.request, "apps.html", apps=apps, has_flows=has_flows)
@@ -74,7 +74,7 @@ async def show_sessions(call: WebCall, query: ListQuery, _: None) -> Done:
 
 
 async def show_session(call: WebCall, query: PartQuery, _: None) -> Done:
-    """Return the page of a conversation, with the app's last sessions beside."""
+    """Return the page of a conversation, with a list of the app's latest sessions."""
     app = call.names["app"]
     found = await call.session(app)
     view = await view_of(call.runtime, _folds(call), found, before=query.before)
@@ -93,7 +93,7 @@ def _folds(call: WebCall) -> Folds:
 
 
 async def show_run(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Return a page with one run of a conversation, and what waits behind it."""
+    """Return a page with one run of a conversation, and the session's queue."""
     found = await call.session(call.names["app"])
     row = await run_of(call, found)
     files = await artifacts_of(call.runtime.store, found.agent).list()
@@ -114,7 +114,7 @@ async def show_run(call: WebCall, _: NoQuery, __: None) -> Done:
 
 
 async def show_child(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Return a page with a run below one of a conversation."""
+    """Return a page with a child run of a conversation's run."""
     run, child = await child_of(call, call.names["app"])
     row = await row_of(call.runtime.store, child)
     return page(
@@ -135,11 +135,7 @@ _RUN: Final = f"{_SESSION}/runs/{{run}}"
 PAGES: Final = (
     PageEndpoint(method="GET", path="/", call=show_apps, says="Apps."),
     PageEndpoint(
-        method="GET",
-        path="/login",
-        call=sign_in,
-        says="Where people say who they are.",
-        query=SignInQuery,
+        method="GET", path="/login", call=sign_in, says="The login page.", query=SignInQuery
     ),
     PageEndpoint(
         method="GET", path=_APP, call=show_sessions, says="Sessions of an app.", query=ListQuery
@@ -152,6 +148,6 @@ PAGES: Final = (
         method="GET",
         path=f"{_RUN}/children/{{child}}",
         call=show_child,
-        says="A run below one of a conversation.",
+        says="A child run of a conversation's run.",
     ),
 )

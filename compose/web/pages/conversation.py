@@ -1,4 +1,4 @@
-"""A session as its page shows it: the end of the active path by runs, what waits, and where events go on."""
+"""The view of a session: the end of the active path by runs, the open runs, and the cursor for later events."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from compose.web.resources.runs import OPEN
 from compose.web.resources.sessions import MOST_QUEUED
 
 WINDOW: Final = 40
-"""Number of nodes of the path on a page."""
+"""Maximum number of nodes of the path on a page."""
 WINDOW_CHARACTERS: Final = 64 * 1024
-"""Of what was said on a page; more only if one node has more."""
+"""Maximum number of characters of text on a page. A single node may exceed it."""
 MOST_CARDS: Final = 300
-"""Of one run: the last ones."""
+"""Maximum number of cards of one run: the last ones."""
 _TRIES: Final = 5
 
 
@@ -36,15 +36,15 @@ class RunSection:
     """A run in a conversation.
 
     Attributes:
-        run_id: The run; empty: a program said it, not a run.
-        key: Names the section in the page.
-        status: Of the run now; empty: it is known no more.
-        parked: Why it waits for an operator; empty: it does not.
+        run_id: The run; empty if a program wrote the turns without a run.
+        key: Id of the section in the page.
+        status: The run's current status; empty if the run's row is deleted.
+        parked: The reason why the run is parked for an operator; empty if it is not.
         cards: See `RunCards`.
-        left_out: How many cards stand before these.
-        files: Those that the run has put.
-        parent: The node before its first one; empty: none.
-        last: The last node; empty: none.
+        left_out: Number of earlier cards that are not shown.
+        files: Artifacts that the run has stored.
+        parent: The node before the run's first node; empty if there is none.
+        last: The run's last node; empty if there is none.
     """
 
     run_id: str
@@ -63,10 +63,10 @@ class OpenRuns:
     """The open runs of a session.
 
     Attributes:
-        active: The one that executes; None: none does.
-        asked: Their messages, by run.
-        queue: Those that wait for the runs before them, in their order.
-        head: The active node, which the run that executes goes on from; empty: none.
+        active: The open run that has started; None if none has.
+        asked: The messages of open runs, by run.
+        queue: The messages of queued runs, in the order of the queue.
+        head: The active node, from which the started run continues; empty if there is none.
     """
 
     active: RunRow | None = None
@@ -77,16 +77,16 @@ class OpenRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationView:
-    """A session as a page shows it.
+    """The view of a session.
 
     Attributes:
         row: The session.
-        sections: Its last runs, oldest first.
-        forks: By node: see `Fork`.
+        sections: The session's latest runs, oldest first.
+        forks: The forks by node. See `Fork`.
         first: The position in the path of the first node that is shown.
-        open: What executes and what waits.
+        open: The open runs.
         files: All artifacts of the session.
-        cursor: Events behind it are not in this view.
+        cursor: Events after this cursor are not part of the view.
     """
 
     row: SessionRow
@@ -99,14 +99,14 @@ class ConversationView:
 
     @property
     def title(self) -> str:
-        """Its title, or its id."""
+        """The session's title, or its id."""
         return self.row.title or self.row.agent_id.key
 
 
 async def view_of(
     runtime: Runtime, folds: Folds, found: FoundSession, *, before: int | None
 ) -> ConversationView:
-    """Return a session as its page shows it: the end of its path, or a part before a position in it."""
+    """Return the view of a session: the end of its path, or the part before a position in it."""
     store, agent = runtime.store, found.agent
     row, opened = await _present(runtime, found)
     shown, first, prior = await _window(runtime, agent, before)
@@ -132,7 +132,7 @@ async def view_of(
 
 
 async def _present(runtime: Runtime, found: FoundSession) -> tuple[SessionRow, OpenRuns]:
-    """Return the session and its open runs as they are at one moment, so that they make a cursor."""
+    """Return the session and its open runs at one moment, so that the view's cursor is consistent."""
     row, opened = found.row, OpenRuns()
     for _ in range(_TRIES):
         opened = await open_runs(runtime, found.agent)
@@ -144,7 +144,7 @@ async def _present(runtime: Runtime, found: FoundSession) -> tuple[SessionRow, O
 
 
 async def open_runs(runtime: Runtime, agent: AgentId) -> OpenRuns:
-    """Return what executes in a session, and what waits."""
+    """Return the started run of a session, and its queue."""
     rows = await runtime.store.lists.runs(agent=agent, status=OPEN, limit=MOST_QUEUED)
     if not rows:
         return OpenRuns()
@@ -179,7 +179,7 @@ async def _window(
 
 
 def _last(turns: Sequence[Turn]) -> list[Turn]:
-    """Return so many of these turns, from their end, as have few characters together; one at least."""
+    """Return the last turns that have at most `WINDOW_CHARACTERS` characters together, but at least one."""
     count = size = 0
     for turn in reversed(turns):
         size += len(turn.message.text)
@@ -198,7 +198,7 @@ async def run_section(
     files: Sequence[SessionArtifact],
     opened: OpenRuns,
 ) -> RunSection:
-    """Return a run of a session with all of its nodes."""
+    """Return the section of a run with all of its nodes."""
     cards = await _cards_of(runtime, folds, agent, row)
     return await section_of(runtime, row.run_id, row, cards, files=files, opened=opened)
 
@@ -212,15 +212,15 @@ async def section_of(
     files: Sequence[SessionArtifact],
     opened: OpenRuns,
 ) -> RunSection:
-    """Return a run of a session.
+    """Return the section of a run.
 
     Args:
-        runtime: Knows the store.
-        run_id: The run; empty: no run said these cards.
-        row: The run's row; None: there is none any more.
-        found: Its cards.
+        runtime: The runtime.
+        run_id: The run; empty if no run wrote these cards.
+        row: The run's row; None if it is deleted.
+        found: The run's cards.
         files: Artifacts of the session.
-        opened: Its open runs.
+        opened: The session's open runs.
     """
     if row is not None and row.last_seq >= 0:
         found.begin_with(opened.asked.get(run_id))
@@ -238,9 +238,9 @@ async def _cards_of(
     *,
     turns: Sequence[Turn] = (),
 ) -> RunCards:
-    """Return what a run's events say, or its turns, where the events are gone.
+    """Return a run's cards from its events, or from its turns if the events are deleted.
 
-    With `turns` those of its nodes that are on the path; else all of them.
+    With `turns`, the cards have only the nodes on the path; else all nodes of the run.
     """
     is_on_path = bool(turns) and (row is None or row.status.is_terminal)
     by_id = {turn.id: turn for turn in turns}
@@ -268,7 +268,7 @@ async def _cards_of(
 async def forks_of_section(
     runtime: Runtime, agent: AgentId, section: RunSection
 ) -> dict[str, Fork]:
-    """Return the forks of a run's nodes, see `forks_of`."""
+    """Return the forks of a run's nodes. See `forks_of`."""
     ids = [card.id for card in section.cards if card.is_node]
     wanted = [*ids, section.parent] if section.parent else ids
     turns = await runtime.store.sessions.nodes(agent, wanted)
@@ -296,7 +296,7 @@ def _section(
 
 
 async def _note_waiting(runtime: Runtime, found: RunCards) -> None:
-    """Say of runs below that they wait for a person: they notify only their own readers."""
+    """Mark child runs that wait for a decision. A child's approval is not an event of its parent."""
     for key, card in found.cards.items():
         if (card.kind, card.status) == ("child", "running"):
             asked = await runtime.approvals.open(run_id=RunId(card.id), limit=1)
@@ -305,7 +305,7 @@ async def _note_waiting(runtime: Runtime, found: RunCards) -> None:
 
 
 async def child_section(runtime: Runtime, row: RunRow, child: ChildInspection) -> RunSection:
-    """Return a run below a session's own. What was said there is no node of the session."""
+    """Return the section of a child run. Its messages are not nodes of the session."""
     opened = await open_runs(runtime, row.agent_id)
     found = RunCards()
     found.take_all(child.events)

@@ -1,4 +1,4 @@
-"""Cards of runs that go on: their pages are asked for after each event, and read on where they were."""
+"""Cache of the cards of open runs. A page is loaded again after each event, and only new entries are read."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from actors.sessions.translation import RunTranslator
 from compose.web.pages.cards import RunCards
 
 MOST_FOLDS: Final = 64
-"""Number of open runs that are kept, the last ones that were read."""
+"""Maximum number of open runs whose cards are kept: those that were read last."""
 MOST_CARDS: Final = 2_000
-"""A run with more cards is read from its start each time."""
+"""A run with more cards than this is read from its start each time."""
 
 Nodes: TypeAlias = Callable[[Sequence[str]], Awaitable[list[Turn]]]
 
 
 @dataclass(slots=True)
 class Fold:
-    """A run as far as its log was read.
+    """The cards of a run up to an entry.
 
     Attributes:
-        translator: Makes events of entries.
-        cards: Of the entries so far.
-        next_seq: The next entry.
+        translator: Translates entries into events.
+        cards: The cards of the entries so far.
+        next_seq: The number of the next entry to read.
     """
 
     translator: RunTranslator
@@ -36,14 +36,14 @@ class Fold:
     next_seq: int = 0
 
     async def read_on(self, runtime: Runtime) -> None:
-        """Take the entries that have come."""
+        """Apply the entries that are new since the last call."""
         async for entry in runtime.entries(self.translator.run_id, from_seq=self.next_seq):
             self.cards.take_all(await self.translator.of(entry))
             self.next_seq = entry.seq + 1
 
 
 class Folds:
-    """The folds of open runs in this process."""
+    """The cached folds of open runs in this process."""
 
     def __init__(self) -> None:
         self._kept: dict[RunId, Fold] = {}
@@ -51,9 +51,10 @@ class Folds:
     async def cards_of(
         self, runtime: Runtime, agent: AgentId, row: RunRow, nodes: Nodes
     ) -> RunCards:
-        """Return the cards of a run; of one that goes on only the entries are read that are new since.
+        """Return the cards of a run. For an open run, only entries that are new since the last call are read.
 
-        A fold in use is not kept: of two requests at once, one reads from the start.
+        A fold in use is not in the cache. If two requests read a run at once, one of them reads it from the
+        start.
         """
         fold = self._kept.pop(row.run_id, None)
         if (

@@ -1,4 +1,4 @@
-"""Pages as answers: templates, headers that keep a page from running or loading anything else."""
+"""HTML responses: templates, and headers that keep a page from executing or loading foreign content."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ HEADERS: Final = {
     "vary": "accept-encoding",
 }
 MAX_JSON: Final = 8_000
-"""Characters of a value that a card shows."""
+"""Maximum number of characters of a value on a card."""
 _SHORT: Final = 8
 _LINE: Final = 80
 _LEAST_COMPRESSED: Final = 1024
 
 
 class PageEndpoint(WebEndpoint):
-    """A page: an endpoint whose problems are pages, too."""
+    """An endpoint of a page. Its problems are pages, too."""
 
     @override
     def _refusal(self, api: WebApi, request: Request, problem: HttpProblem) -> Response:
-        """Return the problem as a page; a client without a login is redirected to the login page."""
+        """Return the problem as a page; redirect a client without a login to the login page."""
         if problem.status == HTTPStatus.UNAUTHORIZED and api.sign_in is not None:
             base, here = request.scope.get("root_path", ""), quote(request.scope["path"])
             return RedirectResponse(f"{base}{api.sign_in}?next={here}", HTTPStatus.SEE_OTHER)
@@ -56,7 +56,7 @@ class PageEndpoint(WebEndpoint):
 
 
 def page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
-    """Return a page that a template makes of these values."""
+    """Return a page rendered from a template and values."""
     shared = {"base": str(request.scope.get("root_path", "")), "version": Assets.load().version}
     text = _environment().get_template(template).render({**shared, **values})
     body, headers = text.encode("utf-8", "replace"), dict(HEADERS)
@@ -88,18 +88,18 @@ def _environment() -> Environment:
 
 
 def part_of_path(text: str) -> str:
-    """Return a name as one part of a path."""
+    """Return a name as one part of a path, URL-encoded."""
     return quote(text, safe="")
 
 
 def shown_json(value: object) -> str:
-    """Return a value as JSON for people, cut where it is long."""
+    """Return a value as JSON for people, cut after `MAX_JSON` characters."""
     text = value if isinstance(value, str) else _dumped(value)
     return text if len(text) <= MAX_JSON else f"{text[:MAX_JSON]}…"
 
 
 def _dumped(value: object) -> str:
-    """Return a value on one line if that is short, else on many."""
+    """Return a value as JSON on one line if that has at most 80 characters, else indented."""
     line = json.dumps(value, ensure_ascii=False, default=str)
     if len(line) <= _LINE:
         return line
@@ -107,7 +107,7 @@ def _dumped(value: object) -> str:
 
 
 def _short(text: str) -> str:
-    """Return an id in short; of an agent its type, and its key in short."""
+    """Return an id in short form. An agent's id keeps its type."""
     type_, slash, key = text.rpartition("/")
     return text if len(key) <= 2 * _SHORT else f"{type_}{slash}{key[:_SHORT]}…"
 

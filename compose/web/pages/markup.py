@@ -1,4 +1,4 @@
-"""Answers of models as HTML: Markdown, of which only harmless elements are left."""
+"""Answers of models as HTML: rendered Markdown, reduced to harmless elements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 MAX_MARKDOWN: Final = 64 * 1024
-"""Characters; a longer text is shown as it is, for a reader of Markdown may take seconds for it."""
+"""Maximum number of characters to render. Longer text is shown as plain text: rendering could take seconds."""
 _TAGS: Final = {
     *("a", "blockquote", "br", "code", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li"),
     *("ol", "p", "pre", "s", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"),
@@ -24,9 +24,9 @@ _MARKDOWN: Final = (
 
 @lru_cache(maxsize=1024)
 def html_of_markdown(text: str) -> Markup:
-    """Return a text as HTML that cannot run anything, load anything, or look like a part of the page.
+    """Render a text as HTML that cannot execute or load anything, or imitate a part of the page.
 
-    No image is loaded: its request would show its server who reads.
+    Images are not loaded, because their server would learn who reads the page.
     """
     if len(text) > MAX_MARKDOWN:
         return Markup('<pre class="plain">{}</pre>').format(text)
@@ -37,4 +37,4 @@ def html_of_markdown(text: str) -> Markup:
         url_schemes=_SCHEMES,
         link_rel="noopener noreferrer nofollow",
     )
-    return Markup(clean)  # noqa: S704 - what nh3 has cleaned
+    return Markup(clean)  # noqa: S704 - cleaned by nh3

@@ -1,4 +1,4 @@
-"""Routes of the pages: endpoints, and the files that they load."""
+"""Routes of the pages: their endpoints, and their scripts and styles."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The resources of the API: a module each, with models, handlers and `ENDPOINTS`."""
+"""The resources of the API. Each module has the models, handlers and `ENDPOINTS` of one resource."""

@@ -1,4 +1,4 @@
-"""Any agent and any run, not only those of sessions."""
+"""Messages to any agent, and runs of any agent, not only those of sessions."""
 
 from __future__ import annotations
 
@@ -45,11 +45,13 @@ class MessageJson(StrictModel):
     """A message to an agent.
 
     Attributes:
-        payload: What the agent gets.
-        message_id: The same one again is the same message; so is the header Idempotency-Key, instead of it.
-        starts_run: Queue a run for it. False: a plain message, which wakes `ctx.receive`, or else starts a run.
-        on_conflict: When the agent has an open run; for messages that start one.
-        priority: Lower first; for messages that start a run.
+        payload: The payload that the agent receives.
+        message_id: Id of the message. A second message with this id is the same message. The header
+            Idempotency-Key overrides it.
+        starts_run: Whether to queue a run for the message. If false, the message wakes `ctx.receive` of an open
+            run; if no run receives it, it starts a run.
+        on_conflict: What to do if the agent has an open run. Used by messages that start a run.
+        priority: Lower values are executed first. Used by messages that start a run.
     """
 
     payload: JsonValue
@@ -60,7 +62,7 @@ class MessageJson(StrictModel):
 
 
 class SentJson(ShownModel):
-    """A message that was sent. `run_id` is null of a plain message; `is_new` is false if its id was known."""
+    """A sent message. `run_id` is null for a plain message; `is_new` is false if its id was known."""
 
     message_id: str
     run_id: str | None
@@ -68,7 +70,7 @@ class SentJson(ShownModel):
 
 
 class EntryJson(ShownModel):
-    """An entry of a run's log; see docs/replay.md for kinds and payloads."""
+    """An entry of a run's log. docs/replay.md describes kinds and payloads."""
 
     seq: int
     kind: str
@@ -78,7 +80,7 @@ class EntryJson(ShownModel):
 
 
 class LogJson(ShownModel):
-    """A part of a run's log. `next` is `from_seq` of the next part; null: the log ends here, so far."""
+    """A part of a run's log. `next` is `from_seq` of the next part; null if there are no further entries."""
 
     run_id: str
     status: str
@@ -94,7 +96,7 @@ class LogQuery(StrictModel):
 
 
 async def send(call: WebCall, _: NoQuery, body: MessageJson) -> Done:
-    """Send a message to an agent; durable when this answers."""
+    """Send a message to an agent. It is durable when the response is sent."""
     principal = call.principal
     agent = AgentId(call.names["type"], call.names["key"], principal.tenant)
     id_ = call.request.headers.get(KEY) or body.message_id or secrets.token_hex(16)
@@ -125,10 +127,10 @@ def _caller(call: WebCall) -> Caller:
 
 
 async def any_run(call: WebCall) -> RunRow:
-    """Return the run that the path names, of any agent of the tenant.
+    """Return the run that the path names. It may be a run of any agent of the tenant.
 
     Raises:
-        UnknownRunError: There is none.
+        UnknownRunError: There is no such run.
     """
     row = await row_of(call.runtime.store, RunId(call.names["run"]))
     if row.agent_id.tenant != call.principal.tenant:
@@ -142,14 +144,14 @@ async def show(call: WebCall, _: NoQuery, __: None) -> Done:
 
 
 def _behind(cursor: str, row: RunRow) -> int:
-    """Return the entry behind one that a reader has seen."""
+    """Return the number of the entry after the one that a reader has seen."""
     if cursor.isascii() and cursor.isdigit() and len(cursor) < _MOST_DIGITS:
         return int(cursor) + 1
     raise CursorError(cursor[:60], f"run {row.run_id}", "it is not the number of an entry")
 
 
 async def _lines(call: WebCall, run_id: RunId, begin: int) -> AsyncGenerator[EventLine, None]:
-    """Yield entries and live pieces; the last line is the run's end."""
+    """Yield entries and live text deltas. The last line is the run's end."""
     front, caller = call.runtime.front, _caller(call)
     async with aclosing(front.events(caller, run_id, from_seq=begin)) as events:
         async for event in events:
@@ -158,20 +160,20 @@ async def _lines(call: WebCall, run_id: RunId, begin: int) -> AsyncGenerator[Eve
 
 
 def entry_json(entry: RunLogEntry) -> EntryJson:
-    """Return an entry as clients see it."""
+    """Return an entry in the form in which clients receive it."""
     return EntryJson(
         seq=entry.seq, kind=entry.kind, position=entry.position, payload=entry.payload, at=entry.ts
     )
 
 
 async def log(call: WebCall, query: LogQuery, _: None) -> Done:
-    """Return a run's log, live from an entry on, or a part of it."""
+    """Return a part of a run's log, or a stream of the log from an entry on."""
     row = await any_run(call)
     cursor = call.request.headers.get(CURSOR_HEADER) or None
     begin = query.from_seq if cursor is None else _behind(cursor, row)
     if begin > row.last_seq + 1:
         problem = f"the log of run {row.run_id} ends at {row.last_seq}"
-        raise ProblemError(HttpProblem(400, "bad_cursor", problem, "begin there, or before"))
+        raise ProblemError(HttpProblem(400, "bad_cursor", problem, "start there or earlier"))
     if wants_stream(call.request):
         if row.status.is_terminal and begin > row.last_seq:
             return Response(status_code=204)

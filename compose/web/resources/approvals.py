@@ -1,4 +1,4 @@
-"""Approvals: what waits for a person, and decisions."""
+"""Approvals: pending requests for a person's decision, and decisions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compose.web.resources.pages import Paged, parse_wait_place, wait_place_text
 
 
 class ApprovalsJson(ShownModel):
-    """A page of open requests, oldest first. `next` is null on the last page."""
+    """A page of pending requests, oldest first. `next` is null on the last page."""
 
     approvals: list[ApprovalRequest]
     next: str | None
@@ -29,20 +29,20 @@ class ApprovalsQuery(Paged):
 
 
 class DecisionJson(StrictModel):
-    """A decision; the comment is kept in the run's log."""
+    """A decision. The comment is stored in the run's log."""
 
     approve: bool
     comment: str = ""
 
 
 def _seen(call: WebCall, **more: Any) -> ApprovalFilter:
-    """Return the filter of what the principal sees: of its sessions and runs below, or of its tenant."""
+    """Return a filter for the requests that the principal sees: of its own runs, or of its tenant."""
     principal = call.principal
     return ApprovalFilter(tenant=principal.tenant, owner=principal.only_owner, **more)
 
 
 async def list_approvals(call: WebCall, query: ApprovalsQuery, _: None) -> Done:
-    """Return a page of what waits for a person."""
+    """Return a page of pending requests."""
     if query.run_id is not None and not is_name(query.run_id):
         return ApprovalsJson(approvals=[], next=None)
     run_id = None if query.run_id is None else RunId(query.run_id)
@@ -56,7 +56,7 @@ async def list_approvals(call: WebCall, query: ApprovalsQuery, _: None) -> Done:
 
 
 async def decide(call: WebCall, _: None, body: DecisionJson) -> Done:
-    """Approve or deny a request, once; its run goes on."""
+    """Approve or deny a pending request. A request is decided once, and its run continues."""
     id_, found = call.names["approval"], list[OpenWait]()
     if is_name(id_):
         found = await call.runtime.store.lists.approvals(_seen(call, key=id_), limit=1)
@@ -72,7 +72,7 @@ ENDPOINTS: Final = (
         method="GET",
         path="/v1/approvals",
         call=list_approvals,
-        says="List what waits for a person, oldest first.",
+        says="List pending approvals, oldest first.",
         query=ApprovalsQuery,
         answer=ApprovalsJson,
     ),
@@ -80,7 +80,7 @@ ENDPOINTS: Final = (
         method="POST",
         path="/v1/approvals/{approval}",
         call=decide,
-        says="Approve or deny, once.",
+        says="Approve or deny a pending request.",
         body=DecisionJson,
         answer=ApprovalRequest,
     ),

@@ -1,4 +1,4 @@
-"""Apps: types of sessions and agents that are served."""
+"""Apps: agent types that are served and can have sessions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class AppJson(ShownModel):
 
     Attributes:
         app: The type of its agents.
-        is_default: Requests that name no app are about its sessions.
-        is_served: A live host executes its runs.
-        modes: Names of the modes of its sessions; null: they are not known here.
+        is_default: True if requests that name no app use this one.
+        is_served: True if a live host executes its runs.
+        modes: Names of the modes of its sessions; null if this server does not know them.
     """
 
     app: str
@@ -24,13 +24,13 @@ class AppJson(ShownModel):
 
 
 class AppsJson(ShownModel):
-    """The apps, by name: the server's own ones, and, for who may operate, all types that hosts serve."""
+    """The apps, by name: the server's own; with the scope `operate` or without logins all served types."""
 
     apps: list[AppJson]
 
 
 async def apps_of(call: WebCall) -> list[AppJson]:
-    """Return the apps that there are."""
+    """Return the apps that the principal may use."""
     api, runtime = call.api, call.runtime
     served = {name for host in await runtime.store.insight.hosts() for name in host.serves}
     types = {name for name in (*served, *runtime.serves) if "/" not in name}

@@ -1,4 +1,4 @@
-"""Artifacts of sessions: uploads that stream to the store, lists, downloads."""
+"""Artifacts of sessions: uploads as streams, lists, and downloads."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ NEVER_SHOWN: Final = {
     "content-security-policy": "default-src 'none'; sandbox",
     "cache-control": "no-store",
 }
-"""A browser saves the bytes, whatever they are: they are what models and strangers made."""
+"""Headers that make a browser save the bytes and never render them: models and strangers made them."""
 
 
 class OfSession(OfApp):
-    """The session whose artifacts they are."""
+    """The query that names an artifact's session."""
 
     session_id: str
 
@@ -77,7 +77,7 @@ async def _artifacts(call: WebCall, query: OfSession) -> SessionArtifacts:
 
 
 async def upload(call: WebCall, query: Upload, _: None) -> Done:
-    """Keep the body by a name, and replace what has the name. It is never in memory as a whole."""
+    """Store the body as a named artifact, replacing one of that name. It is never in memory as a whole."""
     artifacts = await _artifacts(call, query)
     said = call.request.headers.get("content-type", BYTES)
     media_type = said if _MEDIA_TYPE.fullmatch(said) else BYTES
@@ -93,7 +93,7 @@ async def list_artifacts(call: WebCall, query: OfSession, _: None) -> Done:
 
 
 async def download(call: WebCall, query: OfSession, _: None) -> Done:
-    """Return the bytes of an artifact, to be saved and not shown."""
+    """Return the bytes of an artifact as a download."""
     artifacts, name = await _artifacts(call, query), call.names["artifact"]
     ref = (await artifacts.find(name)).ref
     media_type = ref.content_type if _MEDIA_TYPE.fullmatch(ref.content_type) else BYTES
@@ -114,7 +114,7 @@ async def _bytes(artifacts: SessionArtifacts, name: str) -> AsyncGenerator[bytes
 
 
 async def delete(call: WebCall, query: OfSession, _: None) -> Done:
-    """Take a name away; its bytes are collected a day later if nothing else pins them."""
+    """Delete an artifact's name. Its bytes are collected a day later if nothing else pins them."""
     name = call.names["artifact"]
     if not await (await _artifacts(call, query)).delete(name):
         raise UnknownArtifactError(name)
@@ -128,7 +128,7 @@ ENDPOINTS: Final = (
         method="POST",
         path=_ARTIFACTS,
         call=upload,
-        says="Keep the body as an artifact of a session.",
+        says="Store the body as an artifact of a session.",
         query=Upload,
         answer=ArtifactJson,
         status=201,
@@ -154,7 +154,7 @@ ENDPOINTS: Final = (
         method="DELETE",
         path=_ARTIFACT,
         call=delete,
-        says="Take the name of an artifact away.",
+        says="Delete the name of an artifact.",
         query=OfSession,
         status=204,
     ),

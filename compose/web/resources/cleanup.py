@@ -1,4 +1,4 @@
-"""Clean-up of what sessions leave behind. Both calls change nothing unless a parameter says so."""
+"""Clean-up of artifacts and task logs of sessions. Neither call deletes unless `dry_run` is false."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_S: Final = 100 * 365 * 86_400
 
 
 class ArtifactChoiceJson(StrictModel):
-    """A choice of artifacts; see docs/sessions.md, "Clean-up"."""
+    """A choice of artifacts. See docs/sessions.md, "Clean-up"."""
 
     app: str | None = None
     session_id: str | None = None
@@ -28,7 +28,7 @@ class ArtifactChoiceJson(StrictModel):
 
 
 class TaskChoiceJson(StrictModel):
-    """A choice of tasks; see docs/sessions.md, "Clean-up"."""
+    """A choice of tasks. See docs/sessions.md, "Clean-up"."""
 
     app: str | None = None
     project: str
@@ -39,7 +39,7 @@ class TaskChoiceJson(StrictModel):
 
 
 class ArtifactCandidateJson(ShownModel):
-    """An artifact that goes, and why."""
+    """An artifact to delete, with the reason."""
 
     session_id: str
     name: str
@@ -52,7 +52,7 @@ class ArtifactCandidateJson(ShownModel):
 
 
 class TaskCandidateJson(ShownModel):
-    """A run whose log goes, and why."""
+    """A run whose log is to be deleted, with the reason."""
 
     session_id: str
     run_id: str
@@ -66,7 +66,7 @@ class TaskCandidateJson(ShownModel):
 
 
 class ArtifactCleanupJson(ShownModel):
-    """Artifacts that go, or have gone, the oldest first."""
+    """The artifacts that were deleted, or would be without `dry_run`, oldest first."""
 
     dry_run: bool
     size_bytes: int
@@ -74,7 +74,7 @@ class ArtifactCleanupJson(ShownModel):
 
 
 class TaskCleanupJson(ShownModel):
-    """Runs whose logs go, or have gone, the oldest first."""
+    """The runs whose logs were deleted, or would be without `dry_run`, oldest first."""
 
     dry_run: bool
     size_bytes: int
@@ -82,7 +82,7 @@ class TaskCleanupJson(ShownModel):
 
 
 async def clean_artifacts(call: WebCall, _: None, body: ArtifactChoiceJson) -> Done:
-    """Take names of artifacts away, or say which, of sessions that the principal sees."""
+    """Delete names of artifacts, or list them with `dry_run`, in sessions that the principal sees."""
     choice = cleanup.ArtifactChoice(body.include_all, _span(body.older_than_s), body.max_bytes)
     only = None
     if body.session_id is not None:
@@ -100,7 +100,7 @@ async def clean_artifacts(call: WebCall, _: None, body: ArtifactChoiceJson) -> D
 
 
 async def clean_tasks(call: WebCall, _: None, body: TaskChoiceJson) -> Done:
-    """Remove logs of tasks of a project, or say which. The label is taken as it is, not as a folder here."""
+    """Delete logs of a project's tasks, or list them. `project` is a label and not resolved as a path."""
     choice = cleanup.TaskChoice(
         body.include_failed, body.include_cancelled, _span(body.older_than_s)
     )
@@ -138,7 +138,7 @@ ENDPOINTS: Final = (
         method="POST",
         path="/v1/cleanup/artifacts",
         call=clean_artifacts,
-        says="Show artifacts that may go, or remove them.",
+        says="List artifacts to clean up, or delete them.",
         body=ArtifactChoiceJson,
         answer=ArtifactCleanupJson,
     ),
@@ -146,7 +146,7 @@ ENDPOINTS: Final = (
         method="POST",
         path="/v1/cleanup/tasks",
         call=clean_tasks,
-        says="Show logs of tasks that may go, or remove them.",
+        says="List task logs to clean up, or delete them.",
         body=TaskChoiceJson,
         answer=TaskCleanupJson,
     ),

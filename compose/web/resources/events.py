@@ -1,4 +1,4 @@
-"""Events of sessions, of their runs, and of runs below these: live, or in pages."""
+"""Events of sessions, of runs and of descendant runs, as a stream or in pages."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _PLACE: Final = re.compile(r"(\d{1,15})\.(\d{1,9})", re.ASCII)
 
 
 class RunEventsQuery(EventsQuery):
-    """The same of one run. `on_disconnect`: cancel it if its reader is gone before the end."""
+    """The query of a run's events. `on_disconnect`: whether to cancel the run if its reader disconnects."""
 
     on_disconnect: OnDisconnect = "continue"
 
 
 async def of_session(call: WebCall, query: EventsQuery, _: None) -> Done:
-    """Return the events of a session; the stream has no end."""
+    """Return the events of a session. A stream of them does not end."""
     found = await call.session(query.app)
     cursor = cursor_of(call.request, query.after)
     feed = await feed_of_session(call, found.agent, cursor, live=query.live)
@@ -44,7 +44,7 @@ async def of_session(call: WebCall, query: EventsQuery, _: None) -> Done:
 
 
 async def of_run(call: WebCall, query: RunEventsQuery, _: None) -> Done:
-    """Return the events of a run; the stream ends with its last one."""
+    """Return the events of a run. A stream of them ends with the run's last event."""
     found = await call.session(query.app)
     row = await run_of(call, found)
     cursor = cursor_of(call.request, query.after)
@@ -54,13 +54,13 @@ async def of_run(call: WebCall, query: RunEventsQuery, _: None) -> Done:
 
 
 async def of_child(call: WebCall, query: EventsQuery, _: None) -> Done:
-    """Return the events of a run below another one; their ids are positions in its log."""
+    """Return the events of a child run. Their ids are positions in the child's log."""
     run, child = await child_of(call, query.app)
     cursor = cursor_of(call.request, query.after)
     after = (-1, -1) if cursor is None else parse_log_place(cursor, run.session_id)
     if wants_stream(call.request):
         call.api.streams.check(call.principal)
-        await run.inspect_child(child)  # there is such a child
+        await run.inspect_child(child)  # raises if there is no such child
         events = run.child_events(child)
         return streamed(call, _lines(_behind(events, after, child=child), live=query.live))
     seen = await run.inspect_child(child)
@@ -79,7 +79,7 @@ async def _all(events: list[SessionEvent]) -> AsyncIterator[SessionEvent]:
 async def _behind(
     events: AsyncIterator[SessionEvent], after: tuple[int, int], *, child: RunId
 ) -> AsyncGenerator[SessionEvent, None]:
-    """Yield a child's events behind a position in its log: an entry, and which of its events."""
+    """Yield a child's events after a position in its log: an entry, and the event's number within the entry."""
     of_entry: Counter[int] = Counter()
     async for event in events:
         if event.run_id != child or event.seq < 0:
@@ -103,10 +103,10 @@ async def _lines(
 
 
 def parse_log_place(text: str, owner: str) -> tuple[int, int]:
-    """Return the position in a log that an id of an event names: an entry, and a number within it.
+    """Return the position in a log that an event's id names: an entry, and a number within the entry.
 
     Raises:
-        CursorError: It names none.
+        CursorError: The text is not such an id.
     """
     found = _PLACE.fullmatch(text)
     if found is None:
@@ -138,7 +138,7 @@ ENDPOINTS: Final = (
         method="GET",
         path=f"{RUN}/children/{{child}}/events",
         call=of_child,
-        says="Read the events of a run below another one.",
+        says="Read the events of a child run.",
         query=EventsQuery,
         answer=EventsJson,
         streams=True,

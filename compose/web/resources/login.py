@@ -1,4 +1,4 @@
-"""Logins of browsers: a token becomes a cookie that no script reads."""
+"""Logins of browsers: a token is exchanged for a cookie that scripts cannot read."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from compose.web.problems import HttpProblem, ProblemError
 
 
 class CredentialsJson(StrictModel):
-    """A token: what else would be a bearer."""
+    """A token, as it would be sent as a bearer token."""
 
     token: str = Field(min_length=1, max_length=8_192, repr=False)
 
 
 class WhoJson(ShownModel):
-    """The principal in whose name a request is.
+    """The principal of a request.
 
     Attributes:
-        tenant: Its tenant.
-        principal: Its name, the owner of its sessions.
-        scopes: What it may do.
-        expires_at: When its token is over; null: it has no end.
+        tenant: The principal's tenant.
+        principal: The principal's name, which is the owner of its sessions.
+        scopes: The principal's scopes.
+        expires_at: When the token expires; null if it does not expire.
     """
 
     tenant: str
@@ -46,7 +46,7 @@ class WhoJson(ShownModel):
 
 
 class LoginJson(WhoJson):
-    """A login. `csrf_token` is what a change by cookie has as X-CSRF-Token."""
+    """A login. A change by cookie has to send `csrf_token` as X-CSRF-Token."""
 
     csrf_token: str
 
@@ -61,11 +61,11 @@ def _facts(principal: Principal) -> dict[str, object]:
 
 
 async def log_in(call: WebCall, _: NoQuery, body: CredentialsJson) -> Done:
-    """Set the cookies of a login, for 12 hours, or as long as the token is of use."""
+    """Set the cookies of a login, which ends with the token, at most 12 hours later."""
     authentication = call.api.authenticate
     if not isinstance(authentication, Authentication):
-        problem = "there are no logins here"
-        remedy = "ask without one, or serve with --auth tokens or --auth jwt"
+        problem = "this server has no logins"
+        remedy = "send requests without a login, or serve with --auth tokens or --auth jwt"
         raise ProblemError(HttpProblem(404, "no_login", problem, remedy))
     login = await authentication.log_in(body.token)
     shown = LoginJson.model_validate(
@@ -82,7 +82,7 @@ async def show(call: WebCall, _: NoQuery, __: None) -> Done:
 
 
 async def log_out(call: WebCall, _: NoQuery, __: None) -> Done:
-    """End the login of the request's cookie, and its streams. A bearer token goes on."""
+    """End the login of the request's cookie, and its streams. A bearer token stays valid."""
     authentication = call.api.authenticate
     is_by_cookie = "authorization" not in call.request.headers
     if isinstance(authentication, Authentication) and is_by_cookie:
@@ -98,7 +98,7 @@ ENDPOINTS: Final = (
         method="POST",
         path=_LOGIN,
         call=log_in,
-        says="Turn a token into the cookie of a browser.",
+        says="Exchange a token for the cookie of a browser.",
         body=CredentialsJson,
         answer=LoginJson,
     ),

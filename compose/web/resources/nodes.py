@@ -1,4 +1,4 @@
-"""Nodes of sessions: the turns of the conversation, its branches, and the active one."""
+"""Nodes of sessions: the turns of the conversation, its branches, and the active node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compose.web.resources.pages import OfApp, PagedOfApp
 
 
 class NodeJson(ShownModel):
-    """A turn of a conversation. `parent` is the node that it follows."""
+    """A turn of a conversation. `parent` is the previous node."""
 
     node_id: str
     parent: str | None
@@ -34,19 +34,19 @@ class NodesJson(ShownModel):
 
 
 class NodesQuery(PagedOfApp):
-    """The query of a list of nodes: those up to the active one, or those of all branches."""
+    """The query of a list of nodes: those on the path to the active node, or those of all branches."""
 
     path: Literal["active", "all"] = "active"
 
 
 class ActiveNodeJson(StrictModel):
-    """The node that the next run goes on from; ``root``: it starts the conversation again."""
+    """The node from which the next run continues. ``root`` restarts the conversation."""
 
     node_id: str
 
 
 def node_of(turn: Turn) -> NodeJson:
-    """Return a turn as clients see it."""
+    """Return a turn in the form in which clients receive it."""
     message = turn.message
     return NodeJson(
         node_id=turn.id,
@@ -78,7 +78,7 @@ async def list_nodes(call: WebCall, query: NodesQuery, _: None) -> Done:
 
 
 async def switch(call: WebCall, query: OfApp, body: ActiveNodeJson) -> Done:
-    """Make a node the active one; refused while a run is open."""
+    """Make a node the active one. Refused while a run is open."""
     found = await call.session(query.app)
     await found.agents.switch_context(found.agent.key, body.node_id)
     return Response(status_code=204)
@@ -98,7 +98,7 @@ ENDPOINTS: Final = (
         method="PUT",
         path=f"{_SESSION}/active-node",
         call=switch,
-        says="Make a node the active one: the next run goes on from it.",
+        says="Make a node the active one, from which the next run continues.",
         query=OfApp,
         body=ActiveNodeJson,
         status=204,

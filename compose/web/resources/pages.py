@@ -1,4 +1,4 @@
-"""Pages of lists: how many, and from where on."""
+"""Pages of lists: page sizes, and positions in lists as text."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from compose.web.problems import HttpProblem, ProblemError
 
 MOST: Final = 500
 Limit = Annotated[int, Field(ge=1, le=MOST)]
-"""Of a page."""
+"""Number of items of a page."""
 _SEPARATOR: Final = "\n"
 
 
 class Paged(StrictModel):
-    """The query of a list. `after` is `next` of the page before."""
+    """The query of a list. `after` is `next` of the previous page."""
 
     limit: Limit = 100
     after: str | None = None
 
 
 class PagedOfApp(Paged):
-    """The same of the sessions of an app."""
+    """The query of a list of an app's items."""
 
     app: str | None = None
 
 
 class OfApp(StrictModel):
-    """The app of the session that the path names; the server's own by default."""
+    """The app of the session that the path names; the server's own app by default."""
 
     app: str | None = None
 
@@ -47,10 +47,10 @@ def place_text(place: SessionPlace) -> str:
 
 
 def parse_place(text: str) -> SessionPlace:
-    """Return the position that `place_text` wrote.
+    """Return the position that `place_text` encoded.
 
     Raises:
-        ProblemError: It did not.
+        ProblemError: `place_text` cannot have returned this text.
     """
     at, [agent] = _unpacked(text, 1)
     try:
@@ -65,10 +65,10 @@ def wait_place_text(place: WaitPlace) -> str:
 
 
 def parse_wait_place(text: str) -> WaitPlace:
-    """Return the position that `wait_place_text` wrote.
+    """Return the position that `wait_place_text` encoded.
 
     Raises:
-        ProblemError: It did not.
+        ProblemError: `wait_place_text` cannot have returned this text.
     """
     since, [run_id, position, key] = _unpacked(text, 3)
     return WaitPlace(since, RunId(run_id), position, key)
@@ -80,10 +80,10 @@ def _packed(at: datetime, *names: str) -> str:
 
 
 def _unpacked(text: str, count: int) -> tuple[datetime, list[str]]:
-    """Return the instant and the names that were packed.
+    """Return the instant and the names that `_packed` encoded.
 
     Raises:
-        ProblemError: It is not so packed, or no names are so.
+        ProblemError: The text is not of this form, or the names are invalid.
     """
     try:
         padded = text.encode("ascii") + b"=" * (-len(text) % 4)
@@ -97,7 +97,7 @@ def _unpacked(text: str, count: int) -> tuple[datetime, list[str]]:
 
 
 def _bad(text: str) -> ProblemError:
-    remedy = "give `next` of the page before, or leave `after` out"
+    remedy = "give `next` of the previous page, or leave `after` out"
     return ProblemError(
-        HttpProblem(400, "bad_cursor", "`after` is no `next` of a page", remedy, text)
+        HttpProblem(400, "bad_cursor", "`after` is not the `next` of a page", remedy, text)
     )

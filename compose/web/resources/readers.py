@@ -1,4 +1,4 @@
-"""Readers of events: of a session or of one run, as a stream, or as a page of what is stored."""
+"""Readers of events of a session or a run: a stream, or a page of stored events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from compose.web.resources.pages import Limit, OfApp
 from compose.web.streams import EventLine, EventStream, StreamResponse, wants_stream
 
 OnDisconnect: TypeAlias = Literal["continue", "cancel"]
-"""The fate of a run whose reader is gone."""
+"""The effect of a reader's disconnect on the run: the run continues, or it is cancelled."""
 CURSOR_HEADER = "last-event-id"
 
 
@@ -27,9 +27,9 @@ class EventsQuery(OfApp):
     """The query of events.
 
     Attributes:
-        after: The id of an event: go on behind it. The header Last-Event-ID wins.
-        live: In a stream also pieces of answers while they are said.
-        limit: Of a page.
+        after: The id of the event after which to start. The header Last-Event-ID takes precedence.
+        live: Whether a stream also sends text deltas of answers.
+        limit: Maximum number of events of a page.
     """
 
     after: str | None = None
@@ -41,9 +41,9 @@ class EventsJson(ShownModel):
     """A page of stored events, oldest first.
 
     Attributes:
-        events: As docs/session-events.schema.json describes them.
-        next: `after` of the next page; null: there are no more so far.
-        cursor: `after` for events that come later; null: there was none yet.
+        events: Events in the form of docs/session-events.schema.json.
+        next: `after` of the next page; null if there are no more events so far.
+        cursor: `after` for later events; null if there are no events yet.
     """
 
     events: list[Annotated[SessionEvent, Field(discriminator="type")]]
@@ -52,14 +52,14 @@ class EventsJson(ShownModel):
 
 
 def cursor_of(request: Request, after: str | None) -> str | None:
-    """Return the cursor of a request: a reader that comes back by itself sends a header."""
+    """Return the cursor of a request. A client that reconnects by itself sends it as a header."""
     return request.headers.get(CURSOR_HEADER) or after or None
 
 
 async def feed_of_session(
     call: WebCall, agent: AgentId, cursor: str | None, *, live: bool
 ) -> SessionFeed:
-    """Return the feed of a session behind a cursor.
+    """Return the feed of a session after a cursor.
 
     Raises:
         CursorError: The session has no such event.
@@ -73,7 +73,7 @@ async def feed_of_session(
 async def feed_of_run(
     call: WebCall, agent: AgentId, run_id: RunId, cursor: str | None, *, live: bool
 ) -> SessionFeed:
-    """Return the feed of one run of a session, from its start on, or behind a cursor.
+    """Return the feed of one run of a session, from the run's start or after a cursor.
 
     Raises:
         CursorError: The session has no such event.
@@ -96,9 +96,9 @@ async def answered(
     limit: int,
     on_gone: Callable[[], Awaitable[Any]] | None = None,
 ) -> Done:
-    """Return a feed's events, as the client takes them: a stream, or a page.
+    """Return a feed's events in the form that the client accepts: a stream, or a page.
 
-    A stream of a run that was read to its end is 204, so that a browser does not come back for it.
+    If the client has read a run to its end, a stream is answered 204, so that a browser does not reconnect.
     """
     if not wants_stream(call.request):
         return await _page(feed, limit)

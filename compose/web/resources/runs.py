@@ -1,4 +1,4 @@
-"""Runs of sessions: started by messages, listed, waited for, cancelled; and those below them."""
+"""Runs of sessions, and their child runs: start, list, wait, cancel."""
 
 from __future__ import annotations
 
@@ -50,22 +50,24 @@ _STATUSES: Final[dict[State, tuple[RunStatus, ...]]] = {
 }
 KEY: Final = "idempotency-key"
 MIN_PRIORITY: Final = 5
-"""The lowest without the scope `operate`: lower ones keep the runs of others in the tenant waiting."""
-_GONE: Final = "the client that read it is gone"
-"""The reason of such a cancel."""
+"""Lowest priority value without the scope `operate`: lower values would delay other runs of the tenant."""
+_GONE: Final = "the client that read the run has disconnected"
+"""The reason of a cancel by `on_disconnect`."""
 
 
 class NewRunJson(StrictModel):
-    """A message of a user, which starts a run. It has `text`, or `content` of blocks, not both.
+    """A user's message, which starts a run. It has either `text`, or `content` of blocks.
 
     Attributes:
-        text: What the user says.
-        content: The same as blocks.
-        message_id: The same one again is the same run; so is the header Idempotency-Key, instead of it.
-        mode: Which agent executes the run.
-        parent_node: The node that the run goes on from; ``root``: it starts the conversation again.
-        on_conflict: When a run of the session is open: wait behind it, join it, be refused, or cancel it first.
-        priority: Lower first, among runs of different sessions; below `MIN_PRIORITY` with the scope `operate`.
+        text: The user's text.
+        content: The message as blocks.
+        message_id: Id of the message; a known id returns the known run. The header Idempotency-Key overrides
+            it.
+        mode: The agent that executes the run.
+        parent_node: The node from which the run continues. ``root`` restarts the conversation.
+        on_conflict: If the session has an open run: wait behind it, join it, be refused, or cancel it first.
+        priority: Lower values are executed first, among runs of different sessions. Values below 5 need the
+            scope `operate`.
     """
 
     text: str | None = None
@@ -79,14 +81,14 @@ class NewRunJson(StrictModel):
     @model_validator(mode="after")
     def _says_something(self) -> NewRunJson:
         if (self.text is None) == (self.content is None):
-            raise ValueError("give `text` or `content`, one of them")
+            raise ValueError("give either `text` or `content`")
         return self
 
     def message(self, key: str | None) -> UserMessage:
-        """Return the message, with the key of the request as its id.
+        """Return the message, with the request's idempotency key as its id.
 
         Raises:
-            ProblemError: Key and id differ.
+            ProblemError: The key and `message_id` differ.
         """
         if key is not None and self.message_id not in (None, key):
             problem = "Idempotency-Key and message_id differ"
@@ -101,7 +103,7 @@ class NewRunJson(StrictModel):
 
 
 class StartQuery(OfApp):
-    """The query of a new run. `on_disconnect`: cancel it if the reader of its stream is gone before the end."""
+    """The query of a new run. `on_disconnect`: whether to cancel the run if its stream's reader disconnects."""
 
     on_disconnect: OnDisconnect = "continue"
 
@@ -110,16 +112,16 @@ class RunJson(ShownModel):
     """A run.
 
     Attributes:
-        run_id: The run.
-        agent: Its agent; the key of that is the session's id.
-        session_id: The session; null: it is below one, or of no session.
-        status: Of the run now.
-        parked: Why it waits for an operator; null: it does not.
+        run_id: The run's id.
+        agent: The run's agent. For a run of a session, the agent's key is the session's id.
+        session_id: The session; null for a child run, and for a run of no session.
+        status: The run's current status.
+        parked: The reason why the run is parked for an operator; null if it is not.
         parent: The run that spawned it.
-        output: Of one that completed.
-        error: Of one that failed or was cancelled.
-        created_at: When it was started.
-        updated_at: When its last entry was written.
+        output: The result of a completed run.
+        error: The error of a failed or cancelled run.
+        created_at: When the run was started.
+        updated_at: When the last entry was written.
     """
 
     run_id: str
@@ -135,7 +137,7 @@ class RunJson(ShownModel):
 
 
 class RunsJson(ShownModel):
-    """A page of runs, the newest first. `next` is null on the last page."""
+    """A page of runs, newest first. `next` is null on the last page."""
 
     runs: list[RunJson]
     next: str | None
@@ -148,13 +150,13 @@ class RunsQuery(PagedOfApp):
 
 
 class CancelJson(StrictModel):
-    """A cancel; the reason is kept in the run's log."""
+    """A cancel request. The reason is stored in the run's log."""
 
     reason: str = ""
 
 
 class ChildJson(ShownModel):
-    """A run below another one: the turns that it has written, and names of the artifacts that it has put."""
+    """A child run, the turns that it has written, and the names of artifacts that it has stored."""
 
     run: RunJson
     nodes: list[NodeJson]
@@ -162,7 +164,7 @@ class ChildJson(ShownModel):
 
 
 def run_json(row: RunRow, session: str | None) -> RunJson:
-    """Return a run as clients see it."""
+    """Return a run in the form in which clients receive it."""
     return RunJson(
         run_id=row.run_id,
         agent=str(row.agent_id),
@@ -178,10 +180,10 @@ def run_json(row: RunRow, session: str | None) -> RunJson:
 
 
 async def run_of(call: WebCall, found: FoundSession) -> RunRow:
-    """Return the run that the path names, of the session that it names.
+    """Return the run that the path names, of the session that the path names.
 
     Raises:
-        UnknownRunError: It is none of the session's.
+        UnknownRunError: The session has no such run.
     """
     row = await row_of(call.runtime.store, RunId(call.names["run"]))
     if row.agent_id != found.agent:
@@ -190,10 +192,10 @@ async def run_of(call: WebCall, found: FoundSession) -> RunRow:
 
 
 def check_mode(call: WebCall, found: FoundSession, mode: str) -> None:
-    """Check that the session's app has this mode, or nothing is known here of its modes.
+    """Check that the session's app has this mode. Any mode passes if the app's modes are not known here.
 
     Raises:
-        UnknownModeError: There is no such mode.
+        UnknownModeError: The app has no such mode.
     """
     modes = call.api.modes
     if found.agents.app == call.api.app and modes and mode not in modes:
@@ -201,7 +203,7 @@ def check_mode(call: WebCall, found: FoundSession, mode: str) -> None:
 
 
 async def started(call: WebCall, app: str | None, body: NewRunJson) -> SessionRun:
-    """Start the run that a request asks for; durable on return."""
+    """Start the run of a request. It is durable on return."""
     if body.priority < MIN_PRIORITY:
         call.principal.check("operate")
     found = await call.session(app)
@@ -217,10 +219,10 @@ async def started(call: WebCall, app: str | None, body: NewRunJson) -> SessionRu
 
 
 async def start(call: WebCall, query: StartQuery, body: NewRunJson) -> Done:
-    """Answer 202 with the run, its end with `Prefer: wait=…`, or its events if the client takes a stream."""
+    """Start a run. Return 202, the ended run with `Prefer: wait=N`, or its events if a stream is accepted."""
     streams = wants_stream(call.request, unless_said=False)
     if streams:
-        call.api.streams.check(call.principal)  # before anything is started
+        call.api.streams.check(call.principal)  # raises before a run is started
     run = await started(call, query.app, body)
     location = {"location": f"{call.request.scope['path']}/{run.run_id}"}
     if streams:
@@ -232,14 +234,14 @@ async def start(call: WebCall, query: StartQuery, body: NewRunJson) -> Done:
 def on_gone(
     call: WebCall, run_id: RunId, fate: OnDisconnect
 ) -> Callable[[], Awaitable[Any]] | None:
-    """Return what to do when the client that reads a run is gone before its end; None: nothing."""
+    """Return the callback for a client that disconnects before the run's end; None to let the run continue."""
     return partial(call.runtime.cancel, run_id, reason=_GONE) if fate == "cancel" else None
 
 
 async def _when_ended(
     call: WebCall, run_id: RunId, session: str | None, headers: dict[str, str]
 ) -> Response:
-    """Return the run: with 200 if it has ended, in the time that the client waits; else with 202."""
+    """Return the run: with 200 if it ends within the time that the client waits, else with 202."""
     wait_s = wait_of(call.request)
     if wait_s:
         headers["preference-applied"] = f"wait={wait_s:g}"
@@ -275,7 +277,7 @@ async def show(call: WebCall, query: OfApp, _: None) -> Done:
 
 
 async def cancel(call: WebCall, query: OfApp, body: CancelJson) -> Done:
-    """Ask a run and all below it to stop. A run that has ended stays as it is."""
+    """Request a run and its descendants to stop. A run that has ended is not changed."""
     found = await call.session(query.app)
     row = await run_of(call, found)
     if not row.status.is_terminal:
@@ -292,10 +294,10 @@ async def children(call: WebCall, query: OfApp, _: None) -> Done:
 
 
 async def child_of(call: WebCall, app: str | None) -> tuple[SessionRun, RunId]:
-    """Return the run that the path names, and the id of the one below it that it names, too.
+    """Return the run that the path names, and the id of the child run that the path names.
 
     Raises:
-        UnknownChildError: It cannot be one.
+        UnknownChildError: The id cannot be the id of a run.
     """
     found = await call.session(app)
     row = await run_of(call, found)
@@ -306,7 +308,7 @@ async def child_of(call: WebCall, app: str | None) -> tuple[SessionRun, RunId]:
 
 
 async def show_child(call: WebCall, query: OfApp, _: None) -> Done:
-    """Return what a run below another one has done so far."""
+    """Return a child run with its turns and artifacts so far."""
     run, child = await child_of(call, query.app)
     seen = await run.inspect_child(child)
     row = await row_of(call.runtime.store, child)
@@ -344,7 +346,7 @@ ENDPOINTS: Final = (
         method="POST",
         path=f"{RUN}/cancel",
         call=cancel,
-        says="Ask a run and all below it to stop.",
+        says="Request a run and its descendants to stop.",
         query=OfApp,
         body=CancelJson,
         answer=RunJson,
@@ -362,7 +364,7 @@ ENDPOINTS: Final = (
         method="GET",
         path=f"{RUN}/children/{{child}}",
         call=show_child,
-        says="Show what a run below another one has done.",
+        says="Show turns and artifacts of a child run.",
         query=OfApp,
         answer=ChildJson,
     ),

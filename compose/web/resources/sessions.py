@@ -1,4 +1,4 @@
-"""Sessions: made, found, named, deleted."""
+"""Sessions: create, list, relabel, delete."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from compose.web.resources.pages import OfApp, PagedOfApp, parse_place, place_te
 from compose.web.resources.runs import OPEN, RunJson, run_json
 
 MOST_QUEUED: Final = 1_000
-"""Open runs that a session shows."""
+"""Maximum number of open runs that a session's detail has."""
 
 
 class NewSessionJson(StrictModel):
-    """A session to be made. The same id again is the same session, which stays as it is.
+    """A session to create. If a session of this id exists, it is returned unchanged.
 
     Attributes:
-        app: The type of the session's agent; by default the server's own.
-        session_id: Its id; a new one by default.
-        title: What lists show and search.
+        app: The type of the session's agent; by default the server's own app.
+        session_id: The session's id; by default a new one.
+        title: Text for lists and searches.
         metadata: A JSON object.
-        project: A label; clean-up of tasks goes by it.
+        project: A label, by which clean-up chooses task logs.
     """
 
     app: str | None = None
@@ -48,7 +48,7 @@ class NewSessionJson(StrictModel):
 
 
 class LabelJson(StrictModel):
-    """New title or metadata of a session. What is left out stays; metadata are replaced as a whole."""
+    """New title or metadata of a session. Omitted fields stay unchanged. Metadata are replaced as a whole."""
 
     title: str | None = None
     metadata: dict[str, JsonValue] | None = None
@@ -58,17 +58,17 @@ class SessionJson(ShownModel):
     """A session.
 
     Attributes:
-        session_id: Its id.
-        app: The type of its agent.
-        title: See `NewSessionJson`, as for the next two.
-        metadata: See `title`.
-        project: See `title`.
-        status: Whether a run of it is open.
-        open_runs: How many are.
-        owner: The principal that it belongs to; null: it has none.
-        active_node: The node that the next run goes on from; null: none.
-        created_at: When it was made.
-        last_at: When a run of it was started, began, was asked to stop, or ended last.
+        session_id: The session's id.
+        app: The type of the session's agent.
+        title: See `NewSessionJson`.
+        metadata: See `NewSessionJson`.
+        project: See `NewSessionJson`.
+        status: ``active`` if the session has an open run, else ``idle``.
+        open_runs: Number of open runs.
+        owner: The principal that owns the session; null if it has no owner.
+        active_node: The node from which the next run continues; null if there is none.
+        created_at: When the session was created.
+        last_at: When a run of the session was last queued, started, requested to stop, or ended.
     """
 
     session_id: str
@@ -85,15 +85,16 @@ class SessionJson(ShownModel):
 
 
 class SessionDetailJson(SessionJson):
-    """A session with its open runs, in their order."""
+    """A session with its open runs, in the order of their arrival."""
 
     queue: list[RunJson]
 
 
 class SessionsJson(ShownModel):
-    """A page of sessions, the one that changed last first. `next` is null on the last page.
+    """A page of sessions, most recently changed first. `next` is null on the last page.
 
-    A page reads at most 10,000 sessions. So one of a search may have few sessions, or none, and a `next`.
+    A page reads at most 10,000 sessions. A page of a search may therefore have few sessions, or none, and a
+    `next`.
     """
 
     sessions: list[SessionJson]
@@ -101,14 +102,14 @@ class SessionsJson(ShownModel):
 
 
 class SessionsQuery(PagedOfApp):
-    """The query of a list of sessions. `title` is a part of it, in upper or lower case."""
+    """The query of a list of sessions. `title` matches a part of the title, in upper or lower case."""
 
     status: Literal["active", "idle"] | None = None
     title: str | None = None
 
 
 class DeletedJson(ShownModel):
-    """The rows that went with a session, by what they were of."""
+    """Number of deleted rows of a session, by kind."""
 
     session_id: str
     counts: dict[str, dict[str, int]]
@@ -142,7 +143,7 @@ async def _detail(call: WebCall, found: FoundSession) -> SessionDetailJson:
 
 
 async def create(call: WebCall, _: None, body: NewSessionJson) -> Done:
-    """Make a session: 201, or 200 if there is one of this id."""
+    """Create a session and respond 201, or 200 if the session exists."""
     agents = await call.sessions(body.app)
     agent = agents.agent_id(secrets.token_hex(16) if body.session_id is None else body.session_id)
     label = SessionLabel(title=body.title, metadata=body.metadata)
@@ -154,9 +155,9 @@ async def create(call: WebCall, _: None, body: NewSessionJson) -> Done:
 async def make_session(
     call: WebCall, agent: AgentId, label: SessionLabel | None = None, project: str = ""
 ) -> bool:
-    """Make a session of the principal, unless there is one; return whether it was made.
+    """Create a session of the principal, unless it exists; return whether it was created.
 
-    An id stays its first owner's. A principal that sees all may recreate the session for that owner.
+    An id stays reserved for its first owner. A principal that sees all sessions may recreate it for that owner.
     """
     label = label or SessionLabel()
     directory, principal = call.runtime.store.directory, call.principal
@@ -192,7 +193,7 @@ async def find(call: WebCall, query: SessionsQuery, _: None) -> Done:
 
 
 async def show(call: WebCall, query: OfApp, _: None) -> Done:
-    """Return a session with its queue."""
+    """Return a session with its open runs."""
     return await _detail(call, await call.session(query.app))
 
 
@@ -206,7 +207,7 @@ async def relabel(call: WebCall, query: OfApp, body: LabelJson) -> Done:
 
 
 async def delete(call: WebCall, query: OfApp, _: None) -> Done:
-    """Remove a session for good; refused while a run of it is open."""
+    """Delete a session irreversibly. Refused while a run of it is open."""
     agents = await call.sessions(query.app)
     agent = agents.agent_id(call.names["session"])
     store = call.runtime.store
@@ -220,7 +221,7 @@ async def delete(call: WebCall, query: OfApp, _: None) -> Done:
     try:
         counts = await agents.delete_session(agent.key)
     except UnknownSessionError:
-        await call.session(query.app)  # 410: it was deleted before
+        await call.session(query.app)  # raises 410 if it was deleted before
         raise
     return DeletedJson(session_id=agent.key, counts=counts)
 
@@ -232,7 +233,7 @@ ENDPOINTS: Final = (
         method="POST",
         path=_SESSIONS,
         call=create,
-        says="Make a session, or return the one of this id.",
+        says="Create a session, or return the existing one.",
         body=NewSessionJson,
         answer=SessionDetailJson,
         status=201,
@@ -241,7 +242,7 @@ ENDPOINTS: Final = (
         method="GET",
         path=_SESSIONS,
         call=find,
-        says="List sessions, the one that changed last first.",
+        says="List sessions, most recently changed first.",
         query=SessionsQuery,
         answer=SessionsJson,
     ),
@@ -249,7 +250,7 @@ ENDPOINTS: Final = (
         method="GET",
         path=_SESSION,
         call=show,
-        says="Show a session and its queue.",
+        says="Show a session and its open runs.",
         query=OfApp,
         answer=SessionDetailJson,
     ),
@@ -257,7 +258,7 @@ ENDPOINTS: Final = (
         method="PATCH",
         path=_SESSION,
         call=relabel,
-        says="Replace title or metadata.",
+        says="Replace title or metadata of a session.",
         query=OfApp,
         body=LabelJson,
         answer=SessionDetailJson,
@@ -266,7 +267,7 @@ ENDPOINTS: Final = (
         method="DELETE",
         path=_SESSION,
         call=delete,
-        says="Remove a session for good.",
+        says="Delete a session irreversibly.",
         query=OfApp,
         answer=DeletedJson,
     ),

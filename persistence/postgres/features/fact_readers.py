@@ -32,9 +32,12 @@ SQL_LOOK_AT_SESSIONS: Final[LiteralString] = """
 select s.agent, s.last_fact from sessions s where s.agent = any($1::text[])
 """
 SQL_WATCH_SESSION: Final[LiteralString] = """
-update sessions set watched_until = clock_timestamp() + interval '60 s'
-  where agent = $1 and coalesce(watched_until < clock_timestamp() + interval '30 s', true)
+with written as (
+  update sessions set watched_until = clock_timestamp() + interval '60 s'
+    where agent = $1 and coalesce(watched_until < clock_timestamp() + interval '30 s', true))
+select 1 as i from sessions s where s.agent = $1
 """
+"""A row if the session is there."""
 SQL_WATCH_SESSIONS: Final[LiteralString] = """
 update sessions set watched_until = clock_timestamp() + interval '60 s'
   where ctid = any(array(select s.ctid from sessions s
@@ -71,7 +74,7 @@ class FactReaders:
         self._waiting: dict[AgentId, set[FactReader]] = {}
         self._any = asyncio.Event()
         self._watched: dict[AgentId, float] = {}
-        self._watches = lookups(self._write_watched, lambda *_: None, limit=1)
+        self._watches = lookups(self._write_watched, lambda _, rows: bool(rows), limit=1)
         self.batchers = (self._watches,)
 
     async def _write_watched(self, agents: list[AgentId]) -> list[Row]:
@@ -115,8 +118,8 @@ class FactReaders:
         now = asyncio.get_running_loop().time()
         if now - self._watched.get(agent, -inf) < WATCHED_S:
             return False
-        await self._watches.call(agent)
-        if is_there:
+        was_there = await self._watches.call(agent)
+        if is_there or was_there:
             self._watched.pop(agent, None)
             self._watched[agent] = now
             if len(self._watched) > MOST_WATCHED:

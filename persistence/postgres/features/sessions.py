@@ -13,7 +13,7 @@ from actors.kernel.agent.transcript import NO_CUT, Turn
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.storage.errors import SessionActiveError, UnknownNodeError, UnknownSessionError
 from actors.kernel.storage.session import NO_FACT, SessionFact, SessionRow, SessionStore
-from persistence.postgres.commits.encode import columns
+from persistence.postgres.commits.encode import columns, json_text
 from persistence.postgres.connection.batch import lookups
 from persistence.postgres.connection.link import Link, Links, Row
 from persistence.postgres.features.fact_readers import FactReaders
@@ -22,6 +22,8 @@ from persistence.postgres.features.transcripts import Transcripts
 TAIL_PAGE: Final = 1_000
 FACT_READERS: Final = 50
 """Number of readers that have pages of facts in one statement."""
+NODE_READERS: Final = 50
+"""Number of readers that have turns by their ids in one statement."""
 DELETE_BATCH: Final = 1_000
 """Number of facts that are deleted in one statement."""
 
@@ -101,8 +103,12 @@ select {NODE} from (
 """  # noqa: S608 - constants only
 """The same of all branches."""
 SQL_NODES: Final[LiteralString] = f"""
-select {NODE} from turns_by_id($1, $2, $3) t order by t.ordinal
+select w.i::int, {NODE}
+  from unnest($1::text[], $2::text[], $3::text[]) with ordinality w(agent, session, ids, i)
+  cross join lateral turns_by_id(w.agent, w.session, array(select json_array_elements_text(w.ids::json))) t
+  order by w.i, t.ordinal
 """  # noqa: S608 - constants only
+"""Turns of several conversations; the ids of each are a JSON array."""
 SQL_SWITCH_SESSION: Final[LiteralString] = (
     "select outcome, runs from switch_session($1, $2, $3, $4)"
 )
@@ -130,7 +136,8 @@ class PostgresSessions(SessionStore):
         self._rows = lookups(self._fetch_rows, _session, by="agent")
         self._facts = lookups(self._fetch_facts, _facts, limit=FACT_READERS)
         self._queued = lookups(self._fetch_queued, _facts)
-        self.batchers = (self._rows, self._facts, self._queued)
+        self._nodes = lookups(self._fetch_nodes, _rows, limit=NODE_READERS)
+        self.batchers = (self._rows, self._facts, self._queued, self._nodes)
 
     @override
     async def get(self, agent: AgentId) -> SessionRow | None:
@@ -205,9 +212,11 @@ class PostgresSessions(SessionStore):
 
     @override
     async def nodes(self, agent: AgentId, ids: Sequence[str]) -> list[Turn]:
-        args = (str(agent), agent.key, list(ids))
-        rows = await self._links.fetch("reading nodes", SQL_NODES, *args)
+        rows = await self._nodes.call((str(agent), agent.key, json_text([*ids], "ids of nodes")))
         return await self._transcripts.turns_of(agent, rows)
+
+    async def _fetch_nodes(self, places: list[tuple[str, str, str]]) -> list[Row]:
+        return await self._keyed.fetch("reading nodes", SQL_NODES, *columns(places, 3))
 
     @override
     async def switch(self, agent: AgentId, node: str) -> None:
@@ -273,6 +282,10 @@ class PostgresSessions(SessionStore):
 
 def _session(_: str, rows: list[Row]) -> SessionRow | None:
     return session_of(rows[0]) if rows else None
+
+
+def _rows(_: object, rows: list[Row]) -> list[Row]:
+    return rows
 
 
 def _facts(_: object, rows: list[Row]) -> list[SessionFact]:

@@ -50,7 +50,7 @@ SQL_VIEW: Final[LiteralString] = """
 with s as materialized (
   select turns, cut_upto, cut_strategy, cut_run, cut_summary, cut_at, path is not null as branches
     from transcripts where agent = $1 and session = $2)
-select null::int as ordinal, null as id, null::int as tokens, null as parent, row_to_json(s) as body,
+select -1 as ordinal, null as id, null::int as tokens, null as parent, row_to_json(s) as body,
     null as artifact
   from s
 union all (
@@ -59,7 +59,7 @@ union all (
       and t.ordinal > (select case when $4 then -1 else s.cut_upto end from s)
     order by t.ordinal desc limit $3)
 """
-"""The session's own row, whose ordinal is null, and turns: narrow rows, for each window is made of some.
+"""The session's own row, whose ordinal is -1, and turns: narrow rows, for each window is made of some.
 
 No turn of a session that branches: see `SQL_VIEW_PATH`.
 """
@@ -67,7 +67,7 @@ SQL_VIEW_PATH: Final[LiteralString] = """
 with s as materialized (
   select turns, cut_upto, cut_strategy, cut_run, cut_summary, cut_at
     from transcripts where agent = $1 and session = $2)
-select null::int as ordinal, null as id, null::int as tokens, null as parent, row_to_json(s) as body,
+select -1 as ordinal, null as id, null::int as tokens, null as parent, row_to_json(s) as body,
     null as artifact
   from s
 union all
@@ -122,13 +122,14 @@ class Transcripts(TranscriptStore):
         rows = await self._links.fetch("reading a conversation", SQL_VIEW, *args)
         if not rows:
             return SessionView(None, (), {}, 0)
-        [own] = [from_json(row["body"]) for row in rows if row[0] is None]
+        own_row, *turns = sorted(rows, key=itemgetter(0))
+        own = from_json(own_row["body"])
         if own["branches"]:
             rows = await self._links.fetch("reading a conversation", SQL_VIEW_PATH, *args)
-            own = next((from_json(row["body"]) for row in rows if row[0] is None), None)
-            if own is None:  # it was cleared meanwhile
+            if not rows:  # it was cleared meanwhile
                 return SessionView(None, (), {}, 0)
-        turns = sorted((row for row in rows if row[0] is not None), key=itemgetter(0))
+            own_row, *turns = sorted(rows, key=itemgetter(0))
+            own = from_json(own_row["body"])
         messages, ordinals = list[ChatMessage](), dict[str, int]()
         for row in turns:
             ordinal, turn, tokens, parent, text, artifact = row  # twice as fast as by their names

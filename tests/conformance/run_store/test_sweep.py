@@ -56,7 +56,7 @@ async def test_open_and_young_runs_are_not_swept(bed: Bed) -> None:
     assert opened.seq == (await row(bed, opened)).last_seq
 
 
-async def test_a_run_that_is_to_leave_nothing_goes_at_once(bed: Bed) -> None:
+async def test_a_run_with_retention_none_is_deleted_at_once(bed: Bed) -> None:
     """A run with retention NONE is swept at any age."""
     none = terms().model_copy(update={"retention": HistoryRetention.NONE})
     traceless, kept = await bed.begin(supervision=none), await bed.begin(agent=CLERK)

@@ -17,7 +17,7 @@ from actors.workflow import (
     WorkflowSpec,
     export_run_history_bundle,
 )
-from actors.workflow.integrations import RemoteModel, hybrid_llm, local_llm, remote_llm
+from actors.workflow.integrations import RemoteAgent, RemoteModel, hybrid_llm, local_llm, remote_llm
 from tests.conformance.workflow.integrated import CALLS, Till, noted, played
 from tests.conformance.workflow.stores import effect_then, end_node, one_effect
 from tests.harness.chat_server import chat_server, said, wanting
@@ -317,3 +317,14 @@ async def test_a_model_without_such_control_refuses(stores: Stores) -> None:
                 await cache.set("")
             state = played(stores, one, T.LLM_CALL, {"prompt": "?"})
             assert state.status is RunStatus.COMPLETED
+
+
+@pytest.mark.item(431)
+def test_the_embedded_driver_asks_no_agent(stores: Stores) -> None:
+    """The run fails by name, for models and for tools; a time that is none is refused at once."""
+    for kind, payload in ((T.LLM_CALL, {"prompt": "?"}), (T.TOOL_CALLS, {"tool_calls": CALLS})):
+        state = played(stores, remote_llm(RemoteAgent("desk")), kind, payload)
+        assert f"{kind.value}: only runs on hosts (Flows) ask agents" in (state.error or "")
+    for timeout_s in (0, -1, float("inf"), float("nan")):
+        with pytest.raises(ContractError, match="no time in seconds"):
+            RemoteAgent("desk", timeout_s=timeout_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,7 @@ from actors.kernel.workflow.errors import GraphError, StaleResumeError
 from actors.storage.graphs import InMemoryGraphStore
 from actors.testing import ScriptedModel
 from actors.workflow import EffectType, RunStatus, StepPlan, WaitReason, WorkflowSpec, open_waits
-from actors.workflow.integrations import GraphStoreKnowledge, local_llm
+from actors.workflow.integrations import GraphStoreKnowledge, RemoteModel, local_llm, remote_llm
 from tests.conformance.workflow.integrated import CALLS, Till, noted, played
 from tests.conformance.workflow.stores import effect_then, end_node, one_effect
 from tests.conformance.workflow.test_effects import Deaths, Dying
@@ -230,6 +231,42 @@ def test_a_client_executes_calls(stores: Stores) -> None:
     }
     with pytest.raises(StaleResumeError):
         rt.resume(spec, run_id, wait.wait_key, {"results": right})
+
+
+@pytest.mark.item(434)
+@pytest.mark.parametrize("more", [{"timeout_s": 60}, {"until": 60}, {}], ids=str)
+def test_a_client_may_have_a_deadline(stores: Stores, more: dict[str, Any]) -> None:
+    """Of the payload, else of the integration; behind it the calls have no results, and none is taken."""
+    payload = {"tool_calls": CALLS} | more
+    if "until" in more:
+        payload["until"] = (stores.clock.now() + timedelta(seconds=60)).isoformat()
+    remote = RemoteModel("http://127.0.0.1:9/v1")
+    one = noted(remote_llm(remote, timeout_s=9 if more else 60))
+    rt, spec = (
+        stores.runtime(effect_handlers=one.blocking_handlers),
+        one_effect(T.TOOL_CALLS, payload),
+    )
+    run_id = rt.start(spec)
+    wait = rt.tick(spec, run_id).waiting
+    assert wait is not None
+    stores.clock.advance(59)
+    assert rt.tick(spec, run_id).status is RunStatus.WAITING
+    stores.clock.advance(1)
+
+    out = rt.tick(spec, run_id).output["out"]
+
+    assert (out["timed_out"], out["until"]) == (True, wait.until)
+    assert [one["error"] for one in out["results"]] == ["no result came in time"] * 2
+    with pytest.raises(StaleResumeError):
+        rt.resume(spec, run_id, wait.wait_key, {"results": []})
+
+
+@pytest.mark.item(434)
+def test_a_deadline_that_cannot_be_read_fails_by_name(stores: Stores) -> None:
+    """Before anybody waits."""
+    payload = {"tool_calls": CALLS, "mode": "passthrough", "timeout_s": "soon"}
+    state = played(stores, local_llm(ScriptedModel()), T.TOOL_CALLS, payload)
+    assert "payload.timeout_s: 'soon' is not a number" in (state.error or "")
 
 
 FACTS: list[dict[str, Any]] = [

@@ -68,12 +68,12 @@ async def test_people_list_and_decide(cli: Cli) -> None:
     assert {one["what"] for one in listed} == {"pay"}
     assert ids[0] in table.out
     assert ids[1] not in table.out
-    assert approved.out == "approved: pay of cashier/1; the run goes on\n"
+    assert approved.out == "approved: pay of cashier/1; the run continues\n"
     assert denied.data == {"id": ids[1], "run": second, "status": "denied"}
     assert results[0] == {"status": "approved", "by": "Kim", "comment": "called back"}
     assert (results[1]["status"], results[1]["comment"]) == ("denied", "")
     assert results[1]["by"]
-    assert none_left.out == "nothing waits for a decision\n"
+    assert none_left.out == "no pending approvals\n"
     assert nothing.data == []
 
 

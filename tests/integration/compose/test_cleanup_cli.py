@@ -67,7 +67,7 @@ async def test_what_is_shown_is_removed_if_it_is_said(cli: Cli, tmp_path: Path) 
                     assert (shown["dry_run"], len(shown["candidates"])) == (True, count)
             said = await cli.call("cleanup", "artifacts")
             assert "trace" in said.out
-            assert "would be removed: say --apply" in said.out + said.err
+            assert "would be removed: give --apply" in said.out + said.err
 
             gone = (await cli.call("cleanup", "artifacts", "--apply", "--json")).data
             assert (gone["dry_run"], gone["bytes"]) == (False, 5)

@@ -287,7 +287,7 @@ def test_an_export_is_for_its_owner_alone(cli: Cli, tmp_path: Path) -> None:
     [
         (["send", "desk", "{}"], 2, "type/key"),
         (["send", "desk/a", "{x}"], 2, "the message is not JSON"),
-        (["send", "desk/a", "NaN"], 2, "NaN is no JSON number"),
+        (["send", "desk/a", "NaN"], 2, "NaN is not a JSON number"),
         (["send", "desk/a"], 2, "requires an argument"),
         (["send", "desk/a", "1", "--on-conflict", "fight"], 2, "queue"),
         (["runs", "list", "--status", "dead"], 2, "one of pending, running"),

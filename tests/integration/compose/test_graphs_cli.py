@@ -137,7 +137,7 @@ async def test_a_run_is_paused_told_and_begun_again(cli: Cli, tmp_path: Path) ->
         await cli.call("graphs", "resume", run, "ok/1", '"yes"')
         shown = (await cli.call("graphs", "show", run, "--json")).data
         assert shown["vars"]["_runtime"]["control"]["paused"]
-        assert (await cli.call("graphs", "resume-run", run)).out.strip() == f"{run} goes on"
+        assert (await cli.call("graphs", "resume-run", run)).out.strip() == f"{run} continues"
         assert await runtime.result(RunId(run)) == "order 7 paid"
         other = (await cli.call("graphs", "restore", "billing", f"@{saved}", "--json")).data["run"]
         await waiting(cli, other)

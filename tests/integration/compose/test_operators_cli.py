@@ -322,7 +322,7 @@ async def test_dead_letters_are_exported_before_they_are_forgotten(
     assert out.stat().st_mode & 0o077 == 0
     assert "broken" in shown.out
     assert [said.code for said in (one, there, gone, nowhere)] == [0, 2, 4, 2]
-    assert "is there already" in there.err
+    assert "exists already" in there.err
     assert [letter["id"] for letter in left] == [int(number) for number in ids[1:]]
     assert rest.data["discarded"] == 2
     assert len((tmp_path / "b").read_text().splitlines()) == 2

@@ -61,7 +61,7 @@ async def test_dead_runs_are_listed_and_redriven(cli: Cli, tmp_path: Path) -> No
 
     assert {run["run"] for run in listed} == set(runs)
     assert one == again == [{"run": runs[0], "redriven_as": one[0]["redriven_as"]}]
-    assert every.out.count("goes on as") == 3
+    assert every.out.count("continues as") == 3
     assert results == ["repaired"] * 3
     assert letters == []
     assert by_name.code == 0

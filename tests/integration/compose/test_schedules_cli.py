@@ -132,7 +132,7 @@ REFUSED: Final[list[tuple[list[str], int, str]]] = [
     ),
     (["create", "x", "desk/a", "1", "--at", "2001-01-01T00:00:00+00:00"], 2, "has passed"),
     (["create", "x", "desk/a", "1", "--at", "2101-01-01T00:00:00"], 2, "no offset from UTC"),
-    (["create", "x", "desk/a", "1", "--at", "tomorrow"], 2, "'tomorrow' is no instant"),
+    (["create", "x", "desk/a", "1", "--at", "tomorrow"], 2, "'tomorrow' is not an instant"),
     (["create", "x", "desk/a", "1", "--delay-s", "-1"], 2, "give 0 or more"),
     (["create", "x", "desk/a", "1"], 2, "one of cron, at and delay_s"),
     (["create", "x", "--delay-s", "1"], 2, "name an agent, or a flow with --flow APP/FLOW"),

@@ -29,7 +29,7 @@ ECHO = FunctionModel(lambda messages, _: f"You said {messages[-1].text}.")
 AGENT = ReActAgent("echo", model=ECHO)
 DESK = SessionAgent(AgentId("desk", "main"), {"normal": AGENT, "loud": AGENT})
 HERE = f"{__name__}:"
-NOBODY = "there is no terminal to ask at: say --yes to delete session s1 for good"
+NOBODY = "there is no terminal to ask at: give --yes to delete session s1 for good"
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_a_chat_may_start_a_session(cli: Cli) -> None:
     found = cli("sessions", "list", "--json")
 
     assert (one.code, two.code, again.code) == (Exit.OK, Exit.OK, Exit.USAGE)
-    assert "session s1 of session is there already: leave --new out" in again.err
+    assert "session s1 of session exists already: leave --new out" in again.err
     assert len(found.data) == 2
 
 

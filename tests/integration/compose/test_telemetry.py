@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
     from actors.runtime import RunContext
 
-LOST = "traces cannot be exported; agents go on, spans are lost meanwhile"
+LOST = "traces cannot be exported; spans are lost, and agents continue"
 
 
 @pytest.mark.item(483)

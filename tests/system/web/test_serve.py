@@ -132,4 +132,4 @@ async def test_a_public_address_is_refused_without_authentication(cli: Cli) -> N
     nothing = await cli.call("serve", "--listen", "127.0.0.1:0")
     assert "name MODULE:APP, or say --no-agents" in nothing.err
     odd = await cli.call("serve", SPEC, "--listen", "nowhere")
-    assert "--listen nowhere: it is no address" in odd.err
+    assert "--listen nowhere: it is not an address" in odd.err

@@ -275,7 +275,7 @@ async def test_a_terminal_that_comes_later_shows_the_run_under_way() -> None:
         async with opened.at() as conversation:
             desk.gate.set()
             assert await conversation.until_ended(run) == "run_completed"
-    assert opened.text.startswith("you> slow\nthe run goes on; Ctrl-C cancels it\n")
+    assert opened.text.startswith("you> slow\nthe run continues; Ctrl-C cancels it\n")
 
 
 async def test_a_message_of_another_terminal_is_shown() -> None:

@@ -51,7 +51,7 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         {"until": "2026-01-01T08:00:00Z"},
         "the run waits until 2026-01-01 08:00:00 UTC at the latest\n",
     ),
-    ("run_resumed", {"reason": "recovered"}, "the run goes on after a crash\n"),
+    ("run_resumed", {"reason": "recovered"}, "the run continues after a crash\n"),
     (
         "attempt_failed",
         {"attempt": 1, "error": {"message": "busy"}, "retry_at": "2026-01-01T08:00:00Z"},

@@ -229,7 +229,7 @@ def test_what_is_no_document_is_said_by_place() -> None:
         (b"a: &x [1]\nb: *x", "f.yaml", "aliases are not read (line 2)"),
         (b"a: 1\na: 2", "f.yaml", "'a' is there twice"),
         (b"? [a]\n: 1", "f.yaml", "a name is no text (line 1)"),
-        (b"a: !!python/object/apply:os.system [ls]", "f.yaml", "it is no YAML"),
+        (b"a: !!python/object/apply:os.system [ls]", "f.yaml", "it is not YAML"),
         (b"[]", "f", "should be"),
     ],
 )

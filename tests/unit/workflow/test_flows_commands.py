@@ -58,7 +58,7 @@ def test_a_bundle_is_packed_installed_shown_and_removed(
     (tmp_path / "root.json").write_text(json.dumps(ROOT), encoding="utf-8")
     out, place = tmp_path / "root.flow", ("--directory", tmp_path / "flows")
     code, text = told(capsys, "pack", tmp_path / "root.json", "-o", out)
-    assert (code, "refers to flow 'child', which is not there" in text) == (Exit.USAGE, True)
+    assert (code, "refers to flow 'child', whose file is missing" in text) == (Exit.USAGE, True)
     (tmp_path / "child.json").write_text(json.dumps(CHILD), encoding="utf-8")
 
     assert told(capsys, "pack", tmp_path / "root.json", "-o", out)[0] == Exit.OK

@@ -17,7 +17,7 @@ PAGES = {
     "api": 3,
     "documents": 3,
     "bundles": 1,
-    "visualflow": 2,
+    "visualflow": 3,
     "limits": 1,
     "snapshots": 4,
     "provenance": 1,
@@ -25,7 +25,7 @@ PAGES = {
     "pages": 0,
     "evidence": 1,
     "memory": 1,
-    "llm-and-tools": 3,
+    "llm-and-tools": 4,
     "coming-from": 0,
     "manual-testing": 1,
 }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from actors.kernel.json import JsonValue, canonical_json
-from actors.kernel.runtime.effects import EffectCall, EffectMode, args_hash
+from actors.kernel.runtime.effects import GRAPH, EffectCall, EffectMode, args_hash
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import RunId, derive_id
 from actors.kernel.runtime.log_entry import EntryKind as K
@@ -17,11 +18,11 @@ from actors.kernel.store.arrivals import emit_to_all
 from actors.runtime.context.call import Call, Payload, RunState
 from actors.runtime.context.effects import Effects
 from actors.runtime.context.graphs.boundaries import BoundaryVerbs
+from actors.runtime.context.graphs.model_answers import ModelAnswers, asking, spent_on
 from actors.runtime.context.graphs.outside_wait import ENDS, OutsideWait
+from actors.runtime.context.model_calls import Live, is_counted
 from actors.runtime.context.waits import Waits
 
-EFFECT: Final = "graph"
-"""The verb in entries of effects that a graph asked for."""
 _STEP: Final = "graph.step"
 _DIGEST: Final = args_hash([_STEP])
 
@@ -54,16 +55,19 @@ class GraphVerbs:
 
     Attributes:
         boundaries: The verbs between two steps.
+        store: The rows of the deployment, for effects.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - what a run's verbs share
         self,
         run: RunState,
         effects: Effects,
         waits: Waits,
+        live: Live,
         on_nudges: Callable[[Sequence[Nudge]], None],
     ) -> None:
         self._run, self._effects, self._waits, self._on_nudges = run, effects, waits, on_nudges
+        self._live, self.store = live, run.store
         self.boundaries = BoundaryVerbs(run, waits)
         self._asked: set[str] | None = None
 
@@ -107,6 +111,7 @@ class GraphVerbs:
         execute: Callable[[], Awaitable[JsonValue]],
         *,
         rides: bool,
+        told: Mapping[str, str] | None = None,
     ) -> tuple[str, JsonValue]:
         """Return the position of an attempt of an effect, and what it gave: durable now.
 
@@ -117,15 +122,33 @@ class GraphVerbs:
             mode: What may happen when a crash leaves it without a result.
             execute: Does it; returns JSON data and raises nothing.
             rides: See `EffectCall`.
+            told: Of a call of a model: shown with the pieces of its answer. It counts on the tree's budget.
 
         Raises:
             EffectInDoubtError: See `RunContext.step`.
+            BudgetExhaustedError: It is a call of a model, and the tree has used up its budget.
         """
         words = canonical_json([name, key, attempt])
         begin, end = K.EFFECT_INTENT, K.EFFECT_RESULT
-        call = EffectCall(EFFECT, begin, end, name, words, mode, execute, key=key, rides=rides)
+        call = EffectCall(GRAPH, begin, end, name, words, mode, execute, key=key, rides=rides)
+        if told is not None:
+            call.execute = partial(self._asking, call, told, execute)
+            call.counted = is_counted(self._run.row.supervision)
+            call.on_recorded = self._spend if call.counted else None
         value = await self._effects.perform(call)
         return call.position, value
+
+    def _spend(self, payload: Payload) -> None:
+        self._run.log.writes.spend(spent_on(payload))
+
+    async def _asking(
+        self, call: EffectCall, told: Mapping[str, str], execute: Callable[[], Awaitable[JsonValue]]
+    ) -> JsonValue:
+        token = asking.set(ModelAnswers(self._live, call, {**told}))
+        try:
+            return await execute()
+        finally:
+            asking.reset(token)
 
     async def emit(self, name: str, payload: JsonValue) -> list[RunId]:
         """Answer the waits of the tenant for an event, as `Approvals.emit` does; called within an effect."""

@@ -33,5 +33,7 @@ class RareVerbs:
     def graph(self) -> GraphVerbs:
         """The verbs of graphs: for `actors.workflow`, not for authors."""
         from actors.runtime.context.graphs.verbs import GraphVerbs  # noqa: PLC0415 - few use it
+        from actors.runtime.context.model_calls import Live  # noqa: PLC0415 - as above
 
-        return GraphVerbs(self._run, self._effects, self._waits, self._env.on_nudges)
+        live = Live(self._run, self._env)
+        return GraphVerbs(self._run, self._effects, self._waits, live, self._env.on_nudges)

@@ -1,5 +1,6 @@
-"""Runs as JSON values, to be exported, read and played again.
+"""Runs as JSON values, for export, import and replay.
 
-- `bundle`: a run with all that is kept of it, and back. `turns`: the runs of its session as turns of a chat.
-- `source`: the stores that both read.
+- `bundle`: a run with all its stored data, exported and imported. `turns`: the runs of a session as turns of a
+  chat.
+- `source`: the stores that `bundle` and `turns` read.
 """

@@ -1,4 +1,4 @@
-"""A run as one JSON value: to export it, to read it, to play it again, to go on with it elsewhere."""
+"""A run as one JSON value, for export, reading, replay and import into other stores."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SENT_IN_RESULT: Final = ("_runtime_observability", "_provider_request")
 RESOLVED: Final = "_runtime_resolved_action"
 _FROM_OUTSIDE: Final = (RunStatus.CANCELLED, RunStatus.FAILED)
 SNAPSHOT: Final = "workflow_snapshot"
-"""In `_runtime`: the reference to a description of the graph."""
+"""Name in `_runtime` of the reference to a description of the graph."""
 
 
 def persist_workflow_snapshot(
@@ -41,7 +41,7 @@ def persist_workflow_snapshot(
     snapshot: Any,
     format: str,  # noqa: A002
 ) -> dict[str, Any]:
-    """Keep a description of a run's graph as an artifact; return the reference, which the run has, too.
+    """Store a description of a run's graph as an artifact; return the reference. The run gets it, too.
 
     Raises:
         NoSuchRunError: There is no such run.
@@ -64,7 +64,7 @@ def persist_workflow_snapshot(
     return ref
 
 
-def export_run_history_bundle(  # noqa: PLR0913 - the source's parameters
+def export_run_history_bundle(  # noqa: PLR0913 - AbstractRuntime's parameters
     *,
     run_id: str,
     run_store: Any,
@@ -78,26 +78,26 @@ def export_run_history_bundle(  # noqa: PLR0913 - the source's parameters
     detail: str = "full",
     workflow: WorkflowSpec | None = None,
 ) -> dict[str, Any]:
-    """Return all that is kept of a run as JSON data.
+    """Return all stored data of a run as JSON data.
 
-    What cannot be read is left out and named in ``warnings``: objects with ``code``, ``run_id``, ``detail``.
+    Data that cannot be read is left out. ``warnings`` has ``code``, ``run_id`` and ``detail`` for each part.
 
     Args:
         run_id: The run.
-        run_store: Where it is.
-        ledger_store: Where its records are.
-        artifact_store: For the digests of artifacts; None: only their ids.
-        include_subruns: With the runs below it.
-        include_session: With the turns of its session up to this run; see `session_turns`.
-        session_turn_limit: How many of those at most, the last ones.
+        run_store: The store of the run.
+        ledger_store: The store of the run's records.
+        artifact_store: The store that has the artifacts' digests. None: the bundle has only the artifacts' ids.
+        include_subruns: Include the runs below the run.
+        include_session: Include the turns of the run's session up to this run, see `session_turns`.
+        session_turn_limit: Maximum number of those turns. The last ones are kept.
         ledger_mode: ``full``, or ``tail``: the last `ledger_max_items` records of each run.
         ledger_max_items: See `ledger_mode`.
-        detail: ``full``, or ``replay``: without what was sent to models: ``{"$omitted": …}`` stands there.
-        workflow: Its graph, to be described; else the description that `persist_workflow_snapshot` kept.
+        detail: ``full``, or ``replay``: ``{"$omitted": …}`` replaces the data that was sent to models.
+        workflow: The graph to describe. None: the description that `persist_workflow_snapshot` stored.
 
     Raises:
         NoSuchRunError: There is no such run.
-        GraphError: `ledger_mode` or `detail` is neither.
+        GraphError: `ledger_mode` or `detail` has another value.
     """
     if ledger_mode not in {"full", "tail"}:
         raise GraphError(f"ledger_mode {ledger_mode!r}", "use 'full' or 'tail'")
@@ -138,13 +138,13 @@ def export_run_history_bundle(  # noqa: PLR0913 - the source's parameters
 def import_run_history_bundle(
     bundle: dict[str, Any], *, run_store: Any, ledger_store: Any
 ) -> list[str]:
-    """Put the runs of a bundle into stores, with their records; return their ids.
+    """Write the runs of a bundle and their records into stores; return the runs' ids.
 
-    Open ones can be gone on with.
+    Runs that have not ended can be continued.
 
     Raises:
-        GraphError: It is no bundle of this version, or a ledger is not whole.
-        RunIdentityConflict: A run of one of the ids is there. Nothing of it is changed.
+        GraphError: The bundle has another version, or a ledger is incomplete.
+        RunIdentityConflict: The store has a run of one of the ids. That run stays as it is.
     """
     _check(bundle)
     runs = [RunState.from_dict(row) for row in (bundle["run"], *bundle["subruns"])]
@@ -161,14 +161,14 @@ def import_run_history_bundle(
 def replay_run_history(
     bundle: dict[str, Any], workflow: WorkflowSpec | None = None
 ) -> list[RunState]:
-    """Return the states of a bundle's run, one behind each record that changed it; no code of a node runs.
+    """Return the states of a bundle's run, one after each record that changed it. No node is called.
 
     Args:
         bundle: See `export_run_history_bundle`.
-        workflow: The graph, whose nodes are compared; None: it is not known.
+        workflow: The graph whose nodes are checked. None: nodes are not checked.
 
     Raises:
-        GraphError: The bundle is not whole, a node is not in `workflow`, or the records do not lead to the
+        GraphError: The bundle is incomplete, a node is not in `workflow`, or the records do not lead to the
             state that the bundle has.
     """
     _check(bundle)
@@ -189,7 +189,7 @@ def replay_run_history(
                 check_nodes(f"record {place}", workflow, state)
             states.append(state)
     last = RunState.from_dict(bundle["run"])
-    # What ends a run from outside, on hosts, is no step: its records end before.
+    # A cancellation or failure from outside, on hosts, writes no step, so the records end before it.
     is_cut_short = last.status in _FROM_OUTSIDE and not states[-1].status.is_terminal
     if not is_cut_short and (states[-1].status, states[-1].output) != (last.status, last.output):
         problem = f"the records lead to {states[-1].status.value}, the run is {last.status.value}"
@@ -203,7 +203,9 @@ def _check(bundle: dict[str, Any]) -> None:
         problem = f"its version is {version!r}, this release reads {RUN_HISTORY_BUNDLE_VERSION_V1}"
         raise GraphError("a history", problem)
     if bundle.get("detail", "full") != "full":
-        raise GraphError("a history", "what models were asked is left out. Export it with 'full'")
+        raise GraphError(
+            "a history", "the requests to models are left out. Export it with detail='full'"
+        )
     if bundle.get("warnings"):
         told = "; ".join(f"run {one['run_id']}: {one['detail']}" for one in bundle["warnings"])
         raise GraphError("a history", f"it is not whole: {told}")
@@ -219,7 +221,7 @@ def _described(run: RunState, artifacts: Any, workflow: WorkflowSpec | None) -> 
 
 
 def _for_replay(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record without what was sent to a model."""
+    """Return a record without the data that was sent to a model."""
     effect, result = record.get("effect") or {}, record.get("result")
     payload = effect.get("payload")
     if effect.get("type") == EffectType.LLM_CALL and isinstance(payload, dict):
@@ -258,7 +260,7 @@ def _ledger(source: HistorySource, run: RunState, most: int | None) -> dict[str,
 
 
 def _timeline(ledgers: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each record of all runs, in the order of their starts."""
+    """Return a row for each record of all runs, ordered by the records' start."""
     rows = [_moment(run_id, one) for run_id, ledger in ledgers.items() for one in ledger["items"]]
     return sorted(rows, key=lambda row: normalize_utc_iso(row["started_at"]) or "")
 
@@ -279,7 +281,7 @@ def _moment(run_id: str, item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _resolved_actions(ledgers: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    """Yield what handlers say that an effect was in the end: ``metadata`` of its result."""
+    """Yield the final actions that handlers report in ``metadata`` of their results."""
     for run_id, ledger in ledgers.items():
         for item in ledger["items"]:
             result = item["record"]["result"]

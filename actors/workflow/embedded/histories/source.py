@@ -1,4 +1,4 @@
-"""The stores of a history. A part that cannot be read is left out and named: runs may be broken."""
+"""The stores of a history. A part that cannot be read is left out and named in a warning."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ MOST_PLAIN_BYTES: Final = 4 * 1024 * 1024
 
 
 class HistorySource:
-    """The stores that runs are kept in; each ledger is read once.
+    """The stores of runs. Each ledger is read once.
 
     Args:
-        run_store: The runs.
-        ledger_store: Their records.
-        artifact_store: Their artifacts; None: only ids are known.
+        run_store: The store of the runs.
+        ledger_store: The store of their records.
+        artifact_store: The store of their artifacts. None: only the artifacts' ids are known.
 
     Attributes:
-        warnings: Objects with ``code``, ``run_id`` and ``detail``: what could not be read.
+        warnings: The parts that could not be read, as objects with ``code``, ``run_id`` and ``detail``.
     """
 
     def __init__(self, run_store: Any, ledger_store: Any, artifact_store: Any) -> None:
@@ -34,14 +34,14 @@ class HistorySource:
         self._records: dict[str, list[dict[str, Any]]] = {}
 
     def warn(self, code: str, run: RunState, detail: str, **more: Any) -> None:
-        """Name a part that is not in the history."""
+        """Add a warning about a part that is missing in the history."""
         self.warnings.append({"code": code, "run_id": run.run_id, "detail": detail, **more})
 
     def tree(self, root: RunState) -> list[RunState]:
         """Return a run and the runs below it."""
         try:
             return tree_of(self.runs, root)
-        except Exception as exc:  # noqa: BLE001 - of a store that is broken: reported
+        except Exception as exc:  # noqa: BLE001 - the store failed, and the failure is reported as a warning
             self.warn("subtree_discovery_failed", root, f"{type(exc).__name__}: {exc}")
             return [root]
 
@@ -50,13 +50,13 @@ class HistorySource:
         if run.run_id not in self._records:
             try:
                 self._records[run.run_id] = self.ledger.list(run.run_id)
-            except Exception as exc:  # noqa: BLE001 - of a store that is broken: reported
+            except Exception as exc:  # noqa: BLE001 - the failure is reported as a warning
                 self.warn("ledger_read_failed", run, f"{type(exc).__name__}: {exc}")
                 self._records[run.run_id] = []
         return self._records[run.run_id]
 
     def artifacts_of(self, run: RunState) -> list[dict[str, Any]]:
-        """Return the descriptions of what belongs to a run, the oldest first, and of what it refers to."""
+        """Return descriptions of the artifacts of a run, the oldest first, and of those that it refers to."""
         store = self.artifacts
         own = (
             {} if store is None else {one.artifact_id: one for one in store.list_by_run(run.run_id)}
@@ -70,7 +70,10 @@ class HistorySource:
         ]
 
     def plain(self, run: RunState, value: Any) -> Any:
-        """Return a value of a run, also if it is a reference to an artifact of this run of 4 MiB at most."""
+        """Return a value of a run. A reference to an artifact of the run is replaced by the artifact's content.
+
+        A reference stays if the artifact has more than 4 MiB or belongs to another run.
+        """
         if self.artifacts is None or not is_artifact_ref(value):
             return value
         about = self.artifacts.get_metadata(get_artifact_id(value))

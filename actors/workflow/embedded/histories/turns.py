@@ -1,4 +1,4 @@
-"""The runs of a session as turns of a chat: what was asked, what was answered, what it took."""
+"""The runs of a session as turns of a chat: the question, the answer, the time and the tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from actors.kernel.workflow.run_state import RunState
 from actors.workflow.embedded.histories.source import HistorySource
 
 MOST_RUNS: Final = 10_000
-"""Of a session, the last updated ones; its turns are chosen among them."""
+"""Maximum number of runs of a session among which turns are chosen. The last updated runs are read."""
 _ASKED: Final = ("prompt", "message", "task")
 _ANSWERED: Final = ("response", "answer", "message", "text", "content")
 _ENVELOPE: Final = re.compile(r"\s*<runtime_metadata>(.*?)</runtime_metadata>", re.DOTALL)
@@ -32,10 +32,11 @@ _USAGE: Final = {
 def session_turns(source: HistorySource, root: RunState, limit: int) -> list[dict[str, Any]]:
     """Return the turns of a run's session up to this run, the oldest first: the last `limit` of them.
 
-    A turn is a run that no other run started. It has ``run_id``, ``workflow_id``, ``kind`` (``chat``: its vars
-    have messages; ``run``), ``status``, ``created_at``, ``updated_at``, ``prompt``, ``prompt_verbatim`` (with
-    the envelope of metadata, if it had one), ``prompt_metadata``, ``attachments``, ``answer``, ``answer_meta``,
-    ``stats`` and ``artifacts`` (both also of the runs below it). What a run does not have is None or empty.
+    A turn is a run without a parent run. It has ``run_id``, ``workflow_id``, ``kind`` (``chat``: its vars have
+    messages; ``run``), ``status``, ``created_at``, ``updated_at``, ``prompt``, ``prompt_verbatim`` (with the
+    envelope of metadata, if it had one), ``prompt_metadata``, ``attachments``, ``answer``, ``answer_meta``,
+    ``stats`` and ``artifacts`` (both also of the runs below it). A value that a run does not have is None or
+    empty.
     """
     rows = source.runs.list_run_index(session_id=root.session_id, root_only=True, limit=MOST_RUNS)
     until = _instant(root.created_at)
@@ -49,9 +50,10 @@ def session_turns(source: HistorySource, root: RunState, limit: int) -> list[dic
 
 
 def stats_of(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what records took: ``duration_ms``, ``llm_calls``, ``tool_calls``, ``usage`` and ``tok_s``.
+    """Return the totals of records: ``duration_ms``, ``llm_calls``, ``tool_calls``, ``usage`` and ``tok_s``.
 
-    ``usage`` are tokens: of input, of output, and in total. ``tok_s`` are all tokens by the second; None: none.
+    ``usage`` has the tokens of input, of output, and in total. ``tok_s`` is the number of all tokens per
+    second. None: there are no tokens or there is no duration.
     """
     counts, usage = metrics_of(records), dict.fromkeys(_USAGE, 0)
     for record in _ended(records, EffectType.LLM_CALL):
@@ -72,7 +74,7 @@ def stats_of(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def duration_ms(begun: Any, ended: Any) -> float | None:
-    """Return the milliseconds between two instants, 0 at least; None: one is no instant."""
+    """Return the milliseconds between two instants, at least 0. None: one of them is not an instant."""
     known = [normalize_utc_iso(one) for one in (begun, ended)]
     if None in known:
         return None
@@ -112,7 +114,10 @@ def _turn(source: HistorySource, run: RunState) -> dict[str, Any]:
 def _asked(
     source: HistorySource, run: RunState, context: dict[str, Any], messages: Any
 ) -> tuple[str, dict[str, Any]]:
-    """Return what a run was asked, and what its message says about itself: the last one of the user."""
+    """Return the question of a run and the metadata of its message. The last message of the user is taken.
+
+    Vars with a question come before messages.
+    """
     told = [run.vars.get(name) for name in _ASKED] + [context.get(name) for name in _ASKED[1:]]
     for one in told:
         text = _text(source.plain(run, one))
@@ -130,7 +135,7 @@ def _asked(
 
 
 def _answered(source: HistorySource, run: RunState) -> tuple[str | None, dict[str, Any] | None]:
-    """Return a run's answer: of its output, else the last one that it gave to the user."""
+    """Return a run's answer: from its output, else the last answer that it gave to the user."""
     output = source.plain(run, run.output)
     if isinstance(output, str) and output.strip():
         return output.strip(), None
@@ -151,7 +156,10 @@ def _answered(source: HistorySource, run: RunState) -> tuple[str | None, dict[st
 
 
 def _metadata(text: str) -> dict[str, Any]:
-    """Return the JSON object of an envelope, which any client may have written; empty: it is none."""
+    """Return the JSON object of an envelope, which any client may have written.
+
+    The result is empty if the text is not a JSON object.
+    """
     try:
         return _object(durable_copy(json.loads(text), "metadata"))
     except (ValueError, NotSerializableError, RecursionError):

@@ -53,7 +53,7 @@ class InMemoryArtifactStore(ArtifactShelf):
             return self._kept.pop(artifact_id, None) is not None
 
     def content_path(self, artifact_id: str) -> None:
-        """Return None: the bytes are in no file."""
+        """Return None, since the bytes are in no file."""
         del artifact_id
 
     @override

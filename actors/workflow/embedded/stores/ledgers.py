@@ -1,4 +1,7 @@
-"""Ledgers over other ledgers: one notifies of each record, one links each record to the one before."""
+"""Ledgers that wrap other ledgers.
+
+One notifies subscribers of each record, one links each record to the previous.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,12 @@ _log = logging.getLogger("callboard.workflow")
 
 
 class LedgerOver:
-    """A ledger over another one: records are appended in a way of its own, and read and removed below.
+    """A ledger that wraps another ledger.
+
+    It appends records in its own way. The other ledger reads and deletes them.
 
     Attributes:
-        inner: The ledger below.
+        inner: The wrapped ledger.
     """
 
     def __init__(self, inner: LedgerStore) -> None:
@@ -48,9 +53,9 @@ class LedgerOver:
 
 
 class ObservableLedgerStore(LedgerOver):
-    """A ledger that notifies subscribers in this process of each record, behind its append.
+    """A ledger that notifies subscribers in this process of each record, after its append.
 
-    A subscriber that raises is logged, and breaks nothing.
+    An exception of a subscriber is logged and not raised.
     """
 
     def __init__(self, inner: LedgerStore) -> None:
@@ -94,15 +99,18 @@ class ObservableLedgerStore(LedgerOver):
         for call in told:
             try:
                 call(record.to_dict())
-            except Exception:  # noqa: BLE001 - the reader is another's code
-                _log.exception("a subscriber of a ledger failed", extra={"run": record.run_id})
+            except Exception:  # noqa: BLE001 - a subscriber is foreign code and must not fail the append
+                _log.exception(
+                    "a subscriber of a ledger raised an error", extra={"run": record.run_id}
+                )
 
 
 class HashChainedLedgerStore(LedgerOver):
     """A ledger whose records are linked by their hashes; see `verify_ledger_chain`.
 
-    The last hash is read from the ledger below with each append, never kept here: two of these over one ledger
-    do not fork the chain. That holds across processes if the ledger below can `append_chained`.
+    Each append reads the last hash from the wrapped ledger, so two of these over one ledger do not fork the
+    chain. The wrapped ledger needs `append_chained`. If that is atomic across processes, this holds across
+    processes.
     """
 
     def append(self, record: StepRecord) -> None:
@@ -110,7 +118,7 @@ class HashChainedLedgerStore(LedgerOver):
         append_linked(self.inner, record)
 
     def head(self, run_id: str) -> str | None:
-        """Return the hash of the last record, to keep elsewhere; None: there is no record."""
+        """Return the hash of the last record, to be stored elsewhere. None: there is no record."""
         records = self.inner.list(run_id)
         return records[-1].get("record_hash") if records else None
 
@@ -125,7 +133,7 @@ def is_observed(store: LedgerStore | None) -> bool:
 
 
 def append_all(store: LedgerStore, records: Sequence[StepRecord]) -> None:
-    """Append records of one run in order, in one go where the store can."""
+    """Append records of one run in order, with one call if the store has `append_many`."""
     many = getattr(store, "append_many", None)
     if many is not None and len(records) > 1:
         many(records)
@@ -138,7 +146,7 @@ def append_linked(store: LedgerStore, record: StepRecord) -> None:
     """Append a record as the next link of its run's chain.
 
     Raises:
-        TypeError: The store cannot.
+        TypeError: The store has no `append_chained`.
     """
     linked = getattr(store, "append_chained", None)
     if linked is None:
@@ -159,10 +167,10 @@ def records_after(
 
 
 def delete_records(store: LedgerStore, run_id: str) -> int:
-    """Remove the records of a run; return how many.
+    """Delete the records of a run; return their number.
 
     Raises:
-        TypeError: The store cannot.
+        TypeError: The store cannot delete records.
     """
     delete = getattr(store, "delete", None)
     if delete is None:

@@ -1,4 +1,4 @@
-"""Stores over other stores, which keep large values as artifacts: checkpoints stay small."""
+"""Stores that wrap other stores and keep large values as artifacts, so that checkpoints stay small."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from actors.workflow.machine.variables import LIMITS, RUNTIME
 
 MAX_INLINE_BYTES: Final = 64 * 1024
 OFFLOADED: Final = "$offloaded"
-"""In a reference that a ledger made: it is read back as the value."""
+"""Name in a reference that a ledger made. Such a reference is read back as the value."""
 _IN_PATCH: Final = re.compile(r"\.patch\.set\[\d+\]\[1\]")
 _KEPT: Final = frozenset({RUNTIME, LIMITS})
 
@@ -36,18 +36,19 @@ def offload_large_values(
     allow_offload: Callable[[str, Any], bool] = lambda _path, _value: True,
     allow_root_replace: bool = False,
 ) -> Any:
-    """Return JSON data with references in the place of what is larger than `max_inline_bytes` as JSON text.
+    """Return JSON data in which values of more than `max_inline_bytes` are references to artifacts.
 
-    The smallest large parts are replaced first; what holds them only if it is still too large.
+    Sizes are those of the values as JSON text. The innermost large values are replaced first. The values around
+    them are replaced only if they are still too large.
 
     Args:
-        value: JSON data; it stays as it is.
-        artifact_store: Keeps what is replaced.
+        value: JSON data. It is not changed.
+        artifact_store: The store of the replaced values.
         run_id: The run that the artifacts belong to.
-        max_inline_bytes: The limit.
-        root_path: Begins the paths for `allow_offload`.
-        allow_offload: Whether the value at a path may be replaced.
-        allow_root_replace: Whether `value` itself may be.
+        max_inline_bytes: The largest size of a value that is not replaced.
+        root_path: The prefix of the paths that `allow_offload` gets.
+        allow_offload: Function that returns True if the value at a path may be replaced.
+        allow_root_replace: True if `value` itself may be replaced.
     """
 
     def kept(part: Any, path: str, *, root: bool) -> Any:
@@ -68,14 +69,14 @@ def offload_large_values(
 
 
 class OffloadingRunStore:
-    """A run store whose runs hold references in the place of large values; all else is the inner store's.
+    """A run store that keeps large values of runs as artifacts. All else is done by the wrapped store.
 
-    Ids and names of a run, its limits and what the runtime keeps stay as they are. The artifacts belong to the
+    Ids and names of a run, its limits and the runtime's own vars stay as they are. The artifacts belong to the
     run.
 
     Args:
-        inner: Keeps the runs.
-        artifact_store: Keeps the values.
+        inner: The store of the runs.
+        artifact_store: The store of the large values.
         max_inline_bytes: The limit of a value, as JSON text.
     """
 
@@ -87,7 +88,7 @@ class OffloadingRunStore:
             setattr(self, name, getattr(inner, name))
 
     def offloaded(self, run: RunState) -> RunState:
-        """Return the run as `save` keeps it."""
+        """Return the run in the form that `save` stores."""
         variables = {
             name: value if name in _KEPT else self._kept(run.run_id, f"vars.{name}", value)
             for name, value in run.vars.items()
@@ -96,7 +97,7 @@ class OffloadingRunStore:
         return replace(run, vars=variables, output=output, fork=self._slim_fork(run))
 
     def _slim_fork(self, run: RunState) -> GraphFork | None:
-        """Return the branches with references in the place of large values of their patches."""
+        """Return the branches with references in place of the large values of their patches."""
         if run.fork is None:
             return None
         slim = offload_large_values(
@@ -110,11 +111,11 @@ class OffloadingRunStore:
 
     def save(self, run: RunState) -> None:
         """See `RunStore.save`."""
-        run.to_dict()  # refused before anything is kept
+        run.to_dict()  # a run that is not JSON data is refused before any artifact is stored
         self._inner.save(self.offloaded(run))
 
     def load(self, run_id: str) -> RunState | None:
-        """See `RunStore.load`; references are not followed: see `resolve_artifact`."""
+        """See `RunStore.load`; references are not resolved, see `resolve_artifact`."""
         found: RunState | None = self._inner.load(run_id)
         return found
 
@@ -135,15 +136,15 @@ class OffloadingRunStore:
 
 
 class OffloadingLedgerStore(LedgerOver):
-    """A ledger whose records hold references in the place of large values, and are read back whole.
+    """A ledger that keeps large values of records as artifacts. Records are read back whole.
 
     Args:
-        inner: Keeps the records.
-        artifact_store: Keeps the values.
+        inner: The store of the records.
+        artifact_store: The store of the large values.
         max_inline_bytes: The limit of a value, as JSON text.
 
     Raises:
-        LedgerBrokenError: An artifact of a record that is read is missing.
+        LedgerBrokenError: The artifact of a value is missing when its record is read.
     """
 
     def __init__(
@@ -161,7 +162,10 @@ class OffloadingLedgerStore(LedgerOver):
         append_all(self.inner, [self._slim(record) for record in records])
 
     def append_chained(self, record: StepRecord) -> None:
-        """See `ChainableLedgerStore.append_chained`; the chain is that of `inner`, with references."""
+        """See `ChainableLedgerStore.append_chained`.
+
+        The chain is made of the records of `inner`, with references.
+        """
         append_linked(self.inner, self._slim(record))
 
     @override
@@ -221,7 +225,7 @@ def _size(value: Any) -> int:
 
 
 def _verbs_of(inner: Any) -> list[str]:
-    """Return the verbs of a store that pass it by."""
+    """Return the names of the store's methods that are used without a change."""
     names = (
         "delete",
         "lock",

@@ -1,4 +1,4 @@
-"""Runs in memory: for tests, and for programs whose runs need not outlive them."""
+"""Runs in memory, for tests and for programs whose runs may end with the process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from actors.kernel.workflow.run_state import RunChoice, RunState, event_keys
 
 
 class InMemoryRunStore(RunShelf):
-    """See `RunStore`, `QueryableRunStore` and the others of `actors.kernel.workflow.run_store`."""
+    """See `RunStore`, `QueryableRunStore` and the other protocols of `actors.kernel.workflow.run_store`."""
 
     def __init__(self) -> None:
         self._rows: dict[str, dict[str, Any]] = {}

@@ -1,1 +1,1 @@
-"""The types of nodes of VisualFlow: what each computes, asks for, or where it leads to."""
+"""The types of nodes of VisualFlow: their values, their effects and the ways from them."""

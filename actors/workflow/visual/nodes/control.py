@@ -1,7 +1,8 @@
-"""Nodes that say where execution goes: begin and end, choices, loops, sequences and branches.
+"""Nodes that direct execution: start and end, choices, loops, sequences and branches.
 
-A loop, a sequence and branches are two nodes of the graph: the first one begins it, and the one with
-`RETURN_MARK` behind its name goes on with it. What is drawn inside comes to the second one where no wire is.
+A loop, a sequence or a set of branches becomes two nodes of the graph. The first one begins it. The second one,
+whose name ends with `RETURN_MARK`, continues it. Execution inside goes to the second one where no wire leads
+on.
 """
 
 from __future__ import annotations
@@ -19,14 +20,19 @@ from actors.workflow.visual.reading import RETURN_MARK
 from actors.workflow.visual.visits import Visit, VisualNodeError, ending_in
 
 MOST_PASSES: Final = 10_000
-"""Of a loop without a list."""
+"""Maximum number of passes of a loop without a list."""
+_MESSAGES: Final[dict[str, dict[str, Any]]] = {
+    "on_user_request": {"message": "", "context": {}},
+    "on_agent_message": {"sender": "unknown", "message": "", "channel": ""},
+}
+"""By type of an entry: the vars that are its outputs, with their defaults."""
 _THEN: Final = re.compile(r"then:(\d+)")
 
 Decide = Callable[[Visit], StepPlan]
 
 
 def begin(visit: Visit) -> StepPlan:
-    """Give the vars of the run as outputs; those that are not there get their defaults."""
+    """Set the vars of the run as outputs. Vars that are missing get their defaults."""
     node, given = visit.node.drawn, visit.state.last
     defaults = node.part("pinDefaults")
     names = node.pins("outputs") or [*given, *(one for one in defaults if one not in given)]
@@ -38,19 +44,34 @@ def begin(visit: Visit) -> StepPlan:
     return visit.plan(result=found)
 
 
+def receive(visit: Visit) -> StepPlan:
+    """Give the vars of the run that make up a message as outputs."""
+    node, given = visit.node.drawn, visit.state.last
+    channel = text_of(node.part("eventConfig").get("channel"))
+    found = {
+        name: {**given, "channel": channel}.get(name, default)
+        for name, default in _MESSAGES[node.type].items()
+    }
+    visit.keep(found)
+    return visit.plan(result=found)
+
+
 def end(visit: Visit) -> StepPlan:
-    """End the run with the values of the pins; without pins with what the node before computed."""
+    """End the run with the values of the pins.
+
+    Without pins the output is the value that the previous node computed.
+    """
     given, node = visit.inputs(), visit.node
     pins = node.drawn.pins("inputs") or [*node.inputs]
     found = {name: given.get(name) for name in pins} if pins else visit.state.last
     output = ending_in(found)
-    if branch_of(visit.run.vars):  # the others go on; the run ends where they meet
+    if branch_of(visit.run.vars):  # the other branches continue, and the run ends at the join
         visit.state.end(output)
     return StepPlan(visit.run.current_node, complete_output=output)
 
 
 def choose(visit: Visit) -> StepPlan:
-    """Go one of two ways."""
+    """Take the way ``true`` or ``false``."""
     condition = visit.inputs().get("condition")
     out = "true" if condition else "false"
     found = {"branch": out, "condition": condition}
@@ -59,7 +80,7 @@ def choose(visit: Visit) -> StepPlan:
 
 
 def switch(visit: Visit) -> StepPlan:
-    """Go the way of the first case that has the value, as text."""
+    """Take the way of the first case whose value is equal, as text."""
     value = visit.inputs().get("value")
     cases = visit.node.drawn.part("switchConfig").get("cases")
     for case in cases if isinstance(cases, list) else ():
@@ -75,7 +96,7 @@ def switch(visit: Visit) -> StepPlan:
 
 
 def limit(visit: Visit) -> StepPlan:
-    """Go on so many times as the limit says, then once the other way."""
+    """Take the way ``again`` as often as the limit says, then once the way ``limit_reached``."""
     most = visit.inputs().get("max", 3)
     if isinstance(most, bool) or not isinstance(most, int | float):
         raise VisualNodeError(f"max needs a whole number, not {most!r}")
@@ -88,7 +109,7 @@ def limit(visit: Visit) -> StepPlan:
 
 
 def begin_each(visit: Visit) -> StepPlan:
-    """Begin a loop over a list, which is kept."""
+    """Begin a loop over a list. The loop keeps the list in the run's vars."""
     items = visit.inputs().get("items")
     listed = items if isinstance(items, list) else [] if items is None else [items]
     visit.state.frames.push(visit.node.drawn.id, "loop", items=listed, index=0)
@@ -96,7 +117,7 @@ def begin_each(visit: Visit) -> StepPlan:
 
 
 def next_each(visit: Visit) -> StepPlan:
-    """Go on with the next item of a list."""
+    """Begin the pass of the next item of the list."""
     frame = _frame_of(visit)
     items, index = frame["items"], frame["index"]
     if index >= len(items):
@@ -105,7 +126,7 @@ def next_each(visit: Visit) -> StepPlan:
 
 
 def begin_range(visit: Visit) -> StepPlan:
-    """Begin a loop over numbers; the end is not among them."""
+    """Begin a loop over numbers. The end is exclusive."""
     given = visit.inputs()
     try:
         first, last, step = (
@@ -126,7 +147,7 @@ def begin_range(visit: Visit) -> StepPlan:
 
 
 def next_number(visit: Visit) -> StepPlan:
-    """Go on with the next number."""
+    """Begin the pass of the next number."""
     frame = _frame_of(visit)
     index, total = frame["index"], frame["total"]
     if index >= total:
@@ -136,13 +157,13 @@ def next_number(visit: Visit) -> StepPlan:
 
 
 def begin_while(visit: Visit) -> StepPlan:
-    """Begin a loop for as long as a condition holds."""
+    """Begin a loop that repeats while a condition holds."""
     visit.state.frames.push(visit.node.drawn.id, "while", index=0)
     return next_while(visit)
 
 
 def next_while(visit: Visit) -> StepPlan:
-    """Go on, if the condition holds still."""
+    """Begin the next pass if the condition still holds."""
     frame = _frame_of(visit)
     if not visit.inputs().get("condition"):
         return _done(visit)
@@ -162,7 +183,7 @@ def _frame_of(visit: Visit) -> Frame:
 def _pass(visit: Visit, frame: Frame, told: dict[str, Any]) -> StepPlan:
     if "loop" not in visit.node.ways:
         return _done(visit)
-    frame["index"] += 1  # before the pass: a crash repeats none
+    frame["index"] += 1  # before the pass, so that a crash repeats no pass
     last = visit.state.last
     found = (last if isinstance(last, dict) else {"input": last}) | told
     visit.keep(told)
@@ -175,19 +196,19 @@ def _done(visit: Visit) -> StepPlan:
 
 
 def thens_of(visit: Visit) -> list[str]:
-    """Return the pins ``then:0``, ``then:1``, … that lead somewhere, by their numbers."""
+    """Return the pins ``then:0``, ``then:1``, … that have a wire, by their numbers."""
     found = [one for one in visit.node.ways if _THEN.fullmatch(one)]
     return sorted(found, key=lambda one: int(one.partition(":")[2]))
 
 
 def begin_sequence(visit: Visit) -> StepPlan:
-    """Begin with the first of several ways; each is gone to its end."""
+    """Begin a sequence of ways, with the first one. Each way is executed to its end."""
     visit.state.frames.push(visit.node.drawn.id, "sequence", done=0)
     return next_of_sequence(visit)
 
 
 def next_of_sequence(visit: Visit) -> StepPlan:
-    """Go the next way."""
+    """Begin the next way of the sequence."""
     frame, ways = _frame_of(visit), thens_of(visit)
     if frame["done"] >= len(ways):
         return _done(visit)
@@ -196,7 +217,7 @@ def next_of_sequence(visit: Visit) -> StepPlan:
 
 
 def fork(visit: Visit) -> StepPlan:
-    """Begin a branch for each way; they meet at the other node of this one."""
+    """Begin a branch for each way. The branches are joined at the second node of this node."""
     node, join = visit.run.current_node, visit.node.drawn.id + RETURN_MARK
     visit.state.frames.push(visit.node.drawn.id, FORK)
     branches = {one: visit.go(one) or join for one in thens_of(visit)}
@@ -204,7 +225,7 @@ def fork(visit: Visit) -> StepPlan:
 
 
 def join(visit: Visit) -> StepPlan:
-    """Go on behind all branches; the run ends if one of them reached an end of the flow."""
+    """Continue after all branches. The run ends if a branch reached an end of the flow."""
     output = visit.state.ended
     if output is None:
         visit.state.frames.pop()
@@ -217,6 +238,7 @@ def join(visit: Visit) -> StepPlan:
 
 CONTROL: Final[dict[str, tuple[Decide, Decide | None]]] = {
     "on_flow_start": (begin, None),
+    **dict.fromkeys(_MESSAGES, (receive, None)),
     "on_flow_end": (end, None),
     "if": (choose, None),
     "switch": (switch, None),
@@ -227,4 +249,4 @@ CONTROL: Final[dict[str, tuple[Decide, Decide | None]]] = {
     "sequence": (begin_sequence, next_of_sequence),
     "parallel": (fork, join),
 }
-"""By type: the decision of a node, and of the one that goes on with it."""
+"""By type: the decision of a node, and of the second node that continues it, if there is one."""

@@ -1,14 +1,17 @@
-"""Nodes that ask the host for something: the payloads of their effects, from the values of pins."""
+"""Nodes that ask the host for an effect. The payload is made of the values of their pins."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from actors.kernel.workflow.drawn import normalize_utc_iso
 from actors.kernel.workflow.effects import Effect, EffectType, StepPlan
 from actors.workflow.visual.drawing import DrawnNode
 from actors.workflow.visual.flow_state import result_key_of
+from actors.workflow.visual.nodes.files import call_of_file
 from actors.workflow.visual.nodes.texts import text_of
 from actors.workflow.visual.visits import Visit, VisualNodeError
 
@@ -16,12 +19,14 @@ Given = Mapping[str, Any]
 PayloadOf = Callable[[DrawnNode, Given], dict[str, Any]]
 
 _UNITS: Final = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
+_INTERVAL: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h|d)", re.IGNORECASE)
+_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _LEVELS: Final = {"warn": "warning", "warning": "warning", "error": "error"}
 _TRUE: Final = {"true", "1", "yes", "on"}
 _CONTEXT: Final = ("inherit_context", "inheritContext")
 _SESSION: Final = ("child_session_id", "childSessionId", "session_id", "sessionId")
 SUBFLOW_NAMES: Final = ("subflowId", "flowId", "workflowId", "workflow_id")
-"""Of the data of a node ``subflow``: where the name of the flow may be."""
+"""Names in the data of a node ``subflow`` that may have the name of the flow."""
 
 
 def _first(*found: Any) -> Any:
@@ -69,7 +74,7 @@ def answer_user(_node: DrawnNode, given: Given) -> dict[str, Any]:
 
 
 def wait_until(node: DrawnNode, given: Given) -> dict[str, Any]:
-    """Return the payload of a pause, whose length is in the units of the node, or an instant."""
+    """Return the payload of a pause. Its length is in the node's unit, or it is an instant."""
     unit, duration = node.part("effectConfig").get("durationType"), given.get("duration")
     if unit == "timestamp":
         return {"until": text_of(duration)}
@@ -94,6 +99,30 @@ def wait_event(_node: DrawnNode, given: Given) -> dict[str, Any]:
     }
 
 
+def on_schedule(node: DrawnNode, given: Given) -> dict[str, Any]:
+    """Return the payload of a wait for the next time of a schedule: an interval, or an instant."""
+    config = node.part("eventConfig")
+    told = text_of(_chosen(given, config, "schedule") or "15s").strip()
+    interval = _INTERVAL.fullmatch(told)
+    if interval is None:
+        if normalize_utc_iso(told) is None:
+            raise VisualNodeError(f"its schedule {told!r} is neither 30s, 5m, 1h nor an instant")
+        return {"until": told}
+    seconds = float(interval[1]) * _SECONDS[interval[2].lower()]
+    if seconds <= 0:
+        raise VisualNodeError(f"its schedule {told!r} has no length")
+    return {"timeout_s": seconds}
+
+
+def schedule_problem(node: DrawnNode) -> str | None:
+    """Return what is wrong with the schedule that a node has in its data; None: nothing."""
+    try:
+        on_schedule(node, node.part("pinDefaults"))
+    except VisualNodeError as exc:
+        return str(exc)
+    return None
+
+
 def _event(node: DrawnNode, given: Given) -> dict[str, Any]:
     config = node.part("effectConfig") | node.part("eventConfig")
     name = text_of(given.get("name") or config.get("name") or config.get("event_name")).strip()
@@ -113,7 +142,7 @@ def emit_event(node: DrawnNode, given: Given) -> dict[str, Any]:
 
 
 def _listed(value: Any, pin: str) -> list[dict[str, Any]]:
-    """Return calls of tools: a list, one, or either as JSON text."""
+    """Return tool calls from a list, from one call, or from either as JSON text."""
     if isinstance(value, str) and value.strip():
         try:
             value = json.loads(value)
@@ -134,18 +163,18 @@ def _tools(node: DrawnNode, given: Given, calls: list[dict[str, Any]]) -> dict[s
 
 
 def tool_calls(node: DrawnNode, given: Given) -> dict[str, Any]:
-    """Return the payload of calls of tools."""
+    """Return the payload of tool calls."""
     return _tools(node, given, _listed(given.get("tool_calls"), "tool_calls"))
 
 
 def call_tool(node: DrawnNode, given: Given) -> dict[str, Any]:
-    """Return the payload of one call of a tool."""
+    """Return the payload of one tool call."""
     call = _first(given.get("tool_call"), given.get("toolCall"))
     return _tools(node, given, _listed(call, "tool_call")[:1])
 
 
 def llm_call(node: DrawnNode, given: Given) -> dict[str, Any]:
-    """Return the payload of a call of a model. Nothing is said of a model that the node does not name."""
+    """Return the payload of a model call. Provider and model are left out if the node names none."""
     config = node.part("effectConfig")
     params = {
         "temperature": _chosen(given, config, "temperature"),
@@ -176,7 +205,10 @@ def llm_call(node: DrawnNode, given: Given) -> dict[str, Any]:
 
 
 def subflow(node: DrawnNode, given: Given) -> dict[str, Any]:
-    """Return the payload of a run of another flow. Its vars are the pins, over the object at ``vars``."""
+    """Return the payload of a run of another flow.
+
+    The run's vars are the object at ``vars`` with the pins over it.
+    """
     control = {*_CONTEXT, *_SESSION}
     pins = [one for one in node.pins("inputs") if one not in control]
     inner: Given = next(
@@ -197,13 +229,33 @@ def subflow(node: DrawnNode, given: Given) -> dict[str, Any]:
 
 
 def subflow_name(node: DrawnNode) -> str | None:
-    """Return the flow that a node ``subflow`` names; None: it names none."""
+    """Return the flow that a node ``subflow`` names. None: it names none."""
     found = (node.data.get(one) for one in SUBFLOW_NAMES)
     return next((one.strip() for one in found if isinstance(one, str) and one.strip()), None)
 
 
+def agent(node: DrawnNode, given: Given) -> dict[str, Any]:
+    """Return the payload of a run of an agent's flow. Its vars are the pins over the node's configuration.
+
+    Prompt and context are in ``context``, too: `task`, `messages` and what the context has.
+    """
+    pins = node.pins("inputs") or [*given]
+    told = node.part("agentConfig") | {one: given[one] for one in pins if one in given}
+    named = {
+        name: one
+        for name, one in told.items()
+        if one not in (None, "") and not name.startswith("_")
+    }
+    context = given.get("context")
+    task = text_of(_first(given.get("prompt"), given.get("task")))
+    inner: dict[str, Any] = (
+        {"messages": []} | (context if isinstance(context, dict) else {}) | {"task": task}
+    )
+    return {"workflow_id": subflow_name(node), "vars": named | {"text": task, "context": inner}}
+
+
 def _plain(**renamed: str) -> PayloadOf:
-    """Return the payload of an effect whose names are those of the pins, but for some."""
+    """Return a function that makes a payload of the pins. `renamed` has the names that differ from the pins."""
 
     def payload(node: DrawnNode, given: Given) -> dict[str, Any]:
         config = node.part("effectConfig")
@@ -221,7 +273,11 @@ EFFECTS: Final[dict[str, tuple[EffectType, PayloadOf]]] = {
     "delay": (EffectType.WAIT_UNTIL, wait_until),
     "wait_event": (EffectType.WAIT_EVENT, wait_event),
     "on_event": (EffectType.WAIT_EVENT, _event),
+    "on_schedule": (EffectType.WAIT_UNTIL, on_schedule),
     "emit_event": (EffectType.EMIT_EVENT, emit_event),
+    "agent": (EffectType.START_SUBWORKFLOW, agent),
+    "read_file": (EffectType.TOOL_CALLS, call_of_file),
+    "write_file": (EffectType.TOOL_CALLS, call_of_file),
     "subflow": (EffectType.START_SUBWORKFLOW, subflow),
     "llm_call": (EffectType.LLM_CALL, llm_call),
     "tool_calls": (EffectType.TOOL_CALLS, tool_calls),
@@ -238,11 +294,11 @@ EFFECTS: Final[dict[str, tuple[EffectType, PayloadOf]]] = {
     "memory_kg_query": (EffectType.MEMORY_KG_QUERY, _plain()),
     "memory_kg_resolve": (EffectType.MEMORY_KG_RESOLVE, _plain()),
 }
-"""By type: the effect, and its payload."""
+"""By type: the effect, and the function that makes its payload."""
 
 
 def ask(visit: Visit) -> StepPlan:
-    """Return the plan of a node that asks the host for something."""
+    """Return the plan of a node that asks the host for an effect."""
     node = visit.node
     kind, payload_of = EFFECTS[node.drawn.type]
     payload = payload_of(node.drawn, visit.inputs())
@@ -251,6 +307,22 @@ def ask(visit: Visit) -> StepPlan:
 
 
 def listen(visit: Visit) -> StepPlan:
-    """Return the plan of an entry that waits for an event; where execution ends, it waits for the next one."""
+    """Return the plan of an entry that waits for an event.
+
+    When execution of the event ends, it waits for the next.
+    """
     visit.state.frames.push(visit.node.drawn.id, "on_event")
+    return ask(visit)
+
+
+def tick(visit: Visit) -> StepPlan:
+    """Return the plan of an entry that waits for a time; where execution ends, it waits for the next one.
+
+    An instant comes once.
+    """
+    node = visit.node.drawn
+    given = visit.inputs()
+    recurrent = _chosen(given, node.part("eventConfig"), "recurrent")
+    if (recurrent is None or _flag(recurrent)) and "timeout_s" in on_schedule(node, given):
+        visit.state.frames.push(node.id, "on_schedule")
     return ask(visit)

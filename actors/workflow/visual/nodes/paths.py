@@ -1,4 +1,4 @@
-"""Paths of variables in drawings: names with dots, and numbers of items."""
+"""Paths of variables in drawings: names with dots, and indexes of items."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STEPS: Final = re.compile(r"[^.\[\]]+")
 
 
 def look_up(value: Any, path: str, default: Any = None) -> Any:
-    """Return the value at a path such as ``a.b`` or ``a[0].b``; `default`: there is none."""
+    """Return the value at a path such as ``a.b`` or ``a[0].b``. If there is none, return `default`."""
     steps = _STEPS.findall(path)
     for step in steps:
         if isinstance(value, dict) and step in value:
@@ -24,7 +24,10 @@ def look_up(value: Any, path: str, default: Any = None) -> Any:
 
 
 def put(variables: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """Return objects with a value at a path; what is on the way and is no object is replaced by one."""
+    """Return objects with a value at a path.
+
+    Values on the path that are not objects are replaced by objects.
+    """
     steps = [one for one in path.split(".") if one]
     below: Any = variables
     for place, step in enumerate(steps[:-1]):

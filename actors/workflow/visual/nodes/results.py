@@ -1,4 +1,4 @@
-"""The outputs of nodes that asked the host for something, from the results of their effects."""
+"""The outputs of nodes that ask the host for an effect, from the effect's result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ OutputsOf = Callable[[DrawnNode, Any], Outputs]
 
 
 def _own(pin: str) -> OutputsOf:
-    """Return outputs that are the names of the result; what is no object is at `pin`."""
+    """Return a function whose outputs are the names of the result.
+
+    A result that is not an object is at `pin`.
+    """
 
     def outputs(_node: DrawnNode, raw: Any) -> Outputs:
         own = raw if isinstance(raw, dict) else {pin: raw}
@@ -37,6 +40,29 @@ def _on_event(_node: DrawnNode, raw: Any) -> Outputs:
 
 def _part(raw: Any, name: str) -> Any:
     return raw.get(name) if isinstance(raw, dict) else None
+
+
+def _on_schedule(node: DrawnNode, raw: Any) -> Outputs:
+    recurrent = node.part("eventConfig").get("recurrent")
+    timestamp = _part(raw, "waited_until") if isinstance(raw, dict) else raw
+    return {"timestamp": timestamp, "recurrent": recurrent is not False, "raw": raw}
+
+
+def _agent(_node: DrawnNode, raw: Any) -> Outputs:
+    child = _part(raw, "output")
+    names = ("response", "answer", "result")
+    found = (_part(child, one) for one in names)
+    response = child if isinstance(child, str) else next((one for one in found if one), "")
+    meta = {one: _part(child, one) for one in ("provider", "model", "iterations")}
+    return {
+        "response": response if isinstance(response, str) else json.dumps(response),
+        "result": child,
+        "success": _part(child, "success") is not False,
+        "data": _part(child, "data"),
+        "meta": {name: one for name, one in meta.items() if one is not None}
+        | {"sub_run_id": _part(raw, "sub_run_id")},
+        "raw": raw,
+    }
 
 
 def _llm_call(_node: DrawnNode, raw: Any) -> Outputs:
@@ -100,7 +126,7 @@ def _subflow(node: DrawnNode, raw: Any) -> Outputs:
 
 
 def _memory(pin: str) -> OutputsOf:
-    """Return outputs of a note of memory: its id at `pin`, and what the handler's first result says."""
+    """Return a function for a memory note: its id at `pin`, and the output of the handler's first result."""
 
     def outputs(_node: DrawnNode, raw: Any) -> Outputs:
         first = next(iter(_results(raw)), None)
@@ -138,7 +164,9 @@ RESULTS: Final[dict[str, OutputsOf]] = {
     "delay": _own("result"),
     "wait_event": _wait_event,
     "on_event": _on_event,
+    "on_schedule": _on_schedule,
     "emit_event": _own("result"),
+    "agent": _agent,
     "subflow": _subflow,
     "llm_call": _llm_call,
     "tool_calls": _tool_calls,
@@ -152,4 +180,4 @@ RESULTS: Final[dict[str, OutputsOf]] = {
     "memory_kg_query": _own("items"),
     "memory_kg_resolve": _own("candidates"),
 }
-"""By type: the outputs of a node, of the result of its effect."""
+"""By type: the function that makes the node's outputs of the result of its effect."""

@@ -1,4 +1,4 @@
-"""Texts: what nodes compute of them."""
+"""The values that nodes compute from texts."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Given = dict[str, Any]
 
 
 def text_of(value: Any) -> str:
-    """Return a value as text; that of nothing is empty."""
+    """Return a value as text. The text of None is empty."""
     return "" if value is None else str(value)
 
 
 def decoded(text: str) -> str:
-    r"""Return a separator with the characters that ``\n``, ``\t`` and ``\r`` stand for."""
+    r"""Return a separator with ``\n``, ``\t`` and ``\r`` replaced by the characters that they stand for."""
     for told, meant in _CONTROLS:
         text = text.replace(told, meant)
     return text
 
 
 def split(given: Given) -> list[str]:
-    """Return the parts of a text; by default without spaces around them, and without empty ones."""
+    """Return the parts of a text. By default spaces around them are removed, and empty parts are left out."""
     text, separator = text_of(given.get("text")), decoded(text_of(given.get("delimiter", ",")))
     most = given.get("maxsplit")
     many = most if isinstance(most, int) and most >= 0 else -1
@@ -55,13 +55,13 @@ def substring(given: Given) -> str:
 
 
 def contains(given: Given) -> bool:
-    """Return whether a text has another one in it; the empty one is in none."""
+    """Return True if a text contains another text. The result for an empty text is False."""
     pattern = text_of(given.get("pattern"))
     return bool(pattern) and pattern in text_of(given.get("text"))
 
 
 def replace(given: Given) -> str:
-    """Return a text with a part replaced: each one, the first, or so many as ``mode`` says."""
+    """Return a text with a part replaced: everywhere, once, or as often as the number ``mode`` says."""
     text, pattern = text_of(given.get("text")), text_of(given.get("pattern"))
     if not pattern:
         return text
@@ -73,7 +73,7 @@ def replace(given: Given) -> str:
 def rendered(given: Given, variables: dict[str, Any]) -> str:
     """Return a template with values for ``{{path | filter}}``.
 
-    A path is looked up in the pins, in the object at pin ``vars``, and in the run's vars, in this order.
+    A path is looked up in the pins, then in the object at pin ``vars``, then in the run's vars.
     """
     own = {name: value for name, value in variables.items() if not name.startswith("_")}
     inner = given.get("vars")
@@ -123,4 +123,4 @@ TEXTS: Final[dict[str, Callable[[Given], Any]]] = {
     "contains": contains,
     "replace": replace,
 }
-"""By type of node: the value of its output."""
+"""By type of node: the function that computes its output."""

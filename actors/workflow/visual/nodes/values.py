@@ -1,4 +1,4 @@
-"""Nodes that compute: numbers, comparisons, objects, lists, literals and variables that are read."""
+"""Nodes that compute values: numbers, comparisons, objects, lists, literals, and reads of variables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _compare(given: Given) -> bool:
         raise VisualNodeError(f"op {word!r} is none of {', '.join(_ORDERS)}")
     try:
         return bool(_ORDERS[word](a, b))
-    except TypeError:  # values of two kinds have no order
+    except TypeError:  # values of two types have no order
         return False
 
 
@@ -86,10 +86,10 @@ def _unique(given: Given) -> list[Any]:
 
 
 def parsed_json(given: Given) -> Any:
-    """Return the value of JSON text; the text may be within a fence, or around an object or a list.
+    """Return the value of JSON text. A Markdown fence, and text around an object or a list, are ignored.
 
     Raises:
-        VisualNodeError: There is none.
+        VisualNodeError: The text has no JSON value.
     """
     raw = given.get("text")
     if isinstance(raw, dict | list):
@@ -153,7 +153,7 @@ _WHOLES: Final[dict[str, Callable[[Given], Any]]] = {
     "stringify_json": _as_json,
     **TEXTS,
 }
-"""By type: the value of all outputs of a node."""
+"""By type: the function that computes the value of all outputs of a node."""
 
 
 def _whole(found: Callable[[Given], Any]) -> Compute:
@@ -161,7 +161,10 @@ def _whole(found: Callable[[Given], Any]) -> Compute:
 
 
 def _ordered(node: DrawnNode, given: Given) -> list[Any]:
-    """Return the values of pins in the order of the pins; without declared ones in that of their names."""
+    """Return the values of pins in the order of the declared pins.
+
+    Without declared pins the order is by name.
+    """
     names = node.pins("inputs") or sorted(given, key=lambda one: (len(one) > 1, one))
     return [given[name] for name in names if name in given]
 
@@ -226,7 +229,7 @@ _TYPES: Final[dict[str, tuple[tuple[type, ...], Any]]] = {
 
 
 def _var_decl(visit: Visit, node: DrawnNode, _given: Given) -> Outputs:
-    """Return name and value of a variable; a value of another type than declared is not there."""
+    """Return the name and value of a variable. A value of another type than declared is ignored."""
     told = node.data.get("literalValue")
     told = told if isinstance(told, dict) else {"name": told}
     kind = "boolean" if node.type == "bool_var" else told.get("type")
@@ -248,7 +251,10 @@ def _template(visit: Visit, _node: DrawnNode, given: Given) -> Outputs:
 
 
 def _mux(visit: Visit, node: DrawnNode, _given: Given) -> Outputs:
-    """Return the value of the route by which the run came; without one, that of all other routes."""
+    """Return the value for the route by which the run came.
+
+    A route without a value gets that of all other routes.
+    """
     wired = visit.nodes[node.id]
     for pin in (f"in{visit.state.route(node.data['target'])}", "fallback"):
         if pin in wired.inputs:
@@ -297,4 +303,4 @@ VALUES: Final[dict[str, Compute]] = {
     "path_mux": _mux,
     "system_datetime": _now,
 }
-"""By type: computes the outputs of a node."""
+"""By type: the function that computes the outputs of a node."""

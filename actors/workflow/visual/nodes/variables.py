@@ -24,7 +24,7 @@ def _name(value: Any) -> str:
 
 
 def set_var(visit: Visit) -> StepPlan:
-    """Set a variable. A value that was not given is the empty one of the pin's type."""
+    """Set a variable. A value that is not given is the empty value of the pin's type."""
     given = visit.inputs()
     pins = visit.node.drawn.data.get("inputs")
     kinds = {
@@ -39,7 +39,7 @@ def set_var(visit: Visit) -> StepPlan:
 
 
 def set_vars(visit: Visit) -> StepPlan:
-    """Set several variables: those of the object at pin ``updates``, and each pin by its name."""
+    """Set several variables: the names of the object at pin ``updates``, and each pin by its name."""
     given = visit.inputs()
     updates = given.pop("updates", None)
     if isinstance(updates, str) and updates.strip():
@@ -56,7 +56,7 @@ def set_vars(visit: Visit) -> StepPlan:
 
 
 def set_property(visit: Visit) -> StepPlan:
-    """Set a name within the object that a variable is."""
+    """Set a name in the object that is the value of a variable."""
     given = visit.inputs()
     name, key = _name(given.get("name")), text_of(given.get("key")).strip(".")
     if not key:
@@ -67,7 +67,7 @@ def set_property(visit: Visit) -> StepPlan:
 
 
 def add_to_list(visit: Visit) -> StepPlan:
-    """Add an item, and each of a list of items, to a variable that is a list."""
+    """Append an item and a list of items to a variable that is a list."""
     given = visit.inputs()
     name, items = _name(given.get("name")), given.get("items")
     found = look_up(visit.run.vars, name)

@@ -1,1 +1,1 @@
-"""Pages of graphs: flows that are served, a flow as a drawing, and a run of one on its drawing."""
+"""Pages of flows: the list of flows, a flow with its drawing, and a run of a flow on its drawing."""

@@ -1,4 +1,4 @@
-"""A graph as a drawing: a layout that only the graph decides, and SVG with the states of a run as classes."""
+"""Drawing of a graph: a layout that depends on the graph only, and SVG with a run's states as classes."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Edge: TypeAlias = tuple[str, str]
 MAX_NODES: Final = 1_000
 MAX_EDGES: Final = 3_000
 MAX_BENDS: Final = 2_000
-"""A larger or denser graph has no drawing: its layout would take more than a second."""
+"""A larger or denser graph is not drawn, because its layout would take more than a second."""
 _SMALL: Final = 100
 _COLUMN: Final = 24
-"""More nodes are drawn in several columns, where they would stand in one."""
+"""A graph with more nodes than this is wrapped into several columns, if it would be one column."""
 _LABEL: Final = 26
 _HEIGHT: Final = 46
 _NARROW: Final = 104
 _PAD: Final = 16
 _AROUND: Final = 60
-"""Distance by which a line bulges that leads back."""
+"""Horizontal distance of the bulge of a line that leads back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node: its middle, and its width."""
+    """A node's box: its center, and its width."""
 
     x: float
     y: float
@@ -45,7 +45,7 @@ class GraphLayout:
     """The positions of nodes and lines.
 
     Attributes:
-        boxes: By name of the node.
+        boxes: The box of each node, by the node's name.
         lines: The points of each edge.
         bounds: Left, top, width and height.
     """
@@ -56,7 +56,7 @@ class GraphLayout:
 
     @property
     def is_large(self) -> bool:
-        """True if one sees all of it only when it is made smaller."""
+        """True if the drawing has to be scaled down to be seen as a whole."""
         return self.bounds[2] > 900 or self.bounds[3] > 2_000  # noqa: PLR2004 - pixels
 
 
@@ -65,10 +65,10 @@ class GraphMarks:
     """The marks of a run on the drawing of its graph.
 
     Attributes:
-        classes: Of nodes: their states.
-        notes: Of nodes: words below the name.
-        taken: Edges that a run went.
-        seen: Edges that no code names, but runs went.
+        classes: The state of each node, as its class.
+        notes: The text below each node's name.
+        taken: Edges that the run has taken.
+        seen: Edges that the run has taken, but that no code names.
     """
 
     classes: Mapping[str, str] = field(default_factory=dict)
@@ -78,9 +78,9 @@ class GraphMarks:
 
 
 def layout_of(nodes: Sequence[str], edges: Sequence[Edge]) -> GraphLayout | None:
-    """Return the layout of a graph: the same one whenever it is made.
+    """Return the layout of a graph. The same graph always has the same layout.
 
-    None: there is no package graphlay here, or the graph is too large or too dense to be drawn.
+    Return None if the package graphlay is not installed, or the graph is too large or too dense.
     """
     if not nodes:
         return None
@@ -103,7 +103,7 @@ def layout_of(nodes: Sequence[str], edges: Sequence[Edge]) -> GraphLayout | None
 
 
 def _engine(widths: Mapping[str, float], edges: Sequence[Edge]) -> graphlay.Layout | None:
-    """Return what the engine makes of a graph; None: it is not here, or the graph is beyond its limits."""
+    """Return the engine's layout; None if it is not installed, or the graph is beyond its limits."""
     try:
         import graphlay  # noqa: PLC0415 - an extra
     except ModuleNotFoundError:
@@ -130,7 +130,7 @@ def _engine(widths: Mapping[str, float], edges: Sequence[Edge]) -> graphlay.Layo
 
 
 def svg_of(layout: GraphLayout, marks: GraphMarks, *, title: str) -> Markup:
-    """Return the drawing. Marks change classes and words, and add dashed lines; nothing moves."""
+    """Return the drawing. Marks change classes and texts, and add dashed lines, but move nothing."""
     left, top, width, height = layout.bounds
     width, height = width + 2 * _PAD + _AROUND, height + 2 * _PAD
     box = f"{left - _PAD:.0f} {top - _PAD:.0f} {width:.0f} {height:.0f}"
@@ -156,7 +156,7 @@ def svg_of(layout: GraphLayout, marks: GraphMarks, *, title: str) -> Markup:
 
 
 def standalone(drawing: Markup) -> str:
-    """Return a drawing as a file of its own, with the colours of the page, light and dark."""
+    """Return a drawing as an SVG file of its own, with the page's light and dark colours."""
     style = (FOLDER / "page.css").read_text("utf-8")
     colours = style[: style.index("* {")]
     rules = "\n".join(line for line in style.splitlines() if line.startswith(".graph "))
@@ -192,7 +192,7 @@ def _node(n: int, name: str, box: Box, marks: GraphMarks) -> Markup:
 
 
 def _curve(a: Box, b: Box) -> str:
-    """Return a line from one node to another, or to itself, that avoids nothing between them."""
+    """Return a curve from one node to another, or to itself. It may cross nodes between them."""
     half = _HEIGHT / 2
     if b.y > a.y + _HEIGHT:
         bend = (b.y - a.y - _HEIGHT) / 2
@@ -207,12 +207,12 @@ def _curve(a: Box, b: Box) -> str:
 
 
 def shown_name(name: str) -> str:
-    """Return the name of a node as its box has it."""
+    """Return the name of a node, shortened to fit its box."""
     return shortened(name, _LABEL)
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text that takes so many columns at most."""
+    """Return a text, shortened to at most this many columns."""
     if _columns(text) <= most:
         return text
     kept, columns = "", 0

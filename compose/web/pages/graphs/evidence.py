@@ -1,4 +1,4 @@
-"""Evidence on the page of a run: what tools brought from outside, and each text of it as a file."""
+"""Evidence on the page of a flow run: what its tools fetched, and each text of it as a download."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from compose.web.problems import HttpProblem, ProblemError
 from compose.web.resources.artifacts import NEVER_SHOWN
 
 MOST_SHOWN: Final = 50
-"""So many calls of tools are listed, the newest ones."""
+"""Maximum number of tool calls whose evidence is listed: the newest ones."""
 _SOURCES: Final = ("url", "query", "command")
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceText:
-    """A text that is kept of a call: its name in the evidence, and its size; None: it is not there any more."""
+    """A text of the evidence: its name, and its size in bytes, or None if the text was deleted."""
 
     name: str
     size_bytes: int | None
@@ -40,16 +40,16 @@ class EvidenceText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownEvidence:
-    """Evidence of one call of a tool.
+    """Evidence of one tool call.
 
     Attributes:
-        id: Of the evidence.
-        tool: The name of the tool.
-        at: When it was kept (ISO 8601).
-        node: Of the graph.
-        source: Its URL, query or command; empty: the tool did not say.
-        error: The tool's error; empty: it succeeded.
-        lack: Why no more is known of it; empty: all is.
+        id: The evidence's id.
+        tool: The tool's name.
+        at: When the evidence was stored (ISO 8601).
+        node: The graph's node that called the tool.
+        source: URL, query or command; empty if the tool reported none.
+        error: The tool's error; empty if the call succeeded.
+        lack: The reason why the evidence cannot be read; empty if it can.
         texts: See `EvidenceText`.
     """
 
@@ -64,9 +64,9 @@ class ShownEvidence:
 
 
 def shown_evidence(call: WebCall, row: RunRow, run: RunState) -> list[ShownEvidence]:
-    """Return the newest evidence of a run; empty where the store of the app's artifacts is not known.
+    """Return the newest evidence of a run; empty if this process has no artifact store for the app.
 
-    The store is read on the event loop, as the effects of flows do.
+    The store is read on the event loop, as effects of flows do.
     """
     store, index = store_of(call, row), evidence_of(run)[-MOST_SHOWN:]
     if store is None or not index:
@@ -75,10 +75,10 @@ def shown_evidence(call: WebCall, row: RunRow, run: RunState) -> list[ShownEvide
 
 
 async def download_evidence(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Return a text of a run's evidence, to be saved and not shown: strangers wrote it.
+    """Return a text of a run's evidence as a download. It is never rendered, because strangers wrote it.
 
     Raises:
-        ProblemError: The run has no such evidence, or that has no such text.
+        ProblemError: The run has no such evidence, or the evidence has no such text.
     """
     row = await graph_run(call)
     run, _open = await present(call, row)
@@ -88,8 +88,8 @@ async def download_evidence(call: WebCall, _: NoQuery, __: None) -> Done:
         found = _text_in(store, id_, name)
     if found is None:
         what = f"{id_}/{name}"[:100]
-        problem = f"run {row.run_id} has no evidence {what}, or it is not kept any more"
-        remedy = "its page lists what is there"
+        problem = f"run {row.run_id} has no evidence {what}, or it was deleted"
+        remedy = "the run's page lists its evidence"
         raise ProblemError(HttpProblem(404, "unknown_evidence", problem, remedy, what))
     file = quote(f"{id_}-{name}.txt", safe="")
     headers = {"content-disposition": f"attachment; filename*=UTF-8''{file}", **NEVER_SHOWN}
@@ -97,13 +97,13 @@ async def download_evidence(call: WebCall, _: NoQuery, __: None) -> Done:
 
 
 def store_of(call: WebCall, row: RunRow) -> ArtifactStore | None:
-    """Return the store of artifacts of a run's app; None: it has none here."""
+    """Return the artifact store of a run's app; None if this process has none for it."""
     app = flows_of(call.runtime).get(row.agent_id.type)
     return None if app is None else app.artifact_store
 
 
 def _texts(evidence: Mapping[str, Any]) -> dict[str, str]:
-    """Return the ids of the texts of an evidence by their names."""
+    """Return the ids of an evidence's texts, by their names."""
     found = evidence.get("artifacts")
     named = found.items() if isinstance(found, dict) else ()
     return {name: get_artifact_id(ref) for name, ref in named if is_artifact_ref(ref)}
@@ -119,10 +119,10 @@ def _shown(store: ArtifactStore, span: Mapping[str, Any]) -> ShownEvidence:
     try:
         evidence = evidence_in(store, span["evidence_id"])
         if evidence is None:
-            lack = "it is not kept any more"
+            lack = "it was deleted"
         else:
             texts = tuple(_sized(store, name, id_) for name, id_ in _texts(evidence).items())
-    except Exception:  # noqa: BLE001 - of a host's store: without it the page shows all else
+    except Exception:  # noqa: BLE001 - a host's own store: the page shows everything else
         evidence, lack = None, "the store of artifacts does not answer"
     told = evidence or {}
     return ShownEvidence(

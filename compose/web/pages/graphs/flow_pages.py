@@ -1,4 +1,4 @@
-"""The pages of flows: which ones are served, and one with its nodes, its drawing and its runs."""
+"""The pages of flows: the list, and a flow with its nodes, drawing and runs."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from compose.web.pages.graphs.flow_shelf import FlowShelf, ShownFlow
 from compose.web.pages.html import page
 
 COUNTED: Final = 500
-"""Number of an app's newest runs that are counted."""
+"""Number of an app's newest runs that are counted by status."""
 _LISTED: Final = 25
 
 
 class FlowRunsQuery(StrictModel):
-    """The query of a flow's page: its runs behind one of them; by default the newest."""
+    """The query of a flow's page: the run after which its list of runs starts; by default the newest run."""
 
     after: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedFlow:
-    """A flow with the numbers of its runs by state, among the newest ones of its app.
+    """A flow, and the numbers of its runs by status among the newest runs of its app.
 
-    How many nodes it has is None for an installed one, whose bundle is not read for that.
+    `nodes`, the number of nodes, is None for an installed flow, because the list does not read bundles.
     """
 
     app: str
@@ -44,13 +44,13 @@ class CountedFlow:
 
 
 def shelf_of(call: WebCall) -> FlowShelf:
-    """Return the flows that this process has shown."""
+    """Return this process's cache of shown flows."""
     found: FlowShelf = call.api.kept.setdefault(FlowShelf, FlowShelf())
     return found
 
 
 async def show_flows(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Return the page of flows: those that are served here, and the installed ones."""
+    """Return the page of flows: the flows that are served here, and the installed flows."""
     nodes: dict[str, dict[str, int | None]] = {
         app: {name: len(spec.nodes) for name, spec in flows.specs.items()}
         for app, flows in flows_of(call.runtime).items()
@@ -70,7 +70,7 @@ async def show_flows(call: WebCall, _: NoQuery, __: None) -> Done:
 
 
 async def _shown(call: WebCall) -> tuple[str, str, ShownFlow]:
-    """Return the app and the whole name of the flow that the path names, and the flow."""
+    """Return the app, the full name and the description of the flow that the path names."""
     app, flow = call.names["flow_app"], call.names["flow"]
     if app == INSTALLED_APP and (spec := await installed_spec(call, flow)) is not None:
         return app, spec.workflow_id, shelf_of(call).installed(spec)
@@ -89,7 +89,7 @@ async def show_flow(call: WebCall, query: FlowRunsQuery, _: None) -> Done:
     among = RunFilter(type=app, tenant=call.principal.tenant, after=after)
     runs = await flow_runs(call.runtime.store.lists, among, flow=flow, limit=_LISTED)
     marks = GraphMarks(notes={one.name: one.kind for one in shown.nodes})
-    title = f"Drawing of the flow {flow}; the list of nodes says the same"
+    title = f"Drawing of the flow {flow}; the list of nodes has the same content"
     return page(
         call.request,
         "graphs/flow.html",

@@ -1,4 +1,4 @@
-"""Flows with what pages show of them, made once for each: facts of nodes, hash, and layout."""
+"""Cache of flows for pages: facts of nodes, hash and layout, computed once per flow."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from compose.web.pages.graphs.node_facts import NodeFacts, facts_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownFlow:
-    """A flow.
+    """A flow in the form that pages show.
 
     Attributes:
         spec: The graph.
-        hash: Of it.
-        nodes: Facts of its nodes, the entry first.
+        hash: The graph's hash.
+        nodes: Facts of the graph's nodes, the entry node first.
         edges: The moves that the code of nodes names.
-        layout: None: it has no drawing.
+        layout: The layout; None if the flow is not drawn.
     """
 
     spec: WorkflowSpec
@@ -32,18 +32,18 @@ class ShownFlow:
 
 
 MOST_INSTALLED: Final = 64
-"""So many installed flows are kept with their drawings."""
+"""Maximum number of installed flows that are kept with their drawings."""
 
 
 class FlowShelf:
-    """Shown flows of this process: those that it serves, and the installed ones that were shown last."""
+    """The shown flows of this process: the served flows, and the most recently shown installed flows."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], ShownFlow] = {}
         self._installed: dict[str, ShownFlow] = {}
 
     def shown(self, app: Flows, flow: str) -> ShownFlow | None:
-        """Return a flow of an app; None: the app has it no more."""
+        """Return a flow of an app; None if the app no longer has it."""
         spec = app.specs.get(flow)
         if spec is None:
             return None
@@ -64,7 +64,7 @@ class FlowShelf:
 
 
 def shown_flow(spec: WorkflowSpec, policy: EffectPolicy) -> ShownFlow:
-    """Return a flow with its layout; `policy` says how often effects are tried."""
+    """Return a flow with its layout. `policy` gives the number of attempts of effects."""
     nodes = sorted(facts_of(spec, policy), key=lambda one: one.name != spec.entry_node)
     edges = [(one.name, target) for one in nodes for target in one.goes_to]
     layout = layout_of([one.name for one in nodes], edges)

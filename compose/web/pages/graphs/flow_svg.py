@@ -1,4 +1,4 @@
-"""Drawings of flows as files: of those that are served here, and of installed ones."""
+"""Drawings of served and installed flows, as SVG files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Endpoints of the pages of graphs."""
+"""Endpoints of the pages of flows and their runs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ GRAPH_PAGES: Final = (
         method="GET",
         path="/graph-runs/{graph_run}",
         call=show_graph_run,
-        says="A run of a flow, at a step of it.",
+        says="A run of a flow, at one of its steps.",
         query=StepQuery,
     ),
     PageEndpoint(
         method="GET",
         path="/graph-runs/{graph_run}/evidence/{evidence}/{text}",
         call=download_evidence,
-        says="A text that a tool brought to a run.",
+        says="A text that a tool fetched for a run.",
         media_type="text/plain",
     ),
 )

@@ -1,4 +1,4 @@
-"""The steps of a run of a graph: the records of its ledger, each with the state before it and behind it."""
+"""The steps of a flow run: the records of its ledger, each with the run's state before and after it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from actors.workflow.machine.branches import seen_at
 from actors.workflow.machine.variables import LIMITS, RUNTIME, changes
 
 WHOLE: Final = 2_000
-"""A log of so many entries is read whole; of a longer one the part since, or up to, a ``run.continued``."""
+"""A log of up to this many entries is read whole; of a longer one, a part between ``run.continued`` entries."""
 _OWN: Final = (RUNTIME, LIMITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerStep:
-    """A record.
+    """A record of the ledger.
 
     Attributes:
-        place: Its position in the log.
+        place: The record's position in the log.
         record: See `StepRecord`.
-        before: The run before it; None: it begins here.
-        after: The run behind it.
+        before: The run's state before the record; None if the record starts the run.
+        after: The run's state after the record.
     """
 
     place: LedgerPlace
@@ -44,27 +44,27 @@ class LedgerStep:
 
     @property
     def effect(self) -> str:
-        """The type of its effect; empty: it has none."""
+        """The type of the record's effect; empty if it has none."""
         return str((self.record.get("effect") or {}).get("type") or "")
 
     @property
     def is_start(self) -> bool:
-        """True if the run begins with it."""
+        """True if the record starts the run."""
         return "start" in self.delta
 
     @property
     def ends_a_step(self) -> bool:
-        """True if it is the end of what a node does."""
+        """True if the record completes a node's step."""
         is_move = "seq" in self.delta and "joined" not in self.delta
         return is_move and self.record["status"] == "completed"
 
     @property
     def vars(self) -> dict[str, Any]:
-        """The vars behind it, as its branch sees them."""
+        """The vars after the record, as its branch sees them."""
         return _seen(self.after, self.delta)
 
     def changed(self) -> list[tuple[str, bool, Any, bool, Any]]:
-        """Return what it changed in the vars: path, and whether it was and is there, and with which value."""
+        """Return the changed vars: path, and whether the path existed before and after, with which values."""
         before = {} if self.before is None else _seen(self.before, self.delta)
         return [
             (".".join(path), _has(before, path), _at(before, path), is_there, value)
@@ -75,12 +75,12 @@ class LedgerStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerPart:
-    """Steps of a run, one after the other.
+    """Consecutive steps of a run.
 
     Attributes:
         steps: The steps.
-        prior: The entry before the part; None: it begins the run.
-        later: The entry behind it; None: it has the last step.
+        prior: The entry before the part; None if the part starts the run.
+        later: The entry after the part; None if the part has the run's last step.
     """
 
     steps: tuple[LedgerStep, ...]
@@ -88,7 +88,7 @@ class LedgerPart:
     later: int | None
 
     def chain(self) -> tuple[bool, int | None]:
-        """Return whether the chain of these records is whole, and the number of the first bad one, from 0."""
+        """Return whether the records' hash chain is intact, and the index of the first bad record, from 0."""
         report = verify_ledger_chain([one.record for one in self.steps])
         bad = [
             one["index"]
@@ -99,16 +99,16 @@ class LedgerPart:
 
 
 async def read_part(runtime: Runtime, row: RunRow, at: LedgerPlace | None) -> LedgerPart:
-    """Return the steps of a run; of a long one the part around a position, by default its end.
+    """Return all steps of a run, or of a long run the part around a position; by default its end.
 
     Raises:
-        RunSweptError: The log is not kept any more.
+        RunSweptError: The run's log was deleted.
     """
     if row.last_seq < WHOLE:
         return await _read(runtime, row.run_id, 0, is_long=False)
     seq = row.last_seq if at is None else min(at.seq, row.last_seq)
     part = await _read_generation(runtime, row.run_id, seq)
-    if not part.steps and part.prior is not None:  # it has only just begun
+    if not part.steps and part.prior is not None:  # the generation has no step yet
         part = replace(await _read_generation(runtime, row.run_id, part.prior), later=None)
     return part
 

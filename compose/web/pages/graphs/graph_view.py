@@ -1,4 +1,4 @@
-"""A run on its graph: the states of nodes at a step, the path to it, and waits."""
+"""A run on its graph: the states of nodes at a step, the path to the step, and pending waits."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from compose.web.pages.graphs.node_facts import NodeFacts
 
 NOT_REACHED: Final = "not reached"
 OUTSIDE: Final = (WaitReason.USER, WaitReason.EVENT, WaitReason.JOB)
-"""Waits that an answer from outside ends."""
+"""Reasons of waits that an answer from outside the run ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """A node of a run at a step.
+    """The state of a node at a step of a run.
 
     Attributes:
-        name: Of the node.
-        facts: Of its code; None: the graph has no such node any more.
+        name: The node's name.
+        facts: Facts of the node's code; None if the graph no longer has the node.
         word: now, waiting, failed, cancelled, done, or not reached.
-        count: How often it has done something.
-        until: The instant that ends its wait.
+        count: How often the node has completed a step.
+        until: The instant at which its wait ends.
     """
 
     name: str
@@ -42,7 +42,7 @@ class NodeState:
 
     @property
     def class_(self) -> str:
-        """Of the drawing."""
+        """The CSS class of the state in the drawing."""
         return self.word.replace(" ", "-")
 
     @property
@@ -56,7 +56,7 @@ class NodeState:
 
 @dataclass(slots=True)
 class GraphPath:
-    """The way of a run up to a step: how often each node did something, and moves, in their order."""
+    """The path of a run up to a step: completed steps per node, and moves, in their order."""
 
     counts: Counter[str] = field(default_factory=Counter)
     edges: dict[Edge, int] = field(default_factory=dict)
@@ -85,12 +85,12 @@ class GraphPath:
 def node_states(
     flow: ShownFlow | None, path: GraphPath, run: RunState | None
 ) -> tuple[NodeState, ...]:
-    """Return the states of all nodes, those of the graph first.
+    """Return the states of all nodes, the graph's nodes first.
 
     Args:
-        flow: The graph; None: it is not here any more.
-        path: Of the run up to the step.
-        run: The run behind that step; None: it has not begun.
+        flow: The graph; None if this process no longer has it.
+        path: The run's path up to the step.
+        run: The run's state after that step; None if the run has not started.
     """
     now = {} if run is None else _present(run)
     facts = {} if flow is None else {one.name: one for one in flow.nodes}
@@ -106,7 +106,7 @@ def node_states(
 
 
 def marks_of(flow: ShownFlow, states: Sequence[NodeState], path: GraphPath) -> GraphMarks:
-    """Return what the drawing of a graph shows of a run."""
+    """Return the marks of a run for the drawing of its graph."""
     return GraphMarks(
         classes={one.name: one.class_ for one in states},
         notes={one.name: one.told for one in states},
@@ -116,7 +116,7 @@ def marks_of(flow: ShownFlow, states: Sequence[NodeState], path: GraphPath) -> G
 
 
 def _present(run: RunState) -> dict[str, tuple[str, str]]:
-    """Return what the nodes do at which the run, or a branch of it, stands: a word, and an instant."""
+    """Return the state of each node at which the run, or a branch, is now: a word, and a wait's end."""
     if run.status is RunStatus.COMPLETED:
         return {}
     found: dict[str, tuple[str, str]] = {}
@@ -145,7 +145,7 @@ def _failed(fork: GraphFork) -> list[str]:
 
 
 def public_vars(variables: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the vars of the flow, and those of the runtime; empty ones of its namespaces are left out."""
+    """Return the flow's own vars, and the runtime's. Empty namespaces of the runtime are left out."""
     own = {
         key: one for key, one in variables.items() if key not in NAMESPACES or _is_used(key, one)
     }
@@ -165,26 +165,26 @@ def sub_runs(steps: Iterable[LedgerStep]) -> list[str]:
             wait = result.get("wait")
             details = (wait.get("details") if isinstance(wait, dict) else None) or {}
             for told in (result, details):
-                if isinstance(id_ := told.get("sub_run_id"), str):
+                if isinstance(id_ := told.get("sub_run_id"), str) and "agent" not in told:
                     found[id_] = None
     return [*found]
 
 
 def wait_of_branch(path: Path) -> str:
-    """Return the names of the branches on the way to one."""
+    """Return the names of the branches on the path to a branch."""
     return ", ".join(one.partition(".")[2] for one in path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownWait:
-    """A wait of a run now.
+    """A pending wait of a run.
 
     Attributes:
         wait: The wait.
-        node: Where.
-        branch: In which branch; empty: in none.
-        takes_answer: An answer from outside ends it, and is accepted now.
-        is_unsettled: It is being opened, or has an answer that the run has not taken yet.
+        node: The node that waits.
+        branch: The branch that waits; empty if the run has no branches there.
+        takes_answer: True if an answer from outside ends the wait and is accepted now.
+        is_unsettled: True if the wait is not open yet, or has an answer that the run has not read yet.
     """
 
     wait: WaitState
@@ -195,11 +195,11 @@ class ShownWait:
 
 
 def shown_waits(run: RunState, open_: Sequence[WaitState]) -> list[ShownWait]:
-    """Return what a run waits for now.
+    """Return the pending waits of a run.
 
     Args:
         run: The run.
-        open_: The waits of it that are accepted now.
+        open_: The run's waits that accept an answer now.
     """
     keys = {one.wait_key for one in open_}
     found = []

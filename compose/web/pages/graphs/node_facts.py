@@ -1,4 +1,4 @@
-"""Facts about nodes that are known without calling them: what a document declares, or what code names."""
+"""Facts about nodes without calling them: declarations of a document, or names in their code."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ _BY_NAME: Final = {one.name: one for one in EffectType} | {one.value: one for on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """The facts about a node. Code may do less than it names, and what it makes up when it runs is not here.
+    """The facts about a node.
+
+    For a node of code they are estimates: code need not use all that it names, and may compute other names.
 
     Attributes:
-        name: Of the node.
-        kind: In words: its effects, or what else it is.
-        attempts: How often its effect is tried, at most; 0: the policy cannot say, or there is none.
-        deadline: Of its effect: the words of a document, or that code names one; empty: there is none.
-        ways: The words for moves, and the nodes that they lead to. Code has no such words.
+        name: The node's name.
+        kind: The node's effects, or its kind, in words.
+        attempts: Maximum number of attempts for its effect; 0 if there is no effect, or the policy cannot tell.
+        deadline: The document's deadline, or ``named`` if the code names one; empty if there is none.
+        ways: Words of moves, and the nodes that the moves lead to. Code has no such words.
         says: The first line of its documentation, or its title.
-        code: Its module and name; empty: it is data.
+        code: Module and name of its code; empty for a node of a document.
     """
 
     name: str
@@ -44,12 +46,12 @@ class NodeFacts:
 
     @property
     def goes_to(self) -> tuple[str, ...]:
-        """The nodes that it leads to, each once."""
+        """The nodes that moves lead to, without duplicates."""
         return tuple(dict.fromkeys(to for _, to in self.ways))
 
 
 def facts_of(spec: WorkflowSpec, policy: EffectPolicy) -> list[NodeFacts]:
-    """Return the facts of all nodes of a graph, in their order."""
+    """Return the facts of all nodes of a graph, in the graph's order."""
     return [
         _declared(spec, node, policy)
         if isinstance(node, DocumentNode)
@@ -96,12 +98,12 @@ def _in_words(effects: Iterable[EffectType]) -> str:
 def _attempts(policy: EffectPolicy, kind: EffectType) -> int:
     try:
         return int(policy.max_attempts(Effect(kind)))
-    except Exception:  # noqa: BLE001 - of an author's class, which may want more of an effect
+    except Exception:  # noqa: BLE001 - an author's class, which may need more fields of an effect
         return 0
 
 
 def _words(node: Any) -> Iterator[str]:
-    """Yield texts and names in the code of a node, in what it was made with, and in what it refers to."""
+    """Yield texts and names from the code of a node, its closure and defaults, and the globals it refers to."""
     if isinstance(node, partial):
         yield from _texts([*node.args, *node.keywords.values()])
         node = node.func
@@ -109,7 +111,7 @@ def _words(node: Any) -> Iterator[str]:
     if inspect.ismethod(function):
         function = function.__func__
     elif not inspect.isfunction(function):
-        function = getattr(type(function), "__call__", function)  # noqa: B004 - its code, not whether
+        function = getattr(type(function), "__call__", function)  # noqa: B004 - its code is needed
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType):
         return
@@ -124,7 +126,7 @@ def _code_words(code: CodeType, known: dict[str, Any]) -> Iterator[str]:
     yield from _texts(known.get(name) for name in code.co_names)
     texts = code.co_consts
     if texts and isinstance(texts[0], str):
-        texts = texts[1:]  # its documentation, if it has one
+        texts = texts[1:]  # the docstring, if there is one
     yield from _texts(texts)
     for one in code.co_consts:
         if isinstance(one, CodeType):
@@ -132,7 +134,7 @@ def _code_words(code: CodeType, known: dict[str, Any]) -> Iterator[str]:
 
 
 def _texts(values: Any) -> Iterator[str]:
-    """Yield the texts among values, and within tuples and small objects of them."""
+    """Yield the texts among values, and those in dicts, tuples and frozensets among them."""
     for one in values:
         if isinstance(one, str):
             yield str(one)
@@ -145,5 +147,5 @@ def _texts(values: Any) -> Iterator[str]:
 def _is_filled(cell: Any) -> bool:
     try:
         return cell.cell_contents is not None
-    except ValueError:  # not yet
+    except ValueError:  # the cell is not filled yet
         return False

@@ -1,4 +1,4 @@
-"""The page of a run of a flow: its drawing, a step of it, what it waits for, and its ledger."""
+"""The page of a flow run: its drawing, one step, its waits, and its ledger."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from compose.web.pages.html import page
 from compose.web.resources.events import parse_log_place
 
 _AROUND: Final = 60
-"""Number of records of the ledger that are listed before and after the one that is shown."""
+"""Maximum number of records of the ledger that are listed before, and after, the shown record."""
 
 
 class StepQuery(StrictModel):
-    """The query of a run's page: the position in the log of the step that is shown; by default the present."""
+    """The query of a run's page: the position in the log of the step to show; by default the current state."""
 
     step: str | None = None
 
@@ -46,7 +46,7 @@ class StepQuery(StrictModel):
 async def show_graph_run(call: WebCall, query: StepQuery, _: None) -> Done:
     """Return the page of a run.
 
-    Its present is read last: what comes behind the records that are read is a change that the page hears of.
+    The current state is read last. The page therefore receives later records as events and misses none.
     """
     row = await graph_run(call)
     place = None
@@ -77,7 +77,7 @@ async def show_graph_run(call: WebCall, query: StepQuery, _: None) -> Done:
 
 
 async def _shown(call: WebCall, row: RunRow) -> ShownFlow | None:
-    """Return the flow of a run; None: it is there no more."""
+    """Return the flow of a run; None if this process no longer has it."""
     app, flow = row.agent_id.type, flow_of(row)
     served = flows_of(call.runtime).get(app)
     if served is not None:
@@ -89,7 +89,7 @@ async def _shown(call: WebCall, row: RunRow) -> ShownFlow | None:
 def _at(
     part: LedgerPart, place: LedgerPlace | None, flow: ShownFlow | None, state: RunState
 ) -> dict[str, Any]:
-    """Return what the page shows of one step, and of those around it."""
+    """Return the values of one step and of the steps around it, for the template."""
     steps = part.steps
     index = len(steps) - 1
     if place is not None:
@@ -118,12 +118,12 @@ def _at(
 def _drawn(flow: ShownFlow | None, nodes: tuple[NodeState, ...], path: GraphPath) -> Markup | None:
     if flow is None or flow.layout is None:
         return None
-    title = "Drawing of the run on its flow; the list of nodes says the same"
+    title = "Drawing of the run on its flow; the list of nodes has the same content"
     return svg_of(flow.layout, marks_of(flow, nodes, path), title=title)
 
 
 def _cursor(row: RunRow, part: LedgerPart) -> str:
-    """Return behind which record the page hears of new ones; empty: behind none, it has not begun."""
+    """Return the cursor after which the page receives new records; empty if there are no records yet."""
     if part.later is not None:
         return f"{row.last_seq}.0"
     last = part.steps[-1].place if part.steps else BEGIN

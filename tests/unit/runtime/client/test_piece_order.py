@@ -117,3 +117,16 @@ async def test_late_pieces_of_an_answer_are_not_kept_for_the_next_attempt() -> N
     assert await order.take(end) == [end]
     failed = entry(2, K.RUN_ATTEMPT_FAILED, "")
     assert await order.take(failed) == [failed]
+
+
+async def test_a_piece_that_names_the_last_durable_entry_asks_nothing() -> None:
+    """It waits for that entry, and does not show the number."""
+    log = Log(9)
+    order = PieceOrder(log.last_seq, -1)
+    named = entry(-1, K.TEXT_DELTA, "2", n=0, after=1)
+
+    assert await order.take(named) == []
+    assert await order.take(entry(0)) == [entry(0)]
+    assert await order.take(entry(1)) == [entry(1), entry(-1, K.TEXT_DELTA, "2", n=0)]
+    assert await order.take(entry(-1, K.TEXT_DELTA, "2", n=1, after=1)) == [piece("2")]
+    assert log.asked == 0

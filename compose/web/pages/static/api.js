@@ -1,14 +1,14 @@
-// Requests to the API, in the name of who reads the page.
+// Requests to the API, as the page's reader.
 import { tell } from "./dom.js";
 
-const CSRF = /(?:^|; )(?:__Host-)?callboard_csrf=([0-9a-f]+)/; // the part of a login's cookies that scripts see
+const CSRF = /(?:^|; )(?:__Host-)?callboard_csrf=([0-9a-f]+)/; // the only cookie of a login that scripts can read
 export const base = document.body.dataset.base;
 export const part = encodeURIComponent;
 
-/** Return what a change has to say beside a login's cookie; null: there is no login. */
+/** Return the CSRF header that a change needs with a login's cookie; null without a login. */
 export const csrf = () => CSRF.exec(document.cookie)?.[1] ?? null;
 
-/** Return the JSON of an answer. Throws an Error with the problem's words. */
+/** Return the JSON of an answer. Throws an Error with the problem's text. */
 export async function ask(method, path, body) {
   const headers = { accept: "application/json", "content-type": "application/json" };
   const proof = csrf();
@@ -25,7 +25,7 @@ export async function ask(method, path, body) {
   return data;
 }
 
-/** Do something once at a time for an element, and tell the reader if it fails. Returns whether it worked. */
+/** Run an action of an element, one at a time, and show an error to the reader. Returns whether it succeeded. */
 export async function attempt(element, work, say = tell) {
   if (element.dataset.busy) return false;
   element.dataset.busy = "1";
@@ -41,7 +41,7 @@ export async function attempt(element, work, say = tell) {
   }
 }
 
-/** Make a session, and go there. */
+/** Create a session, and open its page. */
 export async function begin(app) {
   const made = await ask("POST", "/sessions", { app });
   location.assign(`${base}/chat/${part(app)}/${part(made.session_id)}`);

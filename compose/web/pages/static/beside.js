@@ -1,4 +1,4 @@
-// A run below one of the conversation, beside it, with a stream of its own.
+// The panel beside a conversation: it shows a child run, with an event stream of its own.
 import { adopt, load, oneByOne, patchChildren } from "./dom.js";
 import { clear, finish, finished, say, startOver } from "./live.js";
 import { part } from "./api.js";
@@ -7,9 +7,9 @@ import { Stream } from "./stream.js";
 const panel = document.getElementById("beside");
 let stream = null;
 let back = null;
-let shown = null; // the address of what is open
+let shown = null; // the address of the open child
 
-/** Open a child by its page's address; one that runs is followed. */
+/** Open a child by its page's address; a running one is followed live. */
 export async function beside(href, api, ofApp) {
   close();
   back = document.activeElement;

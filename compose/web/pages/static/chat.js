@@ -1,4 +1,4 @@
-// The page of a conversation. The server renders it; events say which part is to be asked for anew.
+// The page of a conversation. The server renders it; events name the part to fetch again.
 import "./page.js";
 import { ask, attempt, base, begin, part } from "./api.js";
 import { adopt, load, oneByOne, patchChildren, tell } from "./dom.js";
@@ -26,18 +26,18 @@ const section = (run) => document.getElementById(`run-${run}`);
 const isAtEnd = () => scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < NEAR_END_PX;
 const toEnd = () => (scroll.scrollTop = scroll.scrollHeight);
 
-/** Change the page, and stay at its end if the reader was there. */
+/** Change the page, and scroll to its end if the reader was there. */
 function keepingPlace(change) {
   const stays = isAtEnd();
   change();
   if (stays) toEnd();
 }
 
-// --- parts of the page, asked for anew -------------------------------------------------------------------------
+// --- parts of the page, fetched again ---------------------------------------------------------------------------
 
-const wanted = new Map(); // run → what asks for its newest part
+const wanted = new Map(); // run → the function that fetches its newest part
 
-/** Ask for a run's part of the page; many events at once are one request, and one behind it. */
+/** Fetch a run's part of the page; events during a request cause one more request after it. */
 function refresh(run) {
   if (!wanted.has(run)) wanted.set(run, oneByOne(() => renew(run)));
   wanted.get(run)();
@@ -49,13 +49,13 @@ async function renew(run) {
   const fresh = page.querySelector("section.run");
   const old = section(run);
   if (!old && !fresh.querySelector(".cards > *")) {
-    renewState(page); // it has not begun
+    renewState(page); // it has not started
     return;
   }
   const last = [...path().querySelectorAll("section.run")].filter((one) => one !== old).at(-1);
   const { parent, last: node, status } = fresh.dataset;
   if (!old?.dataset.last && (node || status === "running") && parent !== (last?.dataset.last ?? "")) {
-    await renewPath(); // it goes on from another node: the path is another one
+    await renewPath(); // it continues from another node: the path has changed
     return;
   }
   keepingPlace(() => {
@@ -67,7 +67,7 @@ async function renew(run) {
   });
 }
 
-/** Take queue, files and the run that executes from a page. */
+/** Copy queue, files and the executing run from a page. */
 function renewState(page) {
   const [old, fresh] = [document.getElementById("state"), page.getElementById("state")];
   old.dataset.active = fresh.dataset.active;
@@ -147,7 +147,7 @@ new Stream(`${base}/v1${api}/events${ofApp}`, main.dataset.cursor, {
   onRefused: () => location.reload(),
 });
 
-/** Runs below tell this stream nothing: that one of them waits for a person is looked for. */
+/** This stream has no events of child runs, so poll whether one of them waits for a person. */
 setInterval(() => {
   const { active } = document.getElementById("state").dataset;
   if (!document.hidden && active && section(active)?.querySelector(".child .status.running, .child .status.waiting")) refresh(active);
@@ -165,7 +165,7 @@ async function send(said, parent) {
   if (!main.dataset.title) await name(said.trim().slice(0, LONGEST_TITLE));
 }
 
-/** Give the conversation a title: one without gets its first words. */
+/** Give the conversation a title: a conversation without one gets its first words. */
 async function name(title) {
   await ask("PATCH", `${api}${ofApp}`, { title });
   main.dataset.title = title;
@@ -230,7 +230,7 @@ async function decide(form, approve) {
   if (isDone) form.remove();
 }
 
-/** A message is edited in its place; what is sent begins a branch. */
+/** Edit a message in its place; sending it starts a branch. */
 function edit(article) {
   if (article.querySelector("form")) return;
   const form = document.createElement("form");
@@ -297,7 +297,7 @@ async function earlier() {
     const fresh = page.getElementById("path");
     const first = path().querySelector("section.run");
     if (first && fresh.querySelector(`#${CSS.escape(first.id)}`)) {
-      // A run whose nodes stand on both sides of the cut: one section again.
+      // Merge the sections of a run whose nodes are on both sides of the cut.
       const head = fresh.querySelector(`#${CSS.escape(first.id)}`);
       const known = new Set([...first.querySelectorAll(".cards > *")].map((one) => one.id));
       const cards = [...head.querySelectorAll(".cards > *")].filter((one) => !known.has(one.id));

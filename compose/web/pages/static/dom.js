@@ -1,9 +1,9 @@
-// Parts of pages that the server has rendered, put in place of older ones.
+// Replaces parts of pages by newer ones that the server has rendered.
 
 /** The server's text of an element, before anything here changed it. */
 const served = new WeakMap();
 
-/** Return the document of a page of ours. Throws an Error with the server's words. */
+/** Return the document of a page of ours. Throws an Error with the server's text. */
 export async function load(url) {
   const response = await fetch(url, { headers: { accept: "text/html" } }).catch((error) => {
     throw Object.assign(error, { status: 503 });
@@ -17,13 +17,13 @@ export async function load(url) {
   return page;
 }
 
-/** Remember what the server sent of the elements below, and make times readable. */
+/** Record the server's text of the elements below, and make times readable. */
 export function adopt(root) {
   for (const one of root.querySelectorAll(".cards > *, #queue > *")) served.set(one, one.outerHTML);
   showTimes(root);
 }
 
-/** Make the children of `old` those of `fresh`. One that is the same stays as it is, with what a reader did to it. */
+/** Make the children of `old` those of `fresh`. An equal one stays unchanged, with the reader's input. */
 export function patchChildren(old, fresh) {
   adopt(fresh);
   let place = old.firstElementChild;
@@ -50,7 +50,7 @@ export function patchChildren(old, fresh) {
 
 const AGAIN_MS = 2000;
 
-/** Return a function that does some work, and once more if it is called meanwhile: the last one sees all. */
+/** Return a function that does some work, and repeats it once if it is called meanwhile. */
 export function oneByOne(work) {
   let state = "";
   return async function again() {
@@ -64,7 +64,7 @@ export function oneByOne(work) {
         await work();
       } catch (error) {
         if (error.status < 500) tell(error.message);
-        else setTimeout(again, AGAIN_MS); // no server, for a moment
+        else setTimeout(again, AGAIN_MS); // the server is unreachable for a moment
       }
     } while (state === "again");
     state = "";
@@ -86,7 +86,7 @@ export function showTimes(root) {
   }
 }
 
-/** Change between UTC and local time; return the one that holds now. */
+/** Change between UTC and local time; return the current one. */
 export function switchZone(next) {
   zone = next;
   localStorage.setItem("zone", next);
@@ -95,7 +95,7 @@ export function switchZone(next) {
 
 export const currentZone = () => zone;
 
-/** Tell the reader something that went wrong, or take it back. */
+/** Show an error to the reader, or remove it. */
 export function tell(text) {
   const told = document.getElementById("told");
   told.textContent = text;

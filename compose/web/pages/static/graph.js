@@ -1,4 +1,4 @@
-// A run of a flow: answers, control, and its page as it changes. Nothing in the drawing moves.
+// A run of a flow: answers, control, and its page as it changes. The drawing's layout never changes.
 import "./page.js";
 import { ask, attempt, base, part } from "./api.js";
 import { load, oneByOne, showTimes, tell } from "./dom.js";
@@ -14,7 +14,7 @@ let isLost = false;
 const parts = () => main.querySelectorAll("[data-part]");
 const served = new Map([...parts()].map((one) => [one.id, one.outerHTML]));
 
-/** Take over classes and words of the nodes, lines that were gone, and dashed ones: all else is the same. */
+/** Copy classes and texts of the nodes, taken lines, and dashed ones: the rest is equal. */
 function redraw(fresh) {
   const old = document.getElementById("graph");
   if (!old || !fresh) return;
@@ -33,7 +33,7 @@ const again = oneByOne(async () => {
   redraw(page.getElementById("graph"));
   for (const one of parts()) {
     const fresh = page.getElementById(one.id);
-    if (served.get(one.id) === fresh.outerHTML) continue; // what a reader writes there stays
+    if (served.get(one.id) === fresh.outerHTML) continue; // keep the reader's input
     served.set(one.id, fresh.outerHTML);
     const isIn = one.contains(document.activeElement) && document.activeElement.id;
     one.replaceWith(fresh);
@@ -44,7 +44,7 @@ const again = oneByOne(async () => {
     stream?.end();
     lose(false);
   }
-  await new Promise((done) => setTimeout(done, REST_MS)); // a busy run costs its server a page at times, not always
+  await new Promise((done) => setTimeout(done, REST_MS)); // limits the page requests for a busy run
 });
 
 function lose(isSo) {
@@ -70,7 +70,7 @@ const stream = isOver
     });
 setInterval(() => !document.hidden && main.querySelector("[data-unsettled]") && again(), UNSETTLED_MS);
 
-/** What a form answers: a choice, a text, or JSON. */
+/** Return a form's answer: a choice, a text, or JSON. */
 function payload(form, submitter) {
   if (form.elements.json) return JSON.parse(form.elements.json.value);
   const response = submitter?.name === "response" ? submitter.value : form.elements.text?.value;

@@ -1,4 +1,4 @@
-// The page of an app's sessions: begin one.
+// The page of an app's sessions: create one.
 import "./page.js";
 import { attempt, begin } from "./api.js";
 

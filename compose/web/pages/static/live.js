@@ -1,6 +1,6 @@
-// Text of answers while they are said: plain, until the server's page has the whole message.
+// Live text of answers: plain, until the server's page has the whole message.
 
-/** Return the element of an answer under way, made if it is not there. */
+/** Return the element of a live answer; create it if it is missing. */
 function answerOf(section, position) {
   const live = section.querySelector(".live");
   let found = [...live.children].find((one) => one.dataset.position === position && !one.dataset.done);
@@ -20,7 +20,7 @@ export function say(section, type, { text, attempt, position }) {
   const answer = answerOf(section, position);
   const [said, reasoning] = [answer.querySelector(".said"), answer.querySelector(".reasoning")];
   if (answer.dataset.attempt && answer.dataset.attempt < attempt) {
-    said.textContent = reasoning.lastElementChild.textContent = ""; // the model is asked again
+    said.textContent = reasoning.lastElementChild.textContent = ""; // the model is called again
   }
   answer.dataset.attempt = attempt;
   if (type === "text_snapshot") said.textContent = text;
@@ -31,20 +31,20 @@ export function say(section, type, { text, attempt, position }) {
   }
 }
 
-/** A stream begins anew, and answers under way with it. */
+/** Restart the stream, and its live answers. */
 export function startOver(root) {
   for (const one of root.querySelectorAll(".live > :not([data-done])")) one.remove();
 }
 
-/** Answers under way are said: they go when the server's page has come. */
+/** Mark live answers as complete: they are removed when the server's page has come. */
 export function finish(section) {
   for (const one of section.querySelectorAll(".live > *")) one.dataset.done = "1";
 }
 
-/** Take away what is said by now; `all`: the run has ended. */
+/** Remove the complete answers; `all`: the run has ended. */
 export function clear(section, known, all) {
   for (const one of section.querySelectorAll(".live > *")) if (all || known.has(one)) one.remove();
 }
 
-/** Return the answers that are said by now. */
+/** Return the complete answers. */
 export const finished = (section) => new Set(section?.querySelectorAll(".live > [data-done]"));

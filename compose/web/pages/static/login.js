@@ -1,11 +1,11 @@
-// The page where people say who they are.
+// The login page.
 import "./page.js";
 import { ask, attempt, base } from "./api.js";
 
 const form = document.getElementById("login");
 const token = document.getElementById("token");
 
-/** Return where a reader wanted to go, unless it is elsewhere. */
+/** Return the page that the reader requested, unless it is on another site. */
 function target() {
   const wanted = new URL(form.dataset.next, location.origin);
   return wanted.origin === location.origin ? wanted.pathname : `${base}/`;

@@ -1,7 +1,7 @@
-// What a reader does with a whole conversation: give it a name, delete it. Each is asked for in a dialog.
+// Actions on a whole conversation: rename, delete. Each has a dialog.
 import { attempt } from "./api.js";
 
-/** Ask in a dialog, and do it if the reader agrees. What goes wrong is told in the dialog, which stays then. */
+/** Ask in a dialog, and do it if the reader agrees. On an error the dialog stays open and shows it. */
 export function inDialog(name, work, prepare = () => {}) {
   const dialog = document.getElementById(name);
   const [form, told] = [dialog.querySelector("form"), dialog.querySelector("[role=alert]")];

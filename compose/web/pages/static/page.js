@@ -1,4 +1,4 @@
-// What every page has: times, and controls that need a script.
+// Code for every page: times, and controls that need a script.
 import { ask, base, csrf } from "./api.js";
 import { currentZone, showTimes, switchZone } from "./dom.js";
 

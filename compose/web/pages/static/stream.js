@@ -1,4 +1,4 @@
-// Events, each once, over lost connections and other servers.
+// A stream that delivers each event once, over lost connections and other servers.
 
 export const TYPES = [
   "run_queued", "loop_started", "message", "text_delta", "reasoning_delta", "text_snapshot", "tool_started",
@@ -7,9 +7,9 @@ export const TYPES = [
 ];
 const FIRST_WAIT_MS = 1000;
 const LAST_WAIT_MS = 15_000;
-const NEVER = [400, 401, 404, 410]; // trying again does not help
+const NEVER = [400, 401, 404, 410]; // a retry does not help
 
-/** A stream of events, which is closed while nobody looks at the page: a browser has six connections for a server. */
+/** A stream of events, which is closed while the page is hidden: a browser has six connections for a server. */
 export class Stream {
   /**
    * @param url      Of the events.
@@ -58,7 +58,7 @@ export class Stream {
     this.on(type, JSON.parse(event.data));
   }
 
-  /** The browser comes back by itself, unless the server refused: then we do, and later each time. */
+  /** The browser reconnects by itself unless the server refused; then we retry with growing pauses. */
   failed(source) {
     if (source !== this.source) return;
     this.onState(false);
@@ -68,7 +68,7 @@ export class Stream {
     this.wait = Math.min(2 * this.wait, LAST_WAIT_MS);
   }
 
-  /** Look why the server refused, which a stream does not tell, and come back. */
+  /** Fetch the reason of the server's refusal, which a stream does not have, and retry. */
   async retry() {
     if (this.isOver || document.hidden) return;
     const address = this.address();

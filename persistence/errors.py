@@ -105,7 +105,7 @@ DRIVER_ERRORS: Final = (
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
 )
-"""Errors of a call to the driver; the last is of its own state machine, when a server goes in mid-call."""
+"""Errors of a call to the driver. `InternalClientError` occurs if the server vanishes during a call."""
 _LOST = (
     OSError,
     TimeoutError,

@@ -26,7 +26,7 @@ from typing import Final
 from persistence.errors import MigrationError
 
 REVISION: Final = 14
-"""Of the functions: raised with each release that changes one."""
+"""Revision of all SQL functions together: raised with each release that changes one."""
 NO_TRANSACTION: Final = "-- no transaction"
 LATER: Final = "-- hosts start without it"
 OLDEST: Final = 18

@@ -56,8 +56,9 @@ class Runtime(Client):
     and `compose.build_local_runtime` make durable ones, for the same agents and calls.
 
     Args:
-        event_log: With the next six: foreign parts, each used for what it is for. A commit is then
-            ordered calls on them, and a crash between two of those is not covered (`ComposedStore`).
+        event_log: A part of another system that replaces the store's own, as the next six arguments do. A
+            commit is then a sequence of calls on these parts. It is not atomic if the process dies between
+            two of the calls (`ComposedStore`).
         inbox: See `event_log`.
         journal: See `event_log`.
         scheduler: See `event_log`.
@@ -154,7 +155,7 @@ class Runtime(Client):
 
     @property
     def event_log(self) -> EventLog:
-        """The logs: the injected one, or a view of the store; so with the six below."""
+        """The injected event log, or a view of the store. The next six properties do the same."""
         return self._parts.event_log
 
     @property
@@ -231,13 +232,13 @@ class Runtime(Client):
     async def window(self, agent: AgentId, session: str | None = None) -> WindowReport:
         """Return the window that a call of the agent's model would be sent now, before a new turn.
 
-        Made of the stored turns as `ctx.generate` makes it. No model is asked and nothing is written: a
-        strategy that needs a model leaves the window as it is and says so (`CompactionStep.would_ask`).
+        The window is made of the stored turns, as by `ctx.generate`. No model is called and nothing is
+        written: a strategy that needs a model leaves the window unchanged and sets `CompactionStep.would_ask`.
         Strategies that read a store, such as `RecallStrategy`, do read it.
 
         Args:
-            agent: Registered in this process.
-            session: By default the agent's attribute `session`.
+            agent: An agent that is registered in this process.
+            session: The session; by default the agent's attribute `session`.
 
         Raises:
             ContractError: The agent is not registered here, or no session is given and it has none.

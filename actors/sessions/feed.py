@@ -99,7 +99,7 @@ class SessionFeed:
                     return
 
     async def _is_gone(self, run_id: RunId, facts: Ahead[SessionFact]) -> bool:
-        """Return True if a run was deleted with its session. A next fact of that run shows that it was not."""
+        """Return True if a run was deleted with its session: not if the feed's next fact is of that run."""
         await asyncio.wait({facts.next()}, timeout=FIRST_FACT_S)
         fact = facts.known()
         if fact is not None and fact.run_id == run_id:

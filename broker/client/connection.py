@@ -24,7 +24,7 @@ from broker.nats_client import ServerError
 from broker.wire.headers import ERROR
 
 MAX_OPEN_CALLS: Final = 1024
-"""Of one client; more wait, within their time limits."""
+"""Maximum number of open calls of one client; further calls wait, within their time limits."""
 FLUSH_LIMIT_S: Final = 5
 
 

@@ -36,7 +36,7 @@ class RunRef:
 
     Attributes:
         run_id: 32 hexadecimal digits; all that other calls need.
-        agent: Whose run, as ``type/key``.
+        agent: The run's agent, as ``type/key``.
     """
 
     run_id: str

@@ -85,7 +85,7 @@ class CoreSubjects:
         self._outgoing.clear()
 
     async def leave(self) -> None:
-        """See `ConnectionUser.leave`: runs that execute here go on telling."""
+        """See `ConnectionUser.leave`. Nothing is done: runs that execute here still publish their pieces."""
 
     async def shut(self) -> None:
         """See `ConnectionUser.shut`: no caller waits for an answer."""

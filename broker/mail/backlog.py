@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 _ACK_TOKENS: Final = 9
-"""Of ``$JS.ACK.<stream>.<consumer>.<count>.<sequence>.<number>.<time>.<pending>``; the form of
-servers from 2.16 on has domain and account before the stream, and perhaps a token at the end."""
+"""Number of tokens of ``$JS.ACK.<stream>.<consumer>.<count>.<sequence>.<number>.<time>.<pending>``. Servers
+from 2.16 on put domain and account before the stream, and may add a token at the end."""
 
 
 OVERHEAD_BYTES: Final = 512
@@ -44,7 +44,7 @@ class Delivered(NamedTuple):
     headers: bytes
     data: bytes
     let_go_bytes: int = 0
-    """Of headers and data that are not here any more: the stream still has them."""
+    """Bytes of headers and data that were removed from memory; the stream still has them."""
 
     @property
     def length(self) -> int:

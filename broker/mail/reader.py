@@ -42,7 +42,7 @@ _log = logging.getLogger("callboard.mail")
 
 MAX_BATCH: Final = 256
 BATCH_BYTES: Final = 512 * 1024
-"""Of messages that are decoded and written at once, and the last of them: nothing else is done meanwhile."""
+"""Bytes after which a batch takes no further message. Decoding a batch blocks the event loop."""
 MAX_BUFFERED: Final = 32_768
 """Messages of a shard that are in the buffer or on their way to it."""
 MAX_ASK: Final = 4096
@@ -130,7 +130,7 @@ class ShardReader:
         self._is_unchecked = False
         self._denied: BrokerError | None = None
         self._unacked: deque[tuple[int, bytes]] = deque()
-        """For each batch that was handed out: its last sequence and its reply subject."""
+        """Last sequence and reply subject of each batch that was handed out."""
         self._ack = b""
         self._wake = asyncio.Event()
         self._now = asyncio.get_running_loop().time

@@ -248,8 +248,8 @@ def may_be_answered(reply: str) -> bool:
 def inbox_of(publisher: str) -> str:
     """Return the first token of a service's reply subjects: ``_INBOX_<publisher>``.
 
-    Nobody else of its account may subscribe to it, so two tenants that share an account cannot have
-    publishers of one name.
+    No other user of the account may subscribe to these subjects. So two tenants that share an account cannot
+    have publishers with the same name.
 
     Raises:
         InvalidNameError: See `Permissions.outsider`.

@@ -191,7 +191,7 @@ def _parse_stored(subjects: Subjects, subject: str, *, hashes: bool = False) -> 
 
 
 def _addressed(subject: str, address: Sequence[str], claimed: AgentId | None) -> AgentId:
-    """Return the agent of these tokens: what they spell, or the one claimed if it is spelt so."""
+    """Return the agent of these tokens. A token may be a hash, so `claimed` is compared with them."""
     agent = _agent(subject, address) if claimed is None else claimed
     if address_of(agent) != ".".join(address):
         raise SubjectError(subject, f"does not address {agent}")

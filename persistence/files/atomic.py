@@ -43,9 +43,9 @@ def write_whole(
 
     Args:
         path: The file.
-        content: All of it.
+        content: The file's new content.
         fault: A hook of tests.
-        create_only: Leave a file that is there alone, and return False.
+        create_only: True: if the file exists, leave it unchanged and return False.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")  # noqa: TID251 - no value of a run
@@ -81,7 +81,7 @@ def removed(path: Path) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Let the names in a folder be on the disk."""
+    """Sync a folder, so that names of files in it survive a crash of the machine."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -111,7 +111,7 @@ def appending(path: Path) -> Iterator[BinaryIO]:
 
 
 def _is_at(file: BinaryIO, path: Path) -> bool:
-    """Return True if a file that was opened is still the one of this name: it was not replaced or removed."""
+    """Return True if an open file is still the file at `path`: it was not replaced or removed."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:

@@ -88,7 +88,7 @@ class S3FileStore(_ObjectFiles):
     Requests are sent again after errors of the server or of the network, as often as the settings say.
 
     Args:
-        settings: Of the bucket, which has to exist.
+        settings: The settings of the bucket, which has to exist.
         tenant: Owner of the files.
         scope: A name within the tenant, for example of an application; 1,000 bytes at most.
 

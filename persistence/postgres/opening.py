@@ -37,7 +37,7 @@ from persistence.postgres.stores.artifacts import PostgresArtifacts
 _log = logging.getLogger("callboard.postgres")
 SAY_EVERY_S: Final = 3.0
 BY_INDEX: Final = {"enable_seqscan": "off"}
-"""For stores that read a part of a table by its key, whatever the planner thinks of the table's size."""
+"""Connection settings of stores that read rows by key: the planner must use the index, also of small tables."""
 CATCH_UP_AGAIN_S: Final = 60.0
 
 

@@ -162,7 +162,7 @@ class Operators(OperatorStore):
 
 
 def _own_terms(terms: Supervision | None, run_id: RunId) -> tuple[str | None, timedelta | None]:
-    """Return a run's terms as those of a root, and its time limit."""
+    """Return the run's supervision as JSON, changed to that of a root run, and its deadline."""
     if terms is None:
         return None, None
     limit_s = terms.execution_budget.deadline_s
@@ -171,7 +171,7 @@ def _own_terms(terms: Supervision | None, run_id: RunId) -> tuple[str | None, ti
 
 
 def _message_again(row: Row, dead: RunId) -> Message:
-    """Return a message that a dead run got, as one that is new to its agent."""
+    """Return a copy of a dead run's message with a new id, so that it is not dropped as a duplicate."""
     message = Message.from_json(from_json(row["payload"])["message"])
     return replace(message, id=derive_id("redrive", message.id, dead))
 

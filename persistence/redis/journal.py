@@ -58,8 +58,8 @@ class RedisJournal:
 
     Args:
         redis: From `open_redis`.
-        namespace: First part of all keys. Of this deployment and its database alone: another's
-            results under the same name could be taken for this one's.
+        namespace: First part of all keys. No other deployment or database may use it, because its results
+            could be taken for this one's.
         ttl_s: Seconds a result is kept; longer than a run may wait for its recovery.
     """
 
@@ -72,7 +72,7 @@ class RedisJournal:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Send what is kept while the block lasts. What is still queued at its end is in the log."""
+        """Send kept results while the block lasts. Results still queued at its end are only in the log."""
         async with self._line.running():
             yield
 
@@ -163,7 +163,7 @@ class RedisJournal:
         if not self._is_gone and not isinstance(problem, LineClosedError):
             self._is_gone = True
             _log.warning(
-                "Redis does not take or give results; the log alone holds them until it does",
+                "Redis does not answer; until it does, results are only in the log",
                 extra={"problem": f"{type(problem).__name__}: {problem}"},
             )
 

@@ -115,7 +115,9 @@ class Line:
         finally:
             self._writer = None
             if connection is not None:
-                with suppress(Exception):  # it is of no use any more, however it ends
+                with suppress(
+                    Exception
+                ):  # the connection is not used again, so an error does not matter
                     await connection.disconnect(nowait=True)
                     await self._pool.release(connection)
 

@@ -12,7 +12,7 @@ from actors.kernel.runtime.ids import AgentId, RunId
 DeltaKind: TypeAlias = Literal["text.delta", "reasoning.delta", "custom.delta"]
 
 MAX_DELTA_BYTES: Final = 64 * 1024
-"""Of what an agent shows at once, as JSON."""
+"""Largest content of one delta, as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

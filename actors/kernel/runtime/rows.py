@@ -150,7 +150,7 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class CancelReport:
-    """Runs that were asked to stop, with their agents; ended ones are left out."""
+    """The runs that were asked to stop, with their agents, without runs that had ended before."""
 
     runs: tuple[tuple[RunId, AgentId], ...]
 
@@ -159,7 +159,7 @@ class CancelReport:
 class SignalOutcome:
     """The outcome of a signal: `accepted` is False for a known id or an ended run.
 
-    `same`: of a decision, whether exactly this one was given before.
+    `same`: for a decision, True if exactly this decision was given before.
     """
 
     accepted: bool

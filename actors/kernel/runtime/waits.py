@@ -77,7 +77,7 @@ class Wait:
 
 
 EVENT: Final = "event"
-"""In the request of a wait for an event: its id."""
+"""Key of the event's id in the request of a wait for an event."""
 
 
 def event_id(tenant: str, name: str) -> str:

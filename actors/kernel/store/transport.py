@@ -46,7 +46,7 @@ class SentSignal:
 
 
 KEPT_BYTES: Final = 4 * 1024
-"""Of bytes that are no message, so many are kept."""
+"""Number of bytes that are kept of a body that is no message."""
 
 
 @dataclass(frozen=True, slots=True)

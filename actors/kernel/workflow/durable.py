@@ -13,7 +13,7 @@ from actors.kernel.json_data import check_text
 
 MAX_DEPTH: Final = 64
 WRAPPED: Final = MAX_DEPTH + 32
-"""Of a value with what a record or a row has around it."""
+"""Maximum depth of a value inside its record or row."""
 TRUNCATION: Final = "#TRUNCATION"
 """The mark of a value that is kept in part."""
 _ATOMS: Final = frozenset({int, bool, type(None)})

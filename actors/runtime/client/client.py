@@ -91,8 +91,8 @@ class Client:
             priority: Lower first.
             tenant: Refused when it is not the agent's.
             max_retries: Attempts after the first; `retry_policy` says more and wins.
-            retry_policy: How failures are retried. With neither it is the `retry` of the agent that
-                begins the run, else three retries.
+            retry_policy: The retries after failures. If neither `max_retries` nor `retry_policy` is given,
+                the `retry` of the agent that starts the run applies, else three retries.
             on_conflict: When the agent has an open run: wait behind it, join it, be rejected, or
                 cancel it first.
             spawn_budget: How many runs may be spawned, by this one and all below; 50 by default.

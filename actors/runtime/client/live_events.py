@@ -23,9 +23,9 @@ from actors.runtime.loop.tasks import TaskScope
 MAX_DELTAS: Final = 10_000
 """Pieces that a slow reader may be behind; older ones are dropped, the run is never slowed."""
 _AFTER: Final = "after"
-"""In the payload of a piece, until `PieceOrder` takes it: see `Delta.after`."""
+"""Key in the payload of a piece, until `PieceOrder` removes it: see `Delta.after`."""
 MAX_ENTRIES: Final = 256
-"""Entries that are read ahead of a slow reader; further ones stay in the log."""
+"""Number of entries that are read ahead of a slow reader; further entries stay in the log."""
 
 
 class LiveEvents:

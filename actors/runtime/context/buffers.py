@@ -100,7 +100,7 @@ class SignalBuffer(Buffer[tuple[str, int]]):
     def __init__(self, store: RunStore, run_id: RunId, log: RunLog) -> None:
         super().__init__(store, run_id, log)
         self._waiting: dict[str, deque[BufferedSignal]] = {}
-        """By name, the oldest first."""
+        """Unconsumed signals by name, the oldest first."""
         self._taken: set[SignalKey] = set()
 
     @override

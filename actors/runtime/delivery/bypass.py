@@ -27,7 +27,7 @@ AGAIN_S: Final = 1.0
 
 @dataclass(slots=True)
 class Suspicion:
-    """The suspicion that the broker has failed: since when it has not done its work. Pure.
+    """The suspicion that the broker has failed, and the instant of its first failure. Pure.
 
     Attributes:
         since: When it was first in doubt; None while it is not.
@@ -45,7 +45,7 @@ class Suspicion:
         self.since = None
 
     def left_s(self, now: float) -> float | None:
-        """Return how long it is waited for still, 0 when that is over; None: it is not in doubt."""
+        """Return the seconds until the bypass opens, 0 when they are over; None: the broker works."""
         return None if self.since is None else max(0.0, self.since + AFTER_S - now)
 
 

@@ -59,7 +59,7 @@ class Inbound:
         self._rows, self._worker, self._intake = rows, worker, worker.intake
         self._tasks, self._on_broken, self._on_posted = tasks, on_broken, on_posted
         self._writing: dict[ShardId, asyncio.Event] = {}
-        """By shard: set when the batch that is being written is done."""
+        """Events by shard: set when the batch that is being written is done."""
         self._has_news = False
 
     def take_news(self) -> bool:

@@ -289,7 +289,7 @@ async def _until_led(connection: MailConnection) -> None:
         try:
             await connection.stream_state(read_only=True)
         except ActorsError as exc:
-            _log.debug("the broker is in doubt", extra={"problem": str(exc)})
+            _log.debug("the broker does not answer yet", extra={"problem": str(exc)})
             await asyncio.sleep(AGAIN_S)
         else:
             return

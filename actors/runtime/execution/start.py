@@ -146,7 +146,7 @@ def pinned(agent: Agent, run: RunRow) -> dict[str, JsonValue]:
 
 
 def recorded_inbox(history: History, loaded: LoadedRun) -> list[Message]:
-    """Return the messages that the run's generation was given, by its log."""
+    """Return the messages with which the run's current generation started, as its log has them."""
     continued = history.continued
     if continued is not None:
         row, session = loaded.row, continued.payload.get("session")

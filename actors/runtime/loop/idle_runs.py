@@ -30,11 +30,11 @@ class IdleRuns:
     """The count of a host's runs that wait in memory.
 
     Args:
-        limit: How many may. A run above that is evicted at once.
+        limit: Maximum number of runs that may wait in memory. A run above it is evicted at once.
 
     Attributes:
-        count: How many do now.
-        on_idle: Called when one more does: its slot is free.
+        count: Number of runs that wait in memory now.
+        on_idle: Called when another run begins to wait in memory, which frees its slot.
     """
 
     def __init__(self, limit: int = 0) -> None:

@@ -115,7 +115,7 @@ class MemoryLimits(LimitStore):
 
     Args:
         rows: The limits.
-        nudge: Tells the siblings.
+        nudge: Function that notifies the runtimes of the same store of a change.
     """
 
     def __init__(self, rows: LimitRows, nudge: Callable[[Nudge], None]) -> None:

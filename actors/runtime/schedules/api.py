@@ -135,9 +135,9 @@ class Schedules:
         return await self._change(tenant, name, change)
 
     async def resume(self, name: str, *, tenant: str = DEFAULT_TENANT) -> Schedule:
-        """Let a paused schedule go on with its next tick after now.
+        """Resume a paused schedule with its next tick after now.
 
-        A single message whose instant has passed meanwhile comes at once.
+        If the schedule is for a single instant that has passed meanwhile, its message is sent at once.
 
         Raises:
             UnknownScheduleError: There is none of this name.

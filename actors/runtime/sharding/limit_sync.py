@@ -146,8 +146,8 @@ class Limits:
     """The limits of the deployment, as people set them. Hosts hear of a change within a moment.
 
     Args:
-        store: Where they are.
-        on_change: Notifies this host, which gets no nudge.
+        store: The store of the limits.
+        on_change: Function that notifies this host, because a host gets no nudge for its own change.
     """
 
     def __init__(self, store: LimitStore, *, on_change: Callable[[], Awaitable[None]]) -> None:

@@ -48,7 +48,7 @@ MAX_LINKS: Final = 100
 """A run is given at most so many messages at its start; each may link to its sender."""
 
 MAX_INTERRUPTED: Final = 100
-"""Of the waits that were interrupted in one execution, so many are exported, the last ones."""
+"""Maximum number of interrupted waits of one execution whose spans are exported: the last ones."""
 
 _WAITS: Final = {"receive": SpanKind.CONSUMER, "ask": SpanKind.CLIENT}
 
@@ -352,7 +352,7 @@ class ExecutionSpans:
         try:
             yield seen
         except BaseException:
-            # Told with the execution: one that is woken for nothing leaves nothing behind.
+            # Exported with the execution's span: an execution that is woken in vain exports no spans.
             seen.span.set_attribute("callboard.wait.end", "interrupted")
             self._interrupted.append((seen.span, nanoseconds(self._clock.now())))
             raise

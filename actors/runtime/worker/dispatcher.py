@@ -23,12 +23,12 @@ from actors.runtime.worker.ready_queue import ReadyQueue
 _log = logging.getLogger("callboard.worker")
 
 STARTS: Final = 64
-"""The most agents that start before the event loop gets its turn.
+"""Maximum number of agents that start before the dispatcher yields to the event loop.
 
-Earlier executions end meanwhile. More starts at once would take memory and be no faster.
+During the yield earlier executions can end. More starts at once would take memory and be no faster.
 """
 FEW_STARTS: Final = 8
-"""The count of starts behind which it is noted that the loop got its turn; a lone start notes nothing."""
+"""Number of starts after which a callback of the loop resets the count; fewer starts schedule no callback."""
 
 TRY_AGAIN_S: Final = 1.0
 """Seconds before a retry of a run after the store could not be read or written."""

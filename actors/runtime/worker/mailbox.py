@@ -32,7 +32,7 @@ class Holding(Enum):
 
     NOTHING = auto()
     READY = auto()
-    """In the host's ready queue."""
+    """The agent is in the host's ready queue."""
     EXECUTING = auto()
     SUSPENDED = auto()
     """Rows only, until something of its wake set comes."""
@@ -103,7 +103,7 @@ class Mailbox:
     taken: set[int] | None = None
     """Arrivals that the run in memory has taken and whose rows may still look pending."""
     revision: int = 0
-    """Grows whenever `taken` is forgotten: what was read before may be out of date."""
+    """Counter that grows when `taken` is cleared: rows that were read before may be out of date."""
 
     def add(self, arrived: Arrived) -> bool:
         """Put a message in the queue, or note that it waits in the store; False when it is known.

@@ -28,11 +28,11 @@ sessions with a cut), ``clear``, ``sessions``."""
 ArtifactsOf: TypeAlias = "Callable[[str, str], ArtifactStore]"
 """Returns the artifacts of a tenant and a scope."""
 MAX_ROW_BYTES: Final = 256 * 1024
-"""Of a turn's JSON in its row. A larger one is kept apart."""
+"""Largest JSON of a turn in its row. A larger turn is stored as an artifact."""
 
 
 def transcript_rows(commit: Commit) -> TranscriptRows | None:
-    """Return turns, cuts and what is cleared, by name; None: the commit has nothing of conversations."""
+    """Return the commit's turns, cuts and cleared sessions, by name; None: it has none of them."""
     rows: TranscriptRows = {}
     key = commit.lease.agent_id.key
     if commit.turns:

@@ -78,9 +78,9 @@ class Batcher(Generic[A, R]):
         return future
 
     async def run(self) -> None:
-        """Flush groups until `close`, and what is waiting then; to be run as a task.
+        """Flush groups until `close`, then the calls that still wait. Run it as a task.
 
-        Cancelled, it fails every call that has no answer.
+        If the task is cancelled, every call without an answer fails.
         """
         try:
             while True:

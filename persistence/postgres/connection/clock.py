@@ -47,7 +47,7 @@ class PostgresClock:
         self._shown = _Shown(first.now, first.answered)
 
     def now(self) -> datetime:
-        """See `Clock.now`. Steps when the database's clock does, or another server replaces it."""
+        """See `Clock.now`. The time jumps if the database's clock jumps, or if another server replaces it."""
         return self._shown.at(time.monotonic())
 
     def monotonic(self) -> float:
@@ -55,7 +55,7 @@ class PostgresClock:
         return time.monotonic()
 
     def observe(self, reading: Reading) -> None:
-        """Agree with what the database's clock showed. A reading that comes late says no less."""
+        """Adjust to a reading of the database's clock. A slow answer gives a lower bound, too."""
         self._shown = self._shown.agreeing(reading)
 
 

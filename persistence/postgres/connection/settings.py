@@ -82,5 +82,5 @@ class StoreSettings:
 
     @property
     def growth_channel(self) -> str:
-        """The channel of processes that follow logs: which of them have grown."""
+        """Channel of notifications that logs have grown, for the processes that follow them."""
         return f"{self.schema}:growth"

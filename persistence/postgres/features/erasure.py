@@ -129,10 +129,10 @@ class _PostgresPart(Erasable):
     """A store of the schema.
 
     Attributes:
-        links: For one statement at a time.
+        links: Connections, each for one statement at a time.
         erased_as: See `Erasable`.
-        scopes: What it keeps anything of.
-        step: Removes a batch of these.
+        scopes: Scopes of which this store has rows.
+        step: Function that removes a batch of such rows.
     """
 
     links: Links
@@ -189,9 +189,9 @@ async def _erase_runs(
 async def _erase_sessions(
     links: Links, what: EraseRequest, cursor: str | None, limit: int
 ) -> EraseCount:
-    """Remove facts, and sessions behind their last ones; those of a tenant go agent by agent.
+    """Remove facts of sessions, and each session after its last fact; those of a tenant agent by agent.
 
-    One that is being deleted goes with its tenant only: the deletion keeps its number.
+    A session whose deletion is under way is removed only with its tenant, because the deletion uses its row.
     """
     agent = _agent(what) or await _next_agent(links, what.tenant, cursor)
     if agent is None:

@@ -88,7 +88,7 @@ select w.i::int, f.number, f.kind, f.run_id, f.ahead, f.at
 NODE: Final[LiteralString] = (
     "t.ordinal, t.id, t.run_id, t.follows as parent, t.tokens, t.body, t.at, t.artifact"
 )
-"""Of a turn: the same as `COLUMNS`, but that the parent is the node that it follows."""
+"""Columns of a turn: those of `COLUMNS`, but with the node that the turn follows as its parent."""
 SQL_PATH: Final[LiteralString] = f"""
 select {NODE} from (
     select p.*, coalesce(lag(p.id) over (order by p.ordinal), parent_node($1, $2, p.ordinal)) as follows
@@ -122,10 +122,10 @@ class PostgresSessions(SessionStore):
     """A `SessionStore` on PostgreSQL.
 
     Args:
-        links: For one statement at a time.
-        keyed: For what many ask for at the same time: it becomes one statement.
-        transcripts: Of the same schema.
-        readers: Notified by the writers of facts in this process.
+        links: Connections, each for one statement at a time.
+        keyed: A connection that joins equal questions of many callers into one statement.
+        transcripts: The transcripts of the same schema.
+        readers: The readers that writers of facts in this process notify.
     """
 
     def __init__(

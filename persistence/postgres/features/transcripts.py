@@ -34,17 +34,17 @@ from persistence.postgres.commits.transcript_rows import (
 from persistence.postgres.connection.link import Links, Row
 
 ReadTurns: TypeAlias = Callable[[int, int | None], Awaitable[Sequence[Row]]]
-"""Returns rows of turns behind an ordinal, at most so many, oldest first."""
+"""Returns a limited number of turns with larger ordinals than the given one, oldest first."""
 
 KEPT_TURNS: Final = 2_048
-"""Number of decoded turns of all sessions that stay in memory, the last ones that windows were made of."""
+"""Number of decoded turns of all sessions that stay in memory: those that windows used last."""
 KEPT_CHARS: Final = 4_096
-"""Of the JSON of a turn that stays: all of them are a few MiB at most."""
+"""Longest JSON of a turn that stays in memory: all of them together are a few MiB at most."""
 
 COLUMNS: Final[LiteralString] = (
     "t.ordinal, t.id, t.run_id, t.parent, t.tokens, t.body, t.at, t.artifact"
 )
-"""Of a turn, as `Transcripts.turns_of` takes it."""
+"""Columns of a turn, as `Transcripts.turns_of` reads them."""
 
 SQL_VIEW: Final[LiteralString] = """
 with s as materialized (

@@ -101,9 +101,9 @@ class _Log:
     """A log that has readers here.
 
     Attributes:
-        news: Wake the readers.
-        hints: By which other processes were notified of that, and notify of growth; None: not yet.
-        told_at: When they were notified last.
+        news: Events that wake the readers.
+        hints: The hints by which other processes know of the readers and notify of new entries; None: not yet.
+        told_at: The instant of the last notification to the other processes.
     """
 
     news: set[asyncio.Event] = field(default_factory=set)

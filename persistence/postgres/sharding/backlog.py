@@ -166,7 +166,7 @@ class PostgresBacklog(BacklogStore):
 
 
 def _from_the_greatest(row: Row) -> WaitCycle:
-    """Return a cycle as its greatest run sees it: one of them has to fail, always the same."""
+    """Return a cycle from the view of the run with the greatest id, so that always the same run fails."""
     runs, places = row["run_ids"], row["places"]
     agents = [AgentId.parse(agent) for agent in row["agents"]]
     n = runs.index(max(runs))

@@ -75,7 +75,7 @@ class ShardLeases(ShardStore):
 
     @override
     def shard_of(self, agent_id: AgentId) -> ShardId:
-        """The SQL function of this name says the same.
+        """Return the agent's shard, the same one as the SQL function `shard_of`.
 
         Raises:
             RegistrationError: The type was not declared through this store.

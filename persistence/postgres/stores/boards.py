@@ -256,7 +256,7 @@ class PgTaskStore(TaskStore):
 
 
 def _call(key: str) -> str:
-    """Return the call's mark: its key, else one that no other call has."""
+    """Return the call's mark: its idempotency key, else a random one."""
     boards.check_key(key)
     return key or secrets.token_hex(16)
 

@@ -42,7 +42,7 @@ size split sqrt start_id startnode stdev stdevp substring sum tail tan timestamp
 tofloat tofloatlist tointeger tointegerlist tolower tostring tostringlist toupper trim type
 """
 _FUNCTIONS: Final = frozenset(_FUNCTION_NAMES.split())
-"""Those that compute with what they are given. Others of AGE take the name of a graph."""
+"""Functions that compute only with their arguments. Other functions of AGE take the name of a graph."""
 _AFTER_COLUMNS: Final = frozenset(["LIMIT", "ORDER", "SKIP", "UNION"])
 
 

@@ -28,7 +28,7 @@ from persistence.postgres.stores.first_use import first_use
 EXACT_ROWS: Final = 50_000
 """Rows of a scope up to which a search without an index is fast enough: about 50 ms of a processor."""
 MAX_INDEXED_DIMENSIONS: Final = 4_000
-"""Of pgvector's `halfvec`; up to 2,000 numbers an index keeps all 32 bits of them."""
+"""Maximum of pgvector's `halfvec`. An index over up to 2,000 dimensions keeps all 32 bits of each number."""
 BUILD_MEMORY_MB: Final = 1_024
 """The most that one build takes; one that needs more goes on by the disk, and takes much longer."""
 OLDEST_PGVECTOR: Final = (0, 8)
@@ -39,7 +39,7 @@ BUILD_EFFORT: Final = 128
 BY_FILTER: Final = "gin (filterable jsonb_path_ops) with (fastupdate = off)"
 """Without a list of pending rows, which each search would read."""
 _BYTES_BESIDE: Final = 500
-"""Of a row in the graph, beside its embedding."""
+"""Bytes of a row in the index's graph, in addition to its embedding."""
 
 State: TypeAlias = Literal["none", "building", "ready", "broken"]
 

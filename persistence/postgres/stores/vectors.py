@@ -30,7 +30,7 @@ from persistence.postgres.connection.link import Row
 from persistence.postgres.stores.first_use import StoreTables
 
 TRIES: Final = 3
-"""Of a write whose collection another session makes or names at the same time: the second one sees it."""
+"""Number of tries of a write. If another session makes the collection meanwhile, the next try sees it."""
 
 # No row comes back if another writer made the collection, or named its embedder, since the statement began.
 SQL_KEEP_DOCUMENTS: Final[LiteralString] = """

@@ -65,14 +65,14 @@ class Runtime(Client):
         signal_bus: See `event_log`.
         follow_graph: The subscriptions of agents to topics.
         fanout: The strategy that delivers posts to followers.
-        store: Where rows live, instead of parts; in memory by default.
+        store: The store of the rows, instead of parts; in memory by default.
         suspend_after: Seconds a run waits in memory before it becomes rows only; 0 = at once.
-        capacity: How many runs execute at once. Twice as many may wait in memory beside them.
+        capacity: Maximum number of runs that execute at once. Twice as many may wait in memory beside them.
         owner: This incarnation's name; a fresh one by default.
-        client: Who submits, for order and dedup (`submit:<client>`).
+        client: Name of the client that submits, for order and dedup (`submit:<client>`).
         heartbeat_s: Seconds between heartbeats, where the store's leases expire.
         serve: False makes a client: it submits and asks, and executes nothing.
-        may_act: Asked before every effect; False near the end of a lease that was not renewed.
+        may_act: Function that is asked before every effect; False near the end of a lease that was not renewed.
         broker: The transport of messages between hosts; without it the sender's commit writes the
             receiver's row.
         results: Where results of model calls and at-most-once effects outlive a crash that keeps
@@ -265,7 +265,7 @@ class Runtime(Client):
         Args:
             tenant: With the next five: only answers of these. All by default.
             type_: The agent's.
-            agent: Of whose runs the logs are.
+            agent: The agent whose runs' logs these are.
             model: The name of the agent's client, as logs have it.
             since: From this day on, in UTC.
             until: Up to this day, which is included.

@@ -32,7 +32,7 @@ class ClientConnection:
     """Connections to one server or cluster, one at a time.
 
     Args:
-        server: Where it is, and how to log in.
+        server: Address and login of the server.
         inbox_prefix: First token of the subjects that answers come to.
         patience: See `Patience`.
     """

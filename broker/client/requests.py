@@ -37,9 +37,9 @@ class Request:
 
     Attributes:
         doing: For errors: what it is and for whom.
-        subject: Where.
+        subject: The subject to publish to.
         body: Its bytes.
-        headers: Of the message.
+        headers: Headers of the message.
         id: What makes sending it again safe; None where nothing can happen twice.
         order_key: Requests with the same one go out one after another, in the order of the calls.
     """

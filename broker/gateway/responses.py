@@ -32,8 +32,8 @@ class GatewayRequest:
     """A request as it came.
 
     Attributes:
-        subject: Where it was published; the server's permissions vouch for it.
-        reply: Where the answer goes.
+        subject: Subject that it was published to; the server's permissions vouch for it.
+        reply: Subject of the answer.
         headers: Never trusted.
         data: The body.
     """

@@ -47,7 +47,7 @@ class StreamPlan:
         deployment: Id of the database to which the messages belong.
         replicas: 1, or 3 on a cluster.
         mail_max_bytes: -1 for what the server has. A limit is reserved on the disk at once.
-        topic_max_age: How long posts stay.
+        topic_max_age: Time for which posts stay.
     """
 
     subjects: Subjects

@@ -162,7 +162,7 @@ class Permissions:
 
         Args:
             publisher: Its name.
-            tenant: Whose agents it may reach.
+            tenant: The tenant whose agents it may reach.
             types: Which types of agents; all when empty. Topics are not distinguished. With types it
                 starts runs by messages and questions only, and asks the hosts only about runs.
             inbox: Prefix of its reply subjects; see `inbox_of`.

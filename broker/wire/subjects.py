@@ -68,7 +68,7 @@ class Subjects:
 
     Attributes:
         namespace: Goes before every subject (``<ns>.``) and stream name (``<ns>_``).
-        partitions: Of each type; fixed for a deployment.
+        partitions: Number of partitions of each type; fixed for a deployment.
     """
 
     namespace: str = ""

@@ -122,7 +122,7 @@ class FolderFileStore(_ObjectFiles):
     uploads. Media types are not kept. URLs cannot be fetched: use `download`.
 
     Args:
-        folder: Made, with its parents, when it is used.
+        folder: The folder; the first use makes it, with its parents.
         tenant: Owner of the files.
         scope: A name within the tenant, for example of an application; 1,000 bytes at most.
 

@@ -68,7 +68,7 @@ class Operators(OperatorStore):
         owner: The host's.
         links: For one statement at a time.
         keyed: For what is found from keys.
-        reads: Of the same store.
+        reads: The reads of the same store.
     """
 
     def __init__(self, owner: HostIncarnation, links: Links, keyed: Link, reads: Reads) -> None:

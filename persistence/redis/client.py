@@ -74,7 +74,7 @@ async def open_redis(url: str, *, answer_s: float | None = None) -> AsyncIterato
 
     Args:
         url: ``redis://user:password@host:port/0``.
-        answer_s: How long an answer, with all that it holds, may take; one second by default.
+        answer_s: Time limit in seconds of an answer with all its content; one second by default.
 
     Raises:
         RedisUrlError: The URL is malformed, or the server refuses its user, password or database.

@@ -41,7 +41,7 @@ class JournalCounters:
 
     Attributes:
         kept: Acknowledged by Redis.
-        dropped: Given up: Redis was slow, gone, or refused them.
+        dropped: Number of results that were given up: Redis was slow, gone, or refused them.
         oversized: Larger than 1 MiB, never sent.
     """
 

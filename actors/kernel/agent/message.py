@@ -81,7 +81,7 @@ class Message:
 
     Attributes:
         id: Unique per (agent, sender); sending the same id again is a no-op for at least 8 days.
-        target: Who gets it.
+        target: The agent that gets the message.
         sender: Typed sender (``agent:type/key``, ``ext:…``, ``client:…``, ``topic:…``, ``submit:…``,
             ``spawn:<parent agent>``, ``schedule:…``, ``session:…``) or None before it is sent.
         payload: JSON data. A registered payload kind is a dict with a ``kind`` key.

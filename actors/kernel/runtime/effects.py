@@ -89,7 +89,7 @@ class EffectResult:
         status: ``ok`` or ``error``.
         value: JSON data for ``ok``; the error's message for ``error``.
         error_type: Qualified class name, for ``error``.
-        artifact_ref: Where a large value is stored instead.
+        artifact_ref: Reference of the stored value, if the value is large.
     """
 
     effect_id: EffectId

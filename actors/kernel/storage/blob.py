@@ -46,8 +46,8 @@ class ArtifactPin:
 
     Attributes:
         ref: The bytes.
-        owner: Who keeps them.
-        at: When the owner pinned them last, aware UTC.
+        owner: The owner of the pin, who keeps the artifacts.
+        at: The instant at which the owner pinned them last, aware UTC.
     """
 
     ref: ArtifactRef

@@ -30,7 +30,7 @@ class SessionFact:
             written. One that is cancelled before it began has no ``started``. ``cancelling``: a client asked
             it to stop, for the first time.
         run_id: The run.
-        ahead: Of ``queued``: how many open runs of the session were before it.
+        ahead: For ``queued``: the number of open runs of the session before it.
         at: When it was written, aware UTC.
     """
 
@@ -49,7 +49,7 @@ class SessionRow:
         agent_id: The session's agent; its key is the session's id.
         project: The label that its first submit gave.
         last_fact: Number of its last fact.
-        open_runs: How many of its runs have not ended, queued ones included.
+        open_runs: Number of its runs that have not ended, queued ones included.
         head: Id of the active node; None: there is none.
         created_at: When its first run was submitted.
         last_at: When its last fact was written.
@@ -84,7 +84,7 @@ class SessionStore(Protocol):
         Args:
             tenant: The owner.
             type_: The type of the sessions' agents.
-            limit: How many at most.
+            limit: Maximum number of rows.
             before: Only sessions whose last fact is older.
         """
 

@@ -219,7 +219,7 @@ class StreamRecord:
 
     Attributes:
         epoch: The number of its incarnation.
-        created: When the broker says it was made.
+        created: The instant at which the stream was created, by the broker's clock.
         highest: The furthest cursor of this epoch; None when nothing was read yet.
         purged: Below this sequence messages may be gone from the stream. Who finds one gone that is
             not, has a store that is behind it.

@@ -17,7 +17,7 @@ class CommandRecord:
         payload: JSON data.
         ts: When it was given.
         seq: Its position in the store, from 1; given by the store.
-        client_id: Who gave it.
+        client_id: The client that gave the command.
     """
 
     command_id: str

@@ -25,7 +25,7 @@ def durable_copy(value: Any, where: str, *, deepest: int = MAX_DEPTH) -> Any:
     Args:
         value: The data.
         where: Begins the path in an error, for example ``vars``.
-        deepest: How many lists and objects may be within each other.
+        deepest: Maximum depth of nested lists and objects.
 
     Raises:
         NotSerializableError: The path of what is not JSON data: another type, a key that is not text, NaN or

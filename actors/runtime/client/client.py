@@ -42,10 +42,10 @@ class Client:
 
     Args:
         store: The rows.
-        worker: Told at once of what concerns agents of this host.
+        worker: The worker of this host, notified at once of changes for its agents.
         topics: Follows and posts.
         live: What runs say live; hears of ends on other hosts.
-        client: Who submits (``submit:<client>``) and sends (``client:<client>``).
+        client: The client's name, for the senders ``submit:<client>`` (runs) and ``client:<client>`` (messages).
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Client:
         run. `tenant` has to be the agent's.
 
         Args:
-            agent_id: Whose run it is.
+            agent_id: The agent of the run.
             msg: A message, or JSON data to make one of.
             priority: Lower first.
             tenant: Refused when it is not the agent's.
@@ -95,11 +95,11 @@ class Client:
                 the `retry` of the agent that starts the run applies, else three retries.
             on_conflict: When the agent has an open run: wait behind it, join it, be rejected, or
                 cancel it first.
-            spawn_budget: How many runs may be spawned, by this one and all below; 50 by default.
+            spawn_budget: Maximum number of runs that this run and all runs below it may spawn; 50 by default.
             execution_budget: What they all may spend; its deadline counts from now.
             retention: What becomes of children that are open when the run ends.
-            session_id: Of the conversation it belongs to.
-            sender: Whose order and message ids count; this client's by default.
+            session_id: The conversation that the run belongs to.
+            sender: The sender, for whom order and message ids count; by default this client.
 
         Raises:
             RunConflictError: `on_conflict="reject"` and the agent is busy.
@@ -367,7 +367,7 @@ class Client:
 
         Args:
             run_id: The run.
-            from_seq: Where to begin, inclusive.
+            from_seq: The first seq to read.
             live: Also yield ``text.delta`` and ``reasoning.delta`` of model calls, and ``custom.delta``
                 of `RunContext.emit_delta`: of this process, and with NATS of all hosts. They are not
                 stored and have seq -1; their payload is ``{"text", "attempt", "n"}`` and, of custom

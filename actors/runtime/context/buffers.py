@@ -55,7 +55,7 @@ class Buffer(Generic[F]):
 
     Attributes:
         is_current: True if all hinted items are read, or are being read: no `refresh` is needed.
-        on_found: Told what is there, whenever it was read.
+        on_found: Function that gets each read signal or answer, in this read or a later one.
     """
 
     is_current = True

@@ -46,7 +46,7 @@ class Messaging:
         run: What its verbs share.
         waits: Its waiting verbs.
         effects: Its effects.
-        store: Where other runs are looked up.
+        store: The store in which other runs are looked up.
         on_cancel: Called with every run that was asked to stop.
     """
 

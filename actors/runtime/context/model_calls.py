@@ -59,7 +59,7 @@ class Live:
     Args:
         run: What its verbs share.
         env: Gets each piece, and of their end.
-        guards: Of the agent. With one, an answer is shown once it has passed, as one piece.
+        guards: The agent's guardrails. With any, an answer is shown in one piece, after it has passed them.
     """
 
     def __init__(self, run: RunState, env: HostServices, guards: Sequence[Guard] = ()) -> None:

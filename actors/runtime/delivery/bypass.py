@@ -30,7 +30,7 @@ class Suspicion:
     """The suspicion that the broker has failed, and the instant of its first failure. Pure.
 
     Attributes:
-        since: When it was first in doubt; None while it is not.
+        since: The instant of the first failure; None while the broker works.
     """
 
     since: float | None = None

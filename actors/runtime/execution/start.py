@@ -56,9 +56,9 @@ def inbox_of(
     """Record how this execution begins and return the messages the code is given.
 
     Args:
-        run: Where it is recorded.
+        run: The run in whose log the messages are recorded.
         loaded: The run; its messages, if it was queued.
-        agent: Who runs.
+        agent: The agent that executes.
         mail: The messages that start it.
         create: The run, when waiting messages start it.
         was_running: Whether an execution before this one was broken off.

@@ -38,10 +38,10 @@ class RunLog:
     """Records the entries of one execution of a run.
 
     Args:
-        store: Where flushes go.
+        store: The store that flushes write to.
         lease: Fences every write.
         history: What the log holds so far; `last_seq` is where it ends.
-        scheduler: Told how far the log is durable.
+        scheduler: Scheduler of branches, notified of the last durable seq.
         on_committed: Called after each commit: new inbox rows, cancel requests.
     """
 

@@ -32,7 +32,7 @@ class Setback:
     """The reason why an execution was broken off.
 
     Attributes:
-        at: Where the log ended then.
+        at: The last seq of the log at that time.
         refusal: What the store said of what it was given; None: it was something else.
     """
 

@@ -48,7 +48,7 @@ class StoreFanout:
     Who follows is what the store says in that moment, so the graph and the inbox are not asked.
 
     Args:
-        posts: Of the store whose rows followers have.
+        posts: The posts of the store that has the followers' rows.
         on_nudge: Called with shards of this host that have followers.
     """
 

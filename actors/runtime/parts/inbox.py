@@ -49,9 +49,9 @@ class InboxView(StoreView):
     back are for callers that handle messages themselves. They write, so they need the agent's shard.
 
     Args:
-        store: Whose rows these are.
+        store: The store of the rows.
         lease_of: This host's shard leases.
-        clock: When a message given back may be tried again.
+        clock: The clock by which a returned message may be tried again.
         max_retries: After so many nacks a message becomes a dead letter.
     """
 

@@ -21,8 +21,8 @@ class LiveBranches:
         on_move: Called when any branch continues.
 
     Attributes:
-        running: How many run agent code, but for those that await something the runtime does not know.
-        working: How many execute, record or flush: the run cannot be suspended now.
+        running: Number of branches that run agent code and await nothing that is unknown to the runtime.
+        working: Number of branches that execute, record or flush: the run cannot be suspended now.
         moves: Grows whenever any branch continues.
         unwinding: The signal that ends all branches; None: the run goes on.
     """

@@ -45,11 +45,11 @@ class Attempt:
     Attributes:
         number: 1 for the first.
         policy: The run's.
-        last_seq: Where the log ends, everything recorded included.
+        last_seq: The last seq of the log, everything recorded included.
         now: The instant of the failure.
         chance: In [0, 1), for the jitter of the wait.
-        failures: When earlier attempts failed.
-        deadline: When the run has to have ended.
+        failures: The instants at which earlier attempts failed.
+        deadline: The deadline of the run.
         others: Messages of the run beside its first that can go back: no call of its code is durable.
     """
 

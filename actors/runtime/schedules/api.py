@@ -74,7 +74,7 @@ class Schedules:
 
         Args:
             name: As an agent's type: letters, digits, ``_``, ``-`` and ``.``.
-            agent_id: Who gets the messages, from the sender ``schedule:<name>``.
+            agent_id: The agent that gets the messages, from the sender ``schedule:<name>``.
             payload: JSON data, or a registered payload.
             cron: Five fields, or six with the second first; see `actors.runtime.schedules.cron.next_tick`.
             timezone: IANA name of the zone whose wall clock `cron` means.

@@ -31,7 +31,7 @@ class Limiting:
 
     Args:
         store: The limits of the deployment.
-        owner: Who claims.
+        owner: The host that claims.
         dispatcher: Its admission is supplied; starts runs that waited and are back in the ready queue.
         notifications: Hints of changes, and of slots that are free or wanted elsewhere.
     """

@@ -44,7 +44,7 @@ class Recovery:
     Args:
         worker: Is notified.
         notifications: Hints say what to read; those that may have been lost are published again.
-        tasks: Where it reads beside what starts.
+        tasks: The scope of tasks that read while agents start.
     """
 
     def __init__(self, worker: Worker, notifications: Notifications, tasks: TaskScope) -> None:

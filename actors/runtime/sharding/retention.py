@@ -26,7 +26,7 @@ async def sweep_all(store: RunStore, *, older_than_s: float | None, pause_s: flo
     """Sweep and forget until nothing of that age is left; return how many runs were swept.
 
     Args:
-        store: Where the runs are.
+        store: The store of the runs.
         older_than_s: Age of what goes; None: what needs no age alone (see `RunStore`).
         pause_s: Between two batches.
     """

@@ -57,9 +57,9 @@ class Tracing:
     """Makes the spans of one host's runs.
 
     Args:
-        provider: Where tracers come from; OpenTelemetry's global one when left out.
+        provider: The source of tracers; OpenTelemetry's global one when left out.
         system: What moves messages, ``nats`` or ``callboard``.
-        ratio: Which part of the traces that begin here is recorded. The same on all hosts.
+        ratio: Share of the traces that begin here and are recorded. The same on all hosts.
         show: Turns content into the text of an attribute; None: no content is shown, and no
             message of an error.
     """
@@ -138,10 +138,10 @@ class Tracing:
 
         Args:
             row: The run.
-            entries: Of its log.
-            then: How it ended.
-            at: When.
-            begin: When the execution began that ended it.
+            entries: Number of entries of its log.
+            then: The outcome of the run.
+            at: The instant of the end.
+            begin: The start of the execution that ended it.
             session: Its conversation; None: not known to this execution.
         """
         place = root_span(row, self.ratio)

@@ -41,13 +41,13 @@ class Dispatcher:
         env: Has the store, with signals that may wake a parked run, and the runs that wait in memory.
         mailboxes: Decide which agents may start.
         tasks: What is started runs here.
-        capacity: How many agents execute at once, besides those whose run waits in memory.
+        capacity: Number of agents that may execute at once, besides those whose run waits in memory.
         drive: Executes what is next for an agent, and calls `leave` behind it.
 
     Attributes:
-        admission: Who of those that are ready may execute, by the limits of the deployment.
-        timers: When waiting runs go on.
-        load: How many runs are in memory.
+        admission: The limits of the deployment, which decide which of the ready agents may execute.
+        timers: The timers of waiting runs.
+        load: Number of runs in memory.
         is_stopping: Nothing starts any more.
     """
 

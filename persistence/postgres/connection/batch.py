@@ -43,7 +43,7 @@ class Batcher(Generic[A, R]):
 
     Args:
         flush: Answers the calls of a group.
-        limit: How many calls are one group at most.
+        limit: Maximum number of calls of a group.
         choose: Says which of so many calls are the next group, at least one, and which are left; None: all.
     """
 
@@ -161,7 +161,7 @@ def lookups(
         fetch: Returns the rows of different questions.
         read: Makes an answer of a question's rows.
         by: The column that holds the question; None: `i` holds its position among them, from 1 on.
-        limit: How many different questions are one group at most.
+        limit: Maximum number of different questions of a group.
     """
 
     async def flush(calls: list[Batched[A, R]]) -> None:

@@ -101,8 +101,8 @@ class Link:
     Not for concurrent use; `fetch` waits by itself.
 
     Args:
-        settings: Where to.
-        outage: Of the store.
+        settings: Settings of the server to connect to.
+        outage: The store's outage.
         extra: Settings of its sessions.
         first: Its connection until it is lost, opened by the caller.
     """

@@ -94,7 +94,7 @@ class Mail(MailStore):
     """See `MailStore`.
 
     Args:
-        settings: Of the store.
+        settings: Settings of the store.
         links: For what is read.
         link: For what is written.
         on_foreign: Called with owners of other hosts that have followers of a new post.

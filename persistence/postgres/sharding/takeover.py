@@ -33,7 +33,7 @@ class Takeover:
     One small question per heartbeat interval; the runtime's own scan is the backstop.
 
     Args:
-        settings: Of the store.
+        settings: Settings of the store.
         claim: Claims what is free, for example `HostParts.claim`.
     """
 

@@ -99,8 +99,8 @@ class SearchScope:
         rows: Documents, or present memories with an embedding of so many numbers.
         state: ``broken``: a crash left it half built, or an earlier release built it without the part for
             filters.
-        percent: Of a build, as far as the server reports it.
-        size_bytes: Of the index.
+        percent: Progress of a build in percent, as far as the server reports it.
+        size_bytes: Size of the index.
     """
 
     store: Literal["documents", "memories"]
@@ -125,7 +125,7 @@ class SearchIndexes:
     """The indexes of one schema. Made by `open_search_indexes`.
 
     Args:
-        connection: Of its own; its user owns the tables.
+        connection: A connection of its own, whose user owns the tables.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -156,7 +156,7 @@ class SearchIndexes:
         cancelled or its process dies, searches stay exact.
 
         Args:
-            scope: Of `scopes`.
+            scope: One of the scopes that `scopes` returns.
             memory_mb: The most that the server takes for it, 1 or more.
             workers: Processes beside the first one. With any, the memory is the server's shared memory, of
                 which a container has 64 MiB if nothing is said.

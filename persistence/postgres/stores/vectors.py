@@ -75,7 +75,7 @@ class PgVectorStore(VectorStore):
     that was interrupted has kept all of its documents or none.
 
     Args:
-        tables: Of `vectors`.
+        tables: The tables of `vectors`.
         tenant: Owner of all that this store reads and writes.
         embedder: Computes embeddings of documents that have none.
     """

@@ -322,7 +322,7 @@ def reserved_tokens(
 
     Args:
         model: Its context size counts, if it is known.
-        options: Of the call.
+        options: Options of the call.
         new: Tokens of the new turns.
         counter: Counts the remaining tokens.
 

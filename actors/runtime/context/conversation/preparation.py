@@ -34,7 +34,7 @@ class Preparation:
     call records it, with its cost, and writes the cut.
 
     Args:
-        store: Where blocks are, and turns if an agent brings no history.
+        store: The store of blocks, and of turns if an agent brings no history.
         agents: The agents that this host serves.
     """
 

@@ -74,10 +74,10 @@ class WindowSource:
 
     Attributes:
         messages: Its turns, oldest first, each with its id; in front the summary of what a cut left out.
-        ordinals: Of stored turns, by id.
+        ordinals: Ordinals of stored turns, by id.
         cut: The last cut; None: there is none.
-        count: Of turns in the whole session.
-        added: How many turns at the end the run has added since the session was read; they have no ordinals.
+        count: Number of turns in the whole session.
+        added: Number of turns that the run has added since the session was read; they have no ordinals.
     """
 
     messages: list[ChatMessage]
@@ -135,7 +135,7 @@ class Sessions:
     Args:
         run: What its verbs share.
         memory: What its agent declares.
-        store: Where turns are, if the agent brings no history.
+        store: The store of turns, if the agent brings no history.
     """
 
     def __init__(self, run: RunState, memory: SessionTerms, store: TranscriptStore) -> None:

@@ -82,7 +82,7 @@ class UnreachableError(ClientError):
 class OutcomeUnknownError(ClientError):
     """A request without an answer: it was done or it was not.
 
-    BranchState the same again with `id` is safe: what was done is not done twice.
+    Sending the request again with the same `id` is safe: the host does not execute it twice.
     """
 
     retryable = True

@@ -43,7 +43,7 @@ class CoreSubjects:
         return self._client is not None
 
     def _send(self, subject: str, data: bytes, reply: str = "") -> None:
-        """Publish, behind the subscriptions that are wanted now; nothing without a connection."""
+        """Publish after the pending subscriptions. Without a connection, drop the message."""
         client = self._client
         if client is None:
             return

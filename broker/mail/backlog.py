@@ -53,7 +53,7 @@ class Delivered(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """The last message up to which all were handed out."""
+    """The position up to which every message was handed out."""
 
     sequence: int
     stored_ns: int

@@ -261,7 +261,9 @@ def _checked(what: str, name: str) -> str:
     if f"_INBOX_{name}" in ADMIN_INBOXES:
         rule = "another name: the reply subjects of that one are those of hosts or of the admin"
         raise InvalidNameError(what, name, rule)
-    Subjects().external(AgentId("t", "k"), name)  # whose last token it becomes
+    Subjects().external(
+        AgentId("t", "k"), name
+    )  # raises if the name cannot be a subject's last token
     return name
 
 

@@ -46,7 +46,7 @@ class Tasks(AbstractAsyncContextManager["Tasks", None], Protocol):
 
 
 class ReconnectingConnection:
-    """One connection at a time for all its users, opened again after each loss.
+    """A connection for all its users, opened again after each loss. It has one server connection at a time.
 
     Args:
         server: The server's address and login.

@@ -156,12 +156,12 @@ def mend(file: BinaryIO) -> None:
 
 
 def read_lines(path: Path, offset: int = 0) -> tuple[list[Any], int, bool]:
-    """Return the values of whole lines from a position on, the position behind them, whether some shared one.
+    """Return the values of whole lines from `offset` on, the next offset, and whether two values share a line.
 
-    What stands behind the last end of a line is left out, unless it is a whole value.
+    Text after the last end of a line is left out, unless it is a whole value.
 
     Raises:
-        LedgerBrokenError: A line is none.
+        LedgerBrokenError: A line has no JSON value.
     """
     try:
         with path.open("rb") as file:

@@ -94,7 +94,7 @@ class S3Settings:
         if found is None or not 0 < int(found[1] or 1) <= _LAST_PORT:
             # It is not quoted: it may contain keys.
             remedy = "Write https://host:port, without a path, and the keys apart"
-            raise BucketSettingsError("the endpoint", "it is no address of a server", remedy)
+            raise BucketSettingsError("the endpoint", "it is not the address of a server", remedy)
 
     def _refuse(self, what: str, remedy: str) -> None:
         raise BucketSettingsError(what, "it cannot be used", remedy[0].upper() + remedy[1:])

@@ -66,7 +66,7 @@ class Operators(OperatorStore):
 
     Args:
         owner: The host's.
-        links: For one statement at a time.
+        links: Connections, each for one statement at a time.
         keyed: For what is found from keys.
         reads: The reads of the same store.
     """
@@ -148,7 +148,7 @@ class Operators(OperatorStore):
 
     @override
     async def discard(self, ids: Sequence[int]) -> int:
-        """After an answer that was lost it may count too few."""
+        """See `OperatorStore.discard`. After a lost answer the returned number may be too small."""
         return int(
             await self._links.value("discarding dead letters", SQL_DISCARD_LETTERS, list(ids))
         )

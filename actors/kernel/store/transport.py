@@ -282,8 +282,8 @@ class MailStore(Protocol):
         the sender's outbox tells. Its outbox row goes in the same commit; without one nobody has sent
         it: it is known, or of a commit that the store has forgotten. Safe to call again.
 
-        Nothing is written of a batch that begins behind a later position than the shard's cursor: the
-        store has forgotten what was read before, and that is to be read again. It is `StaleStream`.
+        A batch that begins after the shard's cursor is refused as a whole (`StaleStream`): the database lost
+        its last commits, so the messages between have to be read again.
 
         Raises:
             PersistenceError: Outcome unknown after the time limit.
@@ -298,7 +298,7 @@ class MailStore(Protocol):
     async def low_water(self, stream: StreamRecord) -> int:
         """Return the lowest cursor of all shards in this incarnation of the stream; 0 when unknown.
 
-        What is below it needs no reading by anybody.
+        All shards have read the messages below it.
         """
 
 

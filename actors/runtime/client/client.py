@@ -45,7 +45,7 @@ class Client:
         worker: The worker of this host, notified at once of changes for its agents.
         topics: Follows and posts.
         live: What runs say live; hears of ends on other hosts.
-        client: The client's name, for the senders ``submit:<client>`` (runs) and ``client:<client>`` (messages).
+        client: The client's name, in the senders ``submit:<client>`` (runs) and ``client:<client>`` (else).
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class Client:
             on_conflict: When the agent has an open run: wait behind it, join it, be rejected, or
                 cancel it first.
             spawn_budget: Maximum number of runs that this run and all runs below it may spawn; 50 by default.
-            execution_budget: What they all may spend; its deadline counts from now.
-            retention: What becomes of children that are open when the run ends.
+            execution_budget: Limits for all of these runs together; the deadline counts from now.
+            retention: The treatment of children that are open when the run ends.
             session_id: The conversation that the run belongs to.
             sender: The sender, for whom order and message ids count; by default this client.
 

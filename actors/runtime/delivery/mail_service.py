@@ -227,7 +227,7 @@ class MailService:
                 await asyncio.sleep(LONGEST_PAUSE_S)
 
     async def _show_posts(self) -> None:
-        """Publish posts to the broker for observers. Followers get theirs without it."""
+        """Publish posts to the broker for observers. Followers get their posts without the broker."""
         while True:
             await happens(self._posted, within_s=UPKEEP_S)
             self._posted.clear()

@@ -36,13 +36,13 @@ class LiveBranches:
         self.pace = Pace()
 
     def enter_code(self, branch: Branch) -> None:
-        """The branch begins to run agent code."""
+        """Note that the branch begins to run agent code."""
         self.moves += 1
         branch.state = BranchState.CODE
         self.running += 1
 
     def leave_code(self, branch: Branch, state: BranchState) -> None:
-        """The branch has come back from agent code, and waits, or has ended."""
+        """Note that the branch has left agent code: it waits, or has ended."""
         branch.state = state
         if branch.overdue:
             branch.overdue = False
@@ -147,7 +147,7 @@ class LiveBranches:
         self.interrupt(target, asyncio.CancelledError())
 
     def interrupt(self, branch: Branch, signal: BaseException) -> None:
-        """Let the branch run agent code with `signal`; one that has not begun never does."""
+        """Raise `signal` in the branch's code. If the code has not started, it never starts."""
         if branch.state is BranchState.NEW:
             branch.drop_code()
             self._groups.end(branch)

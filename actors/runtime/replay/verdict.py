@@ -148,7 +148,7 @@ def _taken_apart(exc: BaseException, attempt: Attempt) -> Verdict:
 
 
 def _crashed(exc: BaseException, attempt: Attempt) -> Verdict:
-    """The agent's own error: tried again while the policy has retries left."""
+    """Return the verdict on an error of the agent's code: a retry while the policy has retries left."""
     origin = origin_of(exc)
     is_final = origin is not None and not origin.may_repeat
     if is_final or type(exc).__name__ in attempt.policy.non_retryable:

@@ -72,7 +72,9 @@ class Limiting:
             await asyncio.sleep(PAUSE_S)
 
     def _follow(self, nudge: Nudge) -> None:
-        if nudge.kind != "places":  # changed; or the store may be behind: tell it what is used here
+        if (
+            nudge.kind != "places"
+        ):  # limits changed, or the store lost commits: report the used slots again
             self._read_at = 0.0
             self._changed.set()
         self._admission.refresh()

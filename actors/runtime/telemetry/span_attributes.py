@@ -99,7 +99,7 @@ def provider_and_model(name: str) -> tuple[str, str]:
 
 
 def of_effect(row: RunRow, call: EffectCall, *, session: str | None) -> Attributes:
-    """Return what the span of an effect says at its start; `session`: of calls that name none."""
+    """Return the attributes of an effect's span at its start. `session` is for calls that name no session."""
     found: Attributes = {RUN_ID: row.run_id, "callboard.position": call.position}
     if call.verb == "llm":
         found |= _agent(row, call.session or session)

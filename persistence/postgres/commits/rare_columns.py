@@ -35,7 +35,7 @@ _ANY_ORDER: Final = "any_order"
 
 
 def talk_of(commit: Commit) -> Talk | None:
-    """Return what the commit has of this, None for nothing."""
+    """Return the rare rows of the commit, None if it has none."""
     posts = [out for out in commit.outgoing if isinstance(out.target, TopicId)]
     if not (
         posts

@@ -61,8 +61,8 @@ def turn_rows(turns: Iterable[NewTurn], key: str) -> list[dict[str, JsonValue] |
     """Return turns as `write_transcripts` takes them.
 
     Args:
-        turns: Those of one agent.
-        key: The agent's. Of the conversation with this name it is said which turns a user sees.
+        turns: Turns of one agent.
+        key: The agent's key. In the conversation with this name, rows have a mark if a user sees the turn.
     """
     rows: list[dict[str, JsonValue] | None] = []
     for new in turns:

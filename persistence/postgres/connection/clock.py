@@ -35,9 +35,9 @@ async def read_clock(link: Link) -> Reading:
 class PostgresClock:
     """See `Clock`. The machine's wall clock has no part in it.
 
-    It shows the least that the database's clock can show, by all it has heard: what is due here is
-    due there, and what a statement called due is due here from then on. It stays as it is while it
-    agrees with what is heard, so it never goes back by less than `SLEWED_S`. May be used in any thread.
+    It shows a lower bound of the database's time: an instant that has passed here has passed there. An
+    instant that a statement reported as passed has passed here, too. A new reading changes the clock only if
+    it contradicts the time shown. The clock jumps back only by `SLEWED_S` or more. Any thread may use it.
 
     Args:
         first: The database was asked once already.

@@ -83,7 +83,7 @@ class PostgresErasure(ErasureStore):
     """The parts of an erase on PostgreSQL. Tables that no store has made yet are left out.
 
     Args:
-        links: For one statement at a time.
+        links: Connections, each for one statement at a time.
         retention: Forgets single agents.
         remove_objects: Removes objects of artifacts that are gone, at most so many; returns how many.
     """

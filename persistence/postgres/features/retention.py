@@ -22,16 +22,16 @@ SQL_FORGET_OLD: Final[LiteralString] = "select forget_old($1, $2) as n"
 SQL_FORGET_IDS: Final[LiteralString] = "select taken, last from forget_ids($1, $2)"
 SQL_FORGET_USAGE: Final[LiteralString] = "select taken, last from forget_usage($1, $2, $3)"
 FIRST_TOTAL: Final = ["", "", "", "-infinity"]
-"""No total of usage is before this place."""
+"""Position before all totals of usage."""
 
 
 class Retention(RetentionStore):
-    """Takes rows away.
+    """The removal of old rows.
 
     Args:
-        owner: The host's.
-        links: For one statement at a time.
-        remove_objects: Removes objects of artifacts that are gone, at most so many.
+        owner: The incarnation of the host.
+        links: Connections, each for one statement at a time.
+        remove_objects: Function that removes at most that many objects of removed artifacts.
     """
 
     def __init__(

@@ -72,7 +72,7 @@ class PostgresSessionDirectory(SessionDirectory):
     """A `SessionDirectory` on PostgreSQL.
 
     Args:
-        links: For one statement at a time.
+        links: Connections, each for one statement at a time.
     """
 
     def __init__(self, links: Links) -> None:

@@ -164,7 +164,7 @@ class Transcripts(TranscriptStore):
     async def page_of(
         self, agent: AgentId, read: ReadTurns, *, after: int, limit: int | None
     ) -> list[Turn]:
-        """Return turns behind an ordinal; further ones are read instead of those that are left out."""
+        """Return turns with larger ordinals. A turn without its bytes is skipped, and a later one read instead."""
         found = list[Turn]()
         while True:
             missing = None if limit is None else limit - len(found)
@@ -175,7 +175,7 @@ class Transcripts(TranscriptStore):
             after = rows[-1]["ordinal"]
 
     async def turns_of(self, agent: AgentId, rows: Sequence[Row]) -> list[Turn]:
-        """Return turns of these rows; one that was kept apart and is gone is left out."""
+        """Return the turns of these rows, without turns whose artifact was removed."""
         turns = list[Turn]()
         for row in rows:
             text: str | bytes | None = row["body"]

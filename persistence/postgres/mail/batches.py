@@ -28,13 +28,13 @@ from persistence.postgres.connection.batch import Batched
 from persistence.postgres.connection.link import Row
 
 GROUP_ROWS: Final = 2000
-"""Number of messages in one statement at most, or one batch, however large."""
+"""Maximum number of messages in one statement, unless it has only one batch."""
 Key: TypeAlias = tuple[str, str, str]
 """Agent, sender and message id."""
 
 
 class IngestBatch(NamedTuple):
-    """A batch as rows of columns, encoded in the caller's time."""
+    """A batch as rows of columns, encoded by the caller and not by the task that writes."""
 
     lease: ShardLease
     upto: Cursor

@@ -80,7 +80,7 @@ class PostgresArtifacts(ArtifactStores):
     """The artifacts of all tenants of one schema.
 
     Args:
-        links: For one statement at a time.
+        links: Connections, each for one statement at a time.
         elsewhere: Takes the bytes of new artifacts; None: they are kept here, in chunks. References and pins
             are here. All that use the schema need the same.
     """

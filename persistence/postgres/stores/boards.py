@@ -108,7 +108,7 @@ class PgTaskBoards(TaskStores):
     """The boards of all tenants of one schema. Their table is made on first use.
 
     Args:
-        links: For one statement at a time.
+        links: Connections, each for one statement at a time.
     """
 
     def __init__(self, links: Links) -> None:

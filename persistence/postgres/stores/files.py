@@ -30,7 +30,7 @@ class PostgresFiles:
     """The files of all tenants of one schema. Their table is made on first use.
 
     Args:
-        links: For one statement at a time. Their owner closes them.
+        links: Connections, each for one statement at a time. Their owner closes them.
     """
 
     def __init__(self, links: Links) -> None:

@@ -72,7 +72,7 @@ class StoreTables:
     statements need the newer version, calls wait, and a log line names the session.
 
     Args:
-        links: For one statement at a time. Their schema has been migrated.
+        links: Connections, each for one statement at a time. Their schema has been migrated.
         name: Name of the file in `schema/stores` that makes the tables.
     """
 

@@ -122,7 +122,7 @@ class GraphVerbs:
             mode: What may happen when a crash leaves it without a result.
             execute: Does it; returns JSON data and raises nothing.
             rides: See `EffectCall`.
-            told: Facts of a model call, shown with the pieces of its answer. The tree's budget counts such a call.
+            told: Facts of a model call, shown with pieces of its answer. The tree's budget counts the call.
 
         Raises:
             EffectInDoubtError: See `RunContext.step`.

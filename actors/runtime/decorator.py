@@ -35,8 +35,8 @@ def agent(  # noqa: PLR0913 - each is an attribute that an agent may have
         type_: The agent's type.
         key: The agent's key within its type.
         tenant: The agent's tenant.
-        model: For `ctx.llm`.
-        tools: For `ctx.tool`.
+        model: The model for `ctx.llm`.
+        tools: The tools for `ctx.tool`.
         version: Version of the code; recorded with each run.
         deadline_s: Seconds one attempt may take.
         retry: Retry policy of its runs, unless the call that starts a run gives one.

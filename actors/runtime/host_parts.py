@@ -42,8 +42,8 @@ class HostParts:
         worker: The run loop.
         ownership: The shards of this host.
         mail: The transport of messages between hosts; None without a broker.
-        limiting: Keeps the limits of the deployment.
-        serves: It executes agents; False: it is of a client.
+        limiting: The limits of the deployment.
+        serves: True if this runtime executes agents; False: it is a client.
     """
 
     def __init__(

@@ -263,7 +263,7 @@ class Runtime(Client):
         """Return what recorded answers of models used and cost, also those of logs that were swept.
 
         Args:
-            tenant: With the next five: only answers of these. All by default.
+            tenant: Only answers of this tenant. This and the next five select answers; by default all.
             type_: The agent's.
             agent: The agent whose runs' logs these are.
             model: The name of the agent's client, as logs have it.

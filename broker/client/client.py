@@ -344,8 +344,8 @@ class ActorClient:
         """Ask for a run's end, a few seconds at a time: a host that died is noticed after them.
 
         Args:
-            request: Makes the one in which a host waits for so many seconds.
-            limit_s: For all together; None has none, as long as hosts answer.
+            request: Function that makes a request in which a host waits for that many seconds.
+            limit_s: Seconds for all requests together; None: no limit, as long as hosts answer.
         """
         now, patience = asyncio.get_running_loop().time, self._patience
         until = now() + (math.inf if limit_s is None else limit_s)

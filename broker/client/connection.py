@@ -111,8 +111,8 @@ class ClientConnection:
 
         Args:
             request: The same each time.
-            limit_s: For all attempts together.
-            attempt_s: For one.
+            limit_s: Seconds for all attempts together.
+            attempt_s: Seconds for one attempt.
             may_be_done: A host is known to have taken it before.
 
         Raises:

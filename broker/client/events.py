@@ -133,10 +133,10 @@ class Watch:
 
     Args:
         line: The connection.
-        factory: Makes the requests.
+        factory: The factory of requests.
         run_id: The run.
         patience: See `Patience`.
-        limit_s: For hearing nothing at all.
+        limit_s: Seconds without any message after which the stream fails.
     """
 
     def __init__(

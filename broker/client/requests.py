@@ -36,7 +36,7 @@ class Request:
     """A message to publish, with a reply subject of the client's.
 
     Attributes:
-        doing: For errors: what it is and for whom.
+        doing: The request in words, for errors.
         subject: The subject to publish to.
         body: Its bytes.
         headers: Headers of the message.

@@ -16,10 +16,10 @@ class Patience:
     """The waiting times of an `ActorClient`, in seconds.
 
     Attributes:
-        attempt_s: For the answer to one attempt.
-        slice_s: For a run's end, in one request; a longer wait repeats the request.
-        grace_s: For an answer beyond what its host was given.
-        silence_s: For the next sign of a stream of events.
+        attempt_s: Seconds for the answer to one attempt.
+        slice_s: Seconds to wait for a run's end in one request; a longer wait repeats the request.
+        grace_s: Seconds to wait for an answer after the host's own time limit.
+        silence_s: Seconds to wait for the next message of a stream of events.
         unserved_s: Seconds for which a request is repeated while no host serves it.
     """
 

@@ -75,7 +75,7 @@ class Gateway:
         front: The client API, which executes requests.
         subjects: The deployment's names.
         host: Shown in answers of ``$SRV``.
-        scope: Makes scopes for background tasks.
+        scope: Function that makes a scope for background tasks.
     """
 
     def __init__(

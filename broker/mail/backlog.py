@@ -70,7 +70,7 @@ class Backlog:
     of the others the position in the stream, from which the rest is read again when they are next.
 
     Args:
-        tenant_of: Says which tenant's a message is, by the subject it is stored under.
+        tenant_of: Function that returns the tenant of a message by the subject that it is stored under.
     """
 
     def __init__(self, tenant_of: Callable[[bytes], bytes]) -> None:

@@ -41,9 +41,9 @@ class JetStreamConnection:
         requests: Open on it.
         subjects: The deployment's names.
         streams: The streams' names on the server.
-        ensure: Makes streams that were deleted, and sets settings right.
+        ensure: Function that creates missing streams and corrects their settings.
         inbox: Prefix of reply subjects of this connection.
-        serial: Gives a number that no other consumer of this process has.
+        serial: Function that returns a number that no other consumer of this process has.
         on_suspect: See `Transport.connect`.
     """
 

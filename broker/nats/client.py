@@ -196,7 +196,7 @@ class NatsConnection(NatsClient):
     def publish_now(self, subject: str, payload: bytes, reply: str = "") -> bool:
         """Write a message to the socket; False: something waits before it, or it is too large.
 
-        What `publish` takes has its turn behind all tasks that are ready.
+        `publish` sends its message only after all ready tasks have had a turn.
         """
         writer = getattr(self._transport, "_io_writer", None)
         if self._pending or writer is None or len(payload) > self.max_payload or self.lost.is_set():

@@ -41,7 +41,7 @@ class UserGrant:
         subscribe: Subject patterns; queue groups are not distinguished.
         responses: Messages it may publish to the reply subject of each message it gets, wherever that
             is; 0: none, -1: any number.
-        responses_s: For so long after that message.
+        responses_s: Seconds after that message in which they are allowed.
     """
 
     publish: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all, and lines that are behind each other."""
+"""Files that are written as a whole or not at all, and files to which lines are appended."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def sync_folder(folder: Path) -> None:
 def appending(path: Path) -> Iterator[BinaryIO]:
     """Open a file of lines for reading and appending, while no other process does; its position is the end.
 
-    What a process left behind the last whole line when it died is removed.
+    If a process died during a write, the bytes after the last whole line are removed.
     """
     while True:
         is_new = not path.exists()
@@ -135,7 +135,7 @@ def append_lines(file: BinaryIO, rows: list[Any], *, fault: Fault = no_fault) ->
 
 
 def mend(file: BinaryIO) -> None:
-    """Cut off the bytes behind the last end of a line, unless they are a whole record: then end its line."""
+    """Cut off the bytes after the last end of a line. If they are a whole record, end its line instead."""
     end = file.seek(0, os.SEEK_END)
     if not end:
         return
@@ -176,7 +176,7 @@ def read_lines(path: Path, offset: int = 0) -> tuple[list[Any], int, bool]:
     for number, line in enumerate(lines, 1):
         found = _values(line)
         if found is None:
-            problem = f"line {number} behind byte {offset} is no JSON"
+            problem = f"line {number} after byte {offset} is not JSON"
             raise LedgerBrokenError(str(path), problem)
         shared = shared or len(found) > 1
         rows += found

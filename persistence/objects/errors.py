@@ -92,6 +92,6 @@ def _found(pattern: re.Pattern[str], exc: Exception) -> str:
 
 
 def _first_line(said: str) -> str:
-    """Return the end of the first line, behind the address of the request."""
+    """Return the first line without the address of the request before it."""
     line = said.partition("\n")[0]
     return line.rpartition(" - ")[2].strip()[:_PROBLEM_CHARS] or "no reason was given"

@@ -67,7 +67,7 @@ class Operators(OperatorStore):
     Args:
         owner: The host's.
         links: Connections, each for one statement at a time.
-        keyed: For what is found from keys.
+        keyed: A connection for reads by key.
         reads: The reads of the same store.
     """
 

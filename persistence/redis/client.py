@@ -59,7 +59,7 @@ def address(url: str) -> str:
             "the Redis URL", "it does not begin with redis://, rediss:// or unix://"
         )
     if "@" in parts.path + parts.query + parts.fragment:
-        raise RedisUrlError("the Redis URL", "there is an @ behind the host")
+        raise RedisUrlError("the Redis URL", "there is an @ after the host")
     if parts.scheme == "unix":
         return f"unix://{parts.path}"
     return f"{parts.scheme}://{parts.hostname or 'localhost'}:{port or 6379}{parts.path}"

@@ -75,7 +75,7 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
     What has no id is kept once for each call, also if its answer is lost and it is sent again.
 
     Args:
-        redis: From `open_redis`.
+        redis: The connection of `open_redis`.
         namespace: First part of all keys; one for each deployment.
         ttl_s: Seconds from a session's last append to its end, as a whole.
 

@@ -158,4 +158,4 @@ end
 return {0}
 """
 )
-"""Takes the turns of one run out and moves those behind them up. ARGV from 4 on: the mark's TTL, the run."""
+"""Removes the turns of one run and renumbers later turns. ARGV from 4 on: the mark's TTL, the run."""

@@ -57,7 +57,7 @@ class RedisJournal:
     themselves after `ttl_s`, which nothing refreshes.
 
     Args:
-        redis: From `open_redis`.
+        redis: The connection of `open_redis`.
         namespace: First part of all keys. No other deployment or database may use it, because its results
             could be taken for this one's.
         ttl_s: Seconds a result is kept; longer than a run may wait for its recovery.
@@ -77,7 +77,7 @@ class RedisJournal:
             yield
 
     def keep(self, key: str, payload: dict[str, JsonValue]) -> None:
-        """See `ResultCache.keep`. It has left the process on return, if Redis is there and not behind.
+        """See `ResultCache.keep`. On return the result is sent, or queued if Redis is away or slow.
 
         Values over 1 MiB are not kept; a full queue drops its oldest.
         """

@@ -192,7 +192,7 @@ class ToolCall(BaseModel):
 class ToolResult(BaseModel):
     """The answer to one `ToolCall`, as a conversation holds it: in a message of role ``tool``.
 
-    Images and other media that a tool gave are blocks of their own, behind the result in that message.
+    Images and other media that a tool gave are blocks of their own, after the result in that message.
 
     Attributes:
         id: The call's.

@@ -78,7 +78,7 @@ class Spawned:
     """A child to be created with its parent's commit.
 
     Attributes:
-        run: With parent, root and depth set; born with its parent's cancel flag.
+        run: The child, with parent, root and depth. It starts with its parent's cancel flag.
         position: Position of the spawn in the parent, to name it when the tree's budget refuses it.
         boot: The child's first message, bound to it, with sender ``spawn:<parent's agent>``; None: it
             starts with an empty inbox.
@@ -150,7 +150,7 @@ class Commit:
     Attributes:
         lease: Fences the write: shard owner and epoch are compared under a lock.
         expected_seq: The last seq that the run's log must have now (-1: empty).
-        entries: Appended in order behind `expected_seq`.
+        entries: Entries to append in order after `expected_seq`.
         then: What becomes of the run.
         create: The run's row, when this commit starts a run from waiting messages.
         bind: Pending messages that become this run's; all must still be pending, and nothing older of

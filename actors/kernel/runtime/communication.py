@@ -84,7 +84,7 @@ class ApprovalRequest(BaseModel):
         run_id: The run that asks.
         agent_id: The agent of that run, as text.
         what: Name of what is to be done.
-        args: With what.
+        args: Its arguments.
         since: The instant of the question.
         expires_at: The instant at which the run goes on without a decision.
     """
@@ -105,7 +105,7 @@ class RunStatusSummary(BaseModel):
 
     Attributes:
         run_id: The run.
-        status: In its life cycle.
+        status: Its status in the life cycle of runs.
         last_seq: The last seq of its log; -1 when empty.
         last_milestone: Kind of the last entry about the run itself or one of its effects.
         parked: Why it waits for an operator, if it does.

@@ -17,7 +17,7 @@ from actors.kernel.runtime.wakeup import WakeSet
 
 @dataclass(frozen=True, slots=True)
 class ForkPoint:
-    """The start of a forked run: it continues behind entry `seq` of the log of `run_id`."""
+    """The start of a forked run: it continues after entry `seq` of the log of `run_id`."""
 
     run_id: RunId
     seq: int

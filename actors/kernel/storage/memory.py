@@ -171,7 +171,7 @@ class LongTermMemory(Protocol):
         limit: int = 100,
         offset: int = 0,
     ) -> list[Memory]:
-        """Return present memories, the newest first: at most `limit`, behind the first `offset`.
+        """Return present memories, the newest first: at most `limit`, after the first `offset`.
 
         Args:
             about: Their scope; None: those of all scopes, blocks included.

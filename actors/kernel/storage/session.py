@@ -91,13 +91,13 @@ class SessionStore(Protocol):
     async def facts(
         self, agent: AgentId, *, after: int = NO_FACT, limit: int = 1000
     ) -> list[SessionFact]:
-        """Return facts behind the number `after`, oldest first. Of an unknown session there are none."""
+        """Return facts with numbers above `after`, oldest first. An unknown session has none."""
 
     async def queued(self, agent: AgentId, run_id: RunId) -> SessionFact | None:
         """Return the fact that a run was submitted; None: it began by a message, or there is no such run."""
 
     def tail(self, agent: AgentId, *, after: int = NO_FACT) -> AsyncIterator[SessionFact]:
-        """Yield facts behind `after`, then new ones as they come, until closed.
+        """Yield facts with numbers above `after`, then new ones as they come, until closed.
 
         May begin before the session is there.
         """
@@ -112,7 +112,7 @@ class SessionStore(Protocol):
     ) -> list[Turn]:
         """Return the nodes from the first one to the active one, each with its parent's id, oldest first.
 
-        Those of all branches, if `branches` asks for them. At most `limit` of them, behind the ordinal `after`;
+        With `branches`, the nodes of all branches. At most `limit` of them, with ordinals above `after`;
         fewer only if there are no more. A node whose bytes were removed meanwhile is left out.
         """
 

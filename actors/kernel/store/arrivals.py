@@ -129,7 +129,7 @@ class ArrivalStore(Protocol):
         Args:
             event: See `event_id`.
             payload: The answer.
-            after: Only runs behind this one, in the order of their ids.
+            after: Only runs with larger ids than this one.
             limit: Maximum number of runs.
         """
 

@@ -52,7 +52,7 @@ class AgentRow:
         agent_id: The agent.
         pending: Messages that belong to no run yet.
         oldest_at: The arrival of the oldest of them.
-        queued: Runs that wait behind the one that holds the agent.
+        queued: Runs that wait for the run that holds the agent.
         run_id: The run that holds the agent, if one does.
         status: The status of that run.
         parked: Why that run waits for an operator.

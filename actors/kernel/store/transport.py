@@ -151,7 +151,7 @@ class MailConnection(Protocol):
         """
 
     def read(self, lease: ShardLease, cursor: Cursor) -> AsyncGenerator[MailBatch, None]:
-        """Yield what is behind `cursor` and what comes, contiguous, in batches.
+        """Yield the messages after `cursor` and then new ones, contiguous, in batches.
 
         A gap (a drop, a deleted consumer) is repaired inside. Ends only by an error or by closing
         the iterator, which gives the shard's consumer up. Memory is bounded: nothing more is asked
@@ -250,14 +250,14 @@ class Ingested:
 
 @dataclass(frozen=True, slots=True)
 class StaleStream:
-    """The stream began another incarnation since it was read, or the store is behind it: guard it again."""
+    """The stream has a new incarnation, or the database lost its last commits: guard the stream again."""
 
 
 IngestOutcome: TypeAlias = "Ingested | LeaseLost | StaleStream"
 
 
 class MailStore(Protocol):
-    """The rows of messages that a broker delivers; a role of stores that work behind one."""
+    """The rows of messages that a broker delivers; a role of stores for deployments with a broker."""
 
     async def deployment(self) -> str:
         """Return this database's id: it never changes."""

@@ -35,7 +35,7 @@ class ArtifactFilter:
     Attributes:
         run_id: Only artifacts of this run.
         content_type: Only artifacts of this media type.
-        tags: With all of these.
+        tags: Only artifacts with all of these tags.
         semantic_kind: See `ArtifactDescriptor`, as the next ones.
         render_kind: See there.
         modality: See there.
@@ -192,8 +192,8 @@ class ArtifactCatalog(ArtifactStore):
             artifact_id: The artifact.
             action: ``preview``, ``download``, ``content``, ``metadata``, or another word.
             actor_id: The actor that read it.
-            session_id: In which session.
-            run_id: In which run.
+            session_id: The session of the read.
+            run_id: The run of the read.
             at: ISO 8601; None: now.
         """
         who = {"actor_id": actor_id, "session_id": session_id, "run_id": run_id}

@@ -183,7 +183,7 @@ class ArtifactAccessStats:
     """Counts of accesses to an artifact, as its viewers reported by `record_access`.
 
     Attributes:
-        access_count: In all.
+        access_count: Number of all accesses.
         metadata_access_count: Its description alone.
         content_access_count: Its bytes.
         preview_count: A preview.
@@ -191,8 +191,8 @@ class ArtifactAccessStats:
         last_accessed_at: ISO 8601; None: never.
         last_action: The last action.
         last_actor_id: The actor of the last action.
-        last_session_id: In which session.
-        last_run_id: In which run.
+        last_session_id: The session of the last one.
+        last_run_id: The run of the last one.
         actions: Counts by action.
     """
 
@@ -217,7 +217,7 @@ class ArtifactAccessStats:
         session_id: str | None = None,
         run_id: str | None = None,
     ) -> ArtifactAccessStats:
-        """Return the counts behind one more look."""
+        """Return the counts after one more read."""
         kind = action.strip().lower() or "access"
         name = {"content": "content_access", "metadata": "metadata_access"}.get(kind, kind)
         if kind in {"load", "read", "open"}:

@@ -108,7 +108,7 @@ _NAMES = tuple(one.name for one in fields(StepRecord))
 
 
 def chained(record: dict[str, Any], prev_hash: str | None) -> dict[str, Any]:
-    """Return the record as the next link behind `prev_hash` (None: the first one)."""
+    """Return the record as the next link after `prev_hash` (None: the first one)."""
     linked = {**record, "prev_hash": prev_hash}
     return {**linked, "record_hash": hash_of(linked)}
 

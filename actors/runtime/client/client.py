@@ -314,9 +314,9 @@ class Client:
         return done.run_id
 
     async def fork_run(self, run_id: RunId, *, at_seq: int, copy: int = 0) -> RunId:
-        """Queue a run that goes on behind entry `at_seq` of another one's log; return its id.
+        """Queue a run that continues after entry `at_seq` of another run's log; return its id.
 
-        What is recorded up to there is replayed, all behind it executed anew, as if the host had died
+        Entries up to there are replayed, and everything later is executed again, as if the host had died
         right there; the agent's state is what it is now. The same seq and `copy` again: the same run.
 
         Raises:
@@ -363,7 +363,7 @@ class Client:
     ) -> AsyncIterator[RunLogEntry]:
         """Yield the run's log, then new entries as they come; ends after the terminal one.
 
-        A reader that comes back goes on with `from_seq` one behind the last seq it saw.
+        A reader that comes back continues with `from_seq` = the last seq it saw + 1.
 
         Args:
             run_id: The run.

@@ -21,7 +21,7 @@ from actors.runtime.client.open_answers import OpenAnswers
 from actors.runtime.loop.tasks import TaskScope
 
 MAX_DELTAS: Final = 10_000
-"""Pieces that a slow reader may be behind; older ones are dropped, the run is never slowed."""
+"""Maximum number of pieces kept for a slow reader; the oldest are dropped, and the run is never slowed."""
 _AFTER: Final = "after"
 """Key in the payload of a piece, until `PieceOrder` removes it: see `Delta.after`."""
 MAX_ENTRIES: Final = 256
@@ -32,7 +32,7 @@ class LiveEvents:
     """The readers of runs in this process.
 
     Args:
-        clock: Says when a piece came.
+        clock: The clock for the arrival of pieces.
         store: Knows whose a run is.
 
     Attributes:
@@ -86,7 +86,7 @@ class LiveEvents:
 
         A piece of a call whose result was yielded already is left out. With `whole` the first piece of an
         answer that is under way, here or on another host, is all of it so far, and says so (``whole``). Then
-        an answer's pieces also come behind the entries that were written before it began.
+        an answer's pieces also come after the entries that were written before it began.
 
         Args:
             run_id: The run.
@@ -250,7 +250,7 @@ class Feed:
         self._came.set()
 
     async def take(self) -> RunLogEntry | None:
-        """Return what is next; None behind the last entry.
+        """Return the next entry or piece; None after the last entry.
 
         Raises:
             Exception: What kept the log from being read.

@@ -184,7 +184,7 @@ async def completed(
     *,
     guards: Sequence[Guard] = (),
 ) -> LLMResponse:
-    """Return the model's answer, telling its pieces on the way, or behind the guards.
+    """Return the model's answer. Its pieces are shown as they come, or after the guardrails have passed it.
 
     Raises:
         ContractError: The stream ended without a `Completion`.

@@ -78,7 +78,7 @@ class Bypass:
         self._news.set()
 
     def refresh(self) -> None:
-        """Other shards are ours, or the store may be behind."""
+        """Refresh, because other shards are ours or the database may have lost its last commits."""
         self._news.set()
 
     async def run(self) -> None:

@@ -59,7 +59,7 @@ class MailService:
 
     Args:
         broker: The transport, and the rows of messages.
-        worker: Says which shards are ours, and gets what is new.
+        worker: The worker, which knows the shards of this host and gets new messages.
         notifications: Hints of other hosts go there; others say what there is to read and to send.
     """
 

@@ -121,7 +121,7 @@ class MemoryRows:
             event.set()
 
     def add_entries(self, record: RunRecord, entries: Iterable[NewEntry]) -> None:
-        """Put checked entries behind the log's end and wake its readers."""
+        """Append checked entries to the log and wake its readers."""
         now = self.clock.now()
         for entry in entries:
             line = LogLine(

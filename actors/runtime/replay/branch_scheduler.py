@@ -35,7 +35,7 @@ class BranchScheduler:
 
     Attributes:
         root: The first branch; None: it has not begun.
-        groups: Those that are open.
+        groups: The open groups.
         live: The branches that do something, and their common end.
     """
 

@@ -65,7 +65,7 @@ class History:
     """The replay map of one run.
 
     Attributes:
-        places: By position; entries of the run itself have none.
+        places: Places by position; entries of the run itself have none.
         last_seq: The last seq of the log, -1 when empty.
         generation: Number of times that the run continued as new.
         attempt: The attempt that replays now, 1 for the first of this generation.
@@ -141,7 +141,7 @@ class History:
         return self.attempt + self.recoveries
 
     def without_progress(self, seqs: Iterable[int]) -> int:
-        """Return how many of these ends of the log saw no progress behind them."""
+        """Return the number of these ends of the log after which no entry was added."""
         return sum(seq >= self.progress_seq for seq in seqs)
 
     def _add(self, entry: RunLogEntry, *, is_void: bool) -> None:
@@ -225,7 +225,7 @@ class History:
 
         Args:
             position: Position of the call.
-            kinds: Entry kinds such a call leaves behind.
+            kinds: Kinds of the entries that record such a call.
             what: The call in words, for the error.
             digest: Hash of its arguments.
 

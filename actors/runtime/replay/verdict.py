@@ -47,7 +47,7 @@ class Attempt:
         policy: The run's.
         last_seq: The last seq of the log, everything recorded included.
         now: The instant of the failure.
-        chance: In [0, 1), for the jitter of the wait.
+        chance: A random number in [0, 1), for the jitter of the wait.
         failures: The instants at which earlier attempts failed.
         deadline: The deadline of the run.
         others: Messages of the run beside its first that can go back: no call of its code is durable.

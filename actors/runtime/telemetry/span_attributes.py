@@ -211,7 +211,7 @@ def started_at(
 
 
 def execution_before(entries: Sequence[RunLogEntry], seq: int) -> int | None:
-    """Return behind which seq the execution before began, as far as the log says it."""
+    """Return the seq after which the previous execution began, if the log has it."""
     for entry in reversed(entries):
         if entry.kind in {K.RUN_STARTED, K.RUN_RESUMED} and entry.seq - 1 < seq:
             return entry.seq - 1

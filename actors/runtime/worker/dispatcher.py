@@ -42,7 +42,7 @@ class Dispatcher:
         mailboxes: Decide which agents may start.
         tasks: What is started runs here.
         capacity: Number of agents that may execute at once, besides those whose run waits in memory.
-        drive: Executes what is next for an agent, and calls `leave` behind it.
+        drive: Function that executes an agent's next run, and then calls `leave`.
 
     Attributes:
         admission: The limits of the deployment, which decide which of the ready agents may execute.

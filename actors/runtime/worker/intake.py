@@ -103,7 +103,7 @@ class Intake:
         self._dispatcher.consider(mailbox)
 
     def routed(self, arrived: Sequence[Arrived]) -> None:
-        """Take inbox rows that a commit wrote, behind messages that came by the broker before.
+        """Take inbox rows that a commit wrote, after messages that came by the broker before.
 
         A batch that was committed first may be answered last; its messages of the same sender are
         older.

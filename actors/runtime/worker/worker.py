@@ -31,7 +31,7 @@ from actors.runtime.worker.worker_state import WorkerState
 _log = logging.getLogger("callboard.worker")
 
 EFFECT_LIMIT_S: Final = 2.0
-"""Seconds that a stop waits, behind its drain, for effects that must not happen twice."""
+"""Seconds that a stop waits, after its drain, for effects that must not happen twice."""
 EFFECT_POLL_S: Final = 0.02
 """Seconds between two checks whether these effects have ended."""
 

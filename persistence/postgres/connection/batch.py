@@ -44,7 +44,7 @@ class Batcher(Generic[A, R]):
     Args:
         flush: Answers the calls of a group.
         limit: Maximum number of calls of a group.
-        choose: Says which of so many calls are the next group, at least one, and which are left; None: all.
+        choose: Function that splits the calls into the next group, of at least one, and the rest; None: all.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ def lookups(
 
     Args:
         fetch: Returns the rows of different questions.
-        read: Makes an answer of a question's rows.
+        read: Function that makes a question's answer from its rows.
         by: The column that holds the question; None: `i` holds its position among them, from 1 on.
         limit: Maximum number of different questions of a group.
     """

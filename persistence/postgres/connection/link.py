@@ -128,7 +128,7 @@ class Link:
         A predecessor's server process has ended when this returns.
 
         Args:
-            deadline: By the event loop's clock.
+            deadline: The instant, by the event loop's clock, at which the call fails.
 
         Raises:
             DatabaseUnreachableError: The server was away until the deadline, or refused this user,

@@ -71,7 +71,7 @@ _AGAIN: Final = "+"
 """The cursor of a store that needs none, as long as there is more."""
 RemoveObjects: TypeAlias = Callable[[int], Awaitable[int]]
 _Step: TypeAlias = Callable[[Links, EraseRequest, str | None, int], Awaitable[EraseCount]]
-"""Removes one batch: behind a cursor, at most so many rows of each kind."""
+"""Function that removes one batch: rows after a cursor, at most that many of each kind."""
 _ALONE: Final = (EraseScope.TENANT,)
 _OF_AGENTS: Final = (EraseScope.TENANT, EraseScope.AGENT)
 _OF_SESSIONS: Final = (*_OF_AGENTS, EraseScope.SESSION)
@@ -310,7 +310,7 @@ async def _erase_indexes(
 
 
 def _behind(agent: str, what: EraseRequest, cursor: str | None, *, more: bool) -> str | None:
-    """Return the cursor behind an agent; one that has more is met again."""
+    """Return the cursor after an agent. If the agent has more rows, the next batch reads it again."""
     if what.agent is not None:
         return _AGAIN if more else None
     return cursor or "" if more else agent

@@ -65,7 +65,7 @@ class FactReaders:
 
     Args:
         link: A connection for statements that find rows by keys.
-        listener: Hears what other processes write, while there are readers.
+        listener: The listener to other processes' writes, used while there are readers.
         channel: The channel of their notifications.
     """
 
@@ -92,7 +92,7 @@ class FactReaders:
 
     @contextmanager
     def waiting(self, agent: AgentId, after: int) -> Iterator[FactReader]:
-        """Yield a reader, which is woken when the session has facts behind the last one that it has read."""
+        """Yield a reader, which is woken when the session has facts after the last one that it has read."""
         reader = FactReader(after)
         if not self._waiting:
             self._listener.follow(self._channel, self._hear)

@@ -186,7 +186,9 @@ class PostgresSessions(SessionStore):
                 for fact in found:
                     yield fact
                     reader.after = fact.number
-                if found and not was_there:  # the session may have come behind what was said of it
+                if (
+                    found and not was_there
+                ):  # the session may have been created after its notification
                     was_there = True
                     if await self._readers.watch(agent, is_there=True):
                         continue
@@ -243,7 +245,7 @@ class PostgresSessions(SessionStore):
     ) -> list[AgentId]:
         app = str(AgentId(type_, "-", tenant)).removesuffix("/-")
         first = f"{app}/" if after is None else str(after)
-        end = f"{app}0"  # what comes behind a slash: the ids of an app are behind each other
+        end = f"{app}0"  # "0" follows "/": the ids of an app are contiguous in the order of keys
         args = (tenant, type_, project, first, end, limit)
         if owner is None:
             rows = await self._links.fetch("listing sessions", SQL_PAGE_OF_SESSIONS, *args)

@@ -164,7 +164,7 @@ class Transcripts(TranscriptStore):
     async def page_of(
         self, agent: AgentId, read: ReadTurns, *, after: int, limit: int | None
     ) -> list[Turn]:
-        """Return turns with larger ordinals. A turn without its bytes is skipped, and a later one read instead."""
+        """Return turns with larger ordinals. For each turn without its bytes a later turn is read instead."""
         found = list[Turn]()
         while True:
             missing = None if limit is None else limit - len(found)

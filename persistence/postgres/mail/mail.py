@@ -95,8 +95,8 @@ class Mail(MailStore):
 
     Args:
         settings: Settings of the store.
-        links: For what is read.
-        link: For what is written.
+        links: Connections for reads.
+        link: A connection for writes.
         on_foreign: Called with owners of other hosts that have followers of a new post.
     """
 

@@ -118,8 +118,8 @@ class Lists(ListStore):
     """Looks for rows.
 
     Args:
-        links: For what is read.
-        keyed: For what is found from keys.
+        links: Connections for statements.
+        keyed: A connection for reads by key.
     """
 
     def __init__(self, links: Links, keyed: Link) -> None:

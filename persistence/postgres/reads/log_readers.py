@@ -29,8 +29,8 @@ class NotifiedLogs:
 
     Args:
         settings: Name the channels and this process.
-        links: For the statements that notify.
-        listener: Hears the others: who follows a log, always; growth, while there are readers here.
+        links: Connections for the statements that notify.
+        listener: The listener to other processes: always to readers of logs, to growth while readers are here.
     """
 
     is_connected = True

@@ -77,7 +77,7 @@ class Heartbeat:
         settings: Lease, interval, and how long the loop may be blocked.
         owner: The host's incarnation.
         host: The host.
-        clock: Hears the database's time with every answer.
+        clock: The clock, which gets the database's time with every answer.
     """
 
     def __init__(

@@ -140,7 +140,7 @@ def _columns(query: str, tokens: Sequence[_Token]) -> list[str]:
     if "*" in names:
         raise CypherError("RETURN *: name the columns")
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise CypherError(f"two columns have the name {twice[0]}: write AS behind one of them")
+        raise CypherError(f"two columns have the name {twice[0]}: write AS after one of them")
     if len(names) > MAX_COLUMNS:
         raise CypherError(f"{len(names)} columns, more than {MAX_COLUMNS}: return a list or a map")
     return names

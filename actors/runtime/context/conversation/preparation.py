@@ -1,4 +1,4 @@
-"""Summaries written ahead on one host: behind an answer, while no caller waits."""
+"""Summaries that one host writes ahead: after an answer, while no caller waits."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _log = logging.getLogger("callboard.context")
 FARTHEST: Final = 5_000
 """Number of the newest turns after the last cut of which a window is made, at most."""
 MOST_ADDED: Final = 64
-"""A session is read anew behind so many turns of the run's own."""
+"""Number of turns that a run adds to a session before it is read again."""
 LEAST: Final = 32
 """Least number of left-out turns at which a cut without a summary moves."""
 SLACK: Final = 20

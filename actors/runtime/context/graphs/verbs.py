@@ -118,9 +118,9 @@ class GraphVerbs:
         Args:
             name: Name of its kind.
             key: Its `idempotency_key()`.
-            attempt: From 1.
+            attempt: Number of the attempt, from 1.
             mode: What may happen when a crash leaves it without a result.
-            execute: Does it; returns JSON data and raises nothing.
+            execute: Function that executes the effect; it returns JSON data and raises nothing.
             rides: See `EffectCall`.
             told: Facts of a model call, shown with pieces of its answer. The tree's budget counts the call.
 

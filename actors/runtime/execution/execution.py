@@ -169,7 +169,7 @@ class Execution:
         self._arm_abandoning()
 
     def invalidate(self) -> bool:
-        """Check the log again, as the store may have lost commits; False if this execution has no durable entry.
+        """Check the log again, as the store may have lost commits; False if the execution has no durable entry.
 
         Otherwise the execution continues and writes its waits again. That write fails if the log ends
         elsewhere than expected.

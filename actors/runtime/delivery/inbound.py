@@ -1,8 +1,8 @@
 """Inbound messages: a host writes its shards' messages as rows, then offers them to the worker.
 
 `Inbound.read` takes batches from the broker. `MailStore.ingest` commits them, on Postgres in
-`persistence/postgres/mail/mail.py`; then they are durable, and only then acknowledged. No message waits here for
-an agent's code.
+`persistence/postgres/mail/mail.py`; then they are durable, and only then acknowledged. No message waits here
+for an agent's code.
 """
 
 from __future__ import annotations

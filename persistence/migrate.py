@@ -117,10 +117,10 @@ async def catch_up(
     *,
     connect: Connect | None = None,
 ) -> list[str]:
-    """Apply what hosts start without; return the names of what was applied now.
+    """Apply the migrations that hosts start without; return the names of those applied now.
 
-    Like `migrate`, which was called before. Nobody waits for an index that is built; it waits for
-    transactions that are older. What a crash left half built is dropped and built again.
+    Call it after `migrate`. An index is built without blocking other sessions; the build waits for older
+    transactions. An index that a crash left half built is dropped and built again.
 
     Raises:
         MigrationError: An applied file differs from this release's.

@@ -118,7 +118,7 @@ class FolderFileStore(_ObjectFiles):
 
     An upload that dies leaves the earlier file, and what it had written beside it under a name that ends
     with ``#`` and a number. One that is cancelled leaves the earlier file or, later, the new one: a thread may
-    finish it behind the cancellation, also after an upload that began later. A power cut may lose the last
+    finish it after the cancellation, also after an upload that began later. A power cut may lose the last
     uploads. Media types are not kept. URLs cannot be fetched: use `download`.
 
     Args:

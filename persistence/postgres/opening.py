@@ -190,7 +190,7 @@ async def _migrated(settings: StoreSettings) -> AsyncIterator[Link]:
 async def bring_up_to_date(settings: StoreSettings, *, whole: bool = False) -> list[str]:
     """Return the names of the migrations that were applied now. See `migrate`.
 
-    If `whole`, those too that hosts start without.
+    If `whole`, the migrations that hosts start without are applied, too.
 
     Raises:
         DatabaseUrlError: See `open_postgres_store`; so for the others.

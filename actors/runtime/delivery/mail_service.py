@@ -1,9 +1,9 @@
 """The mail service: one broker connection after the other, guarded, then used in both directions.
 
 A message enters at `Inbound.read`, becomes durable in `MailStore.ingest`, and is offered to the
-worker. What agents send leaves by the `OutboxRelay`: to the broker, or by the `Bypass` while that is of no
-use. Losing a connection, or the whole broker, costs nothing but time: every connection begins with the
-guard, the cursors and the outbox of the store.
+worker. Messages of agents leave by the `OutboxRelay`: to the broker, or by the `Bypass` while the broker does
+not work. The loss of a connection, or of the whole broker, loses no message of an agent: every connection
+begins with the guard, the cursors and the outbox of the store.
 """
 
 from __future__ import annotations

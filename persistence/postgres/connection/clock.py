@@ -14,7 +14,7 @@ DRIFT_S: Final = 0.001
 """Seconds by which two good clocks differ after one heartbeat interval, at most."""
 
 SLEWED_S: Final = 1.0
-"""Seconds ahead up to which it goes at half its speed until it is right. More is a step of the database's."""
+"""Seconds by which this clock may be ahead and then runs at half speed. More means that the other one jumped."""
 
 
 class Reading(NamedTuple):

@@ -75,7 +75,7 @@ class NotifiedLogs:
             return  # the store is closed
 
     def _hear(self, take: Callable[[RunId], None], payload: str) -> None:
-        """Take what another process says; what cannot be read is of another version."""
+        """Take a hint of another process. A hint that cannot be parsed is ignored: another version sent it."""
         try:
             owner, run_id = from_json(payload)
         except ValueError:

@@ -1,4 +1,4 @@
-"""Backlog: what the owner of shards has to do there."""
+"""Backlog: the runs, messages and timers that the owner of shards has to serve."""
 
 from __future__ import annotations
 

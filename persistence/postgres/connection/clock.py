@@ -14,7 +14,7 @@ DRIFT_S: Final = 0.001
 """Seconds by which two good clocks differ after one heartbeat interval, at most."""
 
 SLEWED_S: Final = 1.0
-"""Seconds by which this clock may be ahead and then runs at half speed. More means that the other one jumped."""
+"""Seconds by which this clock may be ahead and then runs at half speed. More: the other one jumped."""
 
 
 class Reading(NamedTuple):

@@ -109,7 +109,7 @@ class ModelError(Facts, ActorsError):
     """A language model gave no answer. Adapters to providers raise it; effects record it with its facts.
 
     Attributes:
-        kind: Of the failure. `retryable` is true for those in `TRANSIENT_MODEL_ERRORS`.
+        kind: The kind of the failure. `retryable` is true for those in `TRANSIENT_MODEL_ERRORS`.
         retry_after: Seconds that the provider asks to wait; None: it names no time.
         problem: The model's name and the provider's words.
     """
@@ -310,7 +310,7 @@ class ScheduleExistsError(Facts, ContractError):
     """A schedule of this name is there, and is another one.
 
     Attributes:
-        name: Of both.
+        name: The name of both schedules.
         differences: What differs, as ``part: there / wanted``.
     """
 
@@ -408,7 +408,7 @@ class DecisionRefusedError(Facts, ConflictError):
     """A run is not (any more) at what an operator decided, or that was decided otherwise.
 
     Attributes:
-        position: Of the effect; None: the run was to start again.
+        position: Position of the effect; None: the decision was to start the run again.
         problem: What the run is at instead.
     """
 
@@ -576,7 +576,7 @@ class SpawnDenied(Facts, BudgetExhaustedError):  # noqa: N818 - the sources' nam
 
     Attributes:
         parent: The run that wanted to spawn.
-        limit: Which limit of the root's budget, with its number.
+        limit: The limit of the root's budget, with its number.
     """
 
     text = "run {parent} may not spawn: its tree has used up its budget ({limit})"

@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 
 class ClientError(Facts, ActorsError):
-    """A request of the client was not carried out, as far as it knows.
+    """The client does not know that its request was carried out: it was refused, or got no answer.
 
     Attributes:
-        doing: What was asked for, and of whom.
-        problem: What is wrong.
-        remedy: What to do about it.
-        run_id: The run that it is about, if one is known.
-        id: The id of what was sent, if it had one: sending again with it is safe.
-        details: What the host said beyond that, as JSON data.
+        doing: The request, and the agent or run that it was for.
+        problem: The reason.
+        remedy: The next step for the caller.
+        run_id: The run of the request, if it is known.
+        id: The id of the message that was sent, if it had one. Sending it again with this id is safe.
+        details: Further facts from the host, as JSON data.
     """
 
     text = "{doing}: {problem}. {remedy}"
@@ -82,7 +82,7 @@ class UnreachableError(ClientError):
 class OutcomeUnknownError(ClientError):
     """A request without an answer: it was done or it was not.
 
-    BranchState the same again with `id` is safe: what was done is not done twice.
+    Sending the request again with the same `id` is safe: the host does not execute it twice.
     """
 
     retryable = True

@@ -39,4 +39,4 @@ class SmallServerError(Facts, ContractError):
 
 
 class UnpublishableError(ContractError):
-    """The broker will never take this message; what comes behind it need not wait."""
+    """The broker will never accept this message; later messages need not wait for it."""

@@ -55,7 +55,7 @@ def _obey(arguments: list[str]) -> int:
     except OSError as exc:
         # At exit Python would flush the remaining output again, and print a second error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        # A closed pipe is no error: its reader, such as `head`, has enough. A full disk is one.
+        # A closed pipe is no error: its reader, such as `head`, has enough. A full disk is an error.
         if not isinstance(exc, BrokenPipeError):
             code = code or 1
     return code

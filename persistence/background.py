@@ -1,4 +1,4 @@
-"""Tasks that live as long as a block, without changing how the block's own errors look."""
+"""Tasks that live as long as a block. An error of the block is not wrapped in an ExceptionGroup."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ async def background(
 ) -> AsyncIterator[None]:
     """Run tasks while the block lasts.
 
-    At its end `stop` is called, the second kind may finish within 10 seconds, then all are
-    cancelled.
-    An error of the block leaves it as it is, not inside an ExceptionGroup.
+    At the block's end `stop` is called. The tasks of `until_stopped` may finish within 10 seconds, then all
+    tasks are cancelled. An error of the block is raised as it is, not inside an ExceptionGroup.
     """
     failure: BaseException | None = None
     async with asyncio.TaskGroup() as group:

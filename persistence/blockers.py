@@ -47,7 +47,7 @@ class Waiting:
     """A session whose statement may have to wait for a lock.
 
     Attributes:
-        pid: Of its server process.
+        pid: Process id of its server process.
         doing: What it is at now, for the log.
     """
 

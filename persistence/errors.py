@@ -105,7 +105,7 @@ DRIVER_ERRORS: Final = (
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
 )
-"""Errors of a call to the driver; the last is of its own state machine, when a server goes in mid-call."""
+"""Errors of a call to the driver. `InternalClientError` occurs if the server vanishes during a call."""
 _LOST = (
     OSError,
     TimeoutError,
@@ -154,10 +154,10 @@ def without_password(url: str) -> str:
 
 
 def check_url(url: str) -> None:
-    """Refuse a URL that a special character of the password cuts at the wrong position.
+    """Refuse a URL that is parsed wrongly because of a special character in the password.
 
     Raises:
-        DatabaseUrlError: It is one; the words of the driver would quote pieces of the password.
+        DatabaseUrlError: The URL is such a one. The driver's error would quote pieces of the password.
     """
     try:
         is_cut = _is_cut(urlsplit(url))

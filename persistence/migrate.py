@@ -92,9 +92,9 @@ async def migrate(
     Args:
         connection: Its `search_path` is the schema and nothing else.
         schema: Created when it is missing.
-        migrations: In order; those of this release when left out.
-        functions: By name; those of this release when left out.
-        connect: Makes another connection to see blocking sessions; without it they are not named.
+        migrations: Migrations in order; by default those of this release.
+        functions: Functions by name; by default those of this release.
+        connect: Function that makes another connection to see blocking sessions; None: they are not named.
 
     Raises:
         MigrationError: An applied file differs from this release's, or is one of before `OLDEST`.
@@ -117,10 +117,10 @@ async def catch_up(
     *,
     connect: Connect | None = None,
 ) -> list[str]:
-    """Apply what hosts start without; return the names of what was applied now.
+    """Apply the migrations that hosts start without; return the names of those applied now.
 
-    Like `migrate`, which was called before. Nobody waits for an index that is built; it waits for
-    transactions that are older. What a crash left half built is dropped and built again.
+    Call it after `migrate`. An index is built without blocking other sessions; the build waits for older
+    transactions. An index that a crash left half built is dropped and built again.
 
     Raises:
         MigrationError: An applied file differs from this release's.
@@ -227,8 +227,8 @@ async def _find_due(
         raise MigrationError(
             schema,
             due[0].name,
-            f"this release begins behind number {OLDEST:04}; bring the schema there with an "
-            "older one, or use another schema",
+            f"this release upgrades schemas from migration {OLDEST:04} on; bring the schema there with "
+            "an older release, or use another schema",
         )
     if not stale:
         return [_Due([step.name], partial(_apply, connection, [step])) for step in due]
@@ -249,7 +249,7 @@ async def _apply(
 
 
 async def _apply_late(connection: Connection, step: Migration) -> None:
-    # Nobody waits behind who builds an index.
+    # No other session waits for the one that builds an index.
     await _limit_waits(connection, 0 if step.is_index else LOCK_WAIT_S)
     await (_build(connection, step) if step.is_index else _apply(connection, [step]))
 

@@ -19,8 +19,8 @@ class RunFileLocks:
     """A lock of each run: a file in a folder, which is there while it is held.
 
     Args:
-        folder: Made if it is not there.
-        timeout_s: How long to wait for another process.
+        folder: The folder; made if it does not exist.
+        timeout_s: Seconds to wait for another process.
     """
 
     def __init__(self, folder: Path, *, timeout_s: float) -> None:

@@ -3,9 +3,9 @@
 - ``baseline/AREA.sql``: the tables. It stands for the migrations that `history.sha256` names, and is applied to
   an empty schema only; one that has some of those migrations gets the others.
 - ``functions/NAME.sql``: each SQL function as it is now. `functions/README.md` says how one is changed.
-- ``migrations/NNNN_name.sql``: what changes tables, numbered. The first line of a file may say that hosts
-  start without it, as they did before, and that one of them catches up beside its work. No other file, and
-  no function, may need it.
+- ``migrations/NNNN_name.sql``: changes of tables, numbered. The first line of a file may say that hosts start
+  before the migration is applied; then one of them applies it while it works. No other file, and no function,
+  may need such a migration.
 
   - ``-- no transaction``: it holds indexes, `create [unique] index concurrently if not exists NAME on …` and
     `drop index concurrently if exists NAME`, each ended by a semicolon.
@@ -26,11 +26,11 @@ from typing import Final
 from persistence.errors import MigrationError
 
 REVISION: Final = 14
-"""Of the functions: raised with each release that changes one."""
+"""Revision of all SQL functions together: raised with each release that changes one."""
 NO_TRANSACTION: Final = "-- no transaction"
 LATER: Final = "-- hosts start without it"
 OLDEST: Final = 18
-"""Schemas are brought up to date from this migration on: the files up to it are no more."""
+"""Number of the last migration that has no file any more: an older schema cannot be brought up to date."""
 _INDEX: Final = re.compile(
     r"(?:create (?:unique )?index concurrently if not exists|drop index concurrently if exists)"
     r" ([a-z_][a-z0-9_]*)\b[^;]*",

@@ -33,7 +33,7 @@ class Histogram:
 
     Attributes:
         bounds: Upper ends of the buckets, inclusive, rising; one more bucket holds what is above.
-        counts: How many values are in each bucket, that last one included: not cumulative.
+        counts: Number of values in each bucket, the last one included: not cumulative.
         total: Sum of all values.
     """
 

@@ -43,7 +43,7 @@ MAX_QUERY_WORDS: Final = 64
 KEPT_VERSIONS: Final = 100
 """Earlier versions of a memory that stay."""
 LEAST_CLOSENESS: Final = 0.6
-"""Of two words that are taken for one: the threshold of pg_trgm's `word_similarity`."""
+"""Least similarity of two words that count as one word: the threshold of pg_trgm's `word_similarity`."""
 LEAST_LETTERS: Final = 4
 """Shorter words are equal or different."""
 RECIPROCAL: Final = 60

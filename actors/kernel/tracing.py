@@ -82,7 +82,7 @@ def root_span_id(run_id: RunId | str) -> int:
 
 
 def execution_span_id(run_id: RunId, seq: int) -> int:
-    """Return the id of the span of the execution that wrote the entry behind `seq`; one did."""
+    """Return the id of the span of the execution that wrote the entry after `seq`, which exists."""
     return int(derive_id("turn", run_id, seq)[:16], 16) or 1
 
 

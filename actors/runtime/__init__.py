@@ -7,8 +7,8 @@ by side; only `parts` uses `memory`.
 - `parts`: parts that a program may pass instead of a store (event log, inbox, journal, …), and the one
   store made of them.
 - `client`: the API for programs and external clients.
-- `delivery`: messages from and to the broker, posts to followers. Messages are acknowledged to
-  the broker in `delivery/inbound.py`, behind its commit.
+- `delivery`: messages from and to the broker, posts to followers. `delivery/inbound.py` writes messages into
+  rows, then acknowledges them to the broker.
 - `sharding`: the shards that this host owns, and the reads when it takes one over.
 - `schedules`: messages that are sent at an instant or by cron.
 - `worker`: the agents of a host: mailboxes, the ready queue, the executions.

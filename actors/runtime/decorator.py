@@ -33,14 +33,14 @@ def agent(  # noqa: PLR0913 - each is an attribute that an agent may have
 
     Args:
         type_: The agent's type.
-        key: Which agent of the type.
-        tenant: Whose it is.
-        model: For `ctx.llm`.
-        tools: For `ctx.tool`.
-        version: Of the code; recorded with each run.
+        key: The agent's key within its type.
+        tenant: The agent's tenant.
+        model: The model for `ctx.llm`.
+        tools: The tools for `ctx.tool`.
+        version: Version of the code; recorded with each run.
         deadline_s: Seconds one attempt may take.
         retry: Retry policy of its runs, unless the call that starts a run gives one.
-        batch: How many waiting messages one run is given at most; 1: each has a run of its own.
+        batch: Maximum number of waiting messages that one run gets; 1: each has a run of its own.
         input: Type of a message's payload, for `callboard describe`; nothing is checked by it.
         output: Type of what it returns; the function's return annotation when left out.
     """

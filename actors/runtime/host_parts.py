@@ -30,7 +30,7 @@ class HostParts:
 
     Args:
         env: What executions share.
-        live: Who listens to runs.
+        live: The readers of runs.
         owner: This incarnation's name.
         capacity: See `Runtime`, as for the next three.
         heartbeat_s: See `capacity`.
@@ -38,12 +38,12 @@ class HostParts:
         broker: See `capacity`.
 
     Attributes:
-        notifications: How the parts hear of hints.
+        notifications: The source of hints for the parts.
         worker: The run loop.
-        ownership: Which shards are this host's.
+        ownership: The shards of this host.
         mail: The transport of messages between hosts; None without a broker.
-        limiting: Keeps the limits of the deployment.
-        serves: It executes agents; False: it is of a client.
+        limiting: The limits of the deployment.
+        serves: True if this runtime executes agents; False: it is a client.
     """
 
     def __init__(

@@ -56,22 +56,23 @@ class Runtime(Client):
     and `compose.build_local_runtime` make durable ones, for the same agents and calls.
 
     Args:
-        event_log: With the next six: foreign parts, each used for what it is for. A commit is then
-            ordered calls on them, and a crash between two of those is not covered (`ComposedStore`).
+        event_log: A part of another system that replaces the store's own, as the next six arguments do. A
+            commit is then a sequence of calls on these parts. It is not atomic if the process dies between
+            two of the calls (`ComposedStore`).
         inbox: See `event_log`.
         journal: See `event_log`.
         scheduler: See `event_log`.
         signal_bus: See `event_log`.
         follow_graph: The subscriptions of agents to topics.
         fanout: The strategy that delivers posts to followers.
-        store: Where rows live, instead of parts; in memory by default.
+        store: The store of the rows, instead of parts; in memory by default.
         suspend_after: Seconds a run waits in memory before it becomes rows only; 0 = at once.
-        capacity: How many runs execute at once. Twice as many may wait in memory beside them.
+        capacity: Maximum number of runs that execute at once. Twice as many may wait in memory beside them.
         owner: This incarnation's name; a fresh one by default.
-        client: Who submits, for order and dedup (`submit:<client>`).
+        client: Name of the client that submits, for order and dedup (`submit:<client>`).
         heartbeat_s: Seconds between heartbeats, where the store's leases expire.
         serve: False makes a client: it submits and asks, and executes nothing.
-        may_act: Asked before every effect; False near the end of a lease that was not renewed.
+        may_act: Function that is asked before every effect; False near the end of a lease that was not renewed.
         broker: The transport of messages between hosts; without it the sender's commit writes the
             receiver's row.
         results: Where results of model calls and at-most-once effects outlive a crash that keeps
@@ -154,7 +155,7 @@ class Runtime(Client):
 
     @property
     def event_log(self) -> EventLog:
-        """The logs: the injected one, or a view of the store; so with the six below."""
+        """The injected event log, or a view of the store. The next six properties do the same."""
         return self._parts.event_log
 
     @property
@@ -231,13 +232,13 @@ class Runtime(Client):
     async def window(self, agent: AgentId, session: str | None = None) -> WindowReport:
         """Return the window that a call of the agent's model would be sent now, before a new turn.
 
-        Made of the stored turns as `ctx.generate` makes it. No model is asked and nothing is written: a
-        strategy that needs a model leaves the window as it is and says so (`CompactionStep.would_ask`).
+        The window is made of the stored turns, as by `ctx.generate`. No model is called and nothing is
+        written: a strategy that needs a model leaves the window unchanged and sets `CompactionStep.would_ask`.
         Strategies that read a store, such as `RecallStrategy`, do read it.
 
         Args:
-            agent: Registered in this process.
-            session: By default the agent's attribute `session`.
+            agent: An agent that is registered in this process.
+            session: The session; by default the agent's attribute `session`.
 
         Raises:
             ContractError: The agent is not registered here, or no session is given and it has none.
@@ -262,9 +263,9 @@ class Runtime(Client):
         """Return what recorded answers of models used and cost, also those of logs that were swept.
 
         Args:
-            tenant: With the next five: only answers of these. All by default.
+            tenant: Only answers of this tenant. This and the next five select answers; by default all.
             type_: The agent's.
-            agent: Of whose runs the logs are.
+            agent: The agent whose runs' logs these are.
             model: The name of the agent's client, as logs have it.
             since: From this day on, in UTC.
             until: Up to this day, which is included.

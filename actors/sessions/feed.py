@@ -102,7 +102,7 @@ class SessionFeed:
                     return
 
     async def _is_gone(self, run_id: RunId, facts: Ahead[SessionFact]) -> bool:
-        """Return True if a run was deleted with its session. A next fact of that run shows that it was not."""
+        """Return True if a run was deleted with its session: not if the feed's next fact is of that run."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_FACT_S):
                 await facts.until_next()

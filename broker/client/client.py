@@ -49,8 +49,8 @@ class ActorClient:
     Args:
         servers: ``nats://HOST:PORT``, or several of one cluster.
         publisher: This service's name. Agents see the sender ``ext:<publisher>``.
-        tenant: Whose agents.
-        namespace: Of the deployment.
+        tenant: The tenant of the agents.
+        namespace: The namespace of the deployment.
         sees: ``own``: the runs that it started, by `submit` or `ask` or as the only sender of the messages that
             they began with. ``tenant``, with the grant of `callboard nats-config --sees`: all of the tenant;
             then it may also join and interrupt runs of others, and give priorities below 5.
@@ -60,7 +60,7 @@ class ActorClient:
         inbox_prefix: First token of the subjects of answers, ``_INBOX_<publisher>`` if not given.
             Nobody else may subscribe to it.
         timeout: Seconds for a call, where it has none of its own.
-        patience: When to try again.
+        patience: The pauses between tries.
 
     Raises:
         BadRequestError: A name or the prefix is not valid.
@@ -344,8 +344,8 @@ class ActorClient:
         """Ask for a run's end, a few seconds at a time: a host that died is noticed after them.
 
         Args:
-            request: Makes the one in which a host waits for so many seconds.
-            limit_s: For all together; None has none, as long as hosts answer.
+            request: Function that makes a request in which a host waits for that many seconds.
+            limit_s: Seconds for all requests together; None: no limit, as long as hosts answer.
         """
         now, patience = asyncio.get_running_loop().time, self._patience
         until = now() + (math.inf if limit_s is None else limit_s)

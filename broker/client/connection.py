@@ -24,7 +24,7 @@ from broker.nats_client import ServerError
 from broker.wire.headers import ERROR
 
 MAX_OPEN_CALLS: Final = 1024
-"""Of one client; more wait, within their time limits."""
+"""Maximum number of open calls of one client; further calls wait, within their time limits."""
 FLUSH_LIMIT_S: Final = 5
 
 
@@ -32,7 +32,7 @@ class ClientConnection:
     """Connections to one server or cluster, one at a time.
 
     Args:
-        server: Where it is, and how to log in.
+        server: Address and login of the server.
         inbox_prefix: First token of the subjects that answers come to.
         patience: See `Patience`.
     """
@@ -111,8 +111,8 @@ class ClientConnection:
 
         Args:
             request: The same each time.
-            limit_s: For all attempts together.
-            attempt_s: For one.
+            limit_s: Seconds for all attempts together.
+            attempt_s: Seconds for one attempt.
             may_be_done: A host is known to have taken it before.
 
         Raises:

@@ -21,7 +21,7 @@ from broker.wire.headers import EVENT, STREAM
 
 MAX_WAITING_FRAMES: Final = 4096
 MAX_WAITING_BYTES: Final = 16 * 1024 * 1024
-"""Of one stream of events; a reader that is slower is served anew from where it is."""
+"""Maximum bytes that wait for a slow reader of a stream. Beyond them the stream is requested again."""
 STALE_BEAT_S: Final = 10.0
 """A beat that was read so late was not answered in time: its host has ended the stream by now."""
 CONTINUED: Final = "run.continued"
@@ -133,10 +133,10 @@ class Watch:
 
     Args:
         line: The connection.
-        factory: Makes the requests.
+        factory: The factory of requests.
         run_id: The run.
         patience: See `Patience`.
-        limit_s: For hearing nothing at all.
+        limit_s: Seconds without any message after which the stream fails.
     """
 
     def __init__(

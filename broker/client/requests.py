@@ -23,7 +23,7 @@ from broker.wire.headers import MAX_BODY_BYTES, MAX_ID_BYTES, TEXT, header_value
 from broker.wire.subjects import Subjects, has_hash
 
 MAX_TOKEN_BYTES: Final = 128
-"""Of a signal's name in a subject; of a longer one, hosts would see a hash."""
+"""Largest name of a signal in a subject. A longer name would be a hash there, which hosts cannot read back."""
 MAX_WAIT_S: Final = 3600.0
 MAX_PRIORITY: Final = 1000
 CONFLICTS: Final = ("queue", "join", "reject", "interrupt")
@@ -36,10 +36,10 @@ class Request:
     """A message to publish, with a reply subject of the client's.
 
     Attributes:
-        doing: For errors: what it is and for whom.
-        subject: Where.
+        doing: The request in words, for errors.
+        subject: The subject to publish to.
         body: Its bytes.
-        headers: Of the message.
+        headers: Headers of the message.
         id: What makes sending it again safe; None where nothing can happen twice.
         order_key: Requests with the same one go out one after another, in the order of the calls.
     """

@@ -16,10 +16,10 @@ class Patience:
     """The waiting times of an `ActorClient`, in seconds.
 
     Attributes:
-        attempt_s: For the answer to one attempt.
-        slice_s: For a run's end, in one request; a longer wait repeats the request.
-        grace_s: For an answer beyond what its host was given.
-        silence_s: For the next sign of a stream of events.
+        attempt_s: Seconds for the answer to one attempt.
+        slice_s: Seconds to wait for a run's end in one request; a longer wait repeats the request.
+        grace_s: Seconds to wait for an answer after the host's own time limit.
+        silence_s: Seconds to wait for the next message of a stream of events.
         unserved_s: Seconds for which a request is repeated while no host serves it.
     """
 
@@ -36,7 +36,7 @@ class RunRef:
 
     Attributes:
         run_id: 32 hexadecimal digits; all that other calls need.
-        agent: Whose run, as ``type/key``.
+        agent: The run's agent, as ``type/key``.
     """
 
     run_id: str
@@ -67,7 +67,7 @@ class Status:
     Attributes:
         run_id: The run.
         status: ``PENDING``, ``RUNNING``, ``SUSPENDED``, or how it ended.
-        last_seq: Where its log ends; -1 when it is empty.
+        last_seq: The last seq of its log; -1 when it is empty.
         last_milestone: Kind of the last entry about the run itself or one of its effects.
         parked: Why it waits for a person, if it does.
         updated_at: When the last entry was written, ISO 8601 UTC.
@@ -89,13 +89,13 @@ class Event:
         kind: An ``entry`` of its log, a ``delta`` (a piece of a model's answer, or what the agent shows
             by ``ctx.emit_delta``), or the ``end``, which comes last and once.
         run_id: The run.
-        seq: Of the entry; of a delta the last entry before it; of the end the last entry.
-        attempt: Of the run, from 1. When it grows, deltas of smaller ones are void.
+        seq: Seq of the entry; for a delta that of the last entry before it; for the end that of the last entry.
+        attempt: The attempt of the run, from 1. When it grows, deltas of smaller ones are void.
         name: The entry's kind, the delta's kind, or the run's final status.
-        position: Where in the run; deltas of one model call share it.
+        position: The position in the run; deltas of one model call share it.
         data: The entry's payload, ``{"n", "text"}`` of a delta (of a ``custom.delta`` that is no text
             also ``data``), or ``{"result", "error"}`` of the end.
-        at: When, ISO 8601 UTC.
+        at: The instant, ISO 8601 UTC.
         is_truncated: The data is larger than a message may be, and None here.
         is_restart: A delta after which what came before at this position is void: the model is
             called anew.

@@ -43,7 +43,7 @@ class CoreSubjects:
         return self._client is not None
 
     def _send(self, subject: str, data: bytes, reply: str = "") -> None:
-        """Publish, behind the subscriptions that are wanted now; nothing without a connection."""
+        """Publish after the pending subscriptions. Without a connection, drop the message."""
         client = self._client
         if client is None:
             return
@@ -85,7 +85,7 @@ class CoreSubjects:
         self._outgoing.clear()
 
     async def leave(self) -> None:
-        """See `ConnectionUser.leave`: runs that execute here go on telling."""
+        """See `ConnectionUser.leave`. Nothing is done: runs that execute here still publish their pieces."""
 
     async def shut(self) -> None:
         """See `ConnectionUser.shut`: no caller waits for an answer."""

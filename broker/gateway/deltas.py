@@ -22,10 +22,10 @@ from broker.nats.reconnecting import Tasks
 from broker.wire.subjects import Subjects, hint_subject
 
 MAX_BEHIND: Final = 1_000
-"""Pieces that a slow reader may be behind; of more the oldest are dropped."""
+"""Maximum number of pieces kept for a slow reader; above it the oldest are dropped."""
 _KINDS: Final = get_args(DeltaKind)
 _ALL_ANSWERED: Final = b""
-"""The message behind the last whole answer."""
+"""The message after the last whole answer."""
 
 
 class NatsDeltaBus(CoreSubjects):
@@ -102,7 +102,7 @@ class NatsDeltaBus(CoreSubjects):
             self._ask(question)
 
     def _ask(self, question: str) -> None:
-        """Ask all processes, behind the subscription to the pieces that follow the answer."""
+        """Ask all processes, after the subscription to the pieces that follow the answer."""
         asked, _ = self._questions[question]
         self._send(hint_subject(self._subjects, "open"), asked, f"{self._inbox}.{question}")
 
@@ -112,7 +112,7 @@ class NatsDeltaBus(CoreSubjects):
             question[1](data)
 
     def _asked(self, _subject: bytes, reply: bytes, data: bytes, _headers: bytes) -> None:
-        """Answer behind the pieces that the answers hold, and before all others."""
+        """Send the answers after the pieces that they contain, and before later pieces."""
         try:
             asked = json.loads(data)
             found = self._open_answers(AgentId.parse(asked["agent"]), RunId(asked["run"]))

@@ -28,7 +28,7 @@ class EventStreams:
 
     Args:
         front: The client API, which has the events.
-        scope: Makes scopes for background tasks.
+        scope: Function that makes a scope for background tasks.
         publish: Sends an answer to the request, with a reply subject if one is given.
         inbox: Prefix of the subjects on which readers answer beats.
     """

@@ -47,7 +47,7 @@ _log = logging.getLogger("callboard.gateway")
 MAX_REQUESTS: Final = 2000
 """Requests that a host holds at once; more are refused with 429."""
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024
-"""Of all of them, headers included; more is refused with 429."""
+"""Maximum size of all requests under way, headers included; further requests are refused with 429."""
 MAX_STREAMS: Final = 256
 """Streams of events that a host serves at once; more are refused with 429."""
 PENDING_BYTES: Final = 8 * 1024 * 1024
@@ -75,7 +75,7 @@ class Gateway:
         front: The client API, which executes requests.
         subjects: The deployment's names.
         host: Shown in answers of ``$SRV``.
-        scope: Makes scopes for background tasks.
+        scope: Function that makes a scope for background tasks.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Gateway:
 
         def renewed(subject: bytes, _reply: bytes, _data: bytes, headers: bytes) -> None:
             stream = subject.rpartition(b".")[2].decode(errors="replace")
-            # If a beat has no subscriber, the server itself answers.
+            # If a beat has no subscriber, NATS sends "no responders" to the beat's reply subject.
             (streams.end if headers.startswith(NO_RESPONDERS) else streams.renew)(stream)
 
         def renewed_by_name(_subject: bytes, _reply: bytes, data: bytes, _headers: bytes) -> None:
@@ -134,7 +134,7 @@ class Gateway:
                 self._groups.append(await client.listen(endpoint.subject, sink, queue=QUEUE))
 
     def detach(self) -> None:
-        """See `ConnectionUser.detach`. Who waits asks again."""
+        """See `ConnectionUser.detach`. Clients that wait for an answer repeat their requests."""
         self._client = self._streams = None
         self._groups.clear()
         self._held.clear()

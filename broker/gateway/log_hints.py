@@ -23,7 +23,7 @@ class NatsLogHints(CoreSubjects):
         self._followed = FollowedLogs(asyncio.get_running_loop().time)
 
     def say_followed(self, run_id: RunId) -> None:
-        """See `LogHints.say_followed`. It leaves behind the subscription of `follow`."""
+        """See `LogHints.say_followed`. It is sent after the subscription of `follow`."""
         self._send(hint_subject(self._subjects, "follow"), run_id.encode())
 
     def follow(self, run_id: RunId, on_growth: Callable[[], None]) -> Callable[[], None]:

@@ -66,7 +66,7 @@ class HostFacts:
 
     Attributes:
         owner: Its incarnation.
-        version: Of this software.
+        version: Version of this software.
         started: When it was started.
         serves: Returns the types, and single agents as text, that it serves now.
     """
@@ -82,7 +82,7 @@ class MicroService:
 
     Args:
         host: What is said of it.
-        namespace: Of the deployment.
+        namespace: The namespace of the deployment.
         endpoints: Its subjects.
     """
 

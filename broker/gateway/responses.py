@@ -20,7 +20,7 @@ _log = logging.getLogger("callboard.gateway")
 MAX_PAGE_BYTES: Final = 256 * 1024
 """Largest body of one event of a run."""
 HEADROOM_BYTES: Final = 8 * 1024
-"""Of the broker's largest message, what headers may take."""
+"""Bytes of the broker's largest message that are reserved for headers."""
 _MAX_LINE: Final = 300
 _CORRECT_BODY: Final = "Correct the request; docs/subjects.md has the form."
 GRANT: Final = "the tenant's runs (`callboard nats-config --sees tenant`)"
@@ -32,8 +32,8 @@ class GatewayRequest:
     """A request as it came.
 
     Attributes:
-        subject: Where it was published; the server's permissions vouch for it.
-        reply: Where the answer goes.
+        subject: Subject that it was published to; the server's permissions vouch for it.
+        reply: Subject of the answer.
         headers: Never trusted.
         data: The body.
     """

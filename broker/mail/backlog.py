@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 _ACK_TOKENS: Final = 9
-"""Of ``$JS.ACK.<stream>.<consumer>.<count>.<sequence>.<number>.<time>.<pending>``; the form of
-servers from 2.16 on has domain and account before the stream, and perhaps a token at the end."""
+"""Number of tokens of ``$JS.ACK.<stream>.<consumer>.<count>.<sequence>.<number>.<time>.<pending>``. Servers
+from 2.16 on put domain and account before the stream, and may add a token at the end."""
 
 
 OVERHEAD_BYTES: Final = 512
@@ -44,7 +44,7 @@ class Delivered(NamedTuple):
     headers: bytes
     data: bytes
     let_go_bytes: int = 0
-    """Of headers and data that are not here any more: the stream still has them."""
+    """Bytes of headers and data that were removed from memory; the stream still has them."""
 
     @property
     def length(self) -> int:
@@ -53,7 +53,7 @@ class Delivered(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """The last message up to which all were handed out."""
+    """The position up to which every message was handed out."""
 
     sequence: int
     stored_ns: int
@@ -70,7 +70,7 @@ class Backlog:
     of the others the position in the stream, from which the rest is read again when they are next.
 
     Args:
-        tenant_of: Says which tenant's a message is, by the subject it is stored under.
+        tenant_of: Function that returns the tenant of a message by the subject that it is stored under.
     """
 
     def __init__(self, tenant_of: Callable[[bytes], bytes]) -> None:

@@ -17,13 +17,13 @@ from actors.kernel.runtime.ids import AgentId
 from actors.kernel.store.transport import Received, Undecodable
 
 REASONS_OF_ONE: Final = 16
-"""Of one sender, to all agents of the shard, in one period."""
+"""Number of different reasons that are kept of one sender's bad messages to the shard, in a period."""
 PERIOD_S: Final = 60.0
 MAX_SENDERS: Final = 1000
 """A period ends when there are more, so that their number costs no memory."""
 TOO_MANY: Final = (
-    f"is no message, and came behind {REASONS_OF_ONE} of the same sender that are none for different "
-    f"reasons, within {PERIOD_S:g} s: its own is not kept"
+    f"is no message; its reason is not kept, because {REASONS_OF_ONE} different reasons of this sender "
+    f"were kept within {PERIOD_S:g} s"
 )
 
 

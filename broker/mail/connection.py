@@ -41,9 +41,9 @@ class JetStreamConnection:
         requests: Open on it.
         subjects: The deployment's names.
         streams: The streams' names on the server.
-        ensure: Makes streams that were deleted, and sets settings right.
+        ensure: Function that creates missing streams and corrects their settings.
         inbox: Prefix of reply subjects of this connection.
-        serial: Gives a number that no other consumer of this process has.
+        serial: Function that returns a number that no other consumer of this process has.
         on_suspect: See `Transport.connect`.
     """
 
@@ -168,7 +168,7 @@ class JetStreamConnection:
         await self._client.lost.wait()
 
     async def stream_state(self, *, read_only: bool = False) -> StreamState:
-        """See `MailConnection.stream_state`. Streams that are not there any more are made anew."""
+        """See `MailConnection.stream_state`. Streams that were deleted are created again."""
         if read_only:
             await self._requests.api_or_raise("STREAM.NAMES", {})
         else:
@@ -226,7 +226,7 @@ class JetStreamConnection:
     async def purge(self, below: int) -> int:
         """See `MailConnection.purge`."""
         if below <= 1:
-            return 0  # To the server, 0 means: everything.
+            return 0  # A purge below 0 would remove every message of the stream.
         what = f"STREAM.PURGE.{self._mail}"
         answer = await self._requests.api_or_raise(what, {"seq": below})
         return int(answer["purged"])

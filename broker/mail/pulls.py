@@ -22,13 +22,13 @@ _NEXT: Final = "$JS.API.CONSUMER.MSG.NEXT"
 SETTLE_S: Final = 0.2
 """Seconds that the other servers may take to notice that no server serves a lost one's consumers."""
 CREATE_LIMIT_S: Final = 2.0
-"""Of the creating of one consumer."""
+"""Seconds for the creation of one consumer."""
 CATCHING_UP: Final = 16
 """Readers with a backlog that may ask at once: with 3 MiB each they stay below the 64 MiB at which a
 server cuts a client off as too slow, and in memory."""
 
 READ_AHEAD_BYTES: Final = 32 * 1024 * 1024
-"""Of what was delivered to all readers and not handed out; beyond that each gets what it hands out next."""
+"""Bytes that all readers may buffer. Beyond them, each reader gets only the batch that it hands out next."""
 
 
 class Reader(Protocol):
@@ -70,17 +70,17 @@ class Pulls:
         self.created: datetime | None = None
         """When this stream was made, as the connection found it."""
         self.permits = asyncio.Semaphore(CATCHING_UP)
-        """Of readers with a backlog."""
+        """Permits of readers that have a backlog."""
         self.asking = 0
         """Number of readers that have a permit."""
         self.buffered_bytes = 0
-        """Of what readers have and did not hand out."""
+        """Bytes of the messages that readers have received and not handed out."""
         self._readers: dict[bytes, Reader] = {}
         self.newest = (0, 0)
         """The newest message known to be stored: sequence (0 = none), time in nanoseconds."""
 
     async def open(self) -> None:
-        """Begin to take what comes."""
+        """Subscribe to the inbox, so that delivered messages reach their readers."""
         await self._client.listen(f"{self._inbox}.>", self._arrived)
 
     async def close(self) -> None:

@@ -42,35 +42,35 @@ _log = logging.getLogger("callboard.mail")
 
 MAX_BATCH: Final = 256
 BATCH_BYTES: Final = 512 * 1024
-"""Of messages that are decoded and written at once, and the last of them: nothing else is done meanwhile."""
+"""Bytes after which a batch takes no further message. Decoding a batch blocks the event loop."""
 MAX_BUFFERED: Final = 32_768
-"""Messages of a shard that are in the buffer or on their way to it."""
+"""Maximum number of a shard's messages that are buffered or requested."""
 MAX_ASK: Final = 4096
-"""Messages of one request that reads ahead of a backlog; of others `MAX_BATCH`."""
+"""Number of messages in a request of a reader with a backlog; other requests have `MAX_BATCH`."""
 ASK_AGAIN_AT: Final = 128
-"""Messages on their way at which more is asked for: no more than two requests overlap."""
+"""Number of outstanding messages at which the next request is sent: at most two requests overlap."""
 ASK_BYTES: Final = 1_536 * 1024
-"""Limit of one request; more than the largest message, which could not be delivered otherwise."""
+"""Maximum bytes of one request. It exceeds the largest message, which otherwise could not be delivered."""
 ASK_AHEAD: Final = 8
-"""Multiple of `ASK_BYTES` that all readers with a permit request together; each requests it once at least."""
+"""Multiple of `ASK_BYTES` that readers with a permit share; each reader requests `ASK_BYTES` at least."""
 AHEAD_BYTES: Final = 256 * 1024 * 1024
-"""A reader asks for nothing while more than this, whole or passed by, waits for being handed out."""
+"""Bytes of undelivered messages, in memory or only in the stream, above which a reader requests no more."""
 KEEP_BYTES: Final = 1024 * 1024
-"""A reader that may not read ahead asks for nothing while more than this is buffered."""
+"""Bytes in the buffer above which a reader that may not read ahead requests no more."""
 EXPIRES_S: Final = 10
 HEARTBEAT_S: Final = 5
 SILENT_S: Final = 12.0
-"""A request of which nothing was heard for this long has no consumer behind it."""
+"""Seconds without a message or heartbeat after which the consumer of a request counts as lost."""
 PROVE_EVERY_S: Final = 5.0
 CREATE_TRIES: Final = 3
-"""Consumers that are asked for, one after the other, when there is no answer."""
+"""Number of consumers that are created, one after the other, when there is no answer."""
 MAX_PAUSE_S: Final = 1.0
-"""Before another consumer, when those before it were lost without having delivered anything."""
+"""Longest pause before another consumer is created, if the earlier ones were lost without a delivery."""
 ACK_WAIT_S: Final = 300
-"""Longer than what is read ahead takes to be written: a lost message is seen by its number, not by this."""
+"""Seconds before a redelivery, more than the write of buffered messages takes. Lost messages show by number."""
 MAX_ACK_PENDING: Final = 40_000
 INACTIVE_S: Final = 60
-"""A consumer without pulls disappears: its owner is dead, or did not get to delete it."""
+"""Seconds without pulls after which the server deletes a consumer that its dead owner left."""
 _NS: Final = 1_000_000_000
 _PENDING: Final = "Nats-Pending-Messages"
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9]")
@@ -87,12 +87,12 @@ class ShardReader:
 
     Args:
         pulls: The connection's consumers.
-        lease: The right under which is read; goes into every batch.
-        cursor: What needs no reading any more.
-        filter_subject: The shard's.
-        tenant_of: Says which tenant's a message is, by the subject it is stored under.
-        decoder: Makes messages of bytes.
-        serial: Gives a number that no other consumer of this process has.
+        lease: The lease of the shard, which goes into every batch.
+        cursor: The position up to which all messages are rows.
+        filter_subject: The subject of the shard.
+        tenant_of: Function that returns the tenant of a message by the subject that it is stored under.
+        decoder: The decoder of messages.
+        serial: Function that returns a number that no other consumer of this process has.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class ShardReader:
         self._is_unchecked = False
         self._denied: BrokerError | None = None
         self._unacked: deque[tuple[int, bytes]] = deque()
-        """For each batch that was handed out: its last sequence and its reply subject."""
+        """Last sequence and reply subject of each batch that was handed out."""
         self._ack = b""
         self._wake = asyncio.Event()
         self._now = asyncio.get_running_loop().time

@@ -16,9 +16,9 @@ from broker.wire.subjects import Subjects
 Config: TypeAlias = dict[str, Any]
 """A stream's configuration as the server's JSON: its clients' classes drop fields they do not know."""
 MAX_CONSUMERS: Final = 6000
-"""Of MAIL, or what the account may have: without a number the server refuses the 1,001st consumer."""
+"""Maximum number of MAIL's consumers, unless the account allows fewer. Without it the server allows 1,000."""
 EDGE_MAX_MESSAGE_BYTES: Final = 512 * 1024
-"""More is refused at publish; 256 KiB to this becomes a dead letter that says why."""
+"""Largest message on EDGE: a larger one is refused at publish. One above 256 KiB becomes a dead letter."""
 MAIL_MAX_MESSAGE_BYTES: Final = 1024 * 1024
 EXTERNAL: Final = "agent.v1.*.*.*.ext.*"
 """Messages of external clients; whichever stream holds these subjects is EDGE."""
@@ -47,7 +47,7 @@ class StreamPlan:
         deployment: Id of the database to which the messages belong.
         replicas: 1, or 3 on a cluster.
         mail_max_bytes: -1 for what the server has. A limit is reserved on the disk at once.
-        topic_max_age: How long posts stay.
+        topic_max_age: Time for which posts stay.
     """
 
     subjects: Subjects

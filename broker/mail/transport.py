@@ -32,11 +32,11 @@ class JetStreamTransport:
         servers: ``nats://HOST:PORT``, or several of one cluster; or a `ConnectOptions`, which says how to log
             in there too (then `name`, `connect_timeout_s`, `user_credentials` and `tls` are its).
         namespace: Goes before streams' names and subjects, for deployments that share a server.
-        partitions: Of each type; fixed for a deployment.
-        name: Of the connection, for the server's lists.
-        replicas: Of the streams: 1, or 3 on a cluster.
+        partitions: Number of partitions of each type; fixed for a deployment.
+        name: Name of the connection, for the server's lists.
+        replicas: Number of replicas of the streams: 1, or 3 on a cluster.
         connect_timeout_s: Limit of the connecting to one server, in seconds.
-        owner: Whose nudges come in; None for programs that are no host.
+        owner: The host whose nudges come in; None for programs that are no host.
         user_credentials: Path of a credentials file.
         tls: Context for encrypted connections.
         inbox_prefix: First token of subjects for answers; a user's permissions may ask for its own.

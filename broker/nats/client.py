@@ -86,7 +86,7 @@ class NatsConnection(NatsClient):
         self.on_denied: Callable[[str, str], None] | None = None
         """Called with a refused publish: the subject, in lower case as nats-py has it, and the words."""
         self.on_server_gone: Callable[[], None] | None = None
-        """Told when the cluster has lost a server, which is not this connection's."""
+        """Called when the cluster has lost a server other than this connection's."""
         self.is_encrypted = False
         """True if the server requires encryption, and the connection uses it."""
         self._others: frozenset[str] = frozenset()
@@ -135,7 +135,7 @@ class NatsConnection(NatsClient):
         return ConnectionLostError(self.address, doing, problem, "Connect again.")
 
     async def shut(self) -> None:
-        """Close the connection, within `CLOSE_LIMIT_S`. Whatever ends it, no socket stays open."""
+        """Close the connection within `CLOSE_LIMIT_S`, and the socket also after an error or a cancellation."""
         is_closed = self._flush_queue is None  # nothing was opened
         try:
             with _cancellable(), contextlib.suppress(TimeoutError, OSError, NatsError):
@@ -196,7 +196,7 @@ class NatsConnection(NatsClient):
     def publish_now(self, subject: str, payload: bytes, reply: str = "") -> bool:
         """Write a message to the socket; False: something waits before it, or it is too large.
 
-        What `publish` takes has its turn behind all tasks that are ready.
+        `publish` sends its message only after all ready tasks have had a turn.
         """
         writer = getattr(self._transport, "_io_writer", None)
         if self._pending or writer is None or len(payload) > self.max_payload or self.lost.is_set():

@@ -41,7 +41,7 @@ class UserGrant:
         subscribe: Subject patterns; queue groups are not distinguished.
         responses: Messages it may publish to the reply subject of each message it gets, wherever that
             is; 0: none, -1: any number.
-        responses_s: For so long after that message.
+        responses_s: Seconds after that message in which they are allowed.
     """
 
     publish: tuple[str, ...]
@@ -162,7 +162,7 @@ class Permissions:
 
         Args:
             publisher: Its name.
-            tenant: Whose agents it may reach.
+            tenant: The tenant whose agents it may reach.
             types: Which types of agents; all when empty. Topics are not distinguished. With types it
                 starts runs by messages and questions only, and asks the hosts only about runs.
             inbox: Prefix of its reply subjects; see `inbox_of`.
@@ -248,8 +248,8 @@ def may_be_answered(reply: str) -> bool:
 def inbox_of(publisher: str) -> str:
     """Return the first token of a service's reply subjects: ``_INBOX_<publisher>``.
 
-    Nobody else of its account may subscribe to it, so two tenants that share an account cannot have
-    publishers of one name.
+    No other user of the account may subscribe to these subjects. So two tenants that share an account cannot
+    have publishers with the same name.
 
     Raises:
         InvalidNameError: See `Permissions.outsider`.
@@ -261,7 +261,9 @@ def _checked(what: str, name: str) -> str:
     if f"_INBOX_{name}" in ADMIN_INBOXES:
         rule = "another name: the reply subjects of that one are those of hosts or of the admin"
         raise InvalidNameError(what, name, rule)
-    Subjects().external(AgentId("t", "k"), name)  # whose last token it becomes
+    Subjects().external(
+        AgentId("t", "k"), name
+    )  # raises if the name cannot be a subject's last token
     return name
 
 

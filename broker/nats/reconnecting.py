@@ -29,10 +29,10 @@ class ConnectionUser(Protocol):
         """The connection is gone."""
 
     async def leave(self) -> None:
-        """Take nothing new."""
+        """Accept no new requests."""
 
     async def shut(self) -> None:
-        """Notify the callers that still wait that nothing more comes."""
+        """Notify the callers that still wait that no answer will come."""
 
 
 class Tasks(AbstractAsyncContextManager["Tasks", None], Protocol):
@@ -46,12 +46,12 @@ class Tasks(AbstractAsyncContextManager["Tasks", None], Protocol):
 
 
 class ReconnectingConnection:
-    """See `Door` of the runtime: one connection at a time, for all its users.
+    """A connection for all its users, opened again after each loss. It has one server connection at a time.
 
     Args:
-        server: Where, and how to log in.
-        users: Served over it. None of them hears what another one publishes.
-        scope: Makes scopes for background tasks.
+        server: The server's address and login.
+        users: The users of the connection. A user does not receive what another user publishes.
+        scope: Function that makes a scope for background tasks.
         inbox_prefix: First token of subjects for answers.
     """
 
@@ -67,10 +67,10 @@ class ReconnectingConnection:
         self._scope, self._inbox_prefix = scope, inbox_prefix
         self._client: NatsConnection | None = None
         self.connected = asyncio.Event()
-        """Set while everything is subscribed."""
+        """Event that is set while all subscriptions of all users exist."""
 
     async def run(self) -> None:
-        """See `Door.run`."""
+        """Open the connection and serve its users until cancelled. After a loss, connect again."""
         backoff, said = Backoff(0.1, 5.0), ""
         while True:
             try:
@@ -118,13 +118,13 @@ class ReconnectingConnection:
             await client.shut()
 
     async def leave(self) -> None:
-        """See `Door.leave`."""
+        """See `ConnectionUser.leave`."""
         for user in self._users:
             await user.leave()
         await self._flush()
 
     async def shut(self) -> None:
-        """See `Door.shut`."""
+        """See `ConnectionUser.shut`."""
         for user in self._users:
             await user.shut()
         await self._flush()

@@ -158,7 +158,7 @@ class Requests:
         limit_s: float,
         again_s: float | None = None,
     ) -> Reply:
-        """Return JetStream's answer; where only the server itself answers, say so."""
+        """Return JetStream's answer. If NATS answers and JetStream does not, the error names JetStream."""
         try:
             return await self.request(
                 doing, subject, body, headers=headers, limit_s=limit_s, again_s=again_s
@@ -196,12 +196,12 @@ class Requests:
     ) -> Reply:
         """Publish with a reply subject of our own and return what comes there first.
 
-        With `again_s` it is published so often while nothing comes: harmless questions only, which a
-        cluster without a leader drops.
+        With `again_s` the request is published every `again_s` seconds until an answer comes. Use it only for
+        requests that may be executed twice: a cluster without a leader drops requests.
 
         Raises:
-            NoAnswerError: Nothing came in time.
-            RefusedError: Nobody is subscribed to the subject; it was not delivered.
+            NoAnswerError: No answer came in time.
+            RefusedError: The subject has no subscriber. The request was not delivered.
             BrokerError: As for `tell`.
         """
         future: asyncio.Future[Reply] = self._loop.create_future()

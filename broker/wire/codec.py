@@ -189,7 +189,7 @@ class Decoder:
         sender, message_id = "ext:invalid", None
         if source is None:
             # With its true sender and id the ingest finds its outbox row, which must go: the rest
-            # of what that sender sent waits behind it.
+            # of what that sender sent waits after it.
             sender, message_id = _named_by_host(wire.headers) or (sender, None)
         else:
             with contextlib.suppress(ContractError):

@@ -30,10 +30,10 @@ ON_CONFLICT: Final = "Actor-On-Conflict"
 PRIORITY: Final = "Actor-Priority"
 EVENT: Final = "Actor-Event"
 STREAM: Final = "Actor-Stream"
-"""Of a beat: names the stream of events, for a reader that renews it by a request."""
+"""Header of a beat: the name of the stream of events, which a reader needs to renew it by a request."""
 ERROR_CODE: Final = "Nats-Service-Error-Code"
 ERROR: Final = "Nats-Service-Error"
-"""With the code: how NATS micro services say that a request failed."""
+"""Header with the error's text. NATS micro services report a failed request by this header and the code."""
 CONTENT_TYPE: Final = "Content-Type"
 ACCEPT: Final = "Accept"
 TRACE_STATE: Final = "tracestate"
@@ -47,11 +47,11 @@ _SAFE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "
 
 
 MAX_BODY_BYTES: Final = 256 * 1024
-"""Of a message to an agent; hosts make a dead letter of a larger one."""
+"""Largest body of a message to an agent; hosts make a dead letter of a larger one."""
 ENVELOPE_BYTES: Final = 32 * 1024
 """The bytes of a host's message beside its payload: names, ids, trace context."""
 MAX_MAIL_BYTES: Final = MAX_BODY_BYTES + ENVELOPE_BYTES
-"""Of the body of a message that a host sends, whose payload has `MAX_BODY_BYTES` as JSON at most."""
+"""Largest body of a message that a host sends; its payload as JSON is at most `MAX_BODY_BYTES`."""
 NEEDED_PAYLOAD_BYTES: Final = 512 * 1024
 """Least ``max_payload`` of a server, headers included: every message of ours fits."""
 MAX_ID_BYTES: Final = 256

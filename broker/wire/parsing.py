@@ -22,7 +22,7 @@ class AgentOrigin(NamedTuple):
         publisher: The outside service; the broker's permissions vouch for it.
         run_id: The run a signal is for; None for a message.
         name: The signal's name; None for a message.
-        sees: Of a question: what its publisher sees beside what it started.
+        sees: For a question: what its publisher sees beside what it started.
     """
 
     agent: AgentId
@@ -52,9 +52,9 @@ def parse_stored(subjects: Subjects, subject: str, claimed: AgentId | None = Non
     """Return the agent for which the stream MAIL stored this.
 
     Args:
-        subjects: Of the deployment.
+        subjects: The deployment's subjects.
         subject: What the server says where it is stored.
-        claimed: Who the message says it is for; needed where the subject holds a hash.
+        claimed: The receiver that the message names; needed if the subject has a hash.
 
     Raises:
         SubjectError: It is no stored subject of this deployment, does not name the agent, or
@@ -71,9 +71,9 @@ def parse_origin(subjects: Subjects, subject: str, claimed: AgentId | None = Non
     """Return what the origin subject of a sourced message says.
 
     Args:
-        subjects: Of the deployment.
+        subjects: The deployment's subjects.
         subject: The subject to which the external client published it.
-        claimed: Who the message says it is for; needed where the subject holds a hash.
+        claimed: The receiver that the message names; needed if the subject has a hash.
 
     Raises:
         SubjectError: It is neither a message nor a signal of an external client, does not
@@ -97,7 +97,7 @@ def parse_stored_post(subjects: Subjects, subject: str, claimed: AgentId | None 
     """Return the topic to which an external client posted what the stream MAIL stored here.
 
     Args:
-        subjects: Of the deployment.
+        subjects: The deployment's subjects.
         subject: What the server says where it is stored.
         claimed: Where the message says it belongs, with the names of the topic; needed where the
             subject holds a hash.
@@ -121,7 +121,7 @@ def parse_post_origin(
     """Return what the origin subject of a sourced post says.
 
     Args:
-        subjects: Of the deployment.
+        subjects: The deployment's subjects.
         subject: The subject to which the external client published it.
         claimed: See `parse_stored_post`.
 
@@ -139,8 +139,8 @@ def parse_ask(subjects: Subjects, subject: str, claimed: AgentId | None = None) 
     """Return the client and the agent of a request subject.
 
     Args:
-        subjects: Of the deployment.
-        subject: Of the request.
+        subjects: The deployment's subjects.
+        subject: The request's subject.
         claimed: Whom the request says it is for; needed where the subject holds a hash.
 
     Raises:
@@ -191,7 +191,7 @@ def _parse_stored(subjects: Subjects, subject: str, *, hashes: bool = False) -> 
 
 
 def _addressed(subject: str, address: Sequence[str], claimed: AgentId | None) -> AgentId:
-    """Return the agent of these tokens: what they spell, or the one claimed if it is spelt so."""
+    """Return the agent of these tokens. A token may be a hash, so `claimed` is compared with them."""
     agent = _agent(subject, address) if claimed is None else claimed
     if address_of(agent) != ".".join(address):
         raise SubjectError(subject, f"does not address {agent}")

@@ -68,7 +68,7 @@ class Subjects:
 
     Attributes:
         namespace: Goes before every subject (``<ns>.``) and stream name (``<ns>_``).
-        partitions: Of each type; fixed for a deployment.
+        partitions: Number of partitions of each type; fixed for a deployment.
     """
 
     namespace: str = ""
@@ -168,10 +168,10 @@ class Subjects:
 
 
 def hint_subject(subjects: Subjects, about: Literal["open", "follow", "log"], run: str = "") -> str:
-    """Return the subject on which hosts announce that runs have readers; `~` is in the name of no host.
+    """Return the subject on which hosts announce that runs have readers. No host's name begins with `~`.
 
     Args:
-        subjects: Of the deployment.
+        subjects: The deployment's subjects.
         about: ``open``: questions for answers that are under way. ``follow``: names of runs whose log a client
             reads. ``log``: hints that the log of `run` has grown.
         run: The run.

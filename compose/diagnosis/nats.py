@@ -218,7 +218,7 @@ def _configuration(
         problems.append(f"missing: {', '.join(subjects.stream(name) for name in missing)}")
     if not problems:
         problems = [limit for one in streams.values() if (limit := _limit(one))]
-        remedy = "none, if you set it: beyond it EDGE refuses and MAIL delays messages"
+        remedy = "none, if you set this limit: when it is reached, EDGE refuses messages and MAIL delays them"
     if not streams:
         problems = ["there are no streams yet"]
         remedy = "`callboard migrate --streams` creates them, or the first host, if it has the permission"

@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all, and lines that are behind each other."""
+"""Files that are written as a whole or not at all, and files to which lines are appended."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def write_whole(
 
     Args:
         path: The file.
-        content: All of it.
+        content: The file's new content.
         fault: A hook of tests.
-        create_only: Leave a file that is there alone, and return False.
+        create_only: True: if the file exists, leave it unchanged and return False.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")  # noqa: TID251 - no value of a run
@@ -81,7 +81,7 @@ def removed(path: Path) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Let the names in a folder be on the disk."""
+    """Sync a folder, so that names of files in it survive a crash of the machine."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -93,7 +93,7 @@ def sync_folder(folder: Path) -> None:
 def appending(path: Path) -> Iterator[BinaryIO]:
     """Open a file of lines for reading and appending, while no other process does; its position is the end.
 
-    What a process left behind the last whole line when it died is removed.
+    If a process died during a write, the bytes after the last whole line are removed.
     """
     while True:
         is_new = not path.exists()
@@ -111,7 +111,7 @@ def appending(path: Path) -> Iterator[BinaryIO]:
 
 
 def _is_at(file: BinaryIO, path: Path) -> bool:
-    """Return True if a file that was opened is still the one of this name: it was not replaced or removed."""
+    """Return True if an open file is still the file at `path`: it was not replaced or removed."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
@@ -135,7 +135,7 @@ def append_lines(file: BinaryIO, rows: list[Any], *, fault: Fault = no_fault) ->
 
 
 def mend(file: BinaryIO) -> None:
-    """Cut off the bytes behind the last end of a line, unless they are a whole record: then end its line."""
+    """Cut off the bytes after the last end of a line. If they are a whole record, end its line instead."""
     end = file.seek(0, os.SEEK_END)
     if not end:
         return
@@ -156,12 +156,12 @@ def mend(file: BinaryIO) -> None:
 
 
 def read_lines(path: Path, offset: int = 0) -> tuple[list[Any], int, bool]:
-    """Return the values of whole lines from a position on, the position behind them, whether some shared one.
+    """Return the values of whole lines from `offset` on, the next offset, and whether two values share a line.
 
-    What stands behind the last end of a line is left out, unless it is a whole value.
+    Text after the last end of a line is left out, unless it is a whole value.
 
     Raises:
-        LedgerBrokenError: A line is none.
+        LedgerBrokenError: A line has no JSON value.
     """
     try:
         with path.open("rb") as file:
@@ -176,7 +176,7 @@ def read_lines(path: Path, offset: int = 0) -> tuple[list[Any], int, bool]:
     for number, line in enumerate(lines, 1):
         found = _values(line)
         if found is None:
-            problem = f"line {number} behind byte {offset} is no JSON"
+            problem = f"line {number} after byte {offset} is not JSON"
             raise LedgerBrokenError(str(path), problem)
         shared = shared or len(found) > 1
         rows += found

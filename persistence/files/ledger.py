@@ -27,7 +27,7 @@ class JsonlLedgerStore(LedgerShelf):
     A line that a process did not finish is left out when it is read, and cut off before the next append.
 
     Args:
-        folder: Made if it is not there.
+        folder: The folder; made if it does not exist.
         fault: A hook of tests.
 
     Raises:

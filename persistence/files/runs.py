@@ -29,8 +29,8 @@ class JsonFileRunStore(RunShelf):
     what other processes wrote.
 
     Args:
-        folder: Made if it is not there.
-        busy_s: How long to wait for a run that another process drives, in seconds.
+        folder: The folder; made if it does not exist.
+        busy_s: Seconds to wait for a run that another process drives.
         fault: A hook of tests.
     """
 

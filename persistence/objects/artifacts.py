@@ -31,7 +31,7 @@ class ObjectArtifactBytes(ArtifactBytes):
 
     @classmethod
     def in_folder(cls, folder: Path) -> ObjectArtifactBytes:
-        """Return those of a folder that all hosts share; it is made when it is used."""
+        """Return the bytes of artifacts in a folder that all hosts share. The first write makes the folder."""
         return cls(folder_of(folder))
 
     @override

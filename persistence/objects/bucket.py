@@ -45,7 +45,7 @@ class Bucket:
     Args:
         make: Makes a client; it opens no connection yet.
         where: Address for people.
-        translate: Of errors of the client.
+        translate: Function that returns the error to raise for an error of the client.
     """
 
     def __init__(

@@ -57,12 +57,12 @@ _PROBLEM_CHARS: Final = 200
 
 
 def is_missing_object(exc: Exception) -> bool:
-    """Return True if there is no such object in a bucket that is there."""
+    """Return True if the bucket exists and the object does not."""
     return isinstance(exc, FileNotFoundError) and _found(_CODE, exc) != _NO_BUCKET
 
 
 def translate_objects(exc: Exception, doing: str, where: str) -> PersistenceError:
-    """Return what an error of the client is to our callers. It quotes no key and no signature."""
+    """Return the `PersistenceError` for an error of the client. Its text has no key and no signature."""
     said, code, status = str(exc), _found(_CODE, exc), _found(_STATUS, exc)
     if any(host in said for host in _NO_KEYS):
         return BucketRefusedError(doing, where, "there are no keys", _KEYS)
@@ -92,6 +92,6 @@ def _found(pattern: re.Pattern[str], exc: Exception) -> str:
 
 
 def _first_line(said: str) -> str:
-    """Return the end of the first line, behind the address of the request."""
+    """Return the first line without the address of the request before it."""
     line = said.partition("\n")[0]
     return line.rpartition(" - ")[2].strip()[:_PROBLEM_CHARS] or "no reason was given"

@@ -88,7 +88,7 @@ class S3FileStore(_ObjectFiles):
     Requests are sent again after errors of the server or of the network, as often as the settings say.
 
     Args:
-        settings: Of the bucket, which has to exist.
+        settings: The settings of the bucket, which has to exist.
         tenant: Owner of the files.
         scope: A name within the tenant, for example of an application; 1,000 bytes at most.
 
@@ -118,11 +118,11 @@ class FolderFileStore(_ObjectFiles):
 
     An upload that dies leaves the earlier file, and what it had written beside it under a name that ends
     with ``#`` and a number. One that is cancelled leaves the earlier file or, later, the new one: a thread may
-    finish it behind the cancellation, also after an upload that began later. A power cut may lose the last
+    finish it after the cancellation, also after an upload that began later. A power cut may lose the last
     uploads. Media types are not kept. URLs cannot be fetched: use `download`.
 
     Args:
-        folder: Made, with its parents, when it is used.
+        folder: The folder; the first use makes it, with its parents.
         tenant: Owner of the files.
         scope: A name within the tenant, for example of an application; 1,000 bytes at most.
 

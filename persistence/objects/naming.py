@@ -1,8 +1,8 @@
-"""Names of objects: apart by tenant and scope, whatever bytes their names and keys have.
+"""Names of objects, which differ by tenant and scope for any bytes in names and keys.
 
 A bucket takes 1,024 bytes as a name. A folder takes 255 of each part, and may take no difference between
 upper and lower case. Some servers, and every folder, refuse ``a/b`` beside ``a``. So each part is a digest,
-with what can be read of its text beside it.
+followed by the readable characters of its text.
 """
 
 from __future__ import annotations

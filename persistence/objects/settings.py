@@ -19,7 +19,7 @@ _ENDPOINT: Final = re.compile(
 _LAST_PORT: Final = 65_535
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_./-]{1,200}")
 LONGEST_WAIT_S: Final = 300.0
-"""Of one request: its signature is valid for 15 minutes, and covers its retries."""
+"""Largest time limit of one request: its signature, which its retries use too, is valid for 15 minutes."""
 
 MOST_RETRIES: Final = 10
 
@@ -46,11 +46,11 @@ class S3Settings:
         access_key: The user's id; None: as the environment of the process says (``AWS_ACCESS_KEY_ID``,
             or the role of its container or machine).
         secret_key: The user's secret; given if and only if `access_key` is.
-        region: Of the bucket; servers other than Amazon's mostly ignore it.
+        region: The bucket's region; servers other than Amazon's mostly ignore it.
         prefix: A folder within the bucket, for example ``callboard/prod``.
-        request_s: How long a request may take, with the bytes of 8 MiB at most.
-        retries: How often a request is sent again after an error of the server or of the network.
-        retry_s: After so many seconds since a request's first try it is not sent again.
+        request_s: Time limit of a request, with a body of 8 MiB at most.
+        retries: Maximum number of retries of a request after an error of the server or of the network.
+        retry_s: Seconds after a request's first try in which it may be sent again.
     """
 
     bucket: str
@@ -94,7 +94,7 @@ class S3Settings:
         if found is None or not 0 < int(found[1] or 1) <= _LAST_PORT:
             # It is not quoted: it may contain keys.
             remedy = "Write https://host:port, without a path, and the keys apart"
-            raise BucketSettingsError("the endpoint", "it is no address of a server", remedy)
+            raise BucketSettingsError("the endpoint", "it is not the address of a server", remedy)
 
     def _refuse(self, what: str, remedy: str) -> None:
         raise BucketSettingsError(what, "it cannot be used", remedy[0].upper() + remedy[1:])

@@ -37,7 +37,7 @@ from persistence.postgres.stores.artifacts import PostgresArtifacts
 _log = logging.getLogger("callboard.postgres")
 SAY_EVERY_S: Final = 3.0
 BY_INDEX: Final = {"enable_seqscan": "off"}
-"""For stores that read a part of a table by its key, whatever the planner thinks of the table's size."""
+"""Connection settings of stores that read rows by key: the planner must use the index, also of small tables."""
 CATCH_UP_AGAIN_S: Final = 60.0
 
 
@@ -58,11 +58,11 @@ async def open_postgres_store(
     Args:
         url: ``postgresql://user:password@host:port/database``.
         owner: This incarnation of this host.
-        schema: Made when it is missing.
-        lease_s: How long ownership lasts after a heartbeat.
+        schema: The schema; made if it is missing.
+        lease_s: Seconds of ownership after a heartbeat.
         heartbeat_s: Seconds between heartbeats.
-        outage_s: How long calls wait for a server that went away.
-        start_wait_s: How long to wait for a server that is not there yet; None = for ever.
+        outage_s: Seconds for which calls wait for a server that went away.
+        start_wait_s: Seconds to wait for a server that is not there yet; None: for ever.
         artifact_bytes: See `open_store`.
 
     Raises:
@@ -90,7 +90,7 @@ async def open_store(
     """Like `open_postgres_store`, with all settings in one value.
 
     Args:
-        settings: Of the store.
+        settings: Settings of the store.
         artifact_bytes: A bucket or folder for the bytes of new artifacts, the same for all that use the schema;
             None: they are rows. Turns of conversations are always rows.
     """
@@ -119,9 +119,9 @@ async def open_postgres_history(
 
     Args:
         url: See `open_postgres_store`, whose errors it raises; so for the others.
-        schema: Made when it is missing.
-        outage_s: How long calls wait for a server that went away.
-        start_wait_s: How long to wait for a server that is not there yet; None = for ever.
+        schema: The schema; made if it is missing.
+        outage_s: Seconds for which calls wait for a server that went away.
+        start_wait_s: Seconds to wait for a server that is not there yet; None: for ever.
     """
     async with open_links(
         url, "history", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s
@@ -151,10 +151,10 @@ async def open_links(
 
     Args:
         url: See `open_postgres_store`; so for the others.
-        name: Of the program, as the server shows it.
-        schema: Made when it is missing.
-        outage_s: How long calls wait for a server that went away.
-        start_wait_s: How long to wait for a server that is not there yet; None = for ever.
+        name: Name of the program, as the server shows it.
+        schema: The schema; made if it is missing.
+        outage_s: Seconds for which calls wait for a server that went away.
+        start_wait_s: Seconds to wait for a server that is not there yet; None: for ever.
         extra: Settings of the sessions.
         limits: Others of `StoreSettings`.
     """
@@ -190,7 +190,7 @@ async def _migrated(settings: StoreSettings) -> AsyncIterator[Link]:
 async def bring_up_to_date(settings: StoreSettings, *, whole: bool = False) -> list[str]:
     """Return the names of the migrations that were applied now. See `migrate`.
 
-    If `whole`, those too that hosts start without.
+    If `whole`, the migrations that hosts start without are applied, too.
 
     Raises:
         DatabaseUrlError: See `open_postgres_store`; so for the others.

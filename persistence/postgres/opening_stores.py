@@ -44,9 +44,9 @@ async def open_postgres_vectors(
         url: See `open_postgres_store`, whose errors it raises; so for the others.
         tenant: Owner of all that the store reads and writes.
         embedder: Computes embeddings of documents that have none.
-        schema: Made when it is missing.
-        outage_s: How long calls wait for a server that went away.
-        start_wait_s: How long to wait for a server that is not there yet; None = for ever.
+        schema: The schema; made if it is missing.
+        outage_s: Seconds for which calls wait for a server that went away.
+        start_wait_s: Seconds to wait for a server that is not there yet; None: for ever.
     """
     async with open_links(
         url, "vectors", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s, extra=BY_INDEX
@@ -120,9 +120,9 @@ async def open_postgres_files(
         url: See `open_postgres_store`, whose errors it raises; so for the others.
         tenant: Owner of the files.
         scope: A name within the tenant, for example of an application; 1,000 bytes at most.
-        schema: Made when it is missing.
-        outage_s: How long calls wait for a server that went away.
-        start_wait_s: How long to wait for a server that is not there yet; None = for ever.
+        schema: The schema; made if it is missing.
+        outage_s: Seconds for which calls wait for a server that went away.
+        start_wait_s: Seconds to wait for a server that is not there yet; None: for ever.
     """
     async with open_links(
         url, "files", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s, extra=BY_INDEX

@@ -66,9 +66,9 @@ class Operators(OperatorStore):
 
     Args:
         owner: The host's.
-        links: For one statement at a time.
-        keyed: For what is found from keys.
-        reads: Of the same store.
+        links: Connections, each for one statement at a time.
+        keyed: A connection for reads by key.
+        reads: The reads of the same store.
     """
 
     def __init__(self, owner: HostIncarnation, links: Links, keyed: Link, reads: Reads) -> None:
@@ -148,7 +148,7 @@ class Operators(OperatorStore):
 
     @override
     async def discard(self, ids: Sequence[int]) -> int:
-        """After an answer that was lost it may count too few."""
+        """See `OperatorStore.discard`. After a lost answer the returned number may be too small."""
         return int(
             await self._links.value("discarding dead letters", SQL_DISCARD_LETTERS, list(ids))
         )
@@ -162,7 +162,7 @@ class Operators(OperatorStore):
 
 
 def _own_terms(terms: Supervision | None, run_id: RunId) -> tuple[str | None, timedelta | None]:
-    """Return a run's terms as those of a root, and its time limit."""
+    """Return the run's supervision as JSON, changed to that of a root run, and its deadline."""
     if terms is None:
         return None, None
     limit_s = terms.execution_budget.deadline_s
@@ -171,7 +171,7 @@ def _own_terms(terms: Supervision | None, run_id: RunId) -> tuple[str | None, ti
 
 
 def _message_again(row: Row, dead: RunId) -> Message:
-    """Return a message that a dead run got, as one that is new to its agent."""
+    """Return a copy of a dead run's message with a new id, so that it is not dropped as a duplicate."""
     message = Message.from_json(from_json(row["payload"])["message"])
     return replace(message, id=derive_id("redrive", message.id, dead))
 

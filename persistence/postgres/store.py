@@ -227,7 +227,7 @@ class PostgresStore(RunStore):
             try:
                 now = await self.schedules.now()
             except PersistenceError as exc:
-                _log.debug("the database's time is asked for again", exc_info=exc)
+                _log.debug("the database's time could not be read; trying again", exc_info=exc)
             else:
                 self.clock.observe(Reading(now, asked, self.clock.monotonic()))
 

@@ -59,7 +59,7 @@ def address(url: str) -> str:
             "the Redis URL", "it does not begin with redis://, rediss:// or unix://"
         )
     if "@" in parts.path + parts.query + parts.fragment:
-        raise RedisUrlError("the Redis URL", "there is an @ behind the host")
+        raise RedisUrlError("the Redis URL", "there is an @ after the host")
     if parts.scheme == "unix":
         return f"unix://{parts.path}"
     return f"{parts.scheme}://{parts.hostname or 'localhost'}:{port or 6379}{parts.path}"
@@ -74,7 +74,7 @@ async def open_redis(url: str, *, answer_s: float | None = None) -> AsyncIterato
 
     Args:
         url: ``redis://user:password@host:port/0``.
-        answer_s: How long an answer, with all that it holds, may take; one second by default.
+        answer_s: Time limit in seconds of an answer with all its content; one second by default.
 
     Raises:
         RedisUrlError: The URL is malformed, or the server refuses its user, password or database.

@@ -47,9 +47,9 @@ PART_BYTES: Final = 1024 * 1024
 CALLS_AT_ONCE: Final = 32
 """Most calls under way; others wait. The client refuses more than 100 connections."""
 SESSIONS_REMEMBERED: Final = 10_000
-"""Of so many sessions that it used last a provider remembers how they were."""
+"""Number of most recently used sessions whose state a provider remembers."""
 MARK_TTLS: Final = 2
-"""The mark of a session is kept for so many times its TTL."""
+"""Factor of the TTL of a session's mark to the session's TTL."""
 
 _PROBLEMS: Final = {
     Code.EVICTED: "its turns are gone before their time: Redis evicted them, or somebody deleted them",
@@ -75,7 +75,7 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
     What has no id is kept once for each call, also if its answer is lost and it is sent again.
 
     Args:
-        redis: From `open_redis`.
+        redis: The connection of `open_redis`.
         namespace: First part of all keys; one for each deployment.
         ttl_s: Seconds from a session's last append to its end, as a whole.
 
@@ -175,7 +175,7 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
     async def erase(
         self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH
     ) -> EraseCount:
-        """See `Erasable.erase`: sessions that Redis holds go, and their marks say that this was asked for.
+        """See `Erasable.erase`. Sessions in Redis are removed; their marks stay and record the erase.
 
         Keys are found by SCAN, about `limit` at a time. A mark, whose key has the names of agent
         and session, stays for twice the TTL.
@@ -293,7 +293,7 @@ async def open_redis_history(
 _EXPIRES: Final = 3
 _COUNT: Final = 5
 _FARTHEST: Final = 2**53
-"""Beyond it Lua's numbers are not exact."""
+"""Greatest integer that Lua's numbers hold exactly."""
 
 
 def _key_of(message: ChatMessage) -> bytes:

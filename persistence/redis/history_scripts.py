@@ -123,7 +123,7 @@ keep_mark(tonumber(ARGV[4]))
 return {0}
 """
 )
-"""Forgets the session, and marks that this was asked for. ARGV 4: the TTL of the mark, in milliseconds."""
+"""Deletes the session, and leaves a mark of the deletion. ARGV 4: the TTL of the mark, in milliseconds."""
 
 CLEAR_RUN: Final = (
     _STATE
@@ -158,4 +158,4 @@ end
 return {0}
 """
 )
-"""Takes the turns of one run out and moves those behind them up. ARGV from 4 on: the mark's TTL, the run."""
+"""Removes the turns of one run and renumbers later turns. ARGV from 4 on: the mark's TTL, the run."""

@@ -41,7 +41,7 @@ class JournalCounters:
 
     Attributes:
         kept: Acknowledged by Redis.
-        dropped: Given up: Redis was slow, gone, or refused them.
+        dropped: Number of results that were given up: Redis was slow, gone, or refused them.
         oversized: Larger than 1 MiB, never sent.
     """
 
@@ -57,9 +57,9 @@ class RedisJournal:
     themselves after `ttl_s`, which nothing refreshes.
 
     Args:
-        redis: From `open_redis`.
-        namespace: First part of all keys. Of this deployment and its database alone: another's
-            results under the same name could be taken for this one's.
+        redis: The connection of `open_redis`.
+        namespace: First part of all keys. No other deployment or database may use it, because its results
+            could be taken for this one's.
         ttl_s: Seconds a result is kept; longer than a run may wait for its recovery.
     """
 
@@ -72,12 +72,12 @@ class RedisJournal:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Send what is kept while the block lasts. What is still queued at its end is in the log."""
+        """Send kept results while the block lasts. Results still queued at its end are only in the log."""
         async with self._line.running():
             yield
 
     def keep(self, key: str, payload: dict[str, JsonValue]) -> None:
-        """See `ResultCache.keep`. It has left the process on return, if Redis is there and not behind.
+        """See `ResultCache.keep`. On return the result is sent, or queued if Redis is away or slow.
 
         Values over 1 MiB are not kept; a full queue drops its oldest.
         """
@@ -163,7 +163,7 @@ class RedisJournal:
         if not self._is_gone and not isinstance(problem, LineClosedError):
             self._is_gone = True
             _log.warning(
-                "Redis does not take or give results; the log alone holds them until it does",
+                "Redis does not answer; until it does, results are only in the log",
                 extra={"problem": f"{type(problem).__name__}: {problem}"},
             )
 

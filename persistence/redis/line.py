@@ -72,7 +72,7 @@ class Line:
         self._is_stopping = False
 
     def send(self, command: Command) -> None:
-        """Write the command now. Queue it if the server is behind or there is no connection."""
+        """Write the command now. Queue it if earlier commands wait for answers or there is no connection."""
         if self._queue or not self._write(command):
             self._enqueue(command)
             while len(self._queue) > QUEUE_LIMIT or self._queued_bytes > QUEUE_BYTES:
@@ -115,7 +115,9 @@ class Line:
         finally:
             self._writer = None
             if connection is not None:
-                with suppress(Exception):  # it is of no use any more, however it ends
+                with suppress(
+                    Exception
+                ):  # the connection is not used again, so an error does not matter
                     await connection.disconnect(nowait=True)
                     await self._pool.release(connection)
 

@@ -55,7 +55,7 @@ class SqliteDatabase:
 
     Args:
         path: The file.
-        busy_s: How long to wait for another writer, in seconds.
+        busy_s: Seconds to wait for another writer.
         fault: A hook of tests.
 
     Raises:

@@ -89,7 +89,7 @@ class LLMResponse(BaseModel):
 
     Attributes:
         content: Blocks in their order: text, reasoning, tool calls, and whatever the model gave.
-        model: Which model answered, as the provider names it.
+        model: The model that answered, as the provider names it.
         stop_reason: Why it stopped, in the provider's words.
     """
 

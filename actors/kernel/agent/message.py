@@ -21,12 +21,12 @@ SenderKind: TypeAlias = Literal[
 _SENDER_KINDS: Final = tuple(f"{kind}:" for kind in get_args(SenderKind))
 
 MAX_PAYLOAD_BYTES: Final = 256 * 1024
-"""Of a payload as JSON text in UTF-8, wherever its receiver is: whatever has no more can be published
-by a broker and read behind it."""
+"""Largest payload, as JSON text in UTF-8, with and without a broker: a broker can carry each payload of
+this size."""
 MAX_METADATA_BYTES: Final = 16 * 1024
-"""Of a message's metadata, as JSON."""
+"""Largest metadata of a message, as JSON."""
 MAX_ID_BYTES: Final = 256
-"""Of each id in a message."""
+"""Largest id in a message."""
 
 SET_BY_RUNTIME: Final = frozenset(
     {"publisher", "sender", "scheduled_at", "triggered_by", "traceparent", "tracestate"}
@@ -81,7 +81,7 @@ class Message:
 
     Attributes:
         id: Unique per (agent, sender); sending the same id again is a no-op for at least 8 days.
-        target: Who gets it.
+        target: The agent that gets the message.
         sender: Typed sender (``agent:type/key``, ``ext:…``, ``client:…``, ``topic:…``, ``submit:…``,
             ``spawn:<parent agent>``, ``schedule:…``, ``session:…``) or None before it is sent.
         payload: JSON data. A registered payload kind is a dict with a ``kind`` key.

@@ -33,13 +33,13 @@ class HookEvent:
     """An event of a run, as a hook gets it.
 
     Attributes:
-        kind: When.
+        kind: The event's kind.
         run_id: The run.
         agent_id: Its agent.
         attempt: 1 for the first.
-        at: When it happened.
-        name: Of the step, model, tool or guardrail.
-        position: Where in the run the effect stands; empty for the run itself.
+        at: The instant of the event.
+        name: Name of the step, model, tool or guardrail.
+        position: The effect's position in the run; empty for the run itself.
         data: Small facts, for example ``status`` and ``error`` at an end. Never message content.
     """
 
@@ -66,7 +66,7 @@ class InvocationContext:
     """A call of an agent's `run`, as middleware sees it. Lives for one attempt.
 
     Attributes:
-        agent: Whose `run` is called.
+        agent: The agent whose `run` is called.
         ctx: The run's context; recorded calls on it are replayed like those of the agent.
         inbox: The messages handed to `run`; middleware may hand on others.
         output: What `run` returned; set behind `call_next`, and what the run's output will be.

@@ -53,7 +53,7 @@ class ModelRegistry:
     without the date or ``-latest`` at its end.
 
     Args:
-        sources: Asked in order for names that are not registered, such as a price list.
+        sources: Sources that are asked, in order, for names that are not registered, such as a price list.
     """
 
     def __init__(self, *sources: FactSource) -> None:

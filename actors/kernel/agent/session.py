@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 ROOT: Final = "root"
-"""Stands for a node's id where there is none. A run behind it begins the conversation anew."""
+"""Id in place of a node's id if there is no node. A run after it begins the conversation anew."""
 FactKind: TypeAlias = Literal["queued", "started", "cancelling", "ended"]
 
 

@@ -40,7 +40,7 @@ class ExecutionBudget(BaseModel):
     """Limits on what a tree may spend. Counted at the root, tree-wide. None means no limit.
 
     Attributes:
-        max_tokens: Of model calls, input and output. Calls under way when it is reached end.
+        max_tokens: Limit of tokens of model calls, input and output. At the limit, calls under way are ended.
         max_cost_usd: As their usage reports it.
         max_turns: Model calls; exact.
         deadline_s: Seconds from the root's creation, for every run of the tree; ten years at most.

@@ -14,7 +14,7 @@ from actors.errors import ContractError
 
 _Fields: TypeAlias = dict[str, Any]
 _typed_dict: Any = TypedDict
-"""For keys that no type checker knows."""
+"""`TypedDict` as a function whose keys are known only at run time."""
 _REMEDY: Final = "give the tool parameters=, the JSON schema of its arguments"
 _VALUES: Final = frozenset(("const", "default", "enum", "examples"))
 """Keys of a schema that hold data, not schemas."""

@@ -75,13 +75,13 @@ class Tool:
     """A tool of an agent.
 
     Attributes:
-        name: How the model and `ctx.tool` name it; unique within an agent.
+        name: The tool's name for the model and `ctx.tool`; unique within an agent.
         description: For the model.
         run: The function; called with the arguments by keyword.
         parameters: JSON schema of the arguments. By default it is made of the function's signature and
             type hints, see `ToolArguments`; a call's arguments are then checked against the hints, and the
             function gets values of their types. With a schema of the author's it gets what the model gave.
-        risk: How much harm a wrong call can do; what waits for a person, see `ApprovalPolicy`.
+        risk: The harm that a wrong call can do. `ApprovalPolicy` tells which calls wait for a person.
         idempotent: Whether calling it twice is as good as once. False: after a crash in the middle
             of a call it is never called again; the call is in doubt.
         timeout_s: Seconds one call may take; None for no limit.
@@ -192,7 +192,7 @@ class ToolCall(BaseModel):
 class ToolResult(BaseModel):
     """The answer to one `ToolCall`, as a conversation holds it: in a message of role ``tool``.
 
-    Images and other media that a tool gave are blocks of their own, behind the result in that message.
+    Images and other media that a tool gave are blocks of their own, after the result in that message.
 
     Attributes:
         id: The call's.
@@ -225,7 +225,7 @@ class InvocationResult(BaseModel):
             said no. Neither of the last two raises: the model reads them.
         text: For the model.
         structured: The tool's value.
-        artifact_ref: Where a large value is stored instead.
+        artifact_ref: Reference of the stored value, if the value is large.
         error_type: Qualified class name of what the tool raised.
     """
 

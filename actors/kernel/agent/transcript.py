@@ -27,7 +27,7 @@ TOKENS: Final = "tokens"
 """The key of a turn's metadata under which its size stands, counted once."""
 _DIGITS: Final = 12
 MAX_TURN_BYTES: Final = 32 * 1024 * 1024
-"""Of one turn as JSON. No provider takes a request of so much, and each window holds its turns in memory."""
+"""Largest turn, as JSON. No provider accepts a larger request, and each window holds its turns in memory."""
 
 
 def turn_id(run_id: str, position: str, n: int) -> str:
@@ -113,11 +113,11 @@ class SessionView:
     """A session from its last cut on, as a window is made of it.
 
     Attributes:
-        cut: The last one; None: there is none.
-        messages: The newest turns behind it, oldest first, each as `message_of_turn` returns it. Nobody
-            changes one: a store may return the same object again.
-        ordinals: Of these turns, by id.
-        count: How many turns there are in the whole session.
+        cut: The last cut; None: the session has no cut.
+        messages: The newest turns after the cut, oldest first, each as `message_of_turn` returns it. Do not
+            change them: a store may return the same object again.
+        ordinals: Ordinals of these turns, by id.
+        count: Number of turns in the whole session.
     """
 
     cut: Cut | None

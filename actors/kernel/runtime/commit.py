@@ -78,8 +78,8 @@ class Spawned:
     """A child to be created with its parent's commit.
 
     Attributes:
-        run: With parent, root and depth set; born with its parent's cancel flag.
-        position: Of the spawn in the parent, to name it when the tree's budget refuses it.
+        run: The child, with parent, root and depth. It starts with its parent's cancel flag.
+        position: Position of the spawn in the parent, to name it when the tree's budget refuses it.
         boot: The child's first message, bound to it, with sender ``spawn:<parent's agent>``; None: it
             starts with an empty inbox.
     """
@@ -134,7 +134,7 @@ class BudgetDelta:
         cost_usd: Spent.
         turns: Model calls that begin; such a turn is refused when the budget does not allow them,
             or tokens or money are used up already.
-        position: Of the call that begins, to name it when it is refused.
+        position: Position of the call that begins, to name it when it is refused.
     """
 
     tokens: int = 0
@@ -149,8 +149,8 @@ class Commit:
 
     Attributes:
         lease: Fences the write: shard owner and epoch are compared under a lock.
-        expected_seq: Where the run's log must end now (-1 = empty).
-        entries: Appended in order behind `expected_seq`.
+        expected_seq: The last seq that the run's log must have now (-1: empty).
+        entries: Entries to append in order after `expected_seq`.
         then: What becomes of the run.
         create: The run's row, when this commit starts a run from waiting messages.
         bind: Pending messages that become this run's; all must still be pending, and nothing older of
@@ -174,7 +174,7 @@ class Commit:
         attempt: The attempt that is executing, 1 for the first; kept with the run.
         turns: Put at the end of sessions of this run's agent, in this order; ids that a session has are
             left out.
-        cuts: Where windows of its sessions begin from now on, behind the turns of this commit.
+        cuts: Beginnings of the next windows of its sessions, after the turns of this commit.
         clear_turns: All turns of the run go, those of this commit too, from all sessions.
         session: What it means for the session that its agent is.
     """
@@ -211,7 +211,7 @@ class Committed:
     """The commit is durable.
 
     Attributes:
-        last_seq: Where the log ends now.
+        last_seq: The last seq of the log after the commit.
         cancel_requested: Reason, if this run was asked to stop.
         routed: Outgoing messages that became inbox rows here and now; known ids are left out.
         wake_now: After `Suspend`: something it waits for is there already; run it again.
@@ -270,8 +270,8 @@ class OverBudget:
     first ones that fit are not named.
 
     Attributes:
-        positions: Of spawns, or of a model call.
-        limit: Which limit, with its number, for example ``max_runs 50``.
+        positions: Positions of the refused spawns, or of the refused model call.
+        limit: The limit with its number, for example ``max_runs 50``.
     """
 
     positions: tuple[str, ...]

@@ -32,10 +32,10 @@ class AskOutcome(BaseModel):
     """The outcome of an ask.
 
     Attributes:
-        kind: Which end.
+        kind: The way in which the ask ended.
         result: The answer, or the target's error.
         handle: Id of the target's run, where one is known: `ctx.status` follows it.
-        last_seq: How far the target's log was then; -1 when unknown.
+        last_seq: The last seq of the target's log at that time; -1 when unknown.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -58,8 +58,8 @@ class Approval(BaseModel):
     """The outcome of an approval: a person's decision, or none in time.
 
     Attributes:
-        status: Which end.
-        by: Who decided; None when there is no decision.
+        status: The way in which the approval ended.
+        by: The person who decided; None when there is no decision.
         comment: What they said about it.
     """
 
@@ -81,12 +81,12 @@ class ApprovalRequest(BaseModel):
     Attributes:
         id: Names it; depends on the run, the position in its code and the exact arguments, so a decision
             counts for nothing else.
-        run_id: Who asks.
-        agent_id: Whose run that is, as text.
+        run_id: The run that asks.
+        agent_id: The agent of that run, as text.
         what: Name of what is to be done.
-        args: With what.
-        since: When it was asked.
-        expires_at: When the run goes on without a decision.
+        args: Its arguments.
+        since: The instant of the question.
+        expires_at: The instant at which the run goes on without a decision.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -105,8 +105,8 @@ class RunStatusSummary(BaseModel):
 
     Attributes:
         run_id: The run.
-        status: In its life cycle.
-        last_seq: Where its log ends; -1 when empty.
+        status: Its status in the life cycle of runs.
+        last_seq: The last seq of its log; -1 when empty.
         last_milestone: Kind of the last entry about the run itself or one of its effects.
         parked: Why it waits for an operator, if it does.
         updated_at: When the last entry was written.

@@ -18,7 +18,7 @@ RESERVED: Final = "~"
 """Prefix of the names of an operator's signals; agents cannot wait for them."""
 
 RESOLVE: Final = "~resolve:"
-"""With a position: decides an effect in doubt there. It is about the entry that began the effect."""
+"""Prefix of a decision on the effect in doubt at a position. It refers to the entry that began the effect."""
 
 RETRY: Final = "~retry"
 """Starts a run anew that is parked, or waits for its next attempt. It is about the log's last entry."""

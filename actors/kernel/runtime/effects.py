@@ -89,7 +89,7 @@ class EffectResult:
         status: ``ok`` or ``error``.
         value: JSON data for ``ok``; the error's message for ``error``.
         error_type: Qualified class name, for ``error``.
-        artifact_ref: Where a large value is stored instead.
+        artifact_ref: Reference of the stored value, if the value is large.
     """
 
     effect_id: EffectId
@@ -151,7 +151,7 @@ class EffectCall:
         name: The step's, tool's or model's.
         words: Canonical JSON of name and arguments: hashed for comparison and for the effect's id.
         mode: What may happen when a crash leaves it without a result.
-        execute: Does it; what it returns is recorded.
+        execute: Function that executes the effect; its result is recorded.
         reconcile: Finds out whether an effect in doubt happened.
         counted: Whether it counts against the execution budget of the run's tree.
         rides: Whether it may execute before the steps of its graph that led to it are durable: an idempotent

@@ -136,7 +136,7 @@ def run_id_of_child(parent: RunId, position: str) -> RunId:
 
 
 def run_id_of_fork(run_id: RunId, seq: int, copy: int) -> RunId:
-    """Return the id of the copy-th run that goes on behind entry `seq` of `run_id`."""
+    """Return the id of the copy-th fork of `run_id` after entry `seq`."""
     return RunId(derive_id("fork", run_id, seq, copy))
 
 

@@ -12,7 +12,7 @@ from actors.kernel.runtime.ids import AgentId, RunId
 DeltaKind: TypeAlias = Literal["text.delta", "reasoning.delta", "custom.delta"]
 
 MAX_DELTA_BYTES: Final = 64 * 1024
-"""Of what an agent shows at once, as JSON."""
+"""Largest content of one delta, as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Delta:
     """A piece of a run's live output.
 
     Attributes:
-        run_id: Whose model call it is, or who shows it.
+        run_id: The run of the model call, or the run that shows the piece.
         agent_id: The run's agent.
         attempt: Of the run, from 1, grows with every retry and every recovery after a crash: what an
             attempt before said is void. From 1 again after `continue_as_new`.

@@ -164,7 +164,7 @@ class EventLog(Protocol):
     """The logs of all runs. The log is the truth; everything else is derived from it."""
 
     async def append(self, run_id: RunId, entry: NewEntry, *, expected_seq: int) -> int:
-        """Add one entry behind `expected_seq` (-1 for an empty log) and return its seq.
+        """Add one entry after `expected_seq` (-1 for an empty log) and return its seq.
 
         Durable when it returns, on durable backends. Never overwrites.
 

@@ -17,7 +17,7 @@ from actors.kernel.runtime.wakeup import WakeSet
 
 @dataclass(frozen=True, slots=True)
 class ForkPoint:
-    """The start of a forked run: it continues behind entry `seq` of the log of `run_id`."""
+    """The start of a forked run: it continues after entry `seq` of the log of `run_id`."""
 
     run_id: RunId
     seq: int
@@ -29,7 +29,7 @@ class NewRun:
 
     Attributes:
         run_id: Derived from what causes it (see `ids`).
-        agent_id: Whose run it is.
+        agent_id: The agent of the run.
         priority: Lower first.
         retry_policy: The run's one retry counter follows it. None: none was given, so it is the
             `retry` of the agent that begins the run, as its first entry says, else the default.
@@ -38,12 +38,12 @@ class NewRun:
             that made it. See `RunRow`.
         root: Root of the tree; the run itself when it has no parent.
         depth: 0 for a root.
-        deadline_at: When it has to have ended.
+        deadline_at: The deadline of the run.
         version: Code version it is pinned to.
         trace: W3C traceparent of what caused it.
         supervision: Its terms, where they are not the defaults; the budgets of a root's count for the
             whole tree, those of others are copies.
-        fork: Whose log it begins with; None: an empty one.
+        fork: The run whose log is copied to its beginning; None: its log begins empty.
         session: Set if its submit is a fact of a session.
     """
 
@@ -150,7 +150,7 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class CancelReport:
-    """Runs that were asked to stop, with their agents; ended ones are left out."""
+    """The runs that were asked to stop, with their agents, without runs that had ended before."""
 
     runs: tuple[tuple[RunId, AgentId], ...]
 
@@ -159,7 +159,7 @@ class CancelReport:
 class SignalOutcome:
     """The outcome of a signal: `accepted` is False for a known id or an ended run.
 
-    `same`: of a decision, whether exactly this one was given before.
+    `same`: for a decision, True if exactly this decision was given before.
     """
 
     accepted: bool
@@ -200,7 +200,7 @@ class DeadLetter:
         id: Names it for redrive.
         reason: ``max_retries``, ``explicit``, ``undecodable``, or ``unpublishable``: the broker took it
             for none that it could carry.
-        attempts: How often it was tried.
+        attempts: Number of attempts.
         times: How many came. More than one only where none is a message: all of one sender and with one
             `last_error`, of which the first one's bytes are kept.
     """

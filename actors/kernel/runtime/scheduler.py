@@ -84,7 +84,7 @@ class RetryPolicy(BaseModel):
 
 
 DEFAULT_RETRY: Final = RetryPolicy()
-"""Of runs for which neither who started them nor their agent says otherwise."""
+"""The retry policy of runs for which neither the caller nor the agent gives one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ class Answer:
     Kept until it is taken, also when it comes before anybody waits, or after the wait is over.
 
     Attributes:
-        run_id: Who waits for it.
+        run_id: The run that waits for the answer.
         key: What it waits for: the id of an ask's message, a run (join), an approval, a call of a tool.
         status: ``replied`` by the target's code or a client; ``completed``, ``failed`` or ``cancelled``: how
             the run ended that was joined or held the question; ``approved`` or ``denied`` by a person;
@@ -31,7 +31,7 @@ class Answer:
         result: What was replied, or returned.
         error: Type and message, for ``failed``; ``{"message": reason}`` for ``cancelled``.
         by: The run that answered.
-        last_seq: Where its log ends then; -1 when unknown.
+        last_seq: The last seq of its log at that time; -1 when unknown.
     """
 
     run_id: RunId
@@ -55,15 +55,15 @@ class Wait:
     """An open ask, join, approval, call of a client's tool or wait of a graph, as others see it.
 
     Attributes:
-        position: Where in the run it stands.
+        position: The position in the run.
         kind: What is waited for.
-        key: Of the answer that ends it.
+        key: Key of the answer that ends the wait.
         agent: The agent waited for; None for a person or a client.
         target_run: The run waited for: its end answers, even if it never sees a question.
         must: Whether the run can do nothing else until one of its waits ends: the waits of such a run
             make cycles. One of them says it for all, so that a change of it is a change of one row.
         request: What a person or a client is asked.
-        expires_at: When the wait ends by itself.
+        expires_at: The instant at which the wait ends without an answer.
     """
 
     position: str
@@ -77,7 +77,7 @@ class Wait:
 
 
 EVENT: Final = "event"
-"""In the request of a wait for an event: its id."""
+"""Key of the event's id in the request of a wait for an event."""
 
 
 def event_id(tenant: str, name: str) -> str:
@@ -119,9 +119,9 @@ class WaitCycle:
     """Waits that can never end: each of `agents` waits for the next, the last one for the first.
 
     Attributes:
-        run_id: Whose wait has to fail.
-        agent_id: Whose run that is, `agents[0]`.
-        position: Of that wait.
+        run_id: The run whose wait has to fail.
+        agent_id: The agent of that run, `agents[0]`.
+        position: The position of that wait.
         agents: Around the cycle.
     """
 

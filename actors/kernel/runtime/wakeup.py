@@ -17,12 +17,12 @@ class Wakeup(BaseModel):
 
     Attributes:
         kind: What happened.
-        at: When, for a timer.
+        at: The instant, for a timer.
         signal: The signal's name.
         payload: The signal's data.
         source_run: The run that caused it.
         child_run: The child that ended.
-        result_ref: Where the child's result is stored when it is large.
+        result_ref: Reference of the child's stored result, if it is large.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -28,7 +28,7 @@ class ArtifactRef(BaseModel):
     content_type: str = "application/octet-stream"
 
     def part(self, offset: int, limit: int) -> range:
-        """Return the positions of at most `limit` bytes behind the first `offset`; none behind the end.
+        """Return the positions of at most `limit` bytes after the first `offset`; none after the end.
 
         Raises:
             ContractError: One of them is negative.
@@ -46,8 +46,8 @@ class ArtifactPin:
 
     Attributes:
         ref: The bytes.
-        owner: Who keeps them.
-        at: When the owner pinned them last, aware UTC.
+        owner: The owner of the pin, who keeps the artifacts.
+        at: The instant at which the owner pinned them last, aware UTC.
     """
 
     ref: ArtifactRef
@@ -77,7 +77,7 @@ class ArtifactStore(Protocol):
         """Return the reference of stored bytes; None: the store does not have them."""
 
     async def read(self, artifact_id: str, *, offset: int = 0, limit: int) -> bytes:
-        """Return at most `limit` bytes behind the first `offset`; none behind the end.
+        """Return at most `limit` bytes after the first `offset`; none after the end.
 
         Raises:
             KeyError: See `resolve`.
@@ -144,7 +144,7 @@ class ArtifactBytes(Protocol):
         """Keep the joined pieces as a whole; a call that fails leaves nothing that `read` finds."""
 
     async def read(self, name: str, *, offset: int, limit: int) -> bytes:
-        """Return the `limit` bytes behind the first `offset`, which are there.
+        """Return the `limit` bytes after the first `offset`, which exist.
 
         Raises:
             KeyError: There is nothing of this name.

@@ -95,8 +95,8 @@ class EraseCount:
     """The result of one batch.
 
     Attributes:
-        rows: How many rows of each kind were removed.
-        cursor: Given to the next batch; None: this store has no more.
+        rows: Number of removed rows by kind.
+        cursor: The argument for the next batch; None: this store has no more rows to remove.
     """
 
     rows: Mapping[str, int] = field(default_factory=dict)
@@ -167,7 +167,7 @@ class EraseReport:
         counts: Rows of each kind that were removed, by store; of a dry run, that would be.
         cancelled: Runs that were cancelled for it.
         is_dry_run: Nothing was removed.
-        batches: How many batches it took.
+        batches: Number of batches.
         unreached: Places that the erase does not reach, with dates.
     """
 

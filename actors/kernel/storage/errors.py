@@ -38,7 +38,7 @@ class OpenRunsError(Facts, ContractError):
     Attributes:
         what: What was to be erased.
         runs: Ids of at most 10 of the open runs.
-        remedy: How to go on.
+        remedy: The next step for the caller.
     """
 
     text = "{what} has open runs: {runs}; {remedy}"
@@ -52,7 +52,7 @@ class SessionActiveError(Facts, ConflictError):
 
     Attributes:
         session: The session's agent.
-        runs: How many of its runs are open; 0: the session is being deleted.
+        runs: Number of its open runs; 0: the session is being deleted.
         code: ``session_active``.
     """
 

@@ -20,7 +20,7 @@ class NewFlowBundle:
         version: Its version.
         hash: SHA-256 of its content, in hex: see `WorkflowBundle.hash`.
         artifact: The id of the artifact that is its file, in the scope `FLOWS_SCOPE`.
-        size_bytes: Of the file.
+        size_bytes: Size of the file.
         manifest: Its manifest, as JSON text.
         installed_by: The principal.
     """

@@ -112,7 +112,7 @@ class CypherCapable(Protocol):
     ) -> list[dict[str, JsonValue]]:
         """Run a query that only reads, and return its rows by the names of their columns.
 
-        A column has the name behind AS, or the text of its expression. Entities and relationships come with the
+        A column has the name after AS, or the text of its expression. Entities and relationships come with the
         fields of `Entity` and `Relationship`; a path is a list of these.
 
         Args:

@@ -42,7 +42,7 @@ class HistoryProvider(Protocol):
     ) -> list[ChatMessage]:
         """Return turns, oldest first: at most `limit`, after the first `offset`.
 
-        A page behind the end is empty. Changing what is returned does not change the history.
+        A page after the end is empty. Changing the returned list does not change the history.
 
         Raises:
             ContractError: `limit` or `offset` is negative.

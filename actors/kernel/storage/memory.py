@@ -30,9 +30,9 @@ class Memory(BaseModel):
         turn: Position of the call in that run.
         metadata: JSON data that a search may filter by.
         version: 1 for the first text of a key.
-        created_at: When the first version was kept.
-        updated_at: When this version was kept.
-        valid_until: When another text replaced it; None: it is the present one.
+        created_at: The instant at which the first version was kept.
+        updated_at: The instant at which this version was kept.
+        valid_until: The instant at which another text replaced it; None: it is the present text.
         score: Of a hit, greater is better: the cosine for ``meaning``, the share of words for ``words``,
             the sum of reciprocal ranks for ``hybrid``.
     """
@@ -171,13 +171,13 @@ class LongTermMemory(Protocol):
         limit: int = 100,
         offset: int = 0,
     ) -> list[Memory]:
-        """Return present memories, the newest first: at most `limit`, behind the first `offset`.
+        """Return present memories, the newest first: at most `limit`, after the first `offset`.
 
         Args:
             about: Their scope; None: those of all scopes, blocks included.
             keys: Only those that have one of these keys; None: all.
             limit: At most 1,000.
-            offset: How many are left out.
+            offset: Number of rows to leave out.
         """
 
 

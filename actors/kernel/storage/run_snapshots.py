@@ -77,7 +77,7 @@ class SnapshotFilter:
         run: The run.
         tag: One of the tags.
         query: A part of name or description, in upper or lower case.
-        after: Behind this one in the list, for the next page.
+        after: Id of the last snapshot of the previous page.
 
     Raises:
         InvalidTextError: A text is too long, or no text that a database takes.

@@ -30,7 +30,7 @@ class SessionFact:
             written. One that is cancelled before it began has no ``started``. ``cancelling``: a client asked
             it to stop, for the first time.
         run_id: The run.
-        ahead: Of ``queued``: how many open runs of the session were before it.
+        ahead: For ``queued``: the number of open runs of the session before it.
         at: When it was written, aware UTC.
     """
 
@@ -49,7 +49,7 @@ class SessionRow:
         agent_id: The session's agent; its key is the session's id.
         project: The label that its first submit gave.
         last_fact: Number of its last fact.
-        open_runs: How many of its runs have not ended, queued ones included.
+        open_runs: Number of its runs that have not ended, queued ones included.
         head: Id of the active node; None: there is none.
         created_at: When its first run was submitted.
         last_at: When its last fact was written.
@@ -84,20 +84,20 @@ class SessionStore(Protocol):
         Args:
             tenant: The owner.
             type_: The type of the sessions' agents.
-            limit: How many at most.
+            limit: Maximum number of rows.
             before: Only sessions whose last fact is older.
         """
 
     async def facts(
         self, agent: AgentId, *, after: int = NO_FACT, limit: int = 1000
     ) -> list[SessionFact]:
-        """Return facts behind the number `after`, oldest first. Of an unknown session there are none."""
+        """Return facts with numbers above `after`, oldest first. An unknown session has none."""
 
     async def queued(self, agent: AgentId, run_id: RunId) -> SessionFact | None:
         """Return the fact that a run was submitted; None: it began by a message, or there is no such run."""
 
     def tail(self, agent: AgentId, *, after: int = NO_FACT) -> AsyncIterator[SessionFact]:
-        """Yield facts behind `after`, then new ones as they come, until closed.
+        """Yield facts with numbers above `after`, then new ones as they come, until closed.
 
         May begin before the session is there.
         """
@@ -112,7 +112,7 @@ class SessionStore(Protocol):
     ) -> list[Turn]:
         """Return the nodes from the first one to the active one, each with its parent's id, oldest first.
 
-        Those of all branches, if `branches` asks for them. At most `limit` of them, behind the ordinal `after`;
+        With `branches`, the nodes of all branches. At most `limit` of them, with ordinals above `after`;
         fewer only if there are no more. A node whose bytes were removed meanwhile is left out.
         """
 

@@ -57,7 +57,7 @@ class SessionFilter:
         is_active: Whether a run of it is open.
         title: A part of the title, in upper or lower case.
         owner: Only this principal's.
-        after: Behind this position: for the next page.
+        after: Position of the last row of the previous page.
     """
 
     tenant: str

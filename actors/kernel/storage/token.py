@@ -37,9 +37,9 @@ class NewToken:
         tenant: Nothing of another one is found with it.
         principal: The owner of the sessions that are made with it.
         scopes: What may be done with it.
-        expires_at: It is of no use from then on; None: it has no end.
-        is_login: It is the cookie of a browser. It has no name, and lists do not show it.
-        parent: Of a login: the token that it was made from, which ends it, too.
+        expires_at: The instant from which on it is refused; None: it does not expire.
+        is_login: True if it is the cookie of a browser. Such a token has no name, and lists do not show it.
+        parent: For a login: the token that it was made from. When that token ends, the login ends.
 
     Raises:
         InvalidNameError: The tenant cannot be one.
@@ -77,7 +77,7 @@ class ApiToken:
         created_at: When it was made.
         expires_at: See `NewToken`.
         revoked_at: When it was revoked; None: it was not.
-        last_used_at: When it was used last, to the minute; None: never.
+        last_used_at: The instant of the last use, to the minute; None: never used.
     """
 
     id: str

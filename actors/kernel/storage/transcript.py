@@ -35,14 +35,14 @@ class TranscriptStore(Protocol):
         after: int = NO_CUT,
         branches: bool = False,
     ) -> list[Turn]:
-        """Return turns, oldest first: at most `limit`, after the first `offset` behind the ordinal `after`.
+        """Return at most `limit` turns with ordinals above `after`, oldest first, without the first `offset`.
 
-        Those of the active path, unless `branches` asks for all. A conversation has other paths only if it is
-        the one of a session, see `SessionStore.switch`.
+        Only turns of the active path are returned, unless `branches` is true. A conversation has other paths
+        only if it is the conversation of a session, see `SessionStore.switch`.
 
-        Reading on behind the last ordinal of a page costs the same for each page, and leaves no turn out
-        when others are cleared meanwhile. There are fewer than `limit` turns only if there are no more: one
-        whose bytes were removed meanwhile is left out, and the next one is returned instead.
+        A reader that passes the last ordinal of a page as `after` pays the same for each page, and misses no
+        turn if others are cleared meanwhile. The result is shorter than `limit` only at the end of the
+        conversation: a turn whose bytes were removed meanwhile is skipped, and the next turn takes its place.
         """
 
     async def count(self, agent: AgentId, session: str) -> int:

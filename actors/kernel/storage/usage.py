@@ -46,17 +46,17 @@ class UsageTotal:
     """The sum of some answers. What was not asked for by name is None.
 
     Attributes:
-        tenant: Of the agents.
-        agent_id: Whose runs asked.
+        tenant: The tenant of the agents.
+        agent_id: The agent whose runs called the model.
         model: The name of the agent's client, as logs have it.
-        day: Of the log entries, in UTC.
-        calls: How many answers.
+        day: The day of the log entries, in UTC.
+        calls: Number of answers.
         input: Tokens of the requests, `cached` and `cache_written` included.
         output: Tokens of the answers.
         cached: Tokens read from providers' prompt caches.
         cache_written: Tokens written to those caches.
         cost_usd: Exact sum of the costs that are known.
-        unpriced: How many of the answers have no known cost.
+        unpriced: Number of answers without a known cost.
     """
 
     tenant: str | None

@@ -76,7 +76,7 @@ class ArrivalStore(Protocol):
         Args:
             new_run: The run.
             message: Its first message.
-            on_conflict: When the agent has an open run.
+            on_conflict: The action if the agent has an open run.
             is_apart: Only a run that the message's sender started (`started_by`) is joined or
                 interrupted.
 
@@ -129,8 +129,8 @@ class ArrivalStore(Protocol):
         Args:
             event: See `event_id`.
             payload: The answer.
-            after: Only runs behind this one, in the order of their ids.
-            limit: How many runs at most.
+            after: Only runs with larger ids than this one.
+            limit: Maximum number of runs.
         """
 
 

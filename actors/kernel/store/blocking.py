@@ -39,7 +39,7 @@ class Blocking:
 
     Attributes:
         run_id: The run; it may have no row, if that was before its first commit.
-        seqs: Where its log ended each time, -1 when it was empty.
+        seqs: The last seq of its log each time, -1 when it was empty.
         place: Function, file and line of the last time.
     """
 

@@ -49,14 +49,14 @@ class AgentRow:
     """An agent that has messages, or an open run.
 
     Attributes:
-        agent_id: Who.
+        agent_id: The agent.
         pending: Messages that belong to no run yet.
-        oldest_at: When the oldest of them arrived.
-        queued: Runs that wait behind the one that holds the agent.
+        oldest_at: The arrival of the oldest of them.
+        queued: Runs that wait for the run that holds the agent.
         run_id: The run that holds the agent, if one does.
-        status: Of that run.
+        status: The status of that run.
         parked: Why that run waits for an operator.
-        wake_at: When that run goes on by itself.
+        wake_at: The instant at which that run continues by itself.
         owner: The host that has the agent; None: none has.
         reason: The reason why the agent's messages or run wait.
     """
@@ -81,7 +81,7 @@ class HostRow:
         owner: Its incarnation.
         seen_s: Seconds since it was heard of.
         expires_s: Seconds until its agents go elsewhere if it stays silent.
-        shards: How many it owns.
+        shards: Number of shards that it owns.
         serves: Types, and single agents as text.
     """
 
@@ -104,9 +104,9 @@ class Totals:
         outbox: Messages that were committed and that the broker has not brought yet.
         dead_letters: Messages that were given up and not redriven.
         timers_overdue: Timers that should have fired.
-        shards: How many there are.
+        shards: Number of shards.
         unowned: Shards without an owner.
-        hosts: How many hosts live.
+        hosts: Number of hosts that live.
         unserved: Types that have messages or runs and that no live host serves: first those that a host has
             declared once, then those that were never declared, each by name.
         approvals: What waits for a person's decision.

@@ -88,11 +88,11 @@ class Limit:
     """A limit on the agents of one scope together. None means no limit.
 
     Attributes:
-        scope: Whose limit it is.
+        scope: The scope of the limit.
         max_concurrent: Most runs in memory at once; 0: none begins or goes on.
         rate_per_s: Most starts of runs per second, in the long run. Going on is no start.
         burst: Most starts at once after a pause; the rate, rounded up, when left out.
-        weight: Of a tenant: how many runs it starts in each round, where others start one.
+        weight: For a tenant: the number of runs that it starts in each round, where others start one.
 
     Raises:
         ContractError: A number out of its range, or a weight of something that is no tenant.
@@ -133,7 +133,7 @@ class LimitUse:
         limit: As it was set.
         held: Slots that hosts hold; those of dead hosts do not count.
         wanting: Runs that wait for a slot or for their start.
-        hosts: How many hosts hold or want any.
+        hosts: Number of hosts that hold or want slots.
     """
 
     limit: Limit
@@ -149,7 +149,7 @@ class Claim:
     All but `starts` are totals, not changes: said again after a lost answer they mean the same.
 
     Attributes:
-        scope: Whose limit.
+        scope: The scope of the limit.
         held: Slots it goes on holding: the others it had are free from now on.
         wanted: Slots it could use, with those it holds.
         starts: Starts it wants; below 0: that many were granted and not used.
@@ -166,11 +166,11 @@ class Grant:
     """A host's share of a limit from now on.
 
     Attributes:
-        scope: Whose limit.
+        scope: The scope of the limit.
         held: Slots it holds; never fewer than it claimed to.
         share: Slots it may go on using; slots above them are released as runs leave them.
         contended: Whether others want more than they hold.
-        starts: How many runs it may start, more than before.
+        starts: Number of further runs that the host may start.
         next_start_s: Seconds until another start may be granted.
     """
 

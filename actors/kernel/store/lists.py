@@ -18,12 +18,12 @@ class RunFilter:
     """A filter of runs. A field that is None does not filter.
 
     Attributes:
-        type: Of these agents.
-        tenant: Of this tenant's agents.
+        type: Only runs of agents of this type.
+        tenant: Only runs of this tenant's agents.
         since: Created at this instant or later.
         until: Created before this instant.
         parent: Spawned by this run.
-        after: Behind this run in a list, newest first: for the next page.
+        after: Id of the last run of the previous page; the list has the newest first.
     """
 
     type: str | None = None
@@ -42,11 +42,11 @@ class ApprovalFilter:
     """A filter of what waits for a person. A field that is None does not filter.
 
     Attributes:
-        run_id: Of this run.
-        tenant: Of runs of this tenant.
-        owner: Of runs of this principal's sessions, and of runs below them.
+        run_id: Only approvals of this run.
+        tenant: Only approvals of runs of this tenant.
+        owner: Only approvals of runs of this principal's sessions, and of runs below them.
         key: Its key begins so.
-        after: Behind this position: for the next page.
+        after: Position of the last row of the previous page.
     """
 
     run_id: RunId | None = None
@@ -67,10 +67,10 @@ class TaskRun:
         run_id: The run.
         agent_id: Its agent.
         task: The id of the card that it was for; empty: for none.
-        status: How it ended.
-        ended_at: When, aware UTC.
-        entries: Of its log.
-        size_bytes: Of their payloads as JSON.
+        status: The run's end status.
+        ended_at: The instant of the end, aware UTC.
+        entries: Number of entries of its log.
+        size_bytes: Size of their payloads as JSON.
     """
 
     run_id: RunId
@@ -106,7 +106,7 @@ class ListStore(Protocol):
 
         Args:
             agent_id: The agent of runs at the top of trees.
-            status: How the runs ended.
+            status: Only runs that ended with this status.
             every: Also runs that were spawned for no task, and those whose logs were swept.
         """
 

@@ -70,18 +70,18 @@ class RetentionStore(Protocol):
     """Takes away what is old, in small batches."""
 
     async def sweep(self, *, older_than_s: float | None, limit: int = 200) -> int:
-        """Take away what runs leave behind that ended longer ago; return how many were taken, of `limit`.
+        """Sweep at most `limit` runs that ended longer ago; return the number of swept runs.
 
-        Log, result, signals and answers go; the row stays as a tombstone (`RunRow.swept`): its id and
-        its message's still name it, and it has a status. Runs with retention NONE go whatever their age;
-        without `older_than_s` they alone do. The caller that joined one has its answer. Safe to call from
-        several hosts at once.
+        Log, result, signals and answers are removed. The row stays as a tombstone (`RunRow.swept`) with its
+        status, and is found by its id and its message's id. Runs with retention NONE are swept at any age;
+        without `older_than_s` only they are. A caller that joined a run keeps its answer. Several hosts may
+        call this at once.
         """
 
     async def sweep_these(self, run_ids: Sequence[RunId]) -> int:
-        """Take away what these runs leave behind, as `sweep` does; return of how many.
+        """Sweep these runs, as `sweep` does; return the number of swept runs.
 
-        One that is open or was swept is left alone. Each call is whole or not at all.
+        Open runs and swept runs stay as they are. Each call is executed as a whole or not at all.
         """
 
     async def forget_old(self, *, older_than_s: float | None, limit: int = 2000) -> int:

@@ -32,7 +32,7 @@ class Caller:
     Attributes:
         tenant: Nothing of another one is found.
         publisher: The outside service.
-        kind: Of the sender that its messages have, so that ids of one kind are not those of another.
+        kind: The kind of its messages' sender, so that ids of one kind are not those of another.
         sees: ``own``: the runs that it started, and theirs. ``tenant``: all of its tenant, and it may
             give its runs any priority.
     """
@@ -48,7 +48,7 @@ class Order:
     """A run that an external client asks for.
 
     Attributes:
-        agent_id: Whose run; of the caller's tenant.
+        agent_id: The agent of the run; it belongs to the caller's tenant.
         payload: JSON data for the agent.
         message_id: The same one again is the same run.
         on_conflict: See `Runtime.submit`.
@@ -79,12 +79,12 @@ class RunEvent:
         run_id: The run.
         seq: Of the entry; of a delta the last entry before it; of the end the last entry. Who was
             broken off goes on with ``from_seq = seq + 1``.
-        attempt: Of the run, from 1. When it grows, deltas of smaller ones are void.
+        attempt: The attempt of the run, from 1. When it grows, deltas of smaller ones are void.
         name: The entry's kind, the delta's kind, or the run's final status.
-        position: Where in the run.
+        position: The position in the run.
         data: The entry's payload, ``{"n", "text"}`` of a delta (and ``data`` of a custom one that is
             no text), or ``{"result", "error"}`` of the end.
-        at: When, ISO 8601 UTC.
+        at: The instant, ISO 8601 UTC.
     """
 
     kind: EventKind

@@ -22,7 +22,7 @@ class Schedule:
 
     Attributes:
         name: Unique in the tenant of `agent_id`.
-        payload: Of each message.
+        payload: The payload of each message.
         cron: A cron expression; None for a single message.
         timezone: IANA name of the zone whose wall clock `cron` means.
         at: The instant of the single message.

@@ -46,7 +46,7 @@ class SentSignal:
 
 
 KEPT_BYTES: Final = 4 * 1024
-"""Of bytes that are no message, so many are kept."""
+"""Number of bytes that are kept of a body that is no message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class MailConnection(Protocol):
         """
 
     def read(self, lease: ShardLease, cursor: Cursor) -> AsyncGenerator[MailBatch, None]:
-        """Yield what is behind `cursor` and what comes, contiguous, in batches.
+        """Yield the messages after `cursor` and then new ones, contiguous, in batches.
 
         A gap (a drop, a deleted consumer) is repaired inside. Ends only by an error or by closing
         the iterator, which gives the shard's consumer up. Memory is bounded: nothing more is asked
@@ -219,7 +219,7 @@ class StreamRecord:
 
     Attributes:
         epoch: The number of its incarnation.
-        created: When the broker says it was made.
+        created: The instant at which the stream was created, by the broker's clock.
         highest: The furthest cursor of this epoch; None when nothing was read yet.
         purged: Below this sequence messages may be gone from the stream. Who finds one gone that is
             not, has a store that is behind it.
@@ -250,14 +250,14 @@ class Ingested:
 
 @dataclass(frozen=True, slots=True)
 class StaleStream:
-    """The stream began another incarnation since it was read, or the store is behind it: guard it again."""
+    """The stream has a new incarnation, or the database lost its last commits: guard the stream again."""
 
 
 IngestOutcome: TypeAlias = "Ingested | LeaseLost | StaleStream"
 
 
 class MailStore(Protocol):
-    """The rows of messages that a broker delivers; a role of stores that work behind one."""
+    """The rows of messages that a broker delivers; a role of stores for deployments with a broker."""
 
     async def deployment(self) -> str:
         """Return this database's id: it never changes."""
@@ -282,8 +282,8 @@ class MailStore(Protocol):
         the sender's outbox tells. Its outbox row goes in the same commit; without one nobody has sent
         it: it is known, or of a commit that the store has forgotten. Safe to call again.
 
-        Nothing is written of a batch that begins behind a later position than the shard's cursor: the
-        store has forgotten what was read before, and that is to be read again. It is `StaleStream`.
+        A batch that begins after the shard's cursor is refused as a whole (`StaleStream`): the database lost
+        its last commits, so the messages between have to be read again.
 
         Raises:
             PersistenceError: Outcome unknown after the time limit.
@@ -298,7 +298,7 @@ class MailStore(Protocol):
     async def low_water(self, stream: StreamRecord) -> int:
         """Return the lowest cursor of all shards in this incarnation of the stream; 0 when unknown.
 
-        What is below it needs no reading by anybody.
+        All shards have read the messages below it.
         """
 
 

@@ -33,9 +33,9 @@ class ArtifactFilter:
     """A choice of artifacts; None fits all.
 
     Attributes:
-        run_id: Of this run.
-        content_type: Of this media type.
-        tags: With all of these.
+        run_id: Only artifacts of this run.
+        content_type: Only artifacts of this media type.
+        tags: Only artifacts with all of these tags.
         semantic_kind: See `ArtifactDescriptor`, as the next ones.
         render_kind: See there.
         modality: See there.
@@ -98,9 +98,9 @@ class ArtifactCatalog(ArtifactStore):
         """Return the descriptions that fit all that is given, the newest first.
 
         Args:
-            offset: Of these, how many are left out at the beginning.
+            offset: Number of matching artifacts to leave out at the beginning.
             order: ``asc``: the oldest first.
-            limit: How many at most; 0: all.
+            limit: Maximum number; 0: all.
             **filters: See `ArtifactFilter`.
         """
         wanted = ArtifactFilter(**filters)
@@ -191,9 +191,9 @@ class ArtifactCatalog(ArtifactStore):
         Args:
             artifact_id: The artifact.
             action: ``preview``, ``download``, ``content``, ``metadata``, or another word.
-            actor_id: Who looked.
-            session_id: In which session.
-            run_id: In which run.
+            actor_id: The actor that read it.
+            session_id: The session of the read.
+            run_id: The run of the read.
             at: ISO 8601; None: now.
         """
         who = {"actor_id": actor_id, "session_id": session_id, "run_id": run_id}

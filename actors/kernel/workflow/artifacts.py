@@ -32,7 +32,7 @@ class ArtifactMetadata:
         blob_id: The name of the bytes, the same for equal ones of all runs: their SHA-256.
         metadata: JSON data of the program that stored them.
         descriptor: What they are, and where they came from.
-        access: How often they were looked at.
+        access: Counts of reads, and the last one.
     """
 
     artifact_id: str

@@ -20,8 +20,8 @@ class GraphBranch:
         seq: The number of its next step.
         patch: What it changed so far: ``set`` and ``unset`` of a delta.
         wait: Its wait, while `status` is WAITING.
-        output: Of a branch that ended before the join.
-        error: Of one that failed.
+        output: Output of a branch that ended before the join.
+        error: Error of a branch that failed.
         fork: Its own branches.
     """
 

@@ -17,7 +17,7 @@ class CommandRecord:
         payload: JSON data.
         ts: When it was given.
         seq: Its position in the store, from 1; given by the store.
-        client_id: Who gave it.
+        client_id: The client that gave the command.
     """
 
     command_id: str
@@ -50,7 +50,7 @@ class CommandStore(Protocol):
         """Keep the command, unless one of its id is there. Durable when this returns."""
 
     def list_after(self, *, after: int, limit: int = 1000) -> tuple[list[CommandRecord], int]:
-        """Return at most `limit` commands behind `after`, and the cursor to go on from."""
+        """Return at most `limit` commands after `after`, and the cursor for the next call."""
 
     def get_last_seq(self) -> int:
         """Return the position of the last command; 0: there is none."""

@@ -61,13 +61,13 @@ class ArtifactDescriptor:
 
     Attributes:
         schema: The form of this description.
-        schema_version: Of that.
+        schema_version: Version of that schema.
         semantic_kind: What it is: ``voice``, ``music``, ``code``, ``evidence``, …
         render_kind: How to show it: ``image``, ``audio``, ``video``, ``code``, ``json``, ``markdown``,
             ``html``, ``text``, ``document``, ``binary``.
         modality: What it speaks to; of sounds which.
         task: What made it: ``tts``, ``image_generation``, …
-        classification_source: Who said the kinds: ``producer``, ``runtime_declared``, ``runtime_tags`` or
+        classification_source: Source of the kinds: ``producer``, ``runtime_declared``, ``runtime_tags`` or
             ``runtime_mime_inferred``.
         session_id: The session; None: unknown, as the next ones.
         workflow_id: The graph.
@@ -77,7 +77,7 @@ class ArtifactDescriptor:
         turn_id: The turn of the conversation.
         ledger_cursor: The record.
         parent_run_id: The run above its run.
-        actor_id: Who acted.
+        actor_id: The actor of the action.
         producer: The provider and model.
         provenance: Its run, request and source.
         generation: What the producer was asked.
@@ -183,16 +183,16 @@ class ArtifactAccessStats:
     """Counts of accesses to an artifact, as its viewers reported by `record_access`.
 
     Attributes:
-        access_count: In all.
+        access_count: Number of all accesses.
         metadata_access_count: Its description alone.
         content_access_count: Its bytes.
         preview_count: A preview.
         download_count: A download.
         last_accessed_at: ISO 8601; None: never.
-        last_action: Of the last one.
-        last_actor_id: Who it was.
-        last_session_id: In which session.
-        last_run_id: In which run.
+        last_action: The last action.
+        last_actor_id: The actor of the last action.
+        last_session_id: The session of the last one.
+        last_run_id: The run of the last one.
         actions: Counts by action.
     """
 
@@ -217,7 +217,7 @@ class ArtifactAccessStats:
         session_id: str | None = None,
         run_id: str | None = None,
     ) -> ArtifactAccessStats:
-        """Return the counts behind one more look."""
+        """Return the counts after one more read."""
         kind = action.strip().lower() or "access"
         name = {"content": "content_access", "metadata": "metadata_access"}.get(kind, kind)
         if kind in {"load", "read", "open"}:

@@ -13,7 +13,7 @@ from actors.kernel.json_data import check_text
 
 MAX_DEPTH: Final = 64
 WRAPPED: Final = MAX_DEPTH + 32
-"""Of a value with what a record or a row has around it."""
+"""Maximum depth of a value inside its record or row."""
 TRUNCATION: Final = "#TRUNCATION"
 """The mark of a value that is kept in part."""
 _ATOMS: Final = frozenset({int, bool, type(None)})
@@ -25,7 +25,7 @@ def durable_copy(value: Any, where: str, *, deepest: int = MAX_DEPTH) -> Any:
     Args:
         value: The data.
         where: Begins the path in an error, for example ``vars``.
-        deepest: How many lists and objects may be within each other.
+        deepest: Maximum depth of nested lists and objects.
 
     Raises:
         NotSerializableError: The path of what is not JSON data: another type, a key that is not text, NaN or

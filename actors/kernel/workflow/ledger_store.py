@@ -17,7 +17,7 @@ class LedgerStore(Protocol):
     """Records by run. There is no way to change one."""
 
     def append(self, record: StepRecord) -> None:
-        """Keep a record behind all others of its run; durable when this returns.
+        """Append a record to those of its run; durable when this returns.
 
         Raises:
             NotSerializableError: The path of what is not JSON data. Nothing is kept.
@@ -37,7 +37,7 @@ class PagedLedgerStore(LedgerStore, Protocol):
     def list_after(
         self, *, run_id: str, after: int, limit: int = 1000
     ) -> tuple[Sequence[Mapping[str, Any]], int]:
-        """Return at most `limit` records behind the first `after` ones, and the next `after`."""
+        """Return at most `limit` records after the first `after` ones, and the next `after`."""
 
     def count(self, run_id: str) -> int:
         """Return the number of records."""
@@ -64,7 +64,7 @@ class ObservableLedgerStoreProtocol(Protocol):
     """A ledger that notifies subscribers in this process of each record."""
 
     def subscribe(self, callback: Subscriber, *, run_id: str | None = None) -> Callable[[], None]:
-        """Call `callback` with each record (of one run, or of all) behind its append; return the end of it."""
+        """Call `callback` after each append, to one run or to any; return a function that ends the calls."""
 
 
 class LedgerShelf(PagedLedgerStore):

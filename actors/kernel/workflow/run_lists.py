@@ -62,7 +62,7 @@ class RunShelf(QueryableRunStore, QueryableRunIndexStore):
 
 
 def tree_of(runs: QueryableRunStore, root: RunState) -> list[RunState]:
-    """Return a run and the runs below it, each behind the one that started it."""
+    """Return a run and the runs below it, each after the run that started it."""
     found = [root]
     for run in found:
         found += runs.list_children(parent_run_id=run.run_id)

@@ -154,10 +154,10 @@ class RunChoice:
     """A choice of runs. None: any.
 
     Attributes:
-        status: Of this status.
+        status: Only runs with this status.
         wait_reason: Waiting for this kind, the run or a branch of it.
-        workflow_id: Of this graph.
-        session_id: Of this session.
+        workflow_id: Only runs of this graph.
+        session_id: Only runs of this session.
         root_only: Started by no other run.
     """
 

@@ -67,7 +67,7 @@ class GroupingRunStore(Protocol):
     """A store that can write with its neighbours, for example with a ledger in the same file."""
 
     def grouped(self) -> AbstractContextManager[object]:
-        """Make one write of those of this thread within the block: behind it all are durable, or none."""
+        """Join the writes of this thread in the block into one: after the block all are durable, or none."""
 
 
 @runtime_checkable

@@ -17,11 +17,11 @@ class Snapshot:
     Attributes:
         snapshot_id: Its id.
         run_id: The run.
-        step_id: The step behind which it was made, if it is known.
-        name: For people.
-        description: For people.
-        tags: To look for it.
-        created_at: ISO 8601 in UTC.
+        step_id: The last step before the snapshot, if it is known.
+        name: A name for people.
+        description: A text for people.
+        tags: Words to search by.
+        created_at: The instant, in ISO 8601 in UTC.
         run_state: The run, by `RunState.to_dict`.
         spec_hash: `WorkflowSpec.hash` of the graph; None: not known.
     """

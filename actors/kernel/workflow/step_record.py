@@ -28,11 +28,11 @@ class StepRecord:
         error: The message of a failure.
         started_at: ISO 8601 in UTC.
         ended_at: ISO 8601 in UTC; None for STARTED.
-        actor_id: Of the run.
-        session_id: Of the run.
+        actor_id: The run's actor.
+        session_id: The run's session.
         attempt: From 1.
         idempotency_key: The name of this effect of this step: equal for all its attempts, also after a crash.
-        delta: How the run's state goes on; see `actors.workflow.machine.deltas`. None: not at all.
+        delta: The change of the run's state; see `actors.workflow.machine.deltas`. None: no change.
         prev_hash: `record_hash` of the record before, in a chained ledger.
         record_hash: SHA-256 of all the others but `signature`.
         signature: Reserved.
@@ -108,7 +108,7 @@ _NAMES = tuple(one.name for one in fields(StepRecord))
 
 
 def chained(record: dict[str, Any], prev_hash: str | None) -> dict[str, Any]:
-    """Return the record as the next link behind `prev_hash` (None: the first one)."""
+    """Return the record as the next link after `prev_hash` (None: the first one)."""
     linked = {**record, "prev_hash": prev_hash}
     return {**linked, "record_hash": hash_of(linked)}
 

@@ -13,14 +13,14 @@ APPROVAL: Final = "approval_required"
 PASSTHROUGH: Final = "passthrough"
 MODEL: Final = "model"
 DECISIONS: Final = "_decisions"
-"""In the payload of TOOL_CALLS behind a decision: by call id ``approved``, ``reason`` and ``by``.
+"""Key of the decisions in the payload of TOOL_CALLS: by call id ``approved``, ``reason`` and ``by``.
 
-Only the machine writes it; plans of nodes lose it.
+Only the machine writes it; it is removed from the plans of nodes.
 """
 EXECUTE: Final = "execute"
-"""In the details of a wait for a decision: the mode in which the approved calls are executed."""
+"""Key in the details of a wait for a decision: the mode in which the approved calls are executed."""
 ASKED: Final = "asked"
-"""In the details of a wait: the agent that is asked (``type``, ``key``) and its time (``timeout_s``)."""
+"""Key in the details of a wait: the agent that is asked (``type``, ``key``) and its time (``timeout_s``)."""
 _WORDS: Final = {
     **dict.fromkeys(("approve", "approved", "yes"), True),
     **dict.fromkeys(("deny", "denied", "no"), False),

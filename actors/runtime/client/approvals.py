@@ -25,8 +25,8 @@ class Approvals:
     """The open requests of all runs, to people and to clients.
 
     Args:
-        store: Where they are rows.
-        on_answer: Told whose run can go on.
+        store: The store of the approvals.
+        on_answer: Function that gets the runs that can go on after a decision.
     """
 
     def __init__(self, store: RunStore, on_answer: Callable[[RunId, AgentId], None]) -> None:
@@ -113,7 +113,7 @@ class Approvals:
         Args:
             approval_id: Its id, or the beginning of it if no other open one begins so.
             approve: Whether it may be done.
-            by: Who decides; kept in the run's log.
+            by: The person who decides; kept in the run's log.
             comment: Kept with it.
 
         Raises:

@@ -9,14 +9,14 @@ from typing import Final, Self
 from actors.kernel.runtime.live import Delta
 
 HOLD_S: Final = 1.0
-"""Seconds that pieces behind a gap wait for the whole answer, which an old host, or a dead one, never sends."""
+"""Seconds that pieces after a gap wait for the whole answer, which an old host, or a dead one, never sends."""
 
 
 class CatchUp:
-    """Shows each piece once, in order: those behind a gap when the text up to them is there.
+    """Shows each piece once, in order: pieces after a gap are shown when the text before them has come.
 
     Args:
-        show: Called with what is next.
+        show: Called with the next piece.
     """
 
     def __init__(self, show: Callable[[Delta], None]) -> None:

@@ -42,10 +42,10 @@ class Client:
 
     Args:
         store: The rows.
-        worker: Told at once of what concerns agents of this host.
+        worker: The worker of this host, notified at once of changes for its agents.
         topics: Follows and posts.
         live: What runs say live; hears of ends on other hosts.
-        client: Who submits (``submit:<client>``) and sends (``client:<client>``).
+        client: The client's name, in the senders ``submit:<client>`` (runs) and ``client:<client>`` (else).
     """
 
     def __init__(
@@ -86,20 +86,20 @@ class Client:
         run. `tenant` has to be the agent's.
 
         Args:
-            agent_id: Whose run it is.
+            agent_id: The agent of the run.
             msg: A message, or JSON data to make one of.
             priority: Lower first.
             tenant: Refused when it is not the agent's.
             max_retries: Attempts after the first; `retry_policy` says more and wins.
-            retry_policy: How failures are retried. With neither it is the `retry` of the agent that
-                begins the run, else three retries.
+            retry_policy: The retries after failures. If neither `max_retries` nor `retry_policy` is given,
+                the `retry` of the agent that starts the run applies, else three retries.
             on_conflict: When the agent has an open run: wait behind it, join it, be rejected, or
                 cancel it first.
-            spawn_budget: How many runs may be spawned, by this one and all below; 50 by default.
-            execution_budget: What they all may spend; its deadline counts from now.
-            retention: What becomes of children that are open when the run ends.
-            session_id: Of the conversation it belongs to.
-            sender: Whose order and message ids count; this client's by default.
+            spawn_budget: Maximum number of runs that this run and all runs below it may spawn; 50 by default.
+            execution_budget: Limits for all of these runs together; the deadline counts from now.
+            retention: The treatment of children that are open when the run ends.
+            session_id: The conversation that the run belongs to.
+            sender: The sender, for whom order and message ids count; by default this client.
 
         Raises:
             RunConflictError: `on_conflict="reject"` and the agent is busy.
@@ -314,9 +314,9 @@ class Client:
         return done.run_id
 
     async def fork_run(self, run_id: RunId, *, at_seq: int, copy: int = 0) -> RunId:
-        """Queue a run that goes on behind entry `at_seq` of another one's log; return its id.
+        """Queue a run that continues after entry `at_seq` of another run's log; return its id.
 
-        What is recorded up to there is replayed, all behind it executed anew, as if the host had died
+        Entries up to there are replayed, and everything later is executed again, as if the host had died
         right there; the agent's state is what it is now. The same seq and `copy` again: the same run.
 
         Raises:
@@ -363,11 +363,11 @@ class Client:
     ) -> AsyncIterator[RunLogEntry]:
         """Yield the run's log, then new entries as they come; ends after the terminal one.
 
-        A reader that comes back goes on with `from_seq` one behind the last seq it saw.
+        A reader that comes back continues with `from_seq` = the last seq it saw + 1.
 
         Args:
             run_id: The run.
-            from_seq: Where to begin, inclusive.
+            from_seq: The first seq to read.
             live: Also yield ``text.delta`` and ``reasoning.delta`` of model calls, and ``custom.delta``
                 of `RunContext.emit_delta`: of this process, and with NATS of all hosts. They are not
                 stored and have seq -1; their payload is ``{"text", "attempt", "n"}`` and, of custom

@@ -59,7 +59,7 @@ class RuntimeFront:
 
     Args:
         store: The rows.
-        client: Does what a client of this process may ask, too.
+        client: The client of this process, which executes the calls that both may make.
         writer: Writes in the name of the client.
         registry: What is served here.
         live: Pieces of models' answers.
@@ -271,7 +271,7 @@ def _event(
 
 
 def next_attempt(number: int, entry: RunLogEntry) -> int:
-    """Return the attempt that executes behind this entry. See `History.execution_number`."""
+    """Return the attempt that executes after this entry. See `History.execution_number`."""
     match entry.kind:
         case EntryKind.RUN_ATTEMPT_FAILED:
             return number + 1

@@ -22,9 +22,9 @@ from actors.runtime.client.open_answers import OpenAnswers
 from actors.runtime.loop.tasks import TaskScope
 
 MAX_DELTAS: Final = 10_000
-"""Pieces that a slow reader may be behind; older ones are dropped, the run is never slowed."""
+"""Maximum number of pieces kept for a slow reader; the oldest are dropped, and the run is never slowed."""
 MAX_ENTRIES: Final = 256
-"""Entries that are read ahead of a slow reader; further ones stay in the log."""
+"""Number of entries that are read ahead of a slow reader; further entries stay in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class LiveEvents:
     """The readers of runs in this process.
 
     Args:
-        clock: Says when a piece came.
+        clock: The clock for the arrival of pieces.
         store: Knows whose a run is.
 
     Attributes:
@@ -98,7 +98,7 @@ class LiveEvents:
 
         A piece of a call whose result was yielded already is left out. With `whole` the first piece of an
         answer that is under way, here or on another host, is all of it so far, and says so (``whole``). Then
-        an answer's pieces also come behind the entries that were written before it began.
+        an answer's pieces also come after the entries that were written before it began.
 
         Args:
             run_id: The run.
@@ -260,7 +260,7 @@ class Feed:
         self._came.set()
 
     async def take(self) -> RunLogEntry | None:
-        """Return what is next; None behind the last entry.
+        """Return the next entry or piece; None after the last entry.
 
         Raises:
             Exception: What kept the log from being read.

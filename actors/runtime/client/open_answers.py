@@ -9,7 +9,7 @@ from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.live import Delta
 
 MAX_BYTES: Final = 256 * 1024
-"""Size of one answer, as UTF-8. A longer one is not kept, and later readers see only its later pieces."""
+"""Largest answer that is kept, as UTF-8. A reader that joins a longer one sees only its later pieces."""
 
 
 @dataclass(slots=True)

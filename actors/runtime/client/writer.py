@@ -44,10 +44,10 @@ class Writer:
     """Writes for clients and for the gateway.
 
     Args:
-        store: The rows.
-        worker: Told at once of what concerns agents of this host.
-        clock: From when deadlines count.
-        entropy: Draws the ids of signals without one.
+        store: The store that is written to.
+        worker: The worker of this host, which is notified at once of changes for its agents.
+        clock: The clock from whose time deadlines count.
+        entropy: The source of ids for signals that have none.
     """
 
     def __init__(self, store: RunStore, worker: Worker, clock: Clock, entropy: Entropy) -> None:

@@ -55,7 +55,7 @@ class Buffer(Generic[F]):
 
     Attributes:
         is_current: True if all hinted items are read, or are being read: no `refresh` is needed.
-        on_found: Told what is there, whenever it was read.
+        on_found: Function that gets each read signal or answer, in this read or a later one.
     """
 
     is_current = True
@@ -100,7 +100,7 @@ class SignalBuffer(Buffer[tuple[str, int]]):
     def __init__(self, store: RunStore, run_id: RunId, log: RunLog) -> None:
         super().__init__(store, run_id, log)
         self._waiting: dict[str, deque[BufferedSignal]] = {}
-        """By name, the oldest first."""
+        """Unconsumed signals by name, the oldest first."""
         self._taken: set[SignalKey] = set()
 
     @override

@@ -253,7 +253,7 @@ class Call:
         """Return the entry that holds what such a call with these arguments gave; None: it is to be done.
 
         Args:
-            kinds: Of the entries that such a call leaves behind.
+            kinds: Kinds of the entries that record such a call.
             what: The call in words, for the error.
             words: The arguments.
             digest: Their hash, where it is at hand.

@@ -53,7 +53,7 @@ class HostServices:
         on_said: Called with a model call of a run, by its position, whose pieces have ended.
         results: Where results of model calls and at-most-once effects outlive a crash before the
             commit; None: the log alone holds them.
-        on_nudges: Told what a commit changed for other agents of this host.
+        on_nudges: Function that gets the changes of a commit for other agents of this host.
         on_end: Called with runs without a parent that have ended here.
         foreign_topics: A follow graph and a fan-out that were handed in.
         tracing: Makes spans; None: there are none.

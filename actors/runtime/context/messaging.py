@@ -46,7 +46,7 @@ class Messaging:
         run: What its verbs share.
         waits: Its waiting verbs.
         effects: Its effects.
-        store: Where other runs are looked up.
+        store: The store in which other runs are looked up.
         on_cancel: Called with every run that was asked to stop.
     """
 
@@ -185,7 +185,7 @@ def send(
     content, size_bytes = content_of(payload, what)
     if call.meet((K.MSG_SENT,), f"{call.verb} {target}", [str(target), content]) is not None:
         return
-    # Whether it is too large matters only to what was not sent yet.
+    # Checked only before the message is recorded: replay accepts a recorded message of any size.
     check_payload_size(size_bytes, what=what)
     message_id = call.message_id
     call.record(K.MSG_SENT, {"message_id": message_id, "target": str(target)})

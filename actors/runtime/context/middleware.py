@@ -27,7 +27,7 @@ HOOK_LIMIT_S: Final = 5.0
 
 
 async def call_agent(agent: Agent, ctx: AgentRunContext, inbox: list[Message]) -> Any:
-    """Here the agent's code is called. Return what `run` returned, or what middleware made of it."""
+    """Call the agent's code, `agent.run`, through its middleware. Return the result of the outermost call."""
     middleware: Any = getattr(agent, "middleware", None)
     if not middleware:
         return await agent.run(ctx, inbox)
@@ -58,7 +58,7 @@ def _link(item: Middleware, following: CallNext) -> CallNext:
 
 
 class Hooks:
-    """The observers of one agent. What they raise, and how long they take, never matters to a run."""
+    """The observers of one agent. Their errors and their delays do not affect a run."""
 
     def __init__(self, agent: Agent, meta: RunMeta, clock: Clock) -> None:
         self._hooks: Sequence[Hook] = getattr(agent, "hooks", None) or ()
@@ -76,7 +76,7 @@ class Hooks:
         position: str = "",
         data: Mapping[str, JsonValue] | None = None,
     ) -> None:
-        """Tell every hook, one after the other, each within its time limit."""
+        """Call every hook, one after the other, each within its time limit."""
         meta = self._meta
         for hook in self._hooks:
             event = HookEvent(

@@ -59,7 +59,7 @@ class Live:
     Args:
         run: What its verbs share.
         env: Gets each piece, and of their end.
-        guards: Of the agent. With one, an answer is shown once it has passed, as one piece.
+        guards: The agent's guardrails. With any, an answer is shown in one piece, after it has passed them.
     """
 
     def __init__(self, run: RunState, env: HostServices, guards: Sequence[Guard] = ()) -> None:
@@ -184,7 +184,7 @@ async def completed(
     *,
     guards: Sequence[Guard] = (),
 ) -> LLMResponse:
-    """Return the model's answer, telling its pieces on the way, or behind the guards.
+    """Return the model's answer. Its pieces are shown as they come, or after the guardrails have passed it.
 
     Raises:
         ContractError: The stream ended without a `Completion`.

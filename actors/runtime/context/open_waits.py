@@ -89,7 +89,7 @@ class AnswerWait:
     """A wait that an answer ends.
 
     Attributes:
-        key: Of the answer that counts instead, should it come before the end of the time is recorded.
+        key: Key of the answer that replaces the end of the time, if it comes before that end is recorded.
         keep: Whether the answer stays for others who wait for it.
     """
 

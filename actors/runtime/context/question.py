@@ -55,7 +55,7 @@ class Question(AnswerWait):
 
     Attributes:
         key: The question's id, and its answer's.
-        at: When its time is over; None: it has no limit, or was not asked yet.
+        at: The time limit; None: it has no limit, or was not asked yet.
     """
 
     key: str
@@ -107,7 +107,7 @@ class Ask(Question):
         content: The question.
         timeout_s: Its limit.
         key: Questions of the run with the same key are one question; None: a question of its own.
-        store: Where runs are looked up.
+        store: The store in which runs are looked up.
     """
 
     def __init__(

@@ -140,7 +140,7 @@ class RunContext(ConversationVerbs, RareVerbs):
         Durable before it returns. Live and on replay the same JSON value comes back.
 
         Args:
-            name: Of the step; part of what replay compares.
+            name: Name of the step, which replay compares.
             fn: Coroutine function or plain function. What it returns has to be JSON data.
             args: JSON data; compared on replay. A `Secret` stands for its value, which `fn` gets and
                 nothing records.
@@ -355,7 +355,7 @@ class RunContext(ConversationVerbs, RareVerbs):
             key: See `child`.
             supervision: The child's terms. Budgets are those of the tree's root whatever it says.
             priority: Lower first; the parent's by default.
-            retry_policy: How the child's failures are retried; else as its agent's `retry` says.
+            retry_policy: Retries of the child's failures; by default the `retry` of its agent.
             task: Id of the card of a task board that the run is for: its log is that of a task.
 
         Raises:

@@ -53,7 +53,7 @@ class Secrets:
     """The secrets of a host.
 
     Attributes:
-        provider: Where they come from; may be set before the host starts.
+        provider: The source of secrets; may be set before the host starts.
     """
 
     def __init__(self, provider: SecretProvider | None = None) -> None:

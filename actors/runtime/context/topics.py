@@ -44,9 +44,9 @@ class Topics:
     """Following and publishing for one runtime.
 
     Args:
-        graph: Who follows what.
-        fanout: How posts reach followers.
-        inbox: Where a fan-out may deliver.
+        graph: The graph of followers and topics.
+        fanout: The strategy by which posts reach followers.
+        inbox: The inbox to which a fan-out may deliver.
         is_foreign_graph: Whether the graph was handed in, and is no view of the store's rows.
         is_foreign_fanout: Whether the fan-out was.
     """

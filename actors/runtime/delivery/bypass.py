@@ -27,10 +27,10 @@ AGAIN_S: Final = 1.0
 
 @dataclass(slots=True)
 class Suspicion:
-    """The suspicion that the broker has failed: since when it has not done its work. Pure.
+    """The suspicion that the broker has failed, and the instant of its first failure. Pure.
 
     Attributes:
-        since: When it was first in doubt; None while it is not.
+        since: The instant of the first failure; None while the broker works.
     """
 
     since: float | None = None
@@ -45,7 +45,7 @@ class Suspicion:
         self.since = None
 
     def left_s(self, now: float) -> float | None:
-        """Return how long it is waited for still, 0 when that is over; None: it is not in doubt."""
+        """Return the seconds until the bypass opens, 0 when they are over; None: the broker works."""
         return None if self.since is None else max(0.0, self.since + AFTER_S - now)
 
 
@@ -78,7 +78,7 @@ class Bypass:
         self._news.set()
 
     def refresh(self) -> None:
-        """Other shards are ours, or the store may be behind."""
+        """Refresh, because other shards are ours or the database may have lost its last commits."""
         self._news.set()
 
     async def run(self) -> None:

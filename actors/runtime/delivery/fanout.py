@@ -58,7 +58,9 @@ class PostDelivery:
 
     def follow(self, nudge: Nudge) -> None:
         """Note that a shard has posts for its followers. If shards are new here, any of them may have some."""
-        if nudge.kind == "life":  # the store may be behind: nothing that was read of it counts
+        if (
+            nudge.kind == "life"
+        ):  # the database may have lost commits: discard everything read before
             self._known.clear()
         if nudge.shard is not None:
             self._pending.add(nudge.shard)

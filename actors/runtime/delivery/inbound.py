@@ -1,6 +1,8 @@
 """Inbound messages: a host writes its shards' messages as rows, then offers them to the worker.
 
-A message is acknowledged only after its commit. No message waits here for an agent's code.
+`Inbound.read` takes batches from the broker. `MailStore.ingest` commits them, on Postgres in
+`persistence/postgres/mail/mail.py`; then they are durable, and only then acknowledged. No message waits here
+for an agent's code.
 """
 
 from __future__ import annotations
@@ -31,14 +33,14 @@ from actors.runtime.worker.worker import Worker
 _log = logging.getLogger("callboard.delivery")
 
 AGAIN_S: Final = 0.5
-"""Pause before a batch is written again that the store could not write."""
+"""Seconds before a batch that the store could not write is written again."""
 
 
 class Inbound:
     """Reads shards from a connection into rows.
 
     Args:
-        rows: Writes batches.
+        rows: The store that commits batches.
         worker: The worker that gets new messages.
         tasks: The scope in which batches are written. A batch is always finished, also if its connection is
             lost: its messages must be offered before any later message of the shard.
@@ -59,7 +61,7 @@ class Inbound:
         self._rows, self._worker, self._intake = rows, worker, worker.intake
         self._tasks, self._on_broken, self._on_posted = tasks, on_broken, on_posted
         self._writing: dict[ShardId, asyncio.Event] = {}
-        """By shard: set when the batch that is being written is done."""
+        """Events by shard: set when the batch that is being written is done."""
         self._has_news = False
 
     def take_news(self) -> bool:

@@ -1,9 +1,9 @@
 """The mail service: one broker connection after the other, guarded, then used in both directions.
 
 A message enters at `Inbound.read`, becomes durable in `MailStore.ingest`, and is offered to the
-worker. What agents send leaves by the `OutboxRelay`: to the broker, or by the `Bypass` while that is of no
-use. Losing a connection, or the whole broker, costs nothing but time: every connection begins with the
-guard, the cursors and the outbox of the store.
+worker. Messages of agents leave by the `OutboxRelay`: to the broker, or by the `Bypass` while the broker does
+not work. The loss of a connection, or of the whole broker, loses no message of an agent: every connection
+begins with the guard, the cursors and the outbox of the store.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class MailService:
 
     Args:
         broker: The transport, and the rows of messages.
-        worker: Says which shards are ours, and gets what is new.
+        worker: The worker, which knows the shards of this host and gets new messages.
         notifications: Hints of other hosts go there; others say what there is to read and to send.
     """
 
@@ -227,7 +227,7 @@ class MailService:
                 await asyncio.sleep(LONGEST_PAUSE_S)
 
     async def _show_posts(self) -> None:
-        """Publish posts to the broker for observers. Followers get theirs without it."""
+        """Publish posts to the broker for observers. Followers get their posts without the broker."""
         while True:
             await happens(self._posted, within_s=UPKEEP_S)
             self._posted.clear()
@@ -289,7 +289,7 @@ async def _until_led(connection: MailConnection) -> None:
         try:
             await connection.stream_state(read_only=True)
         except ActorsError as exc:
-            _log.debug("the broker is in doubt", extra={"problem": str(exc)})
+            _log.debug("the broker does not answer yet", extra={"problem": str(exc)})
             await asyncio.sleep(AGAIN_S)
         else:
             return

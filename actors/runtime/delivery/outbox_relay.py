@@ -24,13 +24,13 @@ _log = logging.getLogger("callboard.delivery")
 
 PAGE: Final = 1000
 AGAIN_S: Final = 0.25
-"""Pause before a row is published again that the broker did not accept."""
+"""Seconds before a row that the broker did not accept is published again."""
 FORGET_AT: Final = 100
-"""Dead letters and posts that are deleted together while their pair has more of them to publish."""
+"""Number of published dead letters and posts of a pair that one statement deletes while more are queued."""
 TROUBLE_AFTER: Final = 3
-"""Repeats of one row after which `OutboxRelay.trouble` says why."""
+"""Number of repeats of one row after which `OutboxRelay.trouble` has the reason."""
 WARN_AFTER: Final = 10
-"""Repeats of one row after which a warning is logged, once."""
+"""Number of repeats of one row after which a warning is logged, once."""
 SLOW_S: Final = 1.0
 """A broker that has not answered within this time is in doubt."""
 
@@ -72,9 +72,9 @@ class OutboxRelay:
         self._queues: dict[_Pair, deque[OutboxRow]] = {}
         """Rows to publish next. Each pair in here has a task that sends its rows."""
         self._sent: dict[int, int] = {}
-        """For `n` of each row that the broker has: the stream sequence there."""
+        """Stream sequences of the rows that the broker has stored, by the rows' `n`."""
         self._repeats: dict[int, tuple[int, BrokerError]] = {}
-        """For `n` of each row that was published again: the count, and the last error."""
+        """Number of repeats and last error of each row that was published again, by the row's `n`."""
         self._forget: list[OutboxRow] = []
         """Rows that were published and are deleted from the outbox soon."""
         self._is_forgetting = self._is_due = False
@@ -175,7 +175,7 @@ class OutboxRelay:
                 del self._queues[pair]
 
     async def _send_queue(self, pair: _Pair, queue: deque[OutboxRow]) -> None:
-        """Send what is in the queue, and comes into it, while the relay is open as it was then."""
+        """Send the rows of the queue until it is empty, the relay is closed, or another queue replaces it."""
         while queue and self._queues.get(pair) is queue and self._connection is not None:
             row = queue[0]
             if not self._may_act():

@@ -36,12 +36,12 @@ class StreamRolledBackError(BrokerError):
 
 
 async def guard_stream(connection: MailConnection, rows: MailStore) -> StreamRecord:
-    """Return the stream's record; another incarnation of it begins if it is not the one that was read.
+    """Return the stream's record. A stream other than the one that was read starts a new incarnation.
 
-    A broker may lose what it acknowledged last, or all of it, and number what comes then from
-    there on. One that was rolled back is made anew: it would not get again what it had got from
-    external clients and lost. So is one of which more was purged than the store has allowed: the store
-    is behind, and does not have what went.
+    A broker may lose the messages that it acknowledged last, or all messages, and give their numbers to later
+    messages. A stream that was rolled back is deleted and created again, because sources do not deliver again
+    the messages of external clients that it lost. The same is done if more messages were purged than the store
+    has allowed: then the database lost its last commits, and with them the rows of purged messages.
 
     Raises:
         StreamRolledBackError: The stream cannot be read on. It is deleted now, so connect again; or

@@ -52,7 +52,7 @@ class Deadline:
             self._timer = loop.call_later(limit, self._end_attempt, limit, interrupt)
 
     def disarm(self) -> None:
-        """The execution is over."""
+        """Cancel the timer, because the execution is over."""
         if self._timer is not None:
             self._timer.cancel()
 

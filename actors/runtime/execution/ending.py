@@ -83,8 +83,8 @@ class Ending:
         beginning: Seq of the last entry that says how this execution began.
         wake: What the run waits for, once it is evicted.
         open_waits: The waits that are rows from then on.
-        is_handed_over: It leaves for another host to go on.
-        is_dropped: It leaves without writing anything.
+        is_handed_over: True if another host continues the run.
+        is_dropped: True if the execution ends without a write.
         output: What the code has returned.
     """
 

@@ -169,7 +169,7 @@ class Execution:
         self._arm_abandoning()
 
     def invalidate(self) -> bool:
-        """Check the log again, as the store may be behind; False if nothing of this execution is durable.
+        """Check the log again, as the store may have lost commits; False if the execution has no durable entry.
 
         Otherwise the execution continues and writes its waits again. That write fails if the log ends
         elsewhere than expected.
@@ -373,10 +373,10 @@ class Execution:
         self._suspend = loop.call_later(idle_s, self._leave_memory, self._scheduler.live.moves)
 
     def _idle_limit_s(self, idle_s: float, now: float) -> float:
-        """Seconds of idling until the run is evicted from memory.
+        """Return the seconds of idling until the run is evicted from memory.
 
-        A moment before its time it stays for that, if all that happened is written: once, for should
-        the clock stand still, time does not come.
+        A run whose timer is due within `LEAD_S` stays for it, if its log has no unwritten entries. It stays
+        only once, because the timer never comes if the clock stands still.
         """
         unwritten = self._runlog.writes.entries
         if idle_s >= 2 * LEAD_S or any(e.kind != EntryKind.RUN_RESUMED for e in unwritten):

@@ -26,7 +26,7 @@ from actors.runtime.replay.verdict import Verdict
 
 ENDED: Final = SessionChange(("ended",))
 _SAYING: Final = (EntryKind.LLM_CALL, EntryKind.RUN_CONTINUED)
-"""Entries that turns of the run were written with, or before."""
+"""Kinds of entries that show that the run has written turns, with the entry or before it."""
 
 
 def agent_of_run(

@@ -56,9 +56,9 @@ def inbox_of(
     """Record how this execution begins and return the messages the code is given.
 
     Args:
-        run: Where it is recorded.
+        run: The run in whose log the messages are recorded.
         loaded: The run; its messages, if it was queued.
-        agent: Who runs.
+        agent: The agent that executes.
         mail: The messages that start it.
         create: The run, when waiting messages start it.
         was_running: Whether an execution before this one was broken off.
@@ -146,7 +146,7 @@ def pinned(agent: Agent, run: RunRow) -> dict[str, JsonValue]:
 
 
 def recorded_inbox(history: History, loaded: LoadedRun) -> list[Message]:
-    """Return the messages that the run's generation was given, by its log."""
+    """Return the messages with which the run's current generation started, as its log has them."""
     continued = history.continued
     if continued is not None:
         row, session = loaded.row, continued.payload.get("session")

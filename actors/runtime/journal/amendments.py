@@ -1,6 +1,6 @@
-"""Parts of a commit that the store may refuse, or has something newer for: the commit is written without them.
+"""Amendments of a commit: a part that the store refuses, or has a newer value for, is replaced.
 
-Every entry keeps its seq, so that no other call of the run is disturbed.
+Every entry keeps its seq, so the other calls of the run stay as they are.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from actors.runtime.journal.write_set import LateEnd
 
 @dataclass(slots=True)
 class Amendments:
-    """Calls of one execution that go on when their part of a commit is refused.
+    """Calls of one execution that continue if the store refuses their part of a commit.
 
     Attributes:
-        refusable: Calls that the tree's budget may refuse, by position; each returns the
-            payload that says so.
-        refused: Those payloads, of calls that were refused.
-        received: Messages that a call takes, with its position; what is called when it may not yet:
-            an older one of their sender has to be read first.
+        refusable: Calls that the tree's budget may refuse, by position. Each function returns the
+            payload that records the refusal.
+        refused: Payloads of the calls that were refused, by position.
+        received: Messages that a call takes, with the call's position and a function. The function is called
+            if the store has an older unread message of the same sender, which must be taken first.
     """
 
     refusable: dict[str, Callable[[str], dict[str, JsonValue]]] = field(default_factory=dict)

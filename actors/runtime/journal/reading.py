@@ -16,11 +16,11 @@ ASK_AGAIN_S: Final = 1.0
 
 
 async def reading(log: RunLog, rows: Callable[[], Awaitable[T]]) -> T:
-    """Return what the store gives; when it cannot, the run is dropped and loaded again.
+    """Return the store's rows. If it fails, drop the run from memory, so that it is loaded again.
 
-    Agent code never sees the store's errors: replay would not repeat them. A server that is away is
-    asked again for as long as this process lives: the run's other branches may hold results that are
-    written nowhere yet.
+    Agent code never sees the store's errors, because replay would not repeat them. A server that does not
+    answer is asked again for as long as this process lives, because the run's other branches may hold
+    results that are not durable yet.
 
     Raises:
         RunSuspended: The store could not be read.

@@ -38,10 +38,10 @@ class RunLog:
     """Records the entries of one execution of a run.
 
     Args:
-        store: Where flushes go.
+        store: The store that flushes write to.
         lease: Fences every write.
         history: What the log holds so far; `last_seq` is where it ends.
-        scheduler: Told how far the log is durable.
+        scheduler: Scheduler of branches, notified of the last durable seq.
         on_committed: Called after each commit: new inbox rows, cancel requests.
     """
 
@@ -57,9 +57,9 @@ class RunLog:
         self.lease = lease
         self.history = history
         self.last_seq = self.durable_seq = history.last_seq
-        """The seq of the log's last entry, unwritten ones included; and of the last durable one."""
+        """`last_seq`: seq of the last entry, written or not. `durable_seq`: seq of the last durable entry."""
         self.given_seq = history.last_seq
-        """The seq of the last entry that is no step of a graph: a step is decided from what is before it."""
+        """Seq of the last entry that is not a step of a graph: steps are decided from the entries before."""
         self.writes = WriteSet(first=True)
         """The rows of the next flush. They are replaced when that flush begins."""
         self.amendments = Amendments()
@@ -103,7 +103,7 @@ class RunLog:
         return self.amendments.refused.pop(position, None)
 
     async def durable(self, branch: Branch, seq: int) -> None:
-        """Return when the log is durable up to `seq`; the branch is counted as working.
+        """Wait until the log is durable up to `seq`. Meanwhile the branch counts as working.
 
         Raises:
             RunSuspended: The write failed in a way that only loading the run again can mend.
@@ -127,13 +127,13 @@ class RunLog:
         try:
             await waiter
         except asyncio.CancelledError:
-            self._let_branches_go()  # it may have been the one to flush
+            self._let_branches_go()  # this branch may have been the one that had to flush
             raise
 
     def _let_branches_go(self) -> None:
-        """Wake the waiters whose entries are durable, and the first of the others, which then flushes.
+        """Wake the waiters whose entries are durable, and one more waiter, which then flushes.
 
-        All of them, if nothing can be written any more. No branch is woken by the flushes of others.
+        If nothing can be written any more, wake all. Other waiters sleep until their own entries are durable.
         """
         while self._branches and not self._in_flight:
             seq, _, waiter = heapq.heappop(self._branches)

@@ -32,7 +32,7 @@ class Setback:
     """The reason why an execution was broken off.
 
     Attributes:
-        at: Where the log ended then.
+        at: The last seq of the log at that time.
         refusal: What the store said of what it was given; None: it was something else.
     """
 
@@ -55,9 +55,10 @@ class Setbacks:
         self._counts: dict[RunId, _Count] = {}
 
     def note(self, run_id: RunId, setback: Setback) -> float:
-        """Return for how many seconds the run is left alone before it is loaded again.
+        """Return the seconds to wait before the run is loaded again.
 
-        Not at all, once, for something that passes. A refusal is what the code would do again at once.
+        The first transient failure returns 0. A refusal always waits, unless it parks the run, because the
+        code would make the same refused commit again at once.
         """
         count = self._counts.get(run_id)
         if count is None or count.at != setback.at:

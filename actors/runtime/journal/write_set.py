@@ -28,13 +28,13 @@ from actors.kernel.runtime.waits import Answer, Wait
 
 @dataclass(frozen=True, slots=True)
 class LateEnd:
-    """The end of a wait without an answer, as recorded; an answer that came before counts instead.
+    """The entry that ends a wait without an answer. An answer that the store has by then replaces it.
 
     Attributes:
-        key: Of the answer.
-        payload: Of the entry that records the end.
-        entry_of: Returns the entry that records an answer instead.
-        keep: Whether the answer stays for others who wait for it.
+        key: The answer's key.
+        payload: Payload of the entry that records the end.
+        entry_of: Function that returns the entry that records an answer instead.
+        keep: True if the answer stays in the store for other waits.
     """
 
     key: str
@@ -65,9 +65,9 @@ class WriteSet:
     clear_turns: bool = False
     facts: list[FactKind] = field(default_factory=list)
     head: str | None = None
-    """The node of its session that the run goes on from."""
+    """The node of its session from which the run continues."""
     first: bool = False
-    """The run's row has to become RUNNING."""
+    """True if the flush must set the run's row to RUNNING."""
 
     @property
     def is_commit(self) -> bool:

@@ -1,4 +1,5 @@
 """The event loop's part: tasks, clocks, timers, threads.
 
-The only place that starts tasks or reads the wall clock. Above: everything that runs. Below: `telemetry`.
+Only this package starts tasks or reads the wall clock. All other packages of the runtime may import it; it
+imports `telemetry`.
 """

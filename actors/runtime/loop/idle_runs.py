@@ -9,12 +9,12 @@ from typing import Final
 from actors.kernel.runtime.wakeup import WakeSet
 
 IDLE_PER_SLOT: Final = 2
-"""Runs that may wait in memory, for each run that may execute."""
+"""Number of runs that may wait in memory for each slot."""
 MAX_IDLE_FOR_SIGNALS: Final = 64
 """Number of runs that may wait in memory for signals and times alone: people and calendars take long."""
 
 SLEEPER_LIMIT_S: Final = 0.1
-"""A run that sleeps for long stays so long: what cancels it from outside is seen in memory alone."""
+"""Seconds that a run with a long sleep stays in memory: there it sees a cancellation at once."""
 FEW: Final = 16
 """If a run has no more waits than this, their ends are computed whenever the run becomes idle."""
 
@@ -30,11 +30,11 @@ class IdleRuns:
     """The count of a host's runs that wait in memory.
 
     Args:
-        limit: How many may. A run above that is evicted at once.
+        limit: Maximum number of runs that may wait in memory. A run above it is evicted at once.
 
     Attributes:
-        count: How many do now.
-        on_idle: Called when one more does: its slot is free.
+        count: Number of runs that wait in memory now.
+        on_idle: Called when another run begins to wait in memory, which frees its slot.
     """
 
     def __init__(self, limit: int = 0) -> None:

@@ -40,12 +40,12 @@ def run_loop(
 ) -> None:
     """Return when `main`, in an event loop of its own, has ended; raise what it raised.
 
-    asyncio lets `SystemExit` and `KeyboardInterrupt` of any task or callback, also of those that agents'
-    code started by itself, end the loop. Here they end what raised them; so does `loop.stop()`.
+    In asyncio, a `SystemExit` or `KeyboardInterrupt` in any task or callback ends the loop, also in tasks that
+    agents' code started. Here it ends only that task or callback, and `loop.stop()` does not end the loop.
 
     Args:
-        main: What the process is for.
-        make: Makes the loop; None: asyncio's own.
+        main: The program.
+        make: Function that makes the loop; None: asyncio's own loop.
     """
     with asyncio.Runner(loop_factory=make) as runner:
         loop = runner.get_loop()

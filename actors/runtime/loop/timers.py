@@ -26,7 +26,7 @@ class Alarm:
 
     Args:
         clock: Decides. However far it steps, that is noticed within `MAX_ARM_S`.
-        at: When.
+        at: The instant.
         ring: What is called, on the running event loop.
     """
 

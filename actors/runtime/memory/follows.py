@@ -32,8 +32,8 @@ class MemoryFollows(FollowGraph, PostStore):
     """Follows and posts in memory.
 
     Args:
-        rows: Where everything is.
-        source: Whose siblings hear of new posts.
+        rows: The rows in memory.
+        source: The runtime whose siblings are notified of new posts.
         inbox: Gets each follower's message too; None: the rows are enough.
     """
 

@@ -115,7 +115,7 @@ class MemoryLimits(LimitStore):
 
     Args:
         rows: The limits.
-        nudge: Tells the siblings.
+        nudge: Function that notifies the runtimes of the same store of a change.
     """
 
     def __init__(self, rows: LimitRows, nudge: Callable[[Nudge], None]) -> None:
@@ -176,8 +176,8 @@ def fair_places(
     """Return how many slots each host may use, as the SQL function of this name does.
 
     Args:
-        wanting: How many each wants, and when it last got one.
-        slots: How many there are.
+        wanting: The number of slots that each wants, and the instant at which it last got one.
+        slots: Number of slots.
         now: The present.
     """
     shares: dict[HostIncarnation, int] = {}

@@ -29,7 +29,7 @@ _NULL: Final = b"null"
 
 
 def pack(value: JsonValue) -> bytes:
-    """Return `value` as JSON text, keys in their order."""
+    """Return `value` as JSON text. The keys of an object stay in the order of the value."""
     return _NULL if value is None else to_json(value)
 
 
@@ -191,7 +191,7 @@ class RunRecord:
     decisions: dict[tuple[str, int], bytes] = field(default_factory=dict)
     """Decisions of operators, by name and entry, also consumed ones."""
     answers: dict[str, AnswerRow] = field(default_factory=dict)
-    """By key, also those that were taken: the first one of a key counts for ever."""
+    """Answers by key, also consumed ones. A later answer with the same key is ignored."""
     waits: list[WaitRow] = field(default_factory=list)
     swept: bool = False
     continued_at: int = 0
@@ -338,7 +338,7 @@ class TreeAccount:
         return max(0, places), limit
 
     def exhausted(self, delta: BudgetDelta) -> str | None:
-        """Return the limit that forbids what the commit begins, None when it may begin."""
+        """Return the limit that forbids the model calls that the commit begins; None: no limit does."""
         terms = self.execution
         if delta.turns == 0:
             return None

@@ -76,7 +76,7 @@ class MemoryRows:
         self.waiters: dict[RunId, dict[RunId, None]] = {}
         """Waiting runs, by the run that they wait for."""
         self.accounts: dict[RunId, TreeAccount] = {}
-        """By root, since its tree's first spawn."""
+        """Accounts of trees, by root run, from the tree's first spawn on."""
         self.follows = FollowRows()
         self.transcripts = MemoryTranscripts(clock.now)
         self.sessions = InMemorySessions(clock.now, self.transcripts, self._open_runs_of)
@@ -121,7 +121,7 @@ class MemoryRows:
             event.set()
 
     def add_entries(self, record: RunRecord, entries: Iterable[NewEntry]) -> None:
-        """Put checked entries behind the log's end and wake its readers."""
+        """Append checked entries to the log and wake its readers."""
         now = self.clock.now()
         for entry in entries:
             line = LogLine(

@@ -119,9 +119,9 @@ def _nudges_of(record: RunRecord) -> list[Nudge]:
 
 
 def set_waits(rows: MemoryRows, record: RunRecord, waits: Iterable[Wait]) -> list[Nudge]:
-    """Replace the run's open waits; a run waited for that has ended already answers at once.
+    """Replace the run's open waits. If a wait's target run has ended, its answer is delivered at once.
 
-    It does so again when its answer was taken before: to join a run twice is no mistake.
+    It is delivered again if the run has already consumed it, because a run may join another run twice.
     """
     known = {(row.wait.position, row.wait.key): row for row in record.waits}
     clear_waits(rows, record)

@@ -152,7 +152,7 @@ def redrive_dead(rows: MemoryRows, run_id: RunId) -> Submitted:
     for message in first:
         copy = replace(message, id=derive_id("redrive", message.id, run_id))
         row = rows.put_mail(copy, message.sender or "", dead.cause.agent_id)
-        assert row is not None, "an id derived from this run's is new when the run is"
+        assert row is not None, "no earlier redrive has used an id that derives from this run's"
         mail.append(row)
     new = begun_anew(rows, dead.cause, new_id)
     record = rows.create_run(new, arrival=mail[0].arrival if mail else None)

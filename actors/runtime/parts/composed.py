@@ -232,9 +232,9 @@ class ComposedStore(MemoryStore):
 
     Args:
         clock: For the rows in memory.
-        event_log: Where logs are; None: in memory.
-        inbox: Where messages are; None: in memory.
-        journal: Told every result; None: the log is enough.
+        event_log: The store of logs; None: in memory.
+        inbox: The store of messages; None: in memory.
+        journal: A journal that gets every result; None: the log is enough.
         scheduler: Notified of every change of status; None: there is none.
         signal_bus: Notified of every signal and timer; None: there is none.
     """

@@ -48,7 +48,7 @@ class StoreFanout:
     Who follows is what the store says in that moment, so the graph and the inbox are not asked.
 
     Args:
-        posts: Of the store whose rows followers have.
+        posts: The posts of the store that has the followers' rows.
         on_nudge: Called with shards of this host that have followers.
     """
 
@@ -71,14 +71,15 @@ class StoreFanout:
 
 
 class HybridFanout:
-    """See `FanoutStrategy`. Few followers get a post at once; many by one write.
+    """See `FanoutStrategy`. A topic with few followers uses one strategy, a topic with many another.
 
-    A post that is published again, when more or fewer follow, still reaches each of them once.
+    If a post is published again and the number of followers has crossed the threshold meanwhile, each
+    follower still gets it once.
 
     Args:
-        threshold: So many followers are delivered to one after the other.
-        few: How; `PushAllFanout` when left out.
-        many: For topics with more.
+        threshold: Largest number of followers for the strategy `few`.
+        many: The strategy for more followers.
+        few: The strategy for at most `threshold` followers; by default `PushAllFanout`.
     """
 
     def __init__(

@@ -49,9 +49,9 @@ class InboxView(StoreView):
     back are for callers that handle messages themselves. They write, so they need the agent's shard.
 
     Args:
-        store: Whose rows these are.
+        store: The store of the rows.
         lease_of: This host's shard leases.
-        clock: When a message given back may be tried again.
+        clock: The clock by which a returned message may be tried again.
         max_retries: After so many nacks a message becomes a dead letter.
     """
 
@@ -121,7 +121,7 @@ class InboxView(StoreView):
         self._hook = hook
 
     async def _attempt(self, agent_id: AgentId, found: _Found, entry: NewEntry, then: Then) -> None:
-        """Write one whole attempt of the message's run: how it begins, and `entry`, its end."""
+        """Write a whole attempt of the message's run: its start, and `entry`, which ends it."""
         key = MessageKey(agent_id, found.sender, found.message.id)
         run_id = _run_of(key)
         lease = self._lease(run_id, agent_id, attempt=_attempt_of(found))

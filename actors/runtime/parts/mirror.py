@@ -78,7 +78,7 @@ def _release_of(then: Then) -> tuple[RunStatus | None, Wakeup | None]:
 
 
 def _wakeup(wake: WakeSet) -> Wakeup | None:
-    """Return the one cause that the older shape has a word for; timers first."""
+    """Return the set's first cause in the order timer, signal, child, message: a `Wakeup` has only one."""
     if wake.at is not None:
         return Wakeup(kind="timer", at=wake.at)
     if wake.signals:

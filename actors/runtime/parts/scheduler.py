@@ -57,7 +57,7 @@ class InMemoryScheduler:
         self._orders, self._epochs = count(), count(1)
 
     def register_run(self, run_id: RunId, agent_id: AgentId) -> None:
-        """See `Scheduler.register_run`. BranchState it again is a no-op."""
+        """See `Scheduler.register_run`. A second call for the same run does nothing."""
         if run_id not in self._runs:
             self._runs[run_id] = _Run(run_id, agent_id, next(self._orders))
 

@@ -44,7 +44,7 @@ class SchedulerView(StoreView):
     SUSPENDED in the store until then, and PENDING here.
 
     Args:
-        store: Whose rows these are.
+        store: The store of the rows.
         lease_of: This host's shard leases.
         shards: The shards this host holds; their runs are the ones leased.
         clock: Back-offs, timers and deadlines.

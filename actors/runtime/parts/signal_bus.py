@@ -137,7 +137,7 @@ class SignalBusView(StoreView):
     """See `SignalBus`. Signals are rows; a timer is part of a suspended run's wake set.
 
     Args:
-        store: Whose rows these are.
+        store: The store of the rows.
         lease_of: This host's shard leases.
         clock: What a timer is compared with.
         entropy: Names each signal; sending one again is a new one here.

@@ -37,7 +37,7 @@ class SupervisorView(StoreView):
     """See `Supervisor`. Children, budgets and results are rows: they survive this process.
 
     Args:
-        store: Whose rows these are.
+        store: The store of the rows.
         lease_of: This host's shard leases; a parent is written to under them.
         follow: Called with changes for agents of this process; the store notifies the others.
     """

@@ -28,15 +28,15 @@ class BranchScheduler:
     """Runs the branches of one run, one at a time.
 
     Args:
-        durable: Where the log ends.
+        durable: The last durable seq of the log.
         on_idle: Called when every branch waits for something outside and nothing is left to do.
         on_move: Called when a branch continues.
         on_closed: Called when the code of a closed branch has ended, before any branch continues.
 
     Attributes:
         root: The first branch; None: it has not begun.
-        groups: Those that are open.
-        live: Which branches do something, and whether all of them end.
+        groups: The open groups.
+        live: The branches that do something, and their common end.
     """
 
     def __init__(

@@ -74,7 +74,7 @@ class Branch:
         self.closed = False
         self.flushing = False
         self.overdue = False
-        """True if the branch awaits something the runtime does not know, and the others go on without it."""
+        """True if the branch awaits something unknown to the runtime, and the other branches go on."""
         self.resume_seq = -1
         self.has_input = False
         """The entry that it goes on with, if it waits for that."""
@@ -153,7 +153,7 @@ class Group:
         self._ended_upto = 0
         """Number of the first children that have all ended."""
         self._failures: deque[Branch] = deque()
-        """In the order in which they ended."""
+        """Children that have ended, in the order in which they ended."""
 
     def add(self, child: Branch) -> None:
         """Take a child in."""
@@ -272,13 +272,13 @@ class OpenGroups:
         self._places: dict[Group, int] = {}
         self._opened = self._select_count = 0
         self.due: list[tuple[int, Group]] = []
-        """A heap of those to look at, the innermost first; one may stand here several times, or be closed."""
+        """A heap of groups to check, the innermost first. A group may be in it twice, or be closed already."""
 
     def __bool__(self) -> bool:
         return bool(self._places)
 
     def open(self, group: Group) -> None:
-        """Take a group in: it is inside all others."""
+        """Add a group as the innermost of all open groups."""
         self._opened += 1
         self._places[group] = self._opened
         self._select_count += isinstance(group, Select)
@@ -293,7 +293,10 @@ class OpenGroups:
     def end(self, branch: Branch) -> None:
         """The code of a branch has ended, or never begins."""
         branch.state = BranchState.DONE
-        group, branch.group = branch.group, None  # no cycle that only the collector would free
+        group, branch.group = (
+            branch.group,
+            None,
+        )  # breaks a reference cycle that only the GC would free
         if group is not None:
             group.child_ended(branch)
             self.touch(group)

@@ -29,7 +29,7 @@ def record_error(exc: BaseException) -> dict[str, JsonValue]:
     if issubclass(type(exc), EffectError):
         return record
     try:
-        # The slot itself: a property of that name is code, too.
+        # Reads the slot of BaseException: a subclass may define `args` as a property, which is code.
         args = recordable(list(BaseException.args.__get__(exc)), where="error")  # type: ignore[attr-defined]
         if args != [record["message"]] and len(to_json(args)) <= _MAX_ARGS_BYTES:
             record["args"] = args

@@ -65,12 +65,12 @@ class History:
     """The replay map of one run.
 
     Attributes:
-        places: By position; entries of the run itself have none.
-        last_seq: Where the log ends, -1 when empty.
-        generation: How often the run continued as new.
+        places: Places by position; entries of the run itself have none.
+        last_seq: The last seq of the log, -1 when empty.
+        generation: Number of times that the run continued as new.
         attempt: The attempt that replays now, 1 for the first of this generation.
-        recoveries: How often the run was found RUNNING by a new owner, in this generation.
-        deaths: How often in a row the run was found RUNNING by a new owner, without an entry between.
+        recoveries: Number of times that a new owner found the run RUNNING, in this generation.
+        deaths: Number of times in a row that a new owner found the run RUNNING, without an entry between.
         progress_seq: The last entry that shows progress: one of a kind outside `NO_PROGRESS`.
         pool_keys: State keys that pool entries set, with the seq of the last one.
         strict_left: Positions with strict entries that the code has not asked for yet.
@@ -78,8 +78,8 @@ class History:
         joined: Recorded ends of the runs that were joined in this generation, by id.
         failures: When the attempts of this generation failed, but for those that took the run's messages
             apart: they count for none of them.
-        refused: How often a question was refused, by its idempotency key, in this generation and before.
-        version: Of the agent that began this generation; None: it has none.
+        refused: Number of refusals of a question, by its idempotency key, in this generation and before.
+        version: Version of the agent that began this generation; None: it has none.
         mode: Its agent's mode, from the generation's first entry; None: the agent has none.
         retry: That agent's policy, if the call that started the run gave none.
         parent_agent: The agent that spawned the run, as far as the generation's first entry says.
@@ -141,7 +141,7 @@ class History:
         return self.attempt + self.recoveries
 
     def without_progress(self, seqs: Iterable[int]) -> int:
-        """Return how many of these ends of the log saw no progress behind them."""
+        """Return the number of these ends of the log after which no entry was added."""
         return sum(seq >= self.progress_seq for seq in seqs)
 
     def _add(self, entry: RunLogEntry, *, is_void: bool) -> None:
@@ -224,8 +224,8 @@ class History:
         """Return what is recorded at `position` for this call, or None for a miss.
 
         Args:
-            position: Where the call stands.
-            kinds: Entry kinds such a call leaves behind.
+            position: Position of the call.
+            kinds: Kinds of the entries that record such a call.
             what: The call in words, for the error.
             digest: Hash of its arguments.
 

@@ -21,8 +21,8 @@ class LiveBranches:
         on_move: Called when any branch continues.
 
     Attributes:
-        running: How many run agent code, but for those that await something the runtime does not know.
-        working: How many execute, record or flush: the run cannot be suspended now.
+        running: Number of branches that run agent code and await nothing that is unknown to the runtime.
+        working: Number of branches that execute, record or flush: the run cannot be suspended now.
         moves: Grows whenever any branch continues.
         unwinding: The signal that ends all branches; None: the run goes on.
     """
@@ -36,13 +36,13 @@ class LiveBranches:
         self.pace = Pace()
 
     def enter_code(self, branch: Branch) -> None:
-        """The branch begins to run agent code."""
+        """Note that the branch begins to run agent code."""
         self.moves += 1
         branch.state = BranchState.CODE
         self.running += 1
 
     def leave_code(self, branch: Branch, state: BranchState) -> None:
-        """The branch has come back from agent code, and waits, or has ended."""
+        """Note that the branch has left agent code: it waits, or has ended."""
         branch.state = state
         if branch.overdue:
             branch.overdue = False
@@ -147,7 +147,7 @@ class LiveBranches:
         self.interrupt(target, asyncio.CancelledError())
 
     def interrupt(self, branch: Branch, signal: BaseException) -> None:
-        """Let the branch run agent code with `signal`; one that has not begun never does."""
+        """Raise `signal` in the branch's code. If the code has not started, it never starts."""
         if branch.state is BranchState.NEW:
             branch.drop_code()
             self._groups.end(branch)

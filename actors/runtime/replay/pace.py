@@ -10,7 +10,7 @@ MOVES: Final = 100
 
 
 class Pace:
-    """Lets branches go on, in order; behind every `MOVES` of them come all others in the process."""
+    """The order in which branches continue. After every `MOVES` of them the other tasks of the loop run."""
 
     def __init__(self) -> None:
         self._left = MOVES

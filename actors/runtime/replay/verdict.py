@@ -45,11 +45,11 @@ class Attempt:
     Attributes:
         number: 1 for the first.
         policy: The run's.
-        last_seq: Where the log ends, everything recorded included.
+        last_seq: The last seq of the log, everything recorded included.
         now: The instant of the failure.
-        chance: In [0, 1), for the jitter of the wait.
-        failures: When earlier attempts failed.
-        deadline: When the run has to have ended.
+        chance: A random number in [0, 1), for the jitter of the wait.
+        failures: The instants at which earlier attempts failed.
+        deadline: The deadline of the run.
         others: Messages of the run beside its first that can go back: no call of its code is durable.
     """
 
@@ -148,7 +148,7 @@ def _taken_apart(exc: BaseException, attempt: Attempt) -> Verdict:
 
 
 def _crashed(exc: BaseException, attempt: Attempt) -> Verdict:
-    """The agent's own error: tried again while the policy has retries left."""
+    """Return the verdict on an error of the agent's code: a retry while the policy has retries left."""
     origin = origin_of(exc)
     is_final = origin is not None and not origin.may_repeat
     if is_final or type(exc).__name__ in attempt.policy.non_retryable:

@@ -74,7 +74,7 @@ class Schedules:
 
         Args:
             name: As an agent's type: letters, digits, ``_``, ``-`` and ``.``.
-            agent_id: Who gets the messages, from the sender ``schedule:<name>``.
+            agent_id: The agent that gets the messages, from the sender ``schedule:<name>``.
             payload: JSON data, or a registered payload.
             cron: Five fields, or six with the second first; see `actors.runtime.schedules.cron.next_tick`.
             timezone: IANA name of the zone whose wall clock `cron` means.
@@ -135,9 +135,9 @@ class Schedules:
         return await self._change(tenant, name, change)
 
     async def resume(self, name: str, *, tenant: str = DEFAULT_TENANT) -> Schedule:
-        """Let a paused schedule go on with its next tick after now.
+        """Resume a paused schedule with its next tick after now.
 
-        A single message whose instant has passed meanwhile comes at once.
+        If the schedule is for a single instant that has passed meanwhile, its message is sent at once.
 
         Raises:
             UnknownScheduleError: There is none of this name.

@@ -66,7 +66,7 @@ class ScheduleService:
         notifications.subscribe(self._follow, "schedule", "held", "life")
 
     def _follow(self, nudge: Nudge) -> None:
-        """Poll at once: a schedule was written, or shards have come."""
+        """Poll at once, because a schedule was written or this host has claimed shards."""
         if nudge.kind == "life":  # zones are reviewed again, and nothing read before is fired
             self._reviewed.clear()
         self._notified.set()

@@ -33,14 +33,17 @@ LETTER_DAYS: Final = 90
 MESSAGE_ID_DAYS: Final = 8
 
 _SUBJECT_PLACES: Final = (
-    ("conversations and logs", "what agents read of the subject is in them: erase these sessions"),
+    ("conversations and logs", "they have the memories that agents recalled: erase these sessions"),
     (
         "agents' own memories and blocks",
         "they may be about the subject, too: see `callboard memory list`, then forget them or erase the agent",
     ),
 )
 _SHARED_PLACES: Final = (
-    ("other agents", "answers and messages that they have of it: erase them, too, or the tenant"),
+    (
+        "other agents",
+        "they keep the answers and messages that it sent: erase them, too, or the tenant",
+    ),
 )
 _AGENT_PLACES: Final = (
     (
@@ -71,7 +74,10 @@ _BROKER_PLACES: Final = (
     ("Redis", "results of effects, for a day; sessions of a Redis history are erased by also=", 7),
 )
 _ANY_PLACES: Final = (
-    ("usage totals", "they stay: counts and costs by agent and model, and nothing that was said"),
+    (
+        "usage totals",
+        "they stay: counts and costs by agent and model, and no text of a conversation",
+    ),
     ("back-ups, replicas, WAL", "a restored back-up has it again: erase again after a restore"),
     (
         "dead rows on the disk",
@@ -160,7 +166,10 @@ class Erasing:
                 cursor, is_done = done.cursor, done.cursor is None
 
     async def _end_open_runs(self, end: float) -> None:
-        """Return when no run is open that was when this began; of more than a session: when none is."""
+        """Wait until the session's runs that were open at this call have ended.
+
+        If more than a session is erased, wait until no run is open.
+        """
         erasure, what = self.store.erasure, self.what
         found = await erasure.open_runs(what, limit=AT_ONCE)
         is_session = what.scope is EraseScope.SESSION

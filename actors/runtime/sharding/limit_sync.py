@@ -31,7 +31,7 @@ class Limiting:
 
     Args:
         store: The limits of the deployment.
-        owner: Who claims.
+        owner: The host that claims.
         dispatcher: Its admission is supplied; starts runs that waited and are back in the ready queue.
         notifications: Hints of changes, and of slots that are free or wanted elsewhere.
     """
@@ -72,7 +72,9 @@ class Limiting:
             await asyncio.sleep(PAUSE_S)
 
     def _follow(self, nudge: Nudge) -> None:
-        if nudge.kind != "places":  # changed; or the store may be behind: tell it what is used here
+        if (
+            nudge.kind != "places"
+        ):  # limits changed, or the store lost commits: report the used slots again
             self._read_at = 0.0
             self._changed.set()
         self._admission.refresh()
@@ -146,8 +148,8 @@ class Limits:
     """The limits of the deployment, as people set them. Hosts hear of a change within a moment.
 
     Args:
-        store: Where they are.
-        on_change: Notifies this host, which gets no nudge.
+        store: The store of the limits.
+        on_change: Function that notifies this host, because a host gets no nudge for its own change.
     """
 
     def __init__(self, store: LimitStore, *, on_change: Callable[[], Awaitable[None]]) -> None:

@@ -39,7 +39,7 @@ class Ownership:
         heartbeat_s: Seconds between heartbeats from the event loop; None when leases do not
             expire or another thread sends them and calls `on_report`.
         also_serves: Types whose shards hold no agents; claimed by a host that serves any agent.
-        drain_s: How long executions of a shard that is released may take to end by themselves.
+        drain_s: Seconds in which executions of a shard that is released may end by themselves.
     """
 
     def __init__(

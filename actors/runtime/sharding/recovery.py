@@ -44,7 +44,7 @@ class Recovery:
     Args:
         worker: Is notified.
         notifications: Hints say what to read; those that may have been lost are published again.
-        tasks: Where it reads beside what starts.
+        tasks: The scope of tasks that read while agents start.
     """
 
     def __init__(self, worker: Worker, notifications: Notifications, tasks: TaskScope) -> None:
@@ -60,12 +60,12 @@ class Recovery:
         notifications.subscribe(self._follow, "run", "cancel")
 
     def begin_anew(self) -> None:
-        """The store may be behind: what is being read does not count."""
+        """Discard the reads under way, because the database may have lost its last commits."""
         self._incarnations += 1
         self._adoption.invalidate()
 
     async def load(self) -> None:
-        """Read what runs in shards that are new here; what failed before is read again."""
+        """Load the runs of newly claimed shards. A shard whose read failed is read again."""
         while shards := self._adoption.begin():
             incarnation = self._incarnations
             # First: what comes for one of them from now on finds it, what came before is in the rows.
@@ -75,7 +75,7 @@ class Recovery:
             await self._read_runs(shards)
             await self._read_timers(shards)
             if incarnation != self._incarnations:
-                continue  # what was read first may be forgotten
+                continue  # the rows that were read first may have been rolled back
             self._adoption.loaded(shards)
             self._may_have_cycles.update(shards)
             self._publish(Nudge("held"))
@@ -108,7 +108,7 @@ class Recovery:
         await self._scan_cycles(shards, younger_than_s=CYCLE_AGE_S)
         if shards:
             for nudge in await self._store.backlog.unnoticed(shards, younger_than_s=UNNOTICED_S):
-                # Thousands of children of one parent may wait here for their place.
+                # Skip runs that this host knows: thousands of children of one parent may wait for a slot.
                 if nudge.kind != "run" or not self._adoption.knows(nudge.run_id):
                     self._publish(nudge)
         if self._is_scanning_messages:
@@ -119,7 +119,7 @@ class Recovery:
         self._before, self._last = self._last, self._arrival
 
     def soon(self, read: Callable[[], Awaitable[None]], *, name: str) -> None:
-        """Read what a hint is about, beside everything else; the next scan does if that fails."""
+        """Read the rows that a hint names, in a task. If that fails, the next scan reads them."""
         self._tasks.start(self._or_next_scan(read), name=name)
 
     async def _or_next_scan(self, read: Callable[[], Awaitable[None]]) -> None:

@@ -16,7 +16,7 @@ _log = logging.getLogger("callboard.sharding")
 BATCH: Final = 200
 FORGET_BATCH: Final = 2000
 PAUSE_S: Final = 0.2
-"""Between two batches, so that the store has time for others."""
+"""Seconds between two batches, so that the store has time for other work."""
 EVERY_S: Final = 60.0
 AGAIN_S: Final = 0.1
 """The pause before an agent whose runs were cancelled is polled again."""
@@ -26,7 +26,7 @@ async def sweep_all(store: RunStore, *, older_than_s: float | None, pause_s: flo
     """Sweep and forget until nothing of that age is left; return how many runs were swept.
 
     Args:
-        store: Where the runs are.
+        store: The store of the runs.
         older_than_s: Age of what goes; None: what needs no age alone (see `RunStore`).
         pause_s: Between two batches.
     """

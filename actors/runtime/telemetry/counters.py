@@ -22,7 +22,7 @@ class Counters:
 
     Attributes:
         executions: Executions that began.
-        recovered: Those of runs that another execution was broken off in.
+        recovered: Executions of runs whose previous execution was broken off.
         suspends: Executions that ended with the run out of memory, waiting.
         retries: Attempts that failed and are tried again.
         parks: Runs that wait for an operator.

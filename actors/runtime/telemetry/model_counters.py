@@ -17,7 +17,7 @@ CALL_SECONDS: Final = tuple(round(0.01 * 2**n, 2) for n in range(14))
 SHARES: Final = tuple(n / 10 for n in range(1, 11))
 MAX_NAMES: Final = 100
 OTHER: Final = "other"
-"""Models and strategies behind the first hundred are counted together."""
+"""Name under which models and strategies after the first hundred are counted together."""
 
 
 @dataclass(slots=True)

@@ -99,7 +99,7 @@ def provider_and_model(name: str) -> tuple[str, str]:
 
 
 def of_effect(row: RunRow, call: EffectCall, *, session: str | None) -> Attributes:
-    """Return what the span of an effect says at its start; `session`: of calls that name none."""
+    """Return the attributes of an effect's span at its start. `session` is for calls that name no session."""
     found: Attributes = {RUN_ID: row.run_id, "callboard.position": call.position}
     if call.verb == "llm":
         found |= _agent(row, call.session or session)
@@ -211,7 +211,7 @@ def started_at(
 
 
 def execution_before(entries: Sequence[RunLogEntry], seq: int) -> int | None:
-    """Return behind which seq the execution before began, as far as the log says it."""
+    """Return the seq after which the previous execution began, if the log has it."""
     for entry in reversed(entries):
         if entry.kind in {K.RUN_STARTED, K.RUN_RESUMED} and entry.seq - 1 < seq:
             return entry.seq - 1

@@ -48,7 +48,7 @@ MAX_LINKS: Final = 100
 """A run is given at most so many messages at its start; each may link to its sender."""
 
 MAX_INTERRUPTED: Final = 100
-"""Of the waits that were interrupted in one execution, so many are exported, the last ones."""
+"""Maximum number of interrupted waits of one execution whose spans are exported: the last ones."""
 
 _WAITS: Final = {"receive": SpanKind.CONSUMER, "ask": SpanKind.CLIENT}
 
@@ -57,9 +57,9 @@ class Tracing:
     """Makes the spans of one host's runs.
 
     Args:
-        provider: Where tracers come from; OpenTelemetry's global one when left out.
+        provider: The source of tracers; OpenTelemetry's global one when left out.
         system: What moves messages, ``nats`` or ``callboard``.
-        ratio: Which part of the traces that begin here is recorded. The same on all hosts.
+        ratio: Share of the traces that begin here and are recorded. The same on all hosts.
         show: Turns content into the text of an attribute; None: no content is shown, and no
             message of an error.
     """
@@ -138,10 +138,10 @@ class Tracing:
 
         Args:
             row: The run.
-            entries: Of its log.
-            then: How it ended.
-            at: When.
-            begin: When the execution began that ended it.
+            entries: Number of entries of its log.
+            then: The outcome of the run.
+            at: The instant of the end.
+            begin: The start of the execution that ended it.
             session: Its conversation; None: not known to this execution.
         """
         place = root_span(row, self.ratio)
@@ -352,7 +352,7 @@ class ExecutionSpans:
         try:
             yield seen
         except BaseException:
-            # Told with the execution: one that is woken for nothing leaves nothing behind.
+            # Exported with the execution's span: an execution that is woken in vain exports no spans.
             seen.span.set_attribute("callboard.wait.end", "interrupted")
             self._interrupted.append((seen.span, nanoseconds(self._clock.now())))
             raise

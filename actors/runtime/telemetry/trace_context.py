@@ -35,7 +35,7 @@ def traceparent_for(message: Message) -> str | None:
 
 
 def with_traceparent(message: Message) -> Message:
-    """Return the message naming the current span as its cause, unless it names one, or there is none."""
+    """Return the message with the current span as its cause. It stays as it is if it names a cause already."""
     if TRACE_PARENT in message.metadata or (here := current_traceparent()) is None:
         return message
     return replace(message, metadata={**message.metadata, TRACE_PARENT: here})

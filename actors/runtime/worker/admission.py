@@ -219,5 +219,5 @@ class Admission(Generic[E]):
                 limiter.mark_unanswered()
 
     def release_all(self) -> list[Claim]:
-        """Return the claims that give everything back, when nothing executes any more."""
+        """Return the claims that release all held slots; called when no run executes any more."""
         return [Claim(scope=scope) for scope, limiter in self._slots.items() if limiter.held]

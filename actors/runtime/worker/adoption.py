@@ -24,7 +24,7 @@ class ShardAdoption:
     Args:
         state: What the worker knows.
         intake: Queued runs and cancels take the way of those from notifications.
-        publish: Told when shards were lost or given up.
+        publish: Function that is called when shards were lost or given up.
     """
 
     def __init__(

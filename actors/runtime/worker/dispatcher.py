@@ -23,12 +23,12 @@ from actors.runtime.worker.ready_queue import ReadyQueue
 _log = logging.getLogger("callboard.worker")
 
 STARTS: Final = 64
-"""The most agents that start before the event loop gets its turn.
+"""Maximum number of agents that start before the dispatcher yields to the event loop.
 
-Earlier executions end meanwhile. More starts at once would take memory and be no faster.
+During the yield earlier executions can end. More starts at once would take memory and be no faster.
 """
 FEW_STARTS: Final = 8
-"""The count of starts behind which it is noted that the loop got its turn; a lone start notes nothing."""
+"""Number of starts after which a callback of the loop resets the count; fewer starts schedule no callback."""
 
 TRY_AGAIN_S: Final = 1.0
 """Seconds before a retry of a run after the store could not be read or written."""
@@ -41,13 +41,13 @@ class Dispatcher:
         env: Has the store, with signals that may wake a parked run, and the runs that wait in memory.
         mailboxes: Decide which agents may start.
         tasks: What is started runs here.
-        capacity: How many agents execute at once, besides those whose run waits in memory.
-        drive: Executes what is next for an agent, and calls `leave` behind it.
+        capacity: Number of agents that may execute at once, besides those whose run waits in memory.
+        drive: Function that executes an agent's next run, and then calls `leave`.
 
     Attributes:
-        admission: Who of those that are ready may execute, by the limits of the deployment.
-        timers: When waiting runs go on.
-        load: How many runs are in memory.
+        admission: The limits of the deployment, which decide which of the ready agents may execute.
+        timers: The timers of waiting runs.
+        load: Number of runs in memory.
         is_stopping: Nothing starts any more.
     """
 

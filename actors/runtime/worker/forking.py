@@ -1,4 +1,4 @@
-"""Forks: runs that go on from another run's log as if its host had died right behind one of the entries.
+"""Forks: runs that continue from another run's log as if its host had died right after one of the entries.
 
 What is recorded up to that entry is replayed and happens no second time; all behind it is executed
 anew. A place in the middle of something that is answered to the other run, or that may have happened
@@ -35,7 +35,7 @@ _OUTSIDE: Final = {
 
 
 async def fork_run(store: RunStore, run_id: RunId, *, at_seq: int, copy: int) -> Submitted:
-    """Queue a run that goes on behind entry `at_seq`; see `OperatorStore.fork`.
+    """Queue a run that continues after entry `at_seq`; see `OperatorStore.fork`.
 
     Raises:
         UnknownRunError: There is no such run, or it was swept.
@@ -58,7 +58,7 @@ async def fork_run(store: RunStore, run_id: RunId, *, at_seq: int, copy: int) ->
 
 
 def refuse_open(entries: Sequence[RunLogEntry]) -> None:
-    """Check that a run can go on behind the last of these entries without doing something twice.
+    """Check that a run can continue after the last of these entries without executing an effect twice.
 
     Raises:
         ContractError: It cannot; names the entry and one to fork at instead.
@@ -97,7 +97,7 @@ async def _refuse_open_child(store: RunStore, entries: Sequence[RunLogEntry], ch
 async def begin_fork(store: RunStore, shard: ShardLease, row: RunRow) -> None:
     """Give a fork whose agent is free its log: the other run's entries, whole or not at all.
 
-    A crash before leaves it queued, one behind leaves a run that was broken off; both go on. When the
+    After an earlier crash the run is queued, after a later one it counts as broken off; both continue. When the
     other run was swept meanwhile, the fork fails with an error that says so.
 
     Raises:

@@ -33,17 +33,19 @@ _log = logging.getLogger("callboard.worker")
 
 
 class Intake:
-    """Tells agents, and the runs that hold them, of what came. All of it is durable already.
+    """The entry of messages, signals and cancels into the worker. All of them are durable rows already.
+
+    Each is passed to the agent's mailbox, or to the run that holds the agent.
 
     Args:
-        env: What executions share.
-        state: What the worker knows.
-        notifications: Say what came to the store.
+        env: The services that executions share.
+        state: The state of the worker.
+        notifications: The source of hints about changes in the store.
 
     Attributes:
-        env: What executions share; their notifications about others come here.
-        loader: Reads messages that wait in the store.
-        held_back: What commits of this host wrote for shards while a batch of messages for them becomes rows.
+        env: The services that executions share, with callbacks of this intake for changes of other agents.
+        loader: The loader of messages that wait in the store.
+        held_back: By shard: messages that commits of this host wrote while a batch of the shard becomes rows.
     """
 
     def __init__(self, env: HostServices, state: WorkerState, notifications: Notifications) -> None:
@@ -103,7 +105,7 @@ class Intake:
         self._dispatcher.consider(mailbox)
 
     def routed(self, arrived: Sequence[Arrived]) -> None:
-        """Take inbox rows that a commit wrote, behind messages that came by the broker before.
+        """Take inbox rows that a commit wrote, after messages that came by the broker before.
 
         A batch that was committed first may be answered last; its messages of the same sender are
         older.

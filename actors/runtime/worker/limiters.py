@@ -84,7 +84,7 @@ class Slots(Generic[E]):
         self.queue = queue
         self.used = 0
         self.held = 0
-        """As the store has it; after an answer that was lost, as many as it may have."""
+        """Slots that the store has granted; after a lost answer, the most that it may have granted."""
         self._usable = 0
         """Number of them that may be used: fewer than are held while some are being released."""
         self._share = 0
@@ -119,7 +119,7 @@ class Slots(Generic[E]):
         self._contended = self._contended or self.held > 0
 
     def due_at(self, now: float) -> float | None:
-        """Return when to ask the store, or to give something back to it; None: never."""
+        """Return the instant of the next call of the store, for more slots or to release some; None: never."""
         if max(self.used, self._usable) < self.held or self.used > self.held:
             return now
         found: list[float] = []

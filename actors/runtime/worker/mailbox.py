@@ -32,7 +32,7 @@ class Holding(Enum):
 
     NOTHING = auto()
     READY = auto()
-    """In the host's ready queue."""
+    """The agent is in the host's ready queue."""
     EXECUTING = auto()
     SUSPENDED = auto()
     """Rows only, until something of its wake set comes."""
@@ -103,12 +103,12 @@ class Mailbox:
     taken: set[int] | None = None
     """Arrivals that the run in memory has taken and whose rows may still look pending."""
     revision: int = 0
-    """Grows whenever `taken` is forgotten: what was read before may be out of date."""
+    """Counter that grows when `taken` is cleared: rows that were read before may be out of date."""
 
     def add(self, arrived: Arrived) -> bool:
         """Put a message in the queue, or note that it waits in the store; False when it is known.
 
-        A new message is kept only behind everything that came before it from the same sender.
+        A new message is kept only after all earlier messages of the same sender.
         """
         if self.adoption is Adoption.NOT_SERVED:
             self.note_mail()
@@ -214,7 +214,7 @@ class Mailbox:
         self.note_mail()
 
     def invalidate(self) -> None:
-        """The store may be behind what is known here: read it again, but for the run in memory."""
+        """Read everything but the run in memory again, because the database may have lost its last commits."""
         self.queue = None
         self._count(-self.plain)
         self.note_mail()

@@ -28,7 +28,7 @@ class MailboxLoader:
 
     Args:
         store: Has the rows.
-        tasks: Where reading beside a run goes on.
+        tasks: The scope of tasks that read beside a run.
         on_read: Called with a mailbox that was read beside the run that holds it.
     """
 
@@ -81,7 +81,7 @@ class Holders:
 
     Args:
         store: Has the rows.
-        tasks: Where it is asked.
+        tasks: The scope of tasks that ask the store.
         mailboxes: Say whether that is still wanted.
         dispatcher: Lets the run go on that holds the agent, or what waits for it.
     """

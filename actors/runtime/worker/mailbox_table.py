@@ -256,7 +256,7 @@ class MailboxTable:
             anew.queue, anew.priority, mailbox.queue = mailbox.queue, mailbox.priority, None
 
     def invalidate(self, executing: Collection[AgentId]) -> None:
-        """Keep only the executions of these agents: the store may be behind the state in memory."""
+        """Keep only these agents' executions, because the database may have lost its last commits."""
         self._asleep.clear()
         for agent_id, mailbox in list(self._by_agent.items()):
             if agent_id in executing:

@@ -31,7 +31,7 @@ from actors.runtime.worker.worker_state import WorkerState
 _log = logging.getLogger("callboard.worker")
 
 EFFECT_LIMIT_S: Final = 2.0
-"""Seconds that a stop waits, behind its drain, for effects that must not happen twice."""
+"""Seconds that a stop waits, after its drain, for effects that must not happen twice."""
 EFFECT_POLL_S: Final = 0.02
 """Seconds between two checks whether these effects have ended."""
 
@@ -42,14 +42,14 @@ class Worker:
     Args:
         env: What executions share; their notifications about other agents come to this worker.
         notifications: Hints for agents here come by them.
-        capacity: How many runs execute at once.
-        mail_capacity: How many waiting messages are in memory at once.
+        capacity: Number of runs that may execute at once.
+        mail_capacity: Number of waiting messages that may be in memory at once.
 
     Attributes:
         env: What executions share.
         held: The shards, and how far each is.
-        completions: Who waits here for the end of a run.
-        dispatcher: Who goes on next.
+        completions: Callers of this host that wait for the end of a run.
+        dispatcher: The dispatcher, which starts ready agents.
         intake: Here enters what arrives.
         adoption: Here enters what is read of shards that are new.
     """

@@ -29,13 +29,13 @@ class WorkerState:
         tasks: What goes on beside executions.
         held: The shards, and how far each is.
         mailboxes: The agents that are known of, and what waits for them.
-        dispatcher: Who goes on next.
+        dispatcher: The dispatcher, which starts ready agents.
         executing: The runs in memory.
         fresh: Runs submitted here that need not be loaded.
         refusals: What the next execution of a run has to refuse.
-        setbacks: Which runs were broken off, and how often.
+        setbacks: The runs that were broken off, and how often.
         blockings: Runs that blocked hosts which had their shards before; kept while this host lives.
-        completions: Who waits here for the end of a run.
+        completions: Callers of this host that wait for the end of a run.
     """
 
     def __init__(

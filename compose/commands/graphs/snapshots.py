@@ -167,4 +167,4 @@ def _saved(text: str) -> Snapshot:
     try:
         return Snapshot(**given)
     except TypeError as exc:
-        raise ContractError(f"SNAPSHOT: it is none: {exc}") from exc
+        raise ContractError(f"SNAPSHOT: the JSON object is not a snapshot: {exc}") from exc

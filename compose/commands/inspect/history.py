@@ -127,9 +127,7 @@ async def show(
         print_turn(turn, is_full=full)
     before, behind = min(first, count), max(0, count - first - len(found))
     if before or behind:
-        say(
-            f"not shown: {before} turn(s) before, {behind} behind; see --offset, --limit and --last"
-        )
+        say(f"not shown: {before} turn(s) before, {behind} after; see --offset, --limit and --last")
 
 
 def _exported(file: str, agent: AgentId, session: str) -> list[Turn]:

@@ -73,7 +73,7 @@ def _print(found: Conversation, start: datetime | None, named: str) -> None:
     out.print(shown)
     if found.left_out:
         say(
-            f"not shown: {found.left_out} or more run(s) behind the first {found.count}; give a "
+            f"not shown: {found.left_out} or more run(s) after the first {found.count}; give a "
             "larger --limit, or name one of them with --from-here"
         )
 

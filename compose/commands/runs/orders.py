@@ -196,7 +196,7 @@ async def resolve(
         raise ContractError("give one of --value JSON, --retry and --fail")
     action: Literal["value", "retry", "fail"] = "retry" if retry else "fail" if fail else "value"
     if position == WHOLE_RUN and not retry:
-        raise ContractError("position - starts a run again: only --retry applies")
+        raise ContractError("position - means the whole run: give --retry, not --value or --fail")
     data = opt.parse_json(value, what="--value") if value is not None else None
     async with open_run(target, run) as (runtime, row):
         _refuse_ended(row)

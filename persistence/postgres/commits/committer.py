@@ -279,7 +279,7 @@ class Committer(CommitStore):
             await self._refuse([(units[i - 1], refused[i]) for i in refused], resent=resent)
 
     async def _refuse(self, verdicts: list[tuple[Unit, WriteResult]], *, resent: bool) -> None:
-        """Tell single calls; let merged ones, and those that were sent before, find their fate."""
+        """Answer refused calls. Merged calls are sent one by one; calls that were sent before are looked up."""
         doubtful: list[Unit] = []
         for unit, verdict in verdicts:
             if resent and isinstance(verdict, Conflict | Ended):
@@ -339,9 +339,10 @@ class Committer(CommitStore):
         self.on_posted(posted)
 
     async def _settle(self, connection: Connection, units: list[Unit]) -> list[Unit]:
-        """Answer the commits that are in the log already; return the others.
+        """Answer the commits whose entries are in the log already; return the others.
 
-        A commit without entries leaves no trace to look for, and sending it again changes nothing.
+        A commit without entries cannot be found in the log. It is returned, since a second write of it changes
+        nothing.
         """
         asked = [unit for unit in units if unit.rows]
         found = await connection.fetch(
@@ -375,7 +376,7 @@ class Committer(CommitStore):
     async def _nudges_again(
         self, connection: Connection, done: list[Unit]
     ) -> dict[int, CommitNudges]:
-        """Tell whom the commits concern; cycles of waits are found by the owners' next scans."""
+        """Return the nudges of commits that were written before. The next scans find cycles of waits."""
         if not done:
             return {}
         runs = [unit.first.lease.run_id for unit in done]

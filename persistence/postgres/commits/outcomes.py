@@ -31,7 +31,7 @@ from persistence.postgres.commits.unit import Ended, Unit, Unknown, WriteResult
 from persistence.postgres.connection.link import Row
 from persistence.postgres.connection.listener import nudge_of
 
-# What the first commits would have been asked to look after; posts are found by the owners' scans.
+# The nudges of commits whose first answer was lost. Posts need none: scans of the shards' owners find them.
 SQL_FIND_NUDGES: Final[LiteralString] = """
 with t as (select * from unnest($1::text[]) t(run_id)),
 ended as (
@@ -115,7 +115,7 @@ class CommitNudges:
 def nudges_by_unit(
     units: list[Unit], rows: list[Row], on_foreign: Callable[[str, Nudge], None]
 ) -> dict[int, CommitNudges]:
-    """Return what each commit changed for its own host; other owners are notified by `on_foreign`."""
+    """Return the nudges for this host, by the number of the commit; pass the others to `on_foreign`."""
     found: dict[int, CommitNudges] = {}
     for row in rows:
         owner = row["owner"]

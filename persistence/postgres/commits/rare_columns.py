@@ -22,20 +22,20 @@ Talk: TypeAlias = "Mapping[str, list[TalkRow]]"
 """Spawns, answers, waits, spends, follows, posts, releases and withdraws of a commit."""
 
 WAITING: Final = "waiting"
-"""Key of commits that replace all waits of their run: they are few, or the present rows are not known."""
+"""Key of commits that replace all waits of their run, because they are few or the stored rows are unknown."""
 
 _MUST: Final = "must"
-"""The run can do nothing else than wait, for one of many."""
+"""Mark of a wait without which the run cannot continue."""
 
 FEW_WAITS: Final = 16
-"""Of more it is said what has changed."""
+"""Largest number of waits that a commit replaces as a whole; of more it writes the changes."""
 
 _ANY_ORDER: Final = "any_order"
 """See `Commit.any_order`."""
 
 
 def talk_of(commit: Commit) -> Talk | None:
-    """Return what the commit has of this, None for nothing."""
+    """Return the rare rows of the commit, None if it has none."""
     posts = [out for out in commit.outgoing if isinstance(out.target, TopicId)]
     if not (
         posts
@@ -118,7 +118,7 @@ def _answers(commit: Commit) -> list[TalkRow]:
 
 
 def _waits(waits: Sequence[Wait], known: Sequence[Wait] | None) -> dict[str, list[TalkRow]]:
-    """Return what of a run's waits is to be written; one that is known and is as it was is the same object."""
+    """Return the rows that change a run's waits. A wait that did not change is the same object in `known`."""
     if known is None or len(waits) <= FEW_WAITS:
         return {WAITING: [{}], "waits": [_wait(wait) for wait in waits]}
     before, now = set(map(id, known)), set(map(id, waits))

@@ -28,11 +28,11 @@ sessions with a cut), ``clear``, ``sessions``."""
 ArtifactsOf: TypeAlias = "Callable[[str, str], ArtifactStore]"
 """Returns the artifacts of a tenant and a scope."""
 MAX_ROW_BYTES: Final = 256 * 1024
-"""Of a turn's JSON in its row. A larger one is kept apart."""
+"""Largest JSON of a turn in its row. A larger turn is stored as an artifact."""
 
 
 def transcript_rows(commit: Commit) -> TranscriptRows | None:
-    """Return turns, cuts and what is cleared, by name; None: the commit has nothing of conversations."""
+    """Return the commit's turns, cuts and cleared sessions, by name; None: it has none of them."""
     rows: TranscriptRows = {}
     key = commit.lease.agent_id.key
     if commit.turns:
@@ -61,8 +61,8 @@ def turn_rows(turns: Iterable[NewTurn], key: str) -> list[dict[str, JsonValue] |
     """Return turns as `write_transcripts` takes them.
 
     Args:
-        turns: Those of one agent.
-        key: The agent's. Of the conversation with this name it is said which turns a user sees.
+        turns: Turns of one agent.
+        key: The agent's key. In the conversation with this name, rows have a mark if a user sees the turn.
     """
     rows: list[dict[str, JsonValue] | None] = []
     for new in turns:

@@ -54,13 +54,13 @@ class Ended:
 
 
 class Unknown:
-    """There is no such run."""
+    """Outcome of a commit: the run does not exist."""
 
     __slots__ = ()
 
 
 class CommitRows:
-    """The rows of a commit beside entries, as columns. They are encoded in the caller's time."""
+    """The rows of a commit beside entries, as columns. The caller encodes them, not the committer."""
 
     __slots__ = (
         "answers",

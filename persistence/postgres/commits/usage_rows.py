@@ -13,7 +13,7 @@ UsageRow: TypeAlias = "dict[str, JsonValue]"
 
 
 def usage_row(agent: AgentId, payload: Mapping[str, JsonValue]) -> UsageRow | None:
-    """Return the row of the answer that an `llm.call` entry with this payload records; None: an error."""
+    """Return the usage row of an `llm.call` entry with this payload; None: the entry records an error."""
     answer = answer_of(payload)
     if answer is None:
         return None

@@ -43,8 +43,8 @@ class Batcher(Generic[A, R]):
 
     Args:
         flush: Answers the calls of a group.
-        limit: How many calls are one group at most.
-        choose: Says which of so many calls are the next group, at least one, and which are left; None: all.
+        limit: Maximum number of calls of a group.
+        choose: Function that splits the calls into the next group, of at least one, and the rest; None: all.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class Batcher(Generic[A, R]):
         return future
 
     async def run(self) -> None:
-        """Flush groups until `close`, and what is waiting then; to be run as a task.
+        """Flush groups until `close`, then the calls that still wait. Run it as a task.
 
-        Cancelled, it fails every call that has no answer.
+        If the task is cancelled, every call without an answer fails.
         """
         try:
             while True:
@@ -159,9 +159,9 @@ def lookups(
 
     Args:
         fetch: Returns the rows of different questions.
-        read: Makes an answer of a question's rows.
+        read: Function that makes a question's answer from its rows.
         by: The column that holds the question; None: `i` holds its position among them, from 1 on.
-        limit: How many different questions are one group at most.
+        limit: Maximum number of different questions of a group.
     """
 
     async def flush(calls: list[Batched[A, R]]) -> None:

@@ -14,7 +14,7 @@ DRIFT_S: Final = 0.001
 """Seconds by which two good clocks differ after one heartbeat interval, at most."""
 
 SLEWED_S: Final = 1.0
-"""Seconds ahead up to which it goes at half its speed until it is right. More is a step of the database's."""
+"""Seconds by which this clock may be ahead and then runs at half speed. More: the other one jumped."""
 
 
 class Reading(NamedTuple):
@@ -35,9 +35,9 @@ async def read_clock(link: Link) -> Reading:
 class PostgresClock:
     """See `Clock`. The machine's wall clock has no part in it.
 
-    It shows the least that the database's clock can show, by all it has heard: what is due here is
-    due there, and what a statement called due is due here from then on. It stays as it is while it
-    agrees with what is heard, so it never goes back by less than `SLEWED_S`. May be used in any thread.
+    It shows a lower bound of the database's time: an instant that has passed here has passed there. An
+    instant that a statement reported as passed has passed here, too. A new reading changes the clock only if
+    it contradicts the time shown. The clock jumps back only by `SLEWED_S` or more. Any thread may use it.
 
     Args:
         first: The database was asked once already.
@@ -47,7 +47,7 @@ class PostgresClock:
         self._shown = _Shown(first.now, first.answered)
 
     def now(self) -> datetime:
-        """See `Clock.now`. Steps when the database's clock does, or another server replaces it."""
+        """See `Clock.now`. The time jumps if the database's clock jumps, or if another server replaces it."""
         return self._shown.at(time.monotonic())
 
     def monotonic(self) -> float:
@@ -55,7 +55,7 @@ class PostgresClock:
         return time.monotonic()
 
     def observe(self, reading: Reading) -> None:
-        """Agree with what the database's clock showed. A reading that comes late says no less."""
+        """Adjust to a reading of the database's clock. A slow answer gives a lower bound, too."""
         self._shown = self._shown.agreeing(reading)
 
 

@@ -101,8 +101,8 @@ class Link:
     Not for concurrent use; `fetch` waits by itself.
 
     Args:
-        settings: Where to.
-        outage: Of the store.
+        settings: Settings of the server to connect to.
+        outage: The store's outage.
         extra: Settings of its sessions.
         first: Its connection until it is lost, opened by the caller.
     """
@@ -128,7 +128,7 @@ class Link:
         A predecessor's server process has ended when this returns.
 
         Args:
-            deadline: By the event loop's clock.
+            deadline: The instant, by the event loop's clock, at which the call fails.
 
         Raises:
             DatabaseUnreachableError: The server was away until the deadline, or refused this user,

@@ -39,7 +39,7 @@ class Listener:
         self._changed = asyncio.Event()
 
     def follow(self, channel: str, hear: Callable[[str], None]) -> None:
-        """Listen on one channel more: `hear(payload)` is called for what is said there."""
+        """Listen on one more channel: `hear(payload)` is called for each notification on it."""
         self._wanted[channel] = hear
         self._changed.set()
 

@@ -24,7 +24,7 @@ class ServerOutage:
     """The state of an outage of the server: one log line when it begins and one when it ends.
 
     Attributes:
-        incarnation: Which incarnation of the server was met last.
+        incarnation: The incarnation of the server that was met last.
         on_new_incarnation: Called on the event loop when another one is met, before anything is asked of it.
             It may be behind: a standby that took over without the last commits.
     """

@@ -20,17 +20,17 @@ class StoreSettings:
 
     Attributes:
         url: ``postgresql://user:password@host:port/database``.
-        schema: Where the tables are; 1 to 40 of ``a-z 0-9 _``.
+        schema: The schema of the tables; 1 to 40 of ``a-z 0-9 _``.
         owner: This incarnation of this host.
-        lease_s: How long ownership lasts after a heartbeat.
+        lease_s: Seconds of ownership after a heartbeat.
         heartbeat_s: Seconds between heartbeats.
-        blocked_s: How long a blocked event loop keeps the shard of the agent that blocks it.
-        outage_s: How long calls wait for a server that went away, then PersistenceError.
-        answer_s: How long one statement may take before its connection counts as lost.
-        start_wait_s: How long opening waits for a server that is not there yet; None = for ever.
+        blocked_s: Seconds for which a blocked event loop keeps the shard of the agent that blocks it.
+        outage_s: Seconds for which calls wait for a server that went away, then PersistenceError.
+        answer_s: Time limit of a statement in seconds; then its connection counts as lost.
+        start_wait_s: Seconds for which opening waits for a server that is not there yet; None: for ever.
         group_limit: Most calls that one round trip carries.
         readers: Connections for reads and rare writes.
-        capacity: How much of the shards this host takes beside others, in any unit they share.
+        capacity: The host's share of the shards, relative to other hosts, in any unit they share.
         brokered: Whether a broker takes what agents send to agents of other hosts.
         local_delivery: Whether, with a broker, messages between agents of this host go without it.
     """
@@ -82,5 +82,5 @@ class StoreSettings:
 
     @property
     def growth_channel(self) -> str:
-        """The channel of processes that follow logs: which of them have grown."""
+        """Channel of notifications that logs have grown, for the processes that follow them."""
         return f"{self.schema}:growth"

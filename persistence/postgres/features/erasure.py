@@ -71,7 +71,7 @@ _AGAIN: Final = "+"
 """The cursor of a store that needs none, as long as there is more."""
 RemoveObjects: TypeAlias = Callable[[int], Awaitable[int]]
 _Step: TypeAlias = Callable[[Links, EraseRequest, str | None, int], Awaitable[EraseCount]]
-"""Removes one batch: behind a cursor, at most so many rows of each kind."""
+"""Function that removes one batch: rows after a cursor, at most that many of each kind."""
 _ALONE: Final = (EraseScope.TENANT,)
 _OF_AGENTS: Final = (EraseScope.TENANT, EraseScope.AGENT)
 _OF_SESSIONS: Final = (*_OF_AGENTS, EraseScope.SESSION)
@@ -83,7 +83,7 @@ class PostgresErasure(ErasureStore):
     """The parts of an erase on PostgreSQL. Tables that no store has made yet are left out.
 
     Args:
-        links: For one statement at a time.
+        links: Connections, each for one statement at a time.
         retention: Forgets single agents.
         remove_objects: Removes objects of artifacts that are gone, at most so many; returns how many.
     """
@@ -129,10 +129,10 @@ class _PostgresPart(Erasable):
     """A store of the schema.
 
     Attributes:
-        links: For one statement at a time.
+        links: Connections, each for one statement at a time.
         erased_as: See `Erasable`.
-        scopes: What it keeps anything of.
-        step: Removes a batch of these.
+        scopes: Scopes of which this store has rows.
+        step: Function that removes a batch of such rows.
     """
 
     links: Links
@@ -189,9 +189,9 @@ async def _erase_runs(
 async def _erase_sessions(
     links: Links, what: EraseRequest, cursor: str | None, limit: int
 ) -> EraseCount:
-    """Remove facts, and sessions behind their last ones; those of a tenant go agent by agent.
+    """Remove facts of sessions, and each session after its last fact; those of a tenant agent by agent.
 
-    One that is being deleted goes with its tenant only: the deletion keeps its number.
+    A session whose deletion is under way is removed only with its tenant, because the deletion uses its row.
     """
     agent = _agent(what) or await _next_agent(links, what.tenant, cursor)
     if agent is None:
@@ -310,7 +310,7 @@ async def _erase_indexes(
 
 
 def _behind(agent: str, what: EraseRequest, cursor: str | None, *, more: bool) -> str | None:
-    """Return the cursor behind an agent; one that has more is met again."""
+    """Return the cursor after an agent. If the agent has more rows, the next batch reads it again."""
     if what.agent is not None:
         return _AGAIN if more else None
     return cursor or "" if more else agent

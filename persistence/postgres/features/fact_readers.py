@@ -19,14 +19,14 @@ from persistence.postgres.connection.listener import Listener
 _log = logging.getLogger("callboard.postgres")
 
 LOOK_S: Final = 0.5
-"""Seconds between two looks at the sessions that are followed here, whatever was heard of them."""
+"""Seconds between two polls of the sessions that are followed here, with or without notifications."""
 SAY_EVERY: Final = 20
-"""Every so many polls the other processes are notified again of what is followed here."""
+"""Number of polls after which other processes are notified again of the sessions that are followed here."""
 
 WATCHED_S: Final = 20.0
-"""It is not written again for so long that a session is followed: it holds for 30 s at least."""
+"""Seconds before `watched_until` of a followed session is written again; a written value holds 30 s or more."""
 MOST_WATCHED: Final = 10_000
-"""Number of sessions that are remembered for that."""
+"""Number of sessions for which the last write of `watched_until` is remembered."""
 
 SQL_LOOK_AT_SESSIONS: Final[LiteralString] = """
 select s.agent, s.last_fact from sessions s where s.agent = any($1::text[])
@@ -44,7 +44,7 @@ update sessions set watched_until = clock_timestamp() + interval '60 s'
     where s.agent = any($1::text[]) and coalesce(s.watched_until < clock_timestamp() + interval '30 s', true)
     for no key update skip locked))
 """
-"""A session that is written to at that moment gets its time at the next call."""
+"""Skips a session whose row another transaction has locked: the next call sets its `watched_until`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,9 +64,9 @@ class FactReaders:
     """Readers of this process that wait for the next fact of a session.
 
     Args:
-        link: Of those that find rows by keys.
-        listener: Hears what other processes write, while there are readers.
-        channel: Where they say so.
+        link: A connection for statements that find rows by keys.
+        listener: The listener to other processes' writes, used while there are readers.
+        channel: The channel of their notifications.
     """
 
     def __init__(self, link: Link, listener: Listener, channel: str) -> None:
@@ -92,7 +92,7 @@ class FactReaders:
 
     @contextmanager
     def waiting(self, agent: AgentId, after: int) -> Iterator[FactReader]:
-        """Yield a reader, which is woken when the session has facts behind the last one that it has read."""
+        """Yield a reader, which is woken when the session has facts after the last one that it has read."""
         reader = FactReader(after)
         if not self._waiting:
             self._listener.follow(self._channel, self._hear)

@@ -75,7 +75,7 @@ class PostgresFlowBundles(FlowBundleStore, TenantRows):
     """A `FlowBundleStore` on PostgreSQL. An erase of a tenant takes its bundles, and artifacts with their pins.
 
     Args:
-        links: For one statement at a time.
+        links: Connections, each for one statement at a time.
     """
 
     erased_as, kind = "flows", "bundles"

@@ -26,7 +26,7 @@ from persistence.postgres.connection.settings import StoreSettings
 
 FOLLOWERS_PAGE: Final = 1000
 MOST_LAZY: Final = 10_000
-"""With so many waiting posts of lazy followers in a shard they are not named."""
+"""Number of lazy followers with waiting posts in a shard from which on they are not listed."""
 
 SQL_FOLLOW_TOPICS: Final[LiteralString] = "select i, number from follow_topics($1,$2,$3,$4)"
 SQL_POST_TO_TOPICS: Final[LiteralString] = (
@@ -113,7 +113,7 @@ class Follows(FollowGraph, PostStore):
 
     @override
     async def followers_of(self, topic: TopicId) -> AsyncIterator[Subscription]:
-        """In pages, by shard."""
+        """See `FollowGraph.followers_of`. The followers are read in pages, shard by shard."""
         shard = follower = ""
         while True:
             rows = await self._links.fetch(

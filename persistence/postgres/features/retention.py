@@ -22,16 +22,16 @@ SQL_FORGET_OLD: Final[LiteralString] = "select forget_old($1, $2) as n"
 SQL_FORGET_IDS: Final[LiteralString] = "select taken, last from forget_ids($1, $2)"
 SQL_FORGET_USAGE: Final[LiteralString] = "select taken, last from forget_usage($1, $2, $3)"
 FIRST_TOTAL: Final = ["", "", "", "-infinity"]
-"""No total of usage is before this place."""
+"""Position before all totals of usage."""
 
 
 class Retention(RetentionStore):
-    """Takes rows away.
+    """The removal of old rows.
 
     Args:
-        owner: The host's.
-        links: For one statement at a time.
-        remove_objects: Removes objects of artifacts that are gone, at most so many.
+        owner: The incarnation of the host.
+        links: Connections, each for one statement at a time.
+        remove_objects: Function that removes at most that many objects of removed artifacts.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class Retention(RetentionStore):
     ) -> None:
         self._me, self._links, self._remove_objects = owner, links, remove_objects
         self._id = b""
-        """Behind which id of a message it looks next for ids that name no run: these go sooner than others."""
+        """Message id from which the next search for ids without a run continues; these expire sooner."""
         self._total: list[str] = FIRST_TOTAL
-        """Behind which total of usage it looks next for old ones."""
+        """Usage total from which the next search for old totals continues."""
 
     @override
     async def sweep(self, *, older_than_s: float | None, limit: int = 200) -> int:
@@ -55,7 +55,7 @@ class Retention(RetentionStore):
 
     @override
     async def forget_old(self, *, older_than_s: float | None, limit: int = 2000) -> int:
-        """Also moves ids of messages that are done for an hour."""
+        """See `RetentionStore.forget_old`. Ids of messages that ended an hour ago move to a table of ids."""
         args = (_span(older_than_s), limit)
         taken = int(await self._links.value("forgetting", SQL_FORGET_OLD, *args))
         [row] = await self._links.fetch("forgetting ids", SQL_FORGET_IDS, self._id, limit)

@@ -51,7 +51,7 @@ class PostgresRunSnapshots(RunSnapshotStore):
     """A `RunSnapshotStore` on PostgreSQL.
 
     Args:
-        links: For one statement at a time.
+        links: Connections, each for one statement at a time.
     """
 
     def __init__(self, links: Links) -> None:

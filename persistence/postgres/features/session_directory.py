@@ -53,7 +53,7 @@ _MATCHES: Final[LiteralString] = """
     select from runs r where r.agent = n.agent and r.ended_at is null offset 0))
 """
 _BY_CHANGE: Final[LiteralString] = "order by n.last_at desc, n.agent"
-# The row behind those that were found is the last one that was read, if there are fewer than there may be.
+# If the page is not full, one more row is returned after the hits: the last row that was read.
 SQL_FIND_SESSIONS: Final[LiteralString] = f"""
 with found as materialized (
     select n.* from (select n.* from sessions n where {_LISTED} {_BY_CHANGE} limit $8) n
@@ -72,7 +72,7 @@ class PostgresSessionDirectory(SessionDirectory):
     """A `SessionDirectory` on PostgreSQL.
 
     Args:
-        links: For one statement at a time.
+        links: Connections, each for one statement at a time.
     """
 
     def __init__(self, links: Links) -> None:

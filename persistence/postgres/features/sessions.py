@@ -88,7 +88,7 @@ select w.i::int, f.number, f.kind, f.run_id, f.ahead, f.at
 NODE: Final[LiteralString] = (
     "t.ordinal, t.id, t.run_id, t.follows as parent, t.tokens, t.body, t.at, t.artifact"
 )
-"""Of a turn: the same as `COLUMNS`, but that the parent is the node that it follows."""
+"""Columns of a turn: those of `COLUMNS`, but with the node that the turn follows as its parent."""
 SQL_PATH: Final[LiteralString] = f"""
 select {NODE} from (
     select p.*, coalesce(lag(p.id) over (order by p.ordinal), parent_node($1, $2, p.ordinal)) as follows
@@ -122,10 +122,10 @@ class PostgresSessions(SessionStore):
     """A `SessionStore` on PostgreSQL.
 
     Args:
-        links: For one statement at a time.
-        keyed: For what many ask for at the same time: it becomes one statement.
-        transcripts: Of the same schema.
-        readers: Notified by the writers of facts in this process.
+        links: Connections, each for one statement at a time.
+        keyed: A connection that joins equal questions of many callers into one statement.
+        transcripts: The transcripts of the same schema.
+        readers: The readers that writers of facts in this process notify.
     """
 
     def __init__(
@@ -186,7 +186,9 @@ class PostgresSessions(SessionStore):
                 for fact in found:
                     yield fact
                     reader.after = fact.number
-                if found and not was_there:  # the session may have come behind what was said of it
+                if (
+                    found and not was_there
+                ):  # the session may have been created after its notification
                     was_there = True
                     if await self._readers.watch(agent, is_there=True):
                         continue
@@ -243,7 +245,7 @@ class PostgresSessions(SessionStore):
     ) -> list[AgentId]:
         app = str(AgentId(type_, "-", tenant)).removesuffix("/-")
         first = f"{app}/" if after is None else str(after)
-        end = f"{app}0"  # what comes behind a slash: the ids of an app are behind each other
+        end = f"{app}0"  # "0" follows "/": the ids of an app are contiguous in the order of keys
         args = (tenant, type_, project, first, end, limit)
         if owner is None:
             rows = await self._links.fetch("listing sessions", SQL_PAGE_OF_SESSIONS, *args)

@@ -21,7 +21,7 @@ class TenantRows(Erasable):
     """The `Erasable` of a table of which an erase of a tenant takes all rows of that tenant.
 
     Args:
-        links: For one statement at a time.
+        links: Connections, each for one statement at a time.
 
     Attributes:
         kind: Name of the rows in a report.

@@ -64,7 +64,7 @@ class PostgresTokens(TokenStore, TenantRows):
     """A `TokenStore` on PostgreSQL. An erase of a tenant takes its tokens.
 
     Args:
-        links: For one statement at a time.
+        links: Connections, each for one statement at a time.
     """
 
     erased_as, kind = "tokens", "tokens"

@@ -34,17 +34,17 @@ from persistence.postgres.commits.transcript_rows import (
 from persistence.postgres.connection.link import Links, Row
 
 ReadTurns: TypeAlias = Callable[[int, int | None], Awaitable[Sequence[Row]]]
-"""Returns rows of turns behind an ordinal, at most so many, oldest first."""
+"""Returns a limited number of turns with larger ordinals than the given one, oldest first."""
 
 KEPT_TURNS: Final = 2_048
-"""Number of decoded turns of all sessions that stay in memory, the last ones that windows were made of."""
+"""Number of decoded turns of all sessions that stay in memory: those that windows used last."""
 KEPT_CHARS: Final = 4_096
-"""Of the JSON of a turn that stays: all of them are a few MiB at most."""
+"""Longest JSON of a turn that stays in memory: all of them together are a few MiB at most."""
 
 COLUMNS: Final[LiteralString] = (
     "t.ordinal, t.id, t.run_id, t.parent, t.tokens, t.body, t.at, t.artifact"
 )
-"""Of a turn, as `Transcripts.turns_of` takes it."""
+"""Columns of a turn, as `Transcripts.turns_of` reads them."""
 
 SQL_VIEW: Final[LiteralString] = """
 with s as materialized (
@@ -164,7 +164,7 @@ class Transcripts(TranscriptStore):
     async def page_of(
         self, agent: AgentId, read: ReadTurns, *, after: int, limit: int | None
     ) -> list[Turn]:
-        """Return turns behind an ordinal; further ones are read instead of those that are left out."""
+        """Return turns with larger ordinals. For each turn without its bytes a later turn is read instead."""
         found = list[Turn]()
         while True:
             missing = None if limit is None else limit - len(found)
@@ -175,7 +175,7 @@ class Transcripts(TranscriptStore):
             after = rows[-1]["ordinal"]
 
     async def turns_of(self, agent: AgentId, rows: Sequence[Row]) -> list[Turn]:
-        """Return turns of these rows; one that was kept apart and is gone is left out."""
+        """Return the turns of these rows, without turns whose artifact was removed."""
         turns = list[Turn]()
         for row in rows:
             text: str | bytes | None = row["body"]

@@ -154,7 +154,7 @@ class Arrivals(ArrivalStore):
 
     @override
     async def answer(self, answer: Answer) -> SignalOutcome:
-        """After an unknown outcome the same answer counts as this call's."""
+        """See `Arrivals.answer`. After an unknown outcome, an equal answer in the store counts as this one."""
         result, error = text_or_none(answer.result, "answer"), text_or_none(answer.error, "answer")
         row = (answer.run_id, answer.key, answer.status, result, error, answer.by, answer.last_seq)
         return await self._answers.call(row)
@@ -260,7 +260,9 @@ class Arrivals(ArrivalStore):
             run_id, name, _, sender, message_id = call.args.row
             key = (run_id, sender, message_id)
             accepted = (row["fresh"] or (again and not row["ended"])) and key not in seen
-            if name.startswith(RESERVED):  # of several at once that one counts which was kept
+            if name.startswith(
+                RESERVED
+            ):  # of several decisions at once, only the stored one is accepted
                 accepted = (row["fresh"] or again) and row["same"] and key not in seen
             if accepted:
                 seen.add(key)

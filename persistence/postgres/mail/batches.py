@@ -28,13 +28,13 @@ from persistence.postgres.connection.batch import Batched
 from persistence.postgres.connection.link import Row
 
 GROUP_ROWS: Final = 2000
-"""Number of messages in one statement at most, or one batch, however large."""
+"""Maximum number of messages in one statement, unless it has only one batch."""
 Key: TypeAlias = tuple[str, str, str]
 """Agent, sender and message id."""
 
 
 class IngestBatch(NamedTuple):
-    """A batch as rows of columns, encoded in the caller's time."""
+    """A batch as rows of columns, encoded by the caller and not by the task that writes."""
 
     lease: ShardLease
     upto: Cursor
@@ -42,9 +42,9 @@ class IngestBatch(NamedTuple):
     mail: dict[Key, tuple[object, ...]]
     messages: dict[Key, Message]
     signals: dict[tuple[str, ...], tuple[object, ...]]
-    """By agent, sender, message id and run."""
+    """Rows of signals, by agent, sender, message id and run."""
     posts: dict[Key, tuple[object, ...]]
-    """By topic, sender and message id."""
+    """Rows of posts, by topic, sender and message id."""
 
 
 IngestCall: TypeAlias = "Batched[IngestBatch, IngestOutcome]"
@@ -97,8 +97,8 @@ def _dead_letter_text(item: Received, data: bytes) -> str:
 def group_of(calls: list[IngestCall]) -> tuple[list[IngestCall], list[IngestCall]]:
     """Split the calls into those of one statement, in order, and the others. A shard is in a statement once.
 
-    A small batch behind large ones goes with the next statement, if it fits: of a shard in which
-    one client sends thousands of messages no other one waits for more than the statement under way.
+    A small batch after large ones joins the next statement if it fits. So a shard with few messages waits
+    only for the statement under way, even if one client sends thousands of messages to another shard.
     """
     group: list[IngestCall] = []
     later: list[IngestCall] = []

@@ -94,9 +94,9 @@ class Mail(MailStore):
     """See `MailStore`.
 
     Args:
-        settings: Of the store.
-        links: For what is read.
-        link: For what is written.
+        settings: Settings of the store.
+        links: Connections for reads.
+        link: A connection for writes.
         on_foreign: Called with owners of other hosts that have followers of a new post.
     """
 

@@ -27,9 +27,9 @@ class Outbox(OutboxStore):
     """See `OutboxStore`.
 
     Args:
-        links: Where statements go.
-        committer: Tells of new rows.
-        limit: How many rows are handed over in one statement at most.
+        links: The connections for statements.
+        committer: The committer, which notifies of new rows.
+        limit: Maximum number of rows that one statement hands over.
     """
 
     def __init__(self, links: Links, committer: Committer, *, limit: int) -> None:
@@ -78,7 +78,7 @@ class Outbox(OutboxStore):
 
 
 def _key(row: OutboxRow) -> tuple[str | None, str, int]:
-    """Return sender, target and `n` as the table has them. The target says if it is a dead letter or a post."""
+    """Return sender, target and `n` as in the table. A prefix of the target marks dead letters and posts."""
     target = str(row.message.target)
     if row.dead_letter is not None:
         target = f"dead:{target}"

@@ -137,7 +137,7 @@ SQL_KEEP_TOTALS: Final[LiteralString] = (
   on conflict (one) do update set body = excluded.body, counted_at = excluded.counted_at,
     took = excluded.took, counting_until = null"""
 )
-# A session that waited for another's claim reads what that left, and claims nothing.
+# A session that waited for the row lock of another's claim sees that claim, and claims nothing.
 SQL_CLAIM_COUNT: Final[LiteralString] = """
 insert into totals as t (counting_until) values (present() + make_interval(secs => $2))
   on conflict (one) do update set counting_until = excluded.counting_until
@@ -156,7 +156,7 @@ select t.body::text as body,
 
 
 class Insight(InsightStore):
-    """Pages of one type read that type's rows only; all others read what is open."""
+    """See `InsightStore`. Pages of one type read only that type's rows; other pages read all open runs."""
 
     def __init__(self, settings: StoreSettings, links: Links) -> None:
         self._lease_s, self._links = settings.lease_s, links
@@ -220,7 +220,7 @@ class Insight(InsightStore):
 
     @override
     async def known_totals(self, *, every_s: float) -> KnownTotals:
-        """Hosts that find a count due claim it: one of them gets it."""
+        """See `InsightStore.known_totals`. If a count is due, exactly one host claims it."""
         fetch = self._links.fetch
         rows = await fetch("reading totals", SQL_KNOWN_TOTALS, every_s)
         is_mine = (not rows or rows[0]["is_due"]) and bool(

@@ -118,8 +118,8 @@ class Lists(ListStore):
     """Looks for rows.
 
     Args:
-        links: For what is read.
-        keyed: For what is found from keys.
+        links: Connections for statements.
+        keyed: A connection for reads by key.
     """
 
     def __init__(self, links: Links, keyed: Link) -> None:
@@ -230,7 +230,7 @@ def list_statement(
     ]
     if parked is not None:
         conditions.append("r.parked is not null" if parked else "r.parked is null")
-    # Most runs have ended, and well: others have indexes of their own.
+    # Most runs are completed. Open runs, and runs that ended otherwise, have partial indexes, used here.
     if len(status) == 1 and status[0] in _UNDONE:
         conditions.append("r.ended_as = ($7)[1]")
     elif status and not any(one.is_terminal for one in status):

@@ -29,8 +29,8 @@ class NotifiedLogs:
 
     Args:
         settings: Name the channels and this process.
-        links: For the statements that notify.
-        listener: Hears the others: who follows a log, always; growth, while there are readers here.
+        links: Connections for the statements that notify.
+        listener: The listener to other processes: always to readers of logs, to growth while readers are here.
     """
 
     is_connected = True
@@ -75,7 +75,7 @@ class NotifiedLogs:
             return  # the store is closed
 
     def _hear(self, take: Callable[[RunId], None], payload: str) -> None:
-        """Take what another process says; what cannot be read is of another version."""
+        """Take a hint of another process. A hint that cannot be parsed is ignored: another version sent it."""
         try:
             owner, run_id = from_json(payload)
         except ValueError:
@@ -101,9 +101,9 @@ class _Log:
     """A log that has readers here.
 
     Attributes:
-        news: Wake the readers.
-        hints: By which other processes were notified of that, and notify of growth; None: not yet.
-        told_at: When they were notified last.
+        news: Events that wake the readers.
+        hints: The hints by which other processes know of the readers and notify of new entries; None: not yet.
+        told_at: The instant of the last notification to the other processes.
     """
 
     news: set[asyncio.Event] = field(default_factory=set)

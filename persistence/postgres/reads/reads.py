@@ -29,7 +29,7 @@ NEW_ENTRIES: Final = 50
 """Number of entries of a followed log that are read together with others'."""
 TAIL_POLL_S: Final = 0.5
 FIRST_POLL_S: Final = 0.05
-"""Seconds until the first poll: entries of the time before hosts knew of the follower came without a hint."""
+"""Seconds until the first poll: hosts send no hints of entries that they wrote before they knew the reader."""
 
 SQL_LOAD_RUNS: Final[LiteralString] = (
     "select"  # noqa: S608 - constants only
@@ -124,7 +124,7 @@ class Reads(ReadStore):
     def _asking(
         self, doing: str, sql: LiteralString
     ) -> Callable[[list[RunId]], Awaitable[list[Row]]]:
-        """Return what fetches the rows of runs."""
+        """Return a function that fetches the rows of runs by a statement."""
         return partial(self._keyed.fetch, doing, sql)
 
     @override
@@ -195,12 +195,12 @@ class Reads(ReadStore):
                     if is_new:
                         continue
                     idle += 1
-                    # Its log may have been swept, or erased: seldom, so the run is asked ever more seldom.
+                    # The log may have been swept or erased. This is rare, so polls 1, 2, 4, 8, … check for it.
                     if idle.bit_count() == 1 and await self._is_over(run_id, from_seq, was_there):
                         return
 
     async def _is_over(self, run_id: RunId, from_seq: int, was_there: bool) -> bool:
-        """Return whether no entry comes any more: the log is gone, or was read to its end before."""
+        """Return True if no entry will follow: the log was removed, or has been read to its end."""
         row = await self.run(run_id)
         if row is None:
             return was_there

@@ -1,4 +1,4 @@
-"""Backlog: what the owner of shards has to do there."""
+"""Backlog: the runs, messages and timers that the owner of shards has to serve."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ select r.shard, array_agg(r.agent) as agents, array_agg(r.priority) as prioritie
 SQL_SELECT_BLOCKINGS: Final[LiteralString] = (
     "select run_id, seqs, place from blockings where shard = any($1::text[])"
 )
-# A page of each shard, in the order of its index: of `any` shards all that waits would be sorted.
+# Reads a page of each shard in the order of its index. With `shard = any(…)` all waiting rows would be sorted.
 SQL_WHO_HAS_MAIL: Final[LiteralString] = """
 select i.agent, i.arrival from unnest($1::text[]) s(shard)
   cross join lateral (select n.agent, n.arrival from inbox n
@@ -72,12 +72,12 @@ SQL_UNNOTICED: Final[LiteralString] = "select kind, agent, run_id from unnoticed
 
 
 class PostgresBacklog(BacklogStore):
-    """Reads what waits in shards.
+    """Reads of the runs, messages and timers that wait in shards.
 
     Args:
-        links: For what is read.
-        keyed: For what is found from keys.
-        clock: Hears the time at which timers are due.
+        links: Connections for statements.
+        keyed: A connection for reads by key.
+        clock: The clock, which is adjusted to the time at which timers were read.
     """
 
     def __init__(self, links: Links, keyed: Link, clock: PostgresClock) -> None:
@@ -166,7 +166,7 @@ class PostgresBacklog(BacklogStore):
 
 
 def _from_the_greatest(row: Row) -> WaitCycle:
-    """Return a cycle as its greatest run sees it: one of them has to fail, always the same."""
+    """Return a cycle from the view of the run with the greatest id, so that always the same run fails."""
     runs, places = row["run_ids"], row["places"]
     agents = [AgentId.parse(agent) for agent in row["agents"]]
     n = runs.index(max(runs))

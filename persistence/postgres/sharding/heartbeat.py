@@ -42,11 +42,11 @@ Unable: TypeAlias = Literal["blocked", "broker", "returning", "unsure"]
 
 BLOCKED_S: Final = 1.0
 HAND_OVER_S: Final = 3.0
-"""A loop that is blocked for a lease, and for so long, gives away what other hosts can serve."""
+"""Least seconds of a blocked event loop, if the lease is shorter, after which the host gives up its shards."""
 
 POLL_S: Final = 0.25
 FROZEN_S: Final = 4 * POLL_S
-"""Between two looks of this thread no more than this counts: else the whole process stood still."""
+"""Maximum seconds that count between two checks of this thread: longer ones mean a frozen process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class Heartbeat:
         settings: Lease, interval, and how long the loop may be blocked.
         owner: The host's incarnation.
         host: The host.
-        clock: Hears the database's time with every answer.
+        clock: The clock, which gets the database's time with every answer.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Heartbeat:
 
     @property
     def confirmed_at(self) -> float:
-        """When the last renewal that was answered was asked for, by `time.monotonic`; 0 = never."""
+        """The instant at which the last answered renewal was sent, by `time.monotonic`; 0: none was."""
         return self._confirmed_at
 
     @property

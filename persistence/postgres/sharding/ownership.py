@@ -75,7 +75,7 @@ class ShardLeases(ShardStore):
 
     @override
     def shard_of(self, agent_id: AgentId) -> ShardId:
-        """The SQL function of this name says the same.
+        """Return the agent's shard, the same one as the SQL function `shard_of`.
 
         Raises:
             RegistrationError: The type was not declared through this store.
@@ -139,7 +139,7 @@ class ShardLeases(ShardStore):
         await self._links.fetch(
             "releasing shards", SQL_RELEASE_SHARDS, self._settings.owner, *lease_columns(leases)
         )
-        # Not before: a claim under way would take them up again as its own.
+        # Only after the statement: a claim under way would otherwise enter the shards again as owned.
         for lease in leases:
             known = self._known.get(lease.owner, {})
             if known.get(lease.shard) == lease.epoch:

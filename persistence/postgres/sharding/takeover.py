@@ -20,11 +20,11 @@ select coalesce(min(extract(epoch from h.expires_at - clock_timestamp()))::float
     and exists (select 1 from shards s where s.owner = h.incarnation)
 """
 JUST_AFTER_S: Final = 0.02
-"""A lease ends by the database's clock; asking a moment later finds it ended."""
+"""Seconds after the end of a lease, by the database's clock, at which its shards are asked for."""
 
 AGAIN_S: Final = 0.1
 LONGEST_AGAIN_S: Final = 1.0
-"""Bounds in seconds of the pause until shards that fall to other survivors are looked for again; it doubles."""
+"""Bounds in seconds of the doubling pause before shards that another survivor may claim are asked for again."""
 
 
 class Takeover:
@@ -33,7 +33,7 @@ class Takeover:
     One small question per heartbeat interval; the runtime's own scan is the backstop.
 
     Args:
-        settings: Of the store.
+        settings: Settings of the store.
         claim: Claims what is free, for example `HostParts.claim`.
     """
 

@@ -40,7 +40,7 @@ class AGEGraphStore(PostgresGraphStore, CypherCapable):
     survive, and a query sees all that was kept when it began.
 
     Args:
-        tables: Of `graphs`.
+        tables: The tables of `graphs`.
         copies: Tables of `graphs_cypher`, by links that wait long enough for a graph to be copied.
         queries: Tables of `graphs_cypher`, by links whose statements end after `QUERY_S`.
         tenant: Owner of all that this store reads and writes.

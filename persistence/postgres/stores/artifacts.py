@@ -24,10 +24,10 @@ from persistence.errors import BytesElsewhereError
 from persistence.postgres.connection.link import Links, Row
 
 CHUNK_BYTES: Final = 256 * 1024
-"""Of one chunk, which is one row and one statement. Both sides hold a few of them at a time, no statement
+"""Size of one chunk, which is one row and one statement. Both sides hold a few of them at a time, no statement
 keeps a connection long, and a part that a model reads is in one or two."""
 OBJECT: Final = "object:"
-"""Head of the upload of an artifact whose bytes are an object elsewhere; behind it is the object's name."""
+"""Prefix of the upload id of an artifact whose bytes are an object in a bucket; the object's name follows."""
 _STORING: Final = "storing an artifact"
 
 SQL_TOUCH: Final[LiteralString] = """
@@ -63,7 +63,7 @@ select k.owner, coalesce(k.at, a.at) as at, a.id, a.size_bytes, a.content_type
 """
 SQL_DISCARD: Final[LiteralString] = "select drop_artifacts($1, $2, $3)"
 SQL_COLLECT: Final[LiteralString] = "select collect_artifacts($1, $2) as n"
-# From then on no upload of one of these is finished.
+# Claims unfinished uploads for deletion: from then on none of them can be finished.
 SQL_TAKE_OBJECTS: Final[LiteralString] = """
 update artifact_uploads u set at = '-infinity' where u.ctid = any(array(
     select o.ctid from artifact_uploads o
@@ -80,7 +80,7 @@ class PostgresArtifacts(ArtifactStores):
     """The artifacts of all tenants of one schema.
 
     Args:
-        links: For one statement at a time.
+        links: Connections, each for one statement at a time.
         elsewhere: Takes the bytes of new artifacts; None: they are kept here, in chunks. References and pins
             are here. All that use the schema need the same.
     """

@@ -108,7 +108,7 @@ class PgTaskBoards(TaskStores):
     """The boards of all tenants of one schema. Their table is made on first use.
 
     Args:
-        links: For one statement at a time.
+        links: Connections, each for one statement at a time.
     """
 
     def __init__(self, links: Links) -> None:
@@ -256,7 +256,7 @@ class PgTaskStore(TaskStore):
 
 
 def _call(key: str) -> str:
-    """Return the call's mark: its key, else one that no other call has."""
+    """Return the call's mark: its idempotency key, else a random one."""
     boards.check_key(key)
     return key or secrets.token_hex(16)
 

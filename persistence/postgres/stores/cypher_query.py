@@ -42,7 +42,7 @@ size split sqrt start_id startnode stdev stdevp substring sum tail tan timestamp
 tofloat tofloatlist tointeger tointegerlist tolower tostring tostringlist toupper trim type
 """
 _FUNCTIONS: Final = frozenset(_FUNCTION_NAMES.split())
-"""Those that compute with what they are given. Others of AGE take the name of a graph."""
+"""Functions that compute only with their arguments. Other functions of AGE take the name of a graph."""
 _AFTER_COLUMNS: Final = frozenset(["LIMIT", "ORDER", "SKIP", "UNION"])
 
 
@@ -140,7 +140,7 @@ def _columns(query: str, tokens: Sequence[_Token]) -> list[str]:
     if "*" in names:
         raise CypherError("RETURN *: name the columns")
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise CypherError(f"two columns have the name {twice[0]}: write AS behind one of them")
+        raise CypherError(f"two columns have the name {twice[0]}: write AS after one of them")
     if len(names) > MAX_COLUMNS:
         raise CypherError(f"{len(names)} columns, more than {MAX_COLUMNS}: return a list or a map")
     return names

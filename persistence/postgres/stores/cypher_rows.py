@@ -11,7 +11,7 @@ from actors.kernel.json import JsonValue
 from actors.kernel.storage.errors import CypherError
 from persistence.postgres.stores.cypher_query import ENTITY, RELATIONSHIP
 
-# Text in quotes as a whole, or what AGE writes behind a value that is none of JSON.
+# Matches a whole quoted text, or the suffix that AGE writes after a value that JSON does not have.
 _MARKED: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\}::(vertex|edge)|::[a-z]+')
 _KIND: Final = "\0"
 """The key that marks a vertex or an edge: no text of a database has this character."""

@@ -17,7 +17,7 @@ from persistence.postgres.stores.artifacts import PostgresArtifacts
 from persistence.postgres.stores.first_use import StoreTables
 
 MAX_SCOPE_BYTES: Final = 1_000
-"""With tenant, key or owner of a pin it is part of an index, whose rows have 2,704 bytes."""
+"""Longest scope. It is in one index row with tenant and key, or with the pin's owner: at most 2,704 bytes."""
 
 SQL_PUT_FILE: Final[LiteralString] = "select put_file($1, $2, $3, $4) as is_there"
 SQL_SELECT_FILE: Final[LiteralString] = """
@@ -30,7 +30,7 @@ class PostgresFiles:
     """The files of all tenants of one schema. Their table is made on first use.
 
     Args:
-        links: For one statement at a time. Their owner closes them.
+        links: Connections, each for one statement at a time. Their owner closes them.
     """
 
     def __init__(self, links: Links) -> None:

@@ -19,9 +19,9 @@ StoreName: TypeAlias = Literal[
 ]
 
 VERSIONS: Final[Mapping[StoreName, int]] = {"boards": 2, "memories": 2, "vectors": 2}
-"""Of tables that have had more than one. `NAME.sql` makes version 1, `NAME_2.sql` makes version 2 of that."""
+"""Newest versions of tables that have more than one. `NAME.sql` makes version 1, `NAME_2.sql` version 2."""
 NEEDED: Final[Mapping[StoreName, int]] = {"vectors": 2}
-"""The least version that the statements of a store can use, where it is not the first."""
+"""Oldest versions that the statements of a store can use, if it is not version 1."""
 _MISSING: Final = frozenset(("42P01", "42703", "42883"))
 """SQLSTATE of a table, column or function that is not there. A database that lost its last commits may have
 lost tables that this process has used."""
@@ -64,22 +64,22 @@ class StoreTables:
     as a whole, or not. Tables of an older version are brought up to date in the same way. Any number of
     processes may be first at once: one of them makes the tables, under an advisory lock of the database, and
     the others wait. Tables that a database has lost since are made anew, without their rows. A user without
-    the right to create tables may use those that are there; what a newer version adds is left to another user.
-    If the store's statements need it, calls are refused until then.
+    the right to create tables may use existing tables. Another user has to bring them up to a newer version;
+    if the store's statements need that version, calls are refused until then.
 
-    A lock that another session has, a back-up for example, is requested for half a second, so that no
-    session waits behind that. Meanwhile tables of an older version are used; where statements need more,
-    calls wait, and a log line names the session.
+    If another session, for example a back-up, has locked the tables, each attempt waits half a second for the
+    lock, so that other sessions do not queue after it. Between attempts, calls use the older tables. If their
+    statements need the newer version, calls wait, and a log line names the session.
 
     Args:
-        links: For one statement at a time. Their schema has been migrated.
-        name: Of the file in `schema/stores` that makes the tables.
+        links: Connections, each for one statement at a time. Their schema has been migrated.
+        name: Name of the file in `schema/stores` that makes the tables.
     """
 
     def __init__(self, links: Links, name: StoreName) -> None:
         self._links, self._name = links, name
         self._made_until = -math.inf
-        """By the event loop's clock: then it is read again whether the tables are up to date."""
+        """Instant, by the event loop's clock, at which the version of the tables is read again."""
 
     async def fetch(self, doing: str, sql: str, *args: object) -> list[Row]:
         """Return the rows of a statement on the tables. See `Link.fetch`, also for errors."""

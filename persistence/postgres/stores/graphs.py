@@ -66,7 +66,7 @@ class PostgresGraphStore(GraphStore):
     the graph of one moment.
 
     Args:
-        tables: Of `graphs`.
+        tables: The tables of `graphs`.
         tenant: Owner of all that this store reads and writes.
     """
 

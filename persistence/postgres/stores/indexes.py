@@ -28,7 +28,7 @@ from persistence.postgres.stores.first_use import first_use
 EXACT_ROWS: Final = 50_000
 """Rows of a scope up to which a search without an index is fast enough: about 50 ms of a processor."""
 MAX_INDEXED_DIMENSIONS: Final = 4_000
-"""Of pgvector's `halfvec`; up to 2,000 numbers an index keeps all 32 bits of them."""
+"""Maximum of pgvector's `halfvec`. An index over up to 2,000 dimensions keeps all 32 bits of each number."""
 BUILD_MEMORY_MB: Final = 1_024
 """The most that one build takes; one that needs more goes on by the disk, and takes much longer."""
 OLDEST_PGVECTOR: Final = (0, 8)
@@ -39,7 +39,7 @@ BUILD_EFFORT: Final = 128
 BY_FILTER: Final = "gin (filterable jsonb_path_ops) with (fastupdate = off)"
 """Without a list of pending rows, which each search would read."""
 _BYTES_BESIDE: Final = 500
-"""Of a row in the graph, beside its embedding."""
+"""Bytes of a row in the index's graph, in addition to its embedding."""
 
 State: TypeAlias = Literal["none", "building", "ready", "broken"]
 
@@ -99,8 +99,8 @@ class SearchScope:
         rows: Documents, or present memories with an embedding of so many numbers.
         state: ``broken``: a crash left it half built, or an earlier release built it without the part for
             filters.
-        percent: Of a build, as far as the server reports it.
-        size_bytes: Of the index.
+        percent: Progress of a build in percent, as far as the server reports it.
+        size_bytes: Size of the index.
     """
 
     store: Literal["documents", "memories"]
@@ -125,7 +125,7 @@ class SearchIndexes:
     """The indexes of one schema. Made by `open_search_indexes`.
 
     Args:
-        connection: Of its own; its user owns the tables.
+        connection: A connection of its own, whose user owns the tables.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -156,7 +156,7 @@ class SearchIndexes:
         cancelled or its process dies, searches stay exact.
 
         Args:
-            scope: Of `scopes`.
+            scope: One of the scopes that `scopes` returns.
             memory_mb: The most that the server takes for it, 1 or more.
             workers: Processes beside the first one. With any, the memory is the server's shared memory, of
                 which a container has 64 MiB if nothing is said.

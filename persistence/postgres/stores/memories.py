@@ -68,7 +68,7 @@ class PostgresLongTermMemories(LongTermMemories):
     """The memories of all tenants of one schema, whose tables are made when one is first used.
 
     Args:
-        links: For one statement at a time.
+        links: Connections, each for one statement at a time.
     """
 
     def __init__(self, links: Links) -> None:

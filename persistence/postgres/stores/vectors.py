@@ -30,7 +30,7 @@ from persistence.postgres.connection.link import Row
 from persistence.postgres.stores.first_use import StoreTables
 
 TRIES: Final = 3
-"""Of a write whose collection another session makes or names at the same time: the second one sees it."""
+"""Number of tries of a write. If another session makes the collection meanwhile, the next try sees it."""
 
 # No row comes back if another writer made the collection, or named its embedder, since the statement began.
 SQL_KEEP_DOCUMENTS: Final[LiteralString] = """
@@ -75,7 +75,7 @@ class PgVectorStore(VectorStore):
     that was interrupted has kept all of its documents or none.
 
     Args:
-        tables: Of `vectors`.
+        tables: The tables of `vectors`.
         tenant: Owner of all that this store reads and writes.
         embedder: Computes embeddings of documents that have none.
     """

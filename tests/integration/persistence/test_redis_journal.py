@@ -32,7 +32,7 @@ LIMIT_S: Final = 20.0
 PATIENT_S: Final = 5.0
 LOOK: Final = "persistence.redis.journal.LOOKUP_LIMIT_S"
 ANSWER: Final = "persistence.redis.client.ANSWER_S"
-GONE: Final = "Redis does not take or give results; the log alone holds them until it does"
+GONE: Final = "Redis does not answer; until it does, results are only in the log"
 BACK: Final = "Redis is back"
 DAMAGED: Final = "a result in Redis is damaged and was ignored; others like it will not be reported"
 

@@ -23,7 +23,7 @@ async def block_turns(
     """Return the turn that shows an agent's blocks to its model; none if there are no such blocks.
 
     Args:
-        memories: Asked once if there are labels, else not at all.
+        memories: Memories that are read once if there are labels, else not at all.
         agent: Owner of the blocks.
         labels: Those that are shown, in this order.
     """

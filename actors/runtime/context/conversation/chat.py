@@ -34,9 +34,9 @@ class ChatResult(Generic[T]):
 
     Attributes:
         output: The typed output; without a type the text; None if the chat was stopped before its end.
-        text: Of the last answer.
-        usage: Of all model calls of the chat together.
-        turns: How many model calls it took.
+        text: Text of the last answer.
+        usage: Usage of all model calls of the chat together.
+        turns: Number of model calls.
         stopped: ``end``: the model was done. ``max_turns``: it wanted to go on.
     """
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from actors.kernel.storage.history import HistoryProvider
 
 SMALLER: Final = 0.7
-"""Of a window that a provider calls too long, so much is sent in a second request, once."""
+"""Share of a window that is sent in a second request, once, after a provider refused it as too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +322,7 @@ def reserved_tokens(
 
     Args:
         model: Its context size counts, if it is known.
-        options: Of the call.
+        options: Options of the call.
         new: Tokens of the new turns.
         counter: Counts the remaining tokens.
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from actors.kernel.storage.history import HistoryProvider
 
 MAX_READ_BYTES: Final = 256 * 1024
-"""Of turns that `get` returns, as JSON: they are recorded."""
+"""Largest sum of the turns that `get` returns, as JSON, because they are recorded in the log."""
 
 
 class ConversationHistory:

@@ -24,8 +24,8 @@ class RecordedCalls:
 
     Args:
         run: What the run's verbs share.
-        position: Of the call that they serve.
-        session: Of that call.
+        position: Position of the call that they serve.
+        session: Session of that call.
     """
 
     def __init__(self, run: RunState, position: str, session: str) -> None:

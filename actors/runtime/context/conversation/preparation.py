@@ -1,4 +1,4 @@
-"""Summaries written ahead on one host: behind an answer, while no caller waits."""
+"""Summaries that one host writes ahead: after an answer, while no caller waits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Preparation:
     call records it, with its cost, and writes the cut.
 
     Args:
-        store: Where blocks are, and turns if an agent brings no history.
+        store: The store of blocks, and of turns if an agent brings no history.
         agents: The agents that this host serves.
     """
 

@@ -27,11 +27,11 @@ _log = logging.getLogger("callboard.context")
 FARTHEST: Final = 5_000
 """Number of the newest turns after the last cut of which a window is made, at most."""
 MOST_ADDED: Final = 64
-"""A session is read anew behind so many turns of the run's own."""
+"""Number of turns that a run adds to a session before it is read again."""
 LEAST: Final = 32
-"""A cut without a summary moves when so many turns are left out."""
+"""Least number of left-out turns at which a cut without a summary moves."""
 SLACK: Final = 20
-"""Of the window of an agent that has no context: its beginning moves in steps of so many turns."""
+"""Number of turns by which the window of an agent without a context moves its beginning."""
 _DEFAULT: Final = CompactionPipeline([SlidingWindowCompaction(slack=SLACK)])
 
 
@@ -74,10 +74,10 @@ class WindowSource:
 
     Attributes:
         messages: Its turns, oldest first, each with its id; in front the summary of what a cut left out.
-        ordinals: Of stored turns, by id.
+        ordinals: Ordinals of stored turns, by id.
         cut: The last cut; None: there is none.
-        count: Of turns in the whole session.
-        added: How many turns at the end the run has added since the session was read; they have no ordinals.
+        count: Number of turns in the whole session.
+        added: Number of turns that the run has added since the session was read; they have no ordinals.
     """
 
     messages: list[ChatMessage]
@@ -135,13 +135,13 @@ class Sessions:
     Args:
         run: What its verbs share.
         memory: What its agent declares.
-        store: Where turns are, if the agent brings no history.
+        store: The store of turns, if the agent brings no history.
     """
 
     def __init__(self, run: RunState, memory: SessionTerms, store: TranscriptStore) -> None:
         self._run, self.memory, self._store = run, memory, store
         self._own: dict[str, list[ChatMessage]] = {}
-        """With retention NONE: the turns of this run, which are written nowhere but in its log."""
+        """Turns of this run by session, with retention NONE: only the run's log has them."""
         self._views: dict[str, WindowSource] = {}
         """Sessions that were read, with what the run has added since."""
         self._kept = 0
@@ -248,10 +248,11 @@ class Sessions:
 
 
 def new_cut(source: WindowSource, window: Sequence[ChatMessage]) -> tuple[int, ChatMessage | None]:
-    """Return where the session's next windows can begin: behind which ordinal, and with which summary.
+    """Return the cut for the session's next windows: they begin after this ordinal, with this summary.
 
-    Behind the turns at the beginning that the window leaves out: none of them is shown again. A summary at
-    the window's start has to stand for just these. `NO_CUT`: where this window's source began.
+    The ordinal is that of the last turn that the window leaves out at its beginning; later windows do not
+    show these turns again. `NO_CUT`: later windows begin where the source of this window began, because the
+    window leaves out fewer than `LEAST` turns, or its summary does not stand for exactly these turns.
     """
     kept, gone = {message.turn for message in window}, NO_CUT
     count = 0

@@ -74,7 +74,7 @@ class WindowPart:
 
     Attributes:
         name: ``instructions``, ``blocks``, ``summary``, ``recalled``, ``history`` or ``tools``.
-        count: Of its texts, turns or tools.
+        count: Number of its texts, turns or tools.
         tokens: Its size.
     """
 
@@ -101,17 +101,17 @@ class WindowReport:
     """The window that a call of an agent's model would be sent, before a new turn.
 
     Attributes:
-        agent: Whose.
+        agent: The agent of the session.
         session: The conversation, within the agent.
         model: Name of the agent's model; None: it has none.
         context_size: Tokens of that model's context; None: not known.
         history: Class name of the provider that keeps the turns.
-        turns: How many the session has.
-        read: How many of them the window is made of: those behind the cut.
+        turns: Number of turns of the session.
+        read: Number of turns that the window is made of: those after the cut.
         cut: The last one; None: there is none, or a provider outside keeps the turns.
         parts: In the order of the request; those that are not empty. Tools are sent by `ctx.chat`.
         steps: The strategies that ran, in order; empty if the turns fit the budget.
-        budget: Of the pipeline; None: it has none.
+        budget: The pipeline's budget; None: it has none.
         messages: The window itself, without instructions and tools.
     """
 
@@ -139,7 +139,7 @@ async def window_report(agent: Agent, store: RunStore, session: str | None = Non
 
     Args:
         agent: Its code.
-        store: Where its blocks are, and turns if it brings no history.
+        store: The store of its blocks, and of its turns if it brings no history.
         session: By default the agent's attribute `session`.
 
     Raises:
@@ -184,7 +184,7 @@ async def prepare_window(agent: Agent, memory: SessionTerms, store: RunStore, se
     Args:
         agent: Its code.
         memory: What it declares.
-        store: Where its blocks are, and turns if it brings no history.
+        store: The store of its blocks, and of its turns if it brings no history.
         session: The conversation, within the agent.
     """
     source = await WindowSource.of(memory, store.transcripts, agent.id, session)

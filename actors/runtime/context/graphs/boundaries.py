@@ -74,7 +74,7 @@ class BoundaryVerbs:
         return signal.payload
 
     async def hold(self, may_go: Callable[[], bool], signal: str | None) -> JsonValue:
-        """Return when `may_go()`, which is asked again behind each `release`, or with the payload of a signal.
+        """Wait until `may_go()`, which is called again after each `release`, or return a signal's payload.
 
         Args:
             may_go: Whether the branch may go on.

@@ -33,7 +33,7 @@ class GraphStep:
 
     Attributes:
         known: The records that the log has here; None: it has none yet.
-        seq: Of their entry; -1: there is none yet.
+        seq: Seq of their entry; -1: there is no entry yet.
     """
 
     known: list[dict[str, Any]] | None
@@ -116,13 +116,13 @@ class GraphVerbs:
         """Return the position of an attempt of an effect, and what it gave: durable now.
 
         Args:
-            name: Of its kind.
+            name: Name of its kind.
             key: Its `idempotency_key()`.
-            attempt: From 1.
+            attempt: Number of the attempt, from 1.
             mode: What may happen when a crash leaves it without a result.
-            execute: Does it; returns JSON data and raises nothing.
+            execute: Function that executes the effect; it returns JSON data and raises nothing.
             rides: See `EffectCall`.
-            told: Of a call of a model: shown with the pieces of its answer. It counts on the tree's budget.
+            told: Facts of a model call, shown with pieces of its answer. The tree's budget counts the call.
 
         Raises:
             EffectInDoubtError: See `RunContext.step`.
@@ -162,7 +162,7 @@ class GraphVerbs:
         """Return the key of a wait that begins here: `first`, unless the run has waited for that.
 
         Args:
-            first: Of the first wait of a name.
+            first: The key of the first wait with a name.
             is_taken: Whether a generation before has waited for it.
         """
         if self._asked is None:
@@ -189,10 +189,10 @@ class GraphVerbs:
         """Wait for an answer from outside; return whether there is one, and it.
 
         Args:
-            kind: Who answers.
-            key: Of the answer; see `wait_key`.
+            kind: The kind of party that answers.
+            key: Key of the answer; see `wait_key`.
             request: What others see of the wait: JSON data.
-            until: When the wait is over without an answer; None: never.
+            until: The instant at which the wait ends without an answer; None: never.
         """
         call = Call(self._run, "wait")
         words: JsonValue = ["wait", kind]  # a replay has the key from the log

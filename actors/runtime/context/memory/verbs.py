@@ -16,7 +16,7 @@ from actors.runtime.context.effects import Effects, effect
 from actors.runtime.context.memory.access import OWN, MemoryAccess, MemoryBlock
 
 MAX_RECALL_BYTES: Final = 256 * 1024
-"""Of hits of one `recall`, as JSON: they are recorded."""
+"""Largest sum of the hits of one `recall`, as JSON, because they are recorded in the log."""
 
 
 class AgentMemory:

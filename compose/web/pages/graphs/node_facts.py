@@ -31,8 +31,8 @@ class NodeFacts:
         kind: The node's effects, or its kind, in words.
         attempts: Maximum number of attempts for its effect; 0 if there is no effect, or the policy cannot tell.
         deadline: The document's deadline, or ``named`` if the code names one; empty if there is none.
-        ways: Words of moves, and the nodes that the moves lead to. Code has no such words.
-        says: The first line of its documentation, or its title.
+        ways: Moves to other nodes: words of the move, and the node. Moves of a node of code have no words.
+        says: The first line of the node's documentation, or its title.
         code: Module and name of its code; empty for a node of a document.
     """
 

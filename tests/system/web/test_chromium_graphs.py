@@ -110,8 +110,11 @@ async def test_an_answer_from_an_outdated_page_changes_nothing(counter: Counter)
         seen.is_cut = True  # the page gets no events
         await page.goto(counter.page_of(run))
         await expect(page.get_by_role("button", name="no")).to_be_visible()
+        await page.route(counter.page_of(run), lambda route: route.abort())  # nor its next state
         await counter.runs.resume(run, "ok/1", {"response": "yes"})
-        await page.get_by_role("button", name="no").click()
+        async with page.expect_request(lambda request: request.method == "POST"):
+            await page.get_by_role("button", name="no").click()
+        await page.unroute(counter.page_of(run))
         await expect(page.locator("#told")).to_contain_text(
             "Your answer changed nothing", ignore_case=True
         )

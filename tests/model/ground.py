@@ -120,6 +120,7 @@ class MemoryGround:
             "artifacts",
             "flow_bundles",
             "run_snapshots",
+            "audit",
             "memories",
             "sessions",
             "tokens",

@@ -24,6 +24,7 @@ from actors.kernel.storage.errors import OpenRunsError
 from actors.kernel.store.operators import RetentionStore, agent_scope
 from persistence.errors import IndexInUseError
 from persistence.postgres.connection.link import Links, Row
+from persistence.postgres.features.audit import PostgresAudit
 from persistence.postgres.features.flow_bundles import PostgresFlowBundles
 from persistence.postgres.features.tokens import PostgresTokens
 
@@ -102,6 +103,7 @@ class PostgresErasure(ErasureStore):
             _PostgresPart(links, "boards", _OF_SESSIONS, _erase_boards),
             _PostgresPart(links, "files", _ALONE, _erase_files),
             PostgresFlowBundles(links),
+            PostgresAudit(links),
             _PostgresPart(
                 links,
                 "artifacts",

@@ -30,6 +30,7 @@ from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.waits import Answer, Wait
 from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.storage.audit import NewAuditRow
 from actors.kernel.storage.session_directory import SessionFilter, SessionLabel
 from actors.kernel.storage.token import NewToken, TokenStore
 from actors.kernel.storage.usage import UsageFilter
@@ -473,6 +474,13 @@ class Workday:
             agent, owner = self.agent("asked", n), f"p-{n}"
             await take_token(self.bed.store.tokens, f"{self.day}-{n}", owner)
             await self.bed.store.flow_bundles.get("default", "b1", "1")
+            audit, thing = self.bed.store.audit, f"session:{agent}"
+            await audit.add(
+                NewAuditRow(tenant="default", principal=owner, action="x", thing=thing, agent=agent)
+            )
+            for only in (None, thing):
+                [row] = await audit.list("default", thing=only, limit=1)
+                await audit.list("default", thing=only, after=row.id, limit=1)
             await store.create(agent, SessionLabel(title="t"), owner=owner)
             assert not await store.create(agent, SessionLabel(), owner="other")
             run = await self.bed.begin(agent=agent)

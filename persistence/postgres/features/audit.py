@@ -1,0 +1,127 @@
+"""Audit rows: see `schema/migrations/0042_audit.sql`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, LiteralString
+
+from pydantic_core import from_json
+from typing_extensions import override
+
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.audit import AuditRow, AuditStore, NewAuditRow, text_of
+from actors.kernel.storage.erasure import (
+    ERASE_BATCH,
+    Erasable,
+    EraseCount,
+    EraseRequest,
+    EraseScope,
+)
+from actors.kernel.text import check_name_of
+from persistence.postgres.connection.link import Links, Row
+
+COLUMNS: Final[LiteralString] = """
+  a.id, a.tenant, a.principal, a.action, a.thing, a.agent, a.before::text as before, a.after::text as after,
+  a.outcome, a.at
+"""
+SQL_ADD_AUDIT: Final[LiteralString] = f"""
+insert into audit as a (tenant, principal, action, thing, agent, before, after, outcome)
+  values ($1, $2, $3, $4, $5, $6, $7, $8) returning {COLUMNS}
+"""  # noqa: S608 - constants only
+SQL_LIST_AUDIT: Final[LiteralString] = f"""
+select {COLUMNS} from audit a where a.tenant = $1 and a.id < coalesce($2::bigint, 9223372036854775807)
+  order by a.id desc limit $3
+"""  # noqa: S608 - constants only
+SQL_LIST_AUDIT_OF_THING: Final[LiteralString] = f"""
+select {COLUMNS} from audit a
+  where a.tenant = $1 and a.thing = $4 and a.id < coalesce($2::bigint, 9223372036854775807)
+  order by a.id desc limit $3
+"""  # noqa: S608 - constants only
+SQL_ERASE_AUDIT: Final[LiteralString] = """
+with gone as (delete from audit a where a.ctid = any(array(
+    select n.ctid from audit n where n.tenant = $1 limit $2 for update)) returning 1)
+select count(*)::int as n from gone
+"""
+SQL_ERASE_AUDIT_OF_AGENT: Final[LiteralString] = """
+with gone as (delete from audit a where a.ctid = any(array(
+    select n.ctid from audit n where n.agent = $1 limit $2 for update)) returning 1)
+select count(*)::int as n from gone
+"""
+SQL_COUNT_AUDIT: Final[LiteralString] = "select count(*)::int as n from audit a where a.tenant = $1"
+SQL_COUNT_AUDIT_OF_AGENT: Final[LiteralString] = (
+    "select count(*)::int as n from audit a where a.agent = $1"
+)
+
+
+class PostgresAudit(AuditStore, Erasable):
+    """An `AuditStore` on PostgreSQL. An erase of a tenant or of an agent deletes its rows.
+
+    Args:
+        links: For one statement at a time.
+    """
+
+    erased_as = "audit"
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+
+    @override
+    async def add(self, new: NewAuditRow) -> AuditRow:
+        args = (
+            *(new.tenant, new.principal, new.action, new.thing),
+            *(None if new.agent is None else str(new.agent), text_of(new.before)),
+            *(text_of(new.after), new.outcome),
+        )
+        [row] = await self._links.fetch("writing an audit row", SQL_ADD_AUDIT, *args)
+        return _audit_row(row)
+
+    @override
+    async def list(
+        self, tenant: str, *, thing: str | None = None, after: int | None = None, limit: int = 100
+    ) -> list[AuditRow]:
+        check_name_of("thing", thing or "")
+        args = (tenant, after, limit)
+        wanted = (
+            (SQL_LIST_AUDIT, *args) if thing is None else (SQL_LIST_AUDIT_OF_THING, *args, thing)
+        )
+        return [_audit_row(row) for row in await self._links.fetch("listing audit rows", *wanted)]
+
+    @override
+    async def erase(
+        self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH
+    ) -> EraseCount:
+        del cursor
+        if what.scope is EraseScope.TENANT:
+            wanted: tuple[LiteralString, str] = SQL_ERASE_AUDIT, what.tenant
+        elif what.scope is EraseScope.AGENT:
+            wanted = SQL_ERASE_AUDIT_OF_AGENT, str(what.agent)
+        else:
+            return EraseCount()
+        gone = await self._links.value("erasing audit rows", *wanted, limit)
+        return EraseCount({"audit": gone}, "+" if gone == limit else None)
+
+    @override
+    async def count(self, what: EraseRequest) -> Mapping[str, int]:
+        if what.scope is EraseScope.TENANT:
+            wanted: tuple[LiteralString, str] = SQL_COUNT_AUDIT, what.tenant
+        elif what.scope is EraseScope.AGENT:
+            wanted = SQL_COUNT_AUDIT_OF_AGENT, str(what.agent)
+        else:
+            return {}
+        return {"audit": await self._links.value("counting audit rows", *wanted)}
+
+
+def _audit_row(row: Row) -> AuditRow:
+    agent, before, after = row["agent"], row["before"], row["after"]
+    return AuditRow(
+        id=row["id"],
+        tenant=row["tenant"],
+        principal=row["principal"],
+        action=row["action"],
+        thing=row["thing"],
+        agent=None if agent is None else AgentId.parse(agent),
+        before=None if before is None else from_json(before),
+        after=None if after is None else from_json(after),
+        outcome=row["outcome"],
+        at=row["at"],
+    )

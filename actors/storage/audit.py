@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -56,8 +56,13 @@ class InMemoryAudit(AuditStore):
         return len(old)
 
     def removals(self, what: EraseRequest) -> Iterator[Callable[[], object]]:
-        """Yield for each row that an erase covers a function that removes it."""
+        """Yield for each row that an erase covers a function that deletes or clears it."""
         for id_, row in self._rows.items():
-            is_whole = what.scope is EraseScope.TENANT and row.tenant == what.tenant
-            if is_whole or (what.scope is EraseScope.AGENT and row.agent == what.agent):
+            if what.scope is EraseScope.TENANT and row.tenant == what.tenant:
                 yield partial(self._rows.pop, id_, None)
+            is_clear = row.before is None and row.after is None
+            if what.scope is EraseScope.AGENT and row.agent == what.agent and not is_clear:
+                yield partial(self._clear, id_)
+
+    def _clear(self, id_: int) -> None:
+        self._rows[id_] = replace(self._rows[id_], before=None, after=None)

@@ -31,7 +31,7 @@ class NewAuditRow:
         principal: The name of the principal.
         action: The kind of change, as ``session.delete``.
         thing: The thing that the change is about: its kind, a colon and its id, as ``run:0f3c``.
-        agent: The agent whose thing it is. An erase of the agent deletes the row.
+        agent: The agent whose thing it is. An erase of the agent clears `before` and `after`.
         before: Values before the change; None if they are unknown or there were none.
         after: Values after the change, or the values that a refused change asked for.
         outcome: ``done``, or the code of the problem for which the change was refused.
@@ -85,7 +85,11 @@ def size_of(facts: Facts | None) -> int:
 
 
 class AuditStore(Protocol):
-    """The audit rows of all tenants. They are never changed; retention and an erase delete them."""
+    """The audit rows of all tenants. They outlive their things.
+
+    Retention and an erase of the tenant delete rows. An erase of an agent, as the deletion of a session is,
+    clears `before` and `after` of its rows.
+    """
 
     async def add(self, new: NewAuditRow) -> AuditRow:
         """Write a row. It is durable on return."""

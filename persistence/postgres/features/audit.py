@@ -43,18 +43,19 @@ with gone as (delete from audit a where a.ctid = any(array(
 select count(*)::int as n from gone
 """
 SQL_ERASE_AUDIT_OF_AGENT: Final[LiteralString] = """
-with gone as (delete from audit a where a.ctid = any(array(
-    select n.ctid from audit n where n.agent = $1 limit $2 for update)) returning 1)
+with gone as (update audit a set before = null, after = null where a.ctid = any(array(
+    select n.ctid from audit n where n.agent = $1 and (n.before is not null or n.after is not null)
+      limit $2 for update)) returning 1)
 select count(*)::int as n from gone
 """
 SQL_COUNT_AUDIT: Final[LiteralString] = "select count(*)::int as n from audit a where a.tenant = $1"
-SQL_COUNT_AUDIT_OF_AGENT: Final[LiteralString] = (
-    "select count(*)::int as n from audit a where a.agent = $1"
-)
+SQL_COUNT_AUDIT_OF_AGENT: Final[LiteralString] = """
+select count(*)::int as n from audit a where a.agent = $1 and (a.before is not null or a.after is not null)
+"""
 
 
 class PostgresAudit(AuditStore, Erasable):
-    """An `AuditStore` on PostgreSQL. An erase of a tenant or of an agent deletes its rows.
+    """An `AuditStore` on PostgreSQL. See `AuditStore`.
 
     Args:
         links: For one statement at a time.

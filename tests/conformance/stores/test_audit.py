@@ -110,9 +110,10 @@ async def test_what_no_row_can_have_is_refused(store: AuditStore) -> None:
     """Values of more than 4 KiB, and texts that no database takes."""
     fits = {"x": "y" * (MAX_FACTS_BYTES - len('{"x":""}'))}
     await store.add(new(before=fits, after=fits))
+    too_much: Any = {"x": fits["x"] + "y"}
     for name in ("before", "after"):
         with pytest.raises(ContractError, match="write 4096 bytes at most"):
-            new(**{name: {"x": fits["x"] + "y"}})
+            new(**{name: too_much})
     for thing in ("a\0", "x" * 1025):
         with pytest.raises(InvalidTextError):
             new(thing)
@@ -135,12 +136,12 @@ async def test_retention_takes_rows_only_after_400_days(bed: Bed) -> None:
     assert await things(audit) == ["run:2"]
 
 
-async def test_an_erase_takes_rows_of_its_tenant_or_agent(bed: Bed) -> None:
+async def test_an_erase_deletes_rows_of_a_tenant_and_clears_those_of_an_agent(bed: Bed) -> None:
     """In batches; a dry run counts them, and an erase of a subject or a conversation leaves them."""
     audit = bed.store.audit
     [part] = [one for one in bed.store.erasure.parts if one.erased_as == "audit"]
     for agent in (ADA, ADA, None):
-        await audit.add(new("run:1", agent=agent))
+        await audit.add(new("run:1", agent=agent, before={"title": "t"}, after={"title": "u"}))
     await audit.add(new("run:2", tenant="other"))
     for what in (
         EraseRequest(tenant="acme", about="user:1"),
@@ -150,7 +151,8 @@ async def test_an_erase_takes_rows_of_its_tenant_or_agent(bed: Bed) -> None:
         assert not (await part.erase(what)).rows.get("audit")
     for what, count in (
         (EraseRequest(tenant="acme", agent=ADA), 2),
-        (EraseRequest(tenant="acme"), 1),
+        (EraseRequest(tenant="acme", agent=ADA), 0),
+        (EraseRequest(tenant="acme"), 3),
     ):
         assert await part.count(what) == {"audit": count}
         gone = 0
@@ -161,5 +163,8 @@ async def test_an_erase_takes_rows_of_its_tenant_or_agent(bed: Bed) -> None:
             if cursor is None:
                 break
         assert gone == count
+        if what.agent is not None:
+            kept = [(row.before, row.after) for row in await audit.list("acme")]
+            assert kept == [({"title": "t"}, {"title": "u"}), (None, None), (None, None)]
     assert await things(audit) == []
     assert await things(audit, "other") == ["run:2"]

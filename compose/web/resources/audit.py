@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from pydantic import Field, JsonValue
 
@@ -67,7 +67,7 @@ async def list_changes(call: WebCall, query: AuditQuery, _: None) -> Done:
     return AuditJson(changes=[_shown(row) for row in page], next=more)
 
 
-async def changes_of(call: WebCall, thing: str) -> dict[str, object]:
+async def changes_of(call: WebCall, thing: str) -> dict[str, Any]:
     """Return the latest changes of a thing for a page's template; none without the scope `operate`."""
     rows: list[AuditRow] = []
     if "operate" in call.principal.scopes:

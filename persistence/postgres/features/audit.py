@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final, LiteralString
 
 from pydantic_core import from_json
@@ -10,13 +9,6 @@ from typing_extensions import override
 
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.audit import AuditRow, AuditStore, NewAuditRow, text_of
-from actors.kernel.storage.erasure import (
-    ERASE_BATCH,
-    Erasable,
-    EraseCount,
-    EraseRequest,
-    EraseScope,
-)
 from actors.kernel.text import check_name_of
 from persistence.postgres.connection.link import Links, Row
 
@@ -37,31 +29,14 @@ select {COLUMNS} from audit a
   where a.tenant = $1 and a.thing = $4 and a.id < coalesce($2::bigint, 9223372036854775807)
   order by a.id desc limit $3
 """  # noqa: S608 - constants only
-SQL_ERASE_AUDIT: Final[LiteralString] = """
-with gone as (delete from audit a where a.ctid = any(array(
-    select n.ctid from audit n where n.tenant = $1 limit $2 for update)) returning 1)
-select count(*)::int as n from gone
-"""
-SQL_ERASE_AUDIT_OF_AGENT: Final[LiteralString] = """
-with gone as (update audit a set before = null, after = null where a.ctid = any(array(
-    select n.ctid from audit n where n.agent = $1 and (n.before is not null or n.after is not null)
-      limit $2 for update)) returning 1)
-select count(*)::int as n from gone
-"""
-SQL_COUNT_AUDIT: Final[LiteralString] = "select count(*)::int as n from audit a where a.tenant = $1"
-SQL_COUNT_AUDIT_OF_AGENT: Final[LiteralString] = """
-select count(*)::int as n from audit a where a.agent = $1 and (a.before is not null or a.after is not null)
-"""
 
 
-class PostgresAudit(AuditStore, Erasable):
-    """An `AuditStore` on PostgreSQL. See `AuditStore`.
+class PostgresAudit(AuditStore):
+    """An `AuditStore` on PostgreSQL.
 
     Args:
         links: For one statement at a time.
     """
-
-    erased_as = "audit"
 
     def __init__(self, links: Links) -> None:
         self._links = links
@@ -86,30 +61,6 @@ class PostgresAudit(AuditStore, Erasable):
             (SQL_LIST_AUDIT, *args) if thing is None else (SQL_LIST_AUDIT_OF_THING, *args, thing)
         )
         return [_audit_row(row) for row in await self._links.fetch("listing audit rows", *wanted)]
-
-    @override
-    async def erase(
-        self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH
-    ) -> EraseCount:
-        del cursor
-        if what.scope is EraseScope.TENANT:
-            wanted: tuple[LiteralString, str] = SQL_ERASE_AUDIT, what.tenant
-        elif what.scope is EraseScope.AGENT:
-            wanted = SQL_ERASE_AUDIT_OF_AGENT, str(what.agent)
-        else:
-            return EraseCount()
-        gone = await self._links.value("erasing audit rows", *wanted, limit)
-        return EraseCount({"audit": gone}, "+" if gone == limit else None)
-
-    @override
-    async def count(self, what: EraseRequest) -> Mapping[str, int]:
-        if what.scope is EraseScope.TENANT:
-            wanted: tuple[LiteralString, str] = SQL_COUNT_AUDIT, what.tenant
-        elif what.scope is EraseScope.AGENT:
-            wanted = SQL_COUNT_AUDIT_OF_AGENT, str(what.agent)
-        else:
-            return {}
-        return {"audit": await self._links.value("counting audit rows", *wanted)}
 
 
 def _audit_row(row: Row) -> AuditRow:

@@ -21,12 +21,7 @@ SQL_FORGET_AGENT: Final[LiteralString] = (
 SQL_FORGET_OLD: Final[LiteralString] = "select forget_old($1, $2) as n"
 SQL_FORGET_IDS: Final[LiteralString] = "select taken, last from forget_ids($1, $2)"
 SQL_FORGET_USAGE: Final[LiteralString] = "select taken, last from forget_usage($1, $2, $3)"
-SQL_FORGET_AUDIT: Final[LiteralString] = """
-with gone as (delete from audit a where a.ctid = any(array(
-    select o.ctid from audit o where o.at < (select present() - greatest($1::interval, interval '400 days'))
-      order by o.at limit $2 for update skip locked)) returning 1)
-select count(*)::int as taken from gone
-"""
+SQL_FORGET_AUDIT: Final[LiteralString] = "select forget_audit($1, $2) as taken"
 FIRST_TOTAL: Final = ["", "", "", "-infinity"]
 """No total of usage is before this place."""
 

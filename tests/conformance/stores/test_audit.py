@@ -154,7 +154,7 @@ async def test_an_erase_deletes_rows_of_a_tenant_and_clears_those_of_an_agent(be
         (EraseRequest(tenant="acme", agent=ADA), 0),
         (EraseRequest(tenant="acme"), 3),
     ):
-        assert await part.count(what) == {"audit": count}
+        assert (await part.count(what)).get("audit", 0) == count
         gone = 0
         cursor: str | None = None
         while True:

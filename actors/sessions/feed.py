@@ -7,8 +7,9 @@ position. Two readers may get the same fact between different entries.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
@@ -32,6 +33,8 @@ _Found: TypeAlias = tuple[SessionEvent, int | None, bool]
 The number is None for the last event of an entry.
 """
 
+MOST_AHEAD: Final = 64
+"""Number of values that `Ahead` reads before they are taken."""
 FIRST_FACT_S: Final = 0.5
 """Seconds that a reader of one run waits for a fact before it reads if the run still exists."""
 LOOK_BACK: Final = 50
@@ -83,7 +86,7 @@ class SessionFeed:
         """
         await self.take_position()
         facts = self.runtime.store.sessions.tail(self.agent, after=self.at.last_fact)
-        async with aclosing(Ahead(facts)) as ahead, self._read_early():
+        async with aclosing(Ahead(facts)) as ahead, self._read_early(ahead.news):
             if self.only is not None and await self._is_gone(self.only, ahead):
                 return
             while True:
@@ -100,7 +103,9 @@ class SessionFeed:
 
     async def _is_gone(self, run_id: RunId, facts: Ahead[SessionFact]) -> bool:
         """Return True if a run was deleted with its session. A next fact of that run shows that it was not."""
-        await asyncio.wait({facts.next()}, timeout=FIRST_FACT_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_FACT_S):
+                await facts.until_next()
         fact = facts.known()
         if fact is not None and fact.run_id == run_id:
             return False
@@ -112,13 +117,9 @@ class SessionFeed:
         """Yield the events of the active run and new facts, up to the run's last entry."""
         if self.at.next_seq and await self._is_read(run_id):
             return  # the fact of its end comes next, perhaps after other facts
-        async with aclosing(self._early or self._entries(run_id)) as entries:
+        async with aclosing(self._early or self._entries(run_id, facts.news)) as entries:
             while True:
-                waiting: set[asyncio.Task[Any]] = {entries.next()}
-                if not self._is_later(run_id, facts):
-                    waiting.add(facts.next())
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                if entries.next().done():
+                if entries.has_next():
                     try:
                         found = await entries.take()
                     except StopAsyncIteration:
@@ -127,26 +128,29 @@ class SessionFeed:
                         async for event in self._before_end(run_id):
                             yield event
                     yield self._placed(found)
-                elif not self._is_later(run_id, facts):
+                elif facts.has_next() and not self._is_later(run_id, facts):
                     async for event in self._of_fact(await facts.take()):
                         yield event
                     if self._active != run_id:
-                        return  # the session was deleted and created again
+                        return  # the session was deleted since, and made again
+                else:
+                    facts.news.clear()
+                    await facts.news.wait()
 
     @asynccontextmanager
-    async def _read_early(self) -> AsyncIterator[None]:
+    async def _read_early(self, news: asyncio.Event) -> AsyncIterator[None]:
         """Read the log of the run `only` during the block, if it is read from its first entry on."""
         if self.only is None or self.resumes:
             yield
             return
-        async with aclosing(self._entries(self.only)) as self._early:
-            _ = self._early.next()
+        async with aclosing(self._entries(self.only, news)) as self._early:
+            self._early.has_next()
             yield
 
-    def _entries(self, run_id: RunId) -> Ahead[_Found]:
+    def _entries(self, run_id: RunId, news: asyncio.Event) -> Ahead[_Found]:
         """Return the events of a run after the cursor, and new ones."""
         log = self.runtime.tail(run_id, from_seq=self.at.next_seq, live=self.live, whole=True)
-        return Ahead(self._translated(run_id, log))
+        return Ahead(self._translated(run_id, log), news)
 
     async def _is_read(self, run_id: RunId) -> bool:
         row = await self.runtime.store.reads.run(run_id)
@@ -305,53 +309,73 @@ def _is_end_of(run_id: RunId, facts: Ahead[SessionFact]) -> bool:
     return fact is not None and fact.kind == "ended" and fact.run_id == run_id
 
 
-async def _next_of(values: AsyncIterator[T]) -> T:
-    return await anext(values)
-
-
-def _ignore(task: asyncio.Task[Any]) -> None:
-    """Do nothing, since the callers that wait for the value get its error."""
-
-
 class Ahead(Generic[T]):
-    """An iterator whose next value can be awaited together with other tasks."""
+    """An iterator whose values are read ahead by a task, up to `MOST_AHEAD` of them.
 
-    def __init__(self, values: AsyncIterator[T]) -> None:
+    Args:
+        values: The iterator. Reading begins with the first call of a method.
+        news: Is set when there is another value, and at the end. Iterators that are read together share it.
+    """
+
+    def __init__(self, values: AsyncIterator[T], news: asyncio.Event | None = None) -> None:
         self._values = values
-        self._next: asyncio.Task[T] | None = None
+        self.news = news or asyncio.Event()
+        self._read: deque[T] = deque()
+        self._has_slot = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_over = False
+        self._error: Exception = StopAsyncIteration()
 
-    def next(self) -> asyncio.Task[T]:
-        """Return the task that reads the next value."""
-        if self._next is None:
-            self._next = start_task(_next_of(self._values), name="next event", done=_ignore)
-        return self._next
+    async def _read_all(self) -> None:
+        try:
+            async for value in self._values:
+                self._read.append(value)
+                self.news.set()
+                if len(self._read) >= MOST_AHEAD:
+                    self._has_slot.clear()
+                    await self._has_slot.wait()
+        except Exception as exc:  # noqa: BLE001 - raised to the reader, which is another task
+            self._error = exc
+        self._is_over = True
+        self.news.set()
+
+    def has_next(self) -> bool:
+        """Return True if `take` need not wait: the next value, or the end, is known."""
+        if self._task is None:
+            self._task = start_task(self._read_all(), name="read ahead", done=_ignore)
+        return bool(self._read) or self._is_over
+
+    async def until_next(self) -> None:
+        """Wait until `take` need not wait."""
+        while not self.has_next():
+            self.news.clear()
+            await self.news.wait()
 
     async def take(self) -> T:
         """Return the next value.
 
         Raises:
-            StopAsyncIteration: There is no next value.
+            StopAsyncIteration: There is none.
         """
-        task = self.next()
-        try:
-            return await task
-        finally:
-            if task.done():
-                self._next = None
+        await self.until_next()
+        if not self._read:
+            raise self._error
+        self._has_slot.set()
+        return self._read.popleft()
 
     def known(self) -> T | None:
-        """Return the next value if it was read already. None: it was not, or there is none."""
-        task = self._next
-        is_there = task is not None and task.done() and task.exception() is None
-        return task.result() if task is not None and is_there else None
+        """Return the next value if it is there already, and leave it there."""
+        return self._read[0] if self.has_next() and self._read else None
 
     async def aclose(self) -> None:
-        """Close the iterator."""
-        if self._next is not None:
-            self._next.cancel()
-            await asyncio.wait({self._next})
-            if not self._next.cancelled():
-                self._next.exception()
+        """End the iterator."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
         close = getattr(self._values, "aclose", None)
         if close is not None:
             await close()
+
+
+def _ignore(task: asyncio.Task[None]) -> None:
+    """Do nothing: the reader has the error."""

@@ -128,13 +128,15 @@ class SessionRun:
     async def _events(self) -> AsyncGenerator[SessionEvent, None]:
         async with (
             aclosing(Ahead(self.tail())) as events,
-            aclosing(Ahead(_all_of(self._own))) as own,
+            aclosing(Ahead(_all_of(self._own), events.news)) as own,
         ):
             while True:
-                both = {own.next(), events.next()}
-                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-                if own.next().done():
+                if own.has_next():
                     yield await own.take()
+                    continue
+                if not events.has_next():
+                    events.news.clear()
+                    await events.news.wait()
                     continue
                 try:
                     event = await events.take()

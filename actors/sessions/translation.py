@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.modes import DEFAULT_MODE
 from actors.kernel.agent.transcript import Turn, turn_id
 from actors.kernel.hidden import HiddenNames
+from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import RunLogEntry
@@ -76,18 +79,16 @@ class RunTranslator:
         self, entry: RunLogEntry, type_: str, payload: dict[str, Any], about: dict[str, str]
     ) -> SessionEvent:
         content = {key: self.hidden.shown(payload[key]) for key in _CONTENT & payload.keys()}
-        return EVENTS.validate_python(
-            {
-                "type": type_,
-                "session_id": self.session_id,
-                "run_id": self.run_id,
-                "agent_id": str(self.agent_id),
-                "seq": entry.seq,
-                "at": entry.ts,
-                "payload": payload | content,
-                **about,
-            }
-        )
+        of_run = {
+            "session_id": self.session_id,
+            "run_id": self.run_id,
+            "agent_id": str(self.agent_id),
+        }
+        if entry.seq < 0:
+            shown = tuple((payload | content).items())
+            return _piece_event(type_, tuple(of_run.items()), entry.ts, shown)
+        told = {"type": type_, "seq": entry.seq, "at": entry.ts, "payload": payload | content}
+        return EVENTS.validate_python({**of_run, **told, **about})
 
     async def _drafts(self, entry: RunLogEntry) -> list[Draft]:
         kind, payload = entry.kind, entry.payload
@@ -227,6 +228,19 @@ class RunTranslator:
         if result:
             said |= {"by": result.get("by"), "comment": result.get("comment") or ""}
         return [("approval_decided", said, {})]
+
+
+@lru_cache(maxsize=1_024)
+def _piece_event(
+    type_: str,
+    of_run: tuple[tuple[str, str], ...],
+    at: datetime,
+    payload: tuple[tuple[str, JsonValue], ...],
+) -> SessionEvent:
+    """Return the event of a piece. All readers of an answer share it."""
+    return EVENTS.validate_python(
+        {"type": type_, "at": at, "payload": dict(payload), **dict(of_run)}
+    )
 
 
 def _place(entry: RunLogEntry) -> str:

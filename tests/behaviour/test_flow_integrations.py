@@ -10,12 +10,14 @@ import pytest
 
 from actors.kernel.agent.supervision import ExecutionBudget
 from actors.kernel.agent.tools import Risk, Tool
+from actors.kernel.hidden import HiddenNames
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.secrets import Secret
 from actors.kernel.workflow.errors import GraphError, StaleResumeError
 from actors.storage.graphs import InMemoryGraphStore
 from actors.testing import ScriptedModel
 from actors.workflow import EffectType, RunStatus, StepPlan, WorkflowSpec
+from actors.workflow.bundles import StoredBundles, open_workflow_bundle, packed_flow
 from actors.workflow.integrations import (
     GraphStoreKnowledge,
     RemoteModel,
@@ -23,8 +25,10 @@ from actors.workflow.integrations import (
     local_llm,
     remote_llm,
 )
+from compose.assembly.telemetry import Redaction
 from tests.behaviour.agents import greeter
 from tests.behaviour.flow_stage import asking, ending, single, staged
+from tests.behaviour.test_traces import Backend
 from tests.harness.chat_server import chat_server, said, wanting
 
 if TYPE_CHECKING:
@@ -32,7 +36,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.ids import RunId
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
-from tests.behaviour.flow_stage import Stage
+    from tests.behaviour.flow_stage import Stage
 
 T = EffectType
 KEY = "canary-51ab-of-a-key"
@@ -294,39 +298,65 @@ async def kept_of(stage: Stage, run_id: RunId) -> str:
     return json.dumps([told, snapshot.to_dict(), (await stage.runs.state(run_id)).vars])
 
 
+async def flow_files_of(bed: Bed, packed: bytes) -> str:
+    """Return all texts of a bundle that this host installs: as it is sent, and as its store gives it back."""
+    store = bed.runtime.store
+    bundles = StoredBundles(store.flow_bundles, store.artifacts, bed.name().tenant)
+    record, _ = await bundles.install(packed)
+    found = [str(record)]
+    for bundle in (open_workflow_bundle(packed), await bundles.load(record)):
+        found += [bundle.manifest.model_dump_json(), *map(str, bundle.files.values())]
+    return str(found)
+
+
+PAYING: dict[str, Any] = {
+    "flow": 1,
+    "id": "paying",
+    "version": "1",
+    "start": "work",
+    "nodes": {
+        "work": {
+            "effect": "llm_call",
+            "with": {"prompt": "?", "provider": "acme", "tools": ["pay"]},
+            "into": "asked",
+            "next": "call",
+        },
+        "call": {
+            "effect": "tool_calls",
+            "with": {"tool_calls": "${vars.asked.tool_calls}"},
+            "into": "paid",
+            "next": "last",
+        },
+        "last": {"effect": "llm_call", "with": {"prompt": "done?"}, "into": "last", "next": "end"},
+        "end": {"end": {"paid": "${vars.paid}", "last": "${vars.last}"}},
+    },
+}
+
+
 @pytest.mark.nats
 @pytest.mark.item(431, 433)
 async def test_a_remote_model_and_its_keys(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A host asks a server over HTTP, executes what the model wants, and keeps no key, whoever repeats it."""
+    """A host asks a server over HTTP, executes what the model wants, and keeps no key anywhere."""
     for name in ("SERVER", "ACME"):
         monkeypatch.setenv(f"CALLBOARD_SECRET_{name}", f"{KEY}-{name}")
-    till = Till()
-    nodes = {
-        "work": asking(
-            T.LLM_CALL,
-            {"prompt": "?", "provider": "acme", "tools": ["pay"]},
-            key="asked",
-            after="call",
-        ),
-        "call": lambda run, ctx: asking(
-            T.TOOL_CALLS, {"tool_calls": run.vars["asked"]["tool_calls"]}, key="paid", after="last"
-        )(run, ctx),
-        "last": asking(T.LLM_CALL, {"prompt": "done?"}, key="last"),
-        "end": ending,
-    }
+    till, backend = Till(), Backend(show=Redaction(HiddenNames("")))
+    await bed.restart(tracing=backend.tracing)
+    packed = packed_flow(json.dumps(PAYING).encode())
     with chat_server(wanting(("c1", "pay", '{"order": 7}')), said(f"with {KEY}-SERVER")) as server:
         remote = RemoteModel(
             server.url, api_key=Secret("SERVER"), provider_keys={"acme": Secret("ACME")}
         )
         one = hybrid_llm(remote, till.tools())
-        spec = WorkflowSpec("flow", "work", nodes)
-        stage = await staged(bed, spec, effect_handlers=one.effect_handlers)
-        run_id = await stage.runs.start("flow")
+        specs = open_workflow_bundle(packed).specs()
+        stage = await staged(bed, *specs, effect_handlers=one.effect_handlers)
+        run_id = await stage.runs.start("paying@1")
         (wait,) = await stage.waits(run_id)
         await stage.runs.resume(run_id, wait.wait_key or "", {"approved": True})
         state = await stage.ended(run_id)
+        await backend.told(bed, run_id)
+        spans = "".join(one.to_json() for one in backend.spans)
 
     assert state.output["paid"]["results"][0]["output"] == "paid 7"
     assert state.output["last"]["content"] == "with [secret SERVER]"
@@ -337,8 +367,12 @@ async def test_a_remote_model_and_its_keys(
     )
     assert "x-provider-api-key" not in second
     kept = await kept_of(stage, run_id)
-    assert "paid 7" in kept
-    assert KEY not in kept + caplog.text
+    flows = await flow_files_of(bed, packed)
+    for text in (kept, spans):
+        assert "paid 7" in text
+        assert "[secret SERVER]" in text
+    assert "done?" in flows
+    assert KEY not in kept + spans + flows + caplog.text
 
 
 @pytest.mark.nats

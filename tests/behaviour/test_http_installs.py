@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pytest
 
@@ -16,6 +16,8 @@ from compose.web.pages.graphs import flow_shelf
 from tests.behaviour.guarded import guarded_on
 from tests.behaviour.test_pages import page_of
 from tests.behaviour.web import WebClient
+from tests.harness import slow
+from tests.unit.workflow.spoiling import spoilt
 from tests.unit.workflow.test_bundles import CHILD, ROOT, files_of, zipped
 from tests.unit.workflow.visual.drawn import edges, flow, node, reading
 
@@ -44,6 +46,26 @@ DRAWN: Final[dict[str, Any]] = {
     **flow(reading("n", "n"), node("e", "on_flow_end", "x"), wires=edges("s > e", "n.value > e.x")),
     "id": "drawn",
     "version": "3",
+}
+MUTATED: Final = 2000 if slow.IS_SLOW else 200
+WIDE: Final[dict[str, Any]] = {
+    **flow(
+        node("p", "parallel"),
+        node("l", "loop", pinDefaults={"items": [1]}),
+        node("q", "ask_user", "prompt", entryRoutes=[], inputRouteOverrides={"prompt": {}}),
+        node("w", "switch", switchConfig={"cases": [{"id": "1", "value": 1}]}),
+        node("f", "function", expression="a + 1"),
+        node("c", "concat", concatConfig={"separator": ","}),
+        node("g", "agent", subflowId="root"),
+        node("t", "on_schedule", eventConfig={"schedule": "5m"}),
+        node("e", "on_flow_end", "x", pinExpressions={"x": "value + vars.n"}),
+        wires=edges("s > p", "p.then:0 > l", "l.loop > q", "p.completed > w", "w.case:1 > e")
+        + edges("c.result > q.prompt", "l.item > c.a", "c.result > e.x", "f.result > c.b")
+        + edges("p.then:1 > g", "g.response > f.a", "t > q"),
+    ),
+    "id": "child",
+    "sequential": False,
+    "functions": [{"name": "f", "code": "def f(x):\n    return x"}],
 }
 DRAWN["nodes"][0]["data"] = {
     **DRAWN["nodes"][0].get("data", {}),
@@ -147,6 +169,9 @@ async def test_what_is_not_safe_or_too_large_is_refused(
         "twins": zipped({**files, "FLOWS/CHILD.json": b"{}"}),
         "bomb": zipped({**files, "assets/bomb": bytes(8 * 2**20)}),
         "cut": zipped(files)[:-30],
+        "name": json.dumps({**DRAWN, "id": "a/b"}).encode(),
+        "title": json.dumps({**DRAWN, "name": "\ud800"}).encode(),
+        "description": json.dumps({**DRAWN, "description": "\ud800"}).encode(),
         "text": zipped({**files, "manifest.json": b'{"metadata": "\\ud800"}'}),
         "surrogate": zipped(files_of(bundle_id=name, metadata={"a": "\ud800"})),
         "deep": zipped(files_of(bundle_id=name, metadata={"a": json.loads("[" * 400 + "]" * 400)})),
@@ -162,31 +187,45 @@ async def test_what_is_not_safe_or_too_large_is_refused(
 
 
 async def test_mutated_bundles_are_answered_and_never_half_there(bed: Bed) -> None:
-    """Bits, cuts and doubled bytes: installed whole, or refused."""
+    """Bits, cuts and doubled bytes; values, names and nodes that are wrong: installed whole, or refused."""
     web, chance = WebClient(app(bed.runtime)), random.Random(7)
     _, files = bundle_at(bed)
-    whole, seen = zipped(files), set()
-    kinds = [whole, files["flows/child.json"], json.dumps(DRAWN).encode(), YAML]
-    for n in range(200):
-        data = bytearray(kinds[n % len(kinds)])
-        for _ in range(chance.randrange(1, 6)):
-            place = chance.randrange(len(data))
-            match chance.randrange(3):
-                case 0:
-                    data[place] ^= 1 << chance.randrange(8)
-                case 1:
-                    del data[place : place + chance.randrange(1, 40)]
-                case _:
-                    data[place:place] = data[place : place + 20]
-        answer = await web("POST", f"/v1/flows?version=m{n}", bytes(data))
-        assert answer.status in {200, 201, 400, 409, 422}, answer
+    seen = set()
+    for n in range(MUTATED):
+        data = (_cut if n % 2 else _misdrawn)(files, n // 2, chance)
+        answer = await web("POST", f"/v1/flows?version=m{n}", data)
+        assert answer.status in {200, 201, 400, 409, 422}, (n, answer)
         seen.add(answer.status)
         if answer.status == 201:
-            found = await web.get(f"/v1/flows/{answer.data['flow']}")
-            assert found == answer.data
-            assert (await web("DELETE", f"/v1/flows/{answer.data['flow']}")).status == 204
+            place = f"/v1/flows/{quote(answer.data['flow'], safe='@')}"
+            assert await web.get(place) == answer.data
+            assert (await web("GET", f"{place}/svg")).status in {200, 404}, n
+            assert (await web("DELETE", place)).status == 204
 
     assert seen >= {201, 422}
+
+
+def _cut(files: dict[str, bytes], n: int, chance: random.Random) -> bytes:
+    kinds = [zipped(files), files["flows/child.json"], json.dumps(DRAWN).encode(), YAML]
+    data = bytearray(kinds[n % len(kinds)])
+    for _ in range(chance.randrange(1, 6)):
+        place = chance.randrange(len(data) or 1)
+        match chance.randrange(3):
+            case 0 if data:
+                data[place] ^= 1 << chance.randrange(8)
+            case 1:
+                del data[place : place + chance.randrange(1, 40)]
+            case _:
+                data[place:place] = data[place : place + 20]
+    return bytes(data)
+
+
+def _misdrawn(files: dict[str, bytes], n: int, chance: random.Random) -> bytes:
+    name = [None, *files][n % (len(files) + 1)]
+    if name is None:
+        return spoilt(DRAWN if n % 2 else REFUND, chance)
+    flow = WIDE if name != "manifest.json" and chance.random() < 0.5 else json.loads(files[name])
+    return zipped({**files, name: spoilt(flow, chance)})
 
 
 async def test_of_installs_at_once_one_wins(bed: Bed) -> None:

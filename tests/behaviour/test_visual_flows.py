@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.workflow import compile_visualflow
+from actors.errors import RegistrationError
+from actors.workflow import compile_visualflow, compile_visualflow_tree
+from actors.workflow.actor.flows import Flows
+from actors.workflow.integrations import local_llm
+from compose.mcp.toolsets.files import file_tools
+from compose.mcp.toolsets.folder import ConfinedFolder
+from compose.web import app
+from tests.behaviour.agents import Acting
+from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.flow_stage import staged
+from tests.behaviour.web import WebClient
 from tests.unit.workflow.visual.drawn import edges, flow, node, reading, setting
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from actors.kernel.agent.message import Message
+    from actors.kernel.agent.tools import Tool
+    from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
 
@@ -39,7 +55,7 @@ async def test_loops_branches_and_routes_outlive_hosts(bed: Bed) -> None:
         setting("said", "said"),
         reading("r", "done"),
         reading("o", "said"),
-        node("e", "on_flow_end", "done", "said"),
+        node("e", "on_flow_end", "done", "said", "many", pinExpressions={"many": "len(vars.done)"}),
         wires=edges(
             *("s > p", "p.then:0 > l", "p.then:1 > other", "other > said", "p.completed > e"),
             *("l.loop > ask", "l.item > ask.prompt", "ask > i", "i.false > ask", "i.true > add"),
@@ -61,4 +77,112 @@ async def test_loops_branches_and_routes_outlive_hosts(bed: Bed) -> None:
     state = await stage.ended(run_id)
 
     assert asked == ["a", "no", "b"]
-    assert state.output == {"success": True, "done": ["a", "b"], "said": "x"}
+    assert state.output == {"success": True, "done": ["a", "b"], "said": "x", "many": 2}
+
+
+@pytest.mark.item(464, 465)
+async def test_branches_of_a_sequential_flow_wait_for_each_other(bed: Bed) -> None:
+    """The second one begins behind the answer to the first one, after the host died, too."""
+    drawn = flow(
+        node("p", "parallel"),
+        node("a", "ask_user", pinDefaults={"prompt": "a"}),
+        node("b", "ask_user", pinDefaults={"prompt": "b"}),
+        node("e", "on_flow_end", "a", "b"),
+        wires=edges("s > p", "p.then:0 > a", "p.then:1 > b", "p.completed > e")
+        + edges("a.response > e.a", "b.response > e.b"),
+    )
+    stage = await staged(bed, compile_visualflow(drawn, sequential=True))
+    run_id = await stage.runs.start("f")
+    asked = []
+    for answer in (1, 2):
+        (wait,) = await stage.waits(run_id)
+        asked.append(wait.prompt)
+        await stage.restart()
+        await stage.runs.resume(run_id, str(wait.wait_key), {"response": answer})
+    state = await stage.ended(run_id)
+
+    assert (asked, state.output) == (["a", "b"], {"success": True, "a": 1, "b": 2})
+
+
+def on_the_loop(tool: Tool) -> Tool:
+    """Return a tool that has no thread: virtual time waits for none."""
+
+    async def call(**given: Any) -> Any:
+        return tool.run(**given)
+
+    return replace(tool, run=call, thread=False)
+
+
+@pytest.mark.item(464)
+async def test_schedules_agents_functions_and_files_outlive_hosts(bed: Bed, tmp_path: Path) -> None:
+    """A schedule's time begins a run of an agent's flow; its answer is in a file once a person agrees."""
+    agent = flow(
+        reading("c", "context"),
+        node("n", "function", expression="c['task'].upper()"),
+        node("e", "on_flow_end", "response"),
+        wires=edges("s > e", "c.value > n.c", "n.result > e.response"),
+    )
+    drawn = flow(
+        node("t", "on_schedule", eventConfig={"schedule": "50ms"}),
+        node("a", "agent", pinDefaults={"prompt": "go"}),
+        node("w", "write_file", pinDefaults={"file_path": "out/a.txt"}),
+        node("r", "read_file", pinDefaults={"file_path": "out/a.txt"}),
+        node("e", "on_flow_end", "x"),
+        wires=edges("t > a", "a > w", "w > r", "r > e", "a.response > w.content")
+        + edges("r.content > e.x"),
+        entry="t",
+    )
+    name = "visual_react_agent_f_a"
+    specs = compile_visualflow_tree("f", {"f": drawn, name: {**agent, "id": name}})
+    folder = ConfinedFolder(tmp_path)
+    handlers = local_llm({}, [on_the_loop(one) for one in file_tools(folder)]).effect_handlers
+    stage = await staged(bed, *specs.values(), effect_handlers=handlers)
+    run_id = await stage.runs.start("f")
+    (wait,) = await stage.waits(run_id)
+    await stage.restart()
+    await stage.runs.resume(run_id, str(wait.wait_key), {"approved": True})
+    state = await stage.ended(run_id)
+    folder.close()
+
+    assert wait.prompt == "Allow the calls of tools: write_file?"
+    assert state.output == {"success": True, "x": "GO"}, state.error
+    assert (tmp_path / "out" / "a.txt").read_text(encoding="utf-8") == "GO"
+
+
+@pytest.mark.item(464)
+async def test_an_agent_of_a_drawing_may_be_one_of_the_hosts(bed: Bed) -> None:
+    """Its run gets the prompt as text; a death of a host changes nothing, and the wait names the run."""
+    drawn = flow(
+        node("a", "agent", pinDefaults={"prompt": "Ann"}),
+        node("e", "on_flow_end", "x", "y"),
+        wires=edges("s > a", "a > e", "a.response > e.x", "a.meta > e.y"),
+    )
+    name, spec = bed.name().type, compile_visualflow(drawn)
+    helper = {"visual_react_agent_f_a": name}
+    with pytest.raises(RegistrationError, match="'f' is a flow and an agent"):
+        Flows("x", [spec], agents={"f": name})
+    stage = await staged(bed, spec, agents=helper)
+    asked: list[Any] = []
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> Any:
+        asked.append(inbox[0].payload)
+        return (await ctx.approval("greet")).is_approved and "Hello"
+
+    await bed.runtime.register_type(name, lambda id_: Acting(id_, act))
+    run_id = await stage.runs.start("f")
+    await bed.until(lambda: asked)
+    (child,) = await bed.runtime.children(run_id)
+    async with asyncio.timeout(LIMIT_S):
+        open_ = bed.runtime.approvals.open
+        while not (found := await open_(run_id=child.run_id)):  # noqa: ASYNC110 - rows
+            await asyncio.sleep(0.01)
+    shown = await WebClient(app(bed.runtime)).get(f"/v1/graph-runs/{run_id}")
+    await stage.restart()
+    await bed.runtime.register_type(name, lambda id_: Acting(id_, act))
+    await bed.runtime.approvals.decide(found[0].id, approve=True, by="Ann")
+    state = await stage.ended(run_id)
+
+    assert (shown["wait"]["run"], shown["wait"]["sub_waiting"]) == (child.run_id, None)
+    assert child.agent_id.type == name
+    assert state.output == {"success": True, "x": "Hello", "y": {"sub_run_id": child.run_id}}
+    assert [one["text"] for one in asked[:1]] == ["Ann"]

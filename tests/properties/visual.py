@@ -96,9 +96,17 @@ class _Sketch:
 
     def _statement(self, statement: Any, node: str, after: str | None) -> None:
         kind, *words = statement
-        if kind == "add":
+        if kind == "add" and words[1] % 4 == 3:
+            told = {"value": f"value + vars['{words[0]}']"}
+            pins = {"name": words[0], "value": words[1]}
+            self.node(node, "set_var", "name", "value", pinDefaults=pins, pinExpressions=told)
+            self.wire(node, "exec-out", after)
+        elif kind == "add":
             self.node(node, "set_var", "name", "value", pinDefaults={"name": words[0]})
-            self.node(f"sum for {node}", "add", pinDefaults={"b": words[1]})
+            if words[1] % 8 == 1:
+                self.node(f"sum for {node}", "function", expression=f"a + {words[1]}")
+            else:
+                self.node(f"sum for {node}", "add", pinDefaults={"b": words[1]})
             self.reads(words[0], f"sum for {node}", "a")
             self.wire(f"sum for {node}", "result", node, "value")
             self.wire(node, "exec-out", after)

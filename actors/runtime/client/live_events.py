@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -22,10 +23,19 @@ from actors.runtime.loop.tasks import TaskScope
 
 MAX_DELTAS: Final = 10_000
 """Pieces that a slow reader may be behind; older ones are dropped, the run is never slowed."""
-_AFTER: Final = "after"
-"""In the payload of a piece, until `PieceOrder` takes it: see `Delta.after`."""
 MAX_ENTRIES: Final = 256
 """Entries that are read ahead of a slow reader; further ones stay in the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class LivePiece(RunLogEntry):
+    """A piece of a live answer, as an entry with the seq -1.
+
+    Attributes:
+        after: See `Delta.after`.
+    """
+
+    after: int | None = None
 
 
 class LiveEvents:
@@ -53,8 +63,10 @@ class LiveEvents:
     def publish(self, delta: Delta) -> None:
         """Pass a piece to all listeners, on this host and others; return at once."""
         self.open_answers.add(delta)
-        for feed in self._readers.get(delta.run_id, ()):
-            feed.add_delta(self._entry(delta))
+        if readers := self._readers.get(delta.run_id):
+            piece = self._entry(delta)
+            for feed in readers:
+                feed.add_delta(piece)
         if self.bus is not None:
             self.bus.publish(delta)
 
@@ -138,16 +150,15 @@ class LiveEvents:
                 elif delta is not None:
                     show(delta)
 
-    def _entry(self, delta: Delta) -> RunLogEntry:
+    def _entry(self, delta: Delta) -> LivePiece:
         payload: dict[str, JsonValue] = {"text": delta.text, "attempt": delta.attempt, "n": delta.n}
         if delta.data is not None:
             payload["data"] = delta.data
         if delta.is_whole:
             payload["whole"] = True
-        if delta.after is not None:
-            payload[_AFTER] = delta.after
         now = self._clock.now()
-        return RunLogEntry(delta.run_id, -1, delta.kind, delta.position, payload, now)
+        place = delta.run_id, -1, delta.kind, delta.position
+        return LivePiece(*place, payload, now, delta.after)
 
 
 async def _read_log(log: AsyncIterator[RunLogEntry], feed: Feed) -> None:
@@ -204,11 +215,10 @@ class PieceOrder:
         there, and its pieces may come before the entry that begins it.
         """
         begins = item.payload["n"] == 0 or item.position not in self._begun
-        after = item.payload.pop(_AFTER, None)
         if self._last_seq is not None and begins:
             self._begun.add(item.position)
-            ended = after if isinstance(after, int) else await self._last_seq()
-            self._upto = max(self._upto, ended)
+            after = item.after if isinstance(item, LivePiece) else None
+            self._upto = max(self._upto, await self._last_seq() if after is None else after)
         if self._seen < self._upto:
             self._held.append(item)
             return []

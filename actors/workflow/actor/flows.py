@@ -43,13 +43,15 @@ class Flows:
         artifact_store: The store of artifacts. Nodes read it as `ctx.artifacts`, and the memory effects use it.
         chat_summarizer: The function that makes summaries for MEMORY_COMPACT. It may be a coroutine function.
             None: the handler of LLM_CALL makes them. See `summarizing`.
+        agents: Types of agents by the names that START_SUBWORKFLOW asks for: a run of such an agent, with the
+            vars as its payload, takes the place of a graph's.
 
     Raises:
-        RegistrationError: Two graphs have one name, a name has a colon, or a flow document has an effect for
-            which there is no handler.
+        RegistrationError: Two graphs, or a graph and an agent, have one name, a name has a colon, or a flow
+            document has an effect for which there is no handler.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of an app
         self,
         app: str,
         flows: Iterable[WorkflowSpec],
@@ -60,6 +62,7 @@ class Flows:
         config: RuntimeConfig | None = None,
         artifact_store: Any = None,
         chat_summarizer: Any = None,
+        agents: Mapping[str, str] | None = None,
     ) -> None:
         self.app = app
         specs: dict[str, WorkflowSpec] = {}
@@ -78,10 +81,13 @@ class Flows:
             policy=effect_policy or RetryPolicy(),
             config=config or RuntimeConfig(),
             artifacts=artifact_store,
+            agents=dict(agents or {}),
             memory=MemoryEffects(
                 store=lambda: artifact_store, handlers=handlers, summarizer=summarizer
             ),
         )
+        if both := sorted(self._terms.agents.keys() & specs.keys()):
+            raise RegistrationError(f"{both[0]!r} is a flow and an agent. Remove one of them")
         for one in specs.values():
             _check_effects(one, self._terms)
 

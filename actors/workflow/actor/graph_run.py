@@ -66,7 +66,7 @@ class GraphRun:
     def __init__(self, ctx: RunContext, terms: FlowTerms, spec: WorkflowSpec) -> None:
         self._ctx, self._verbs, self._terms, self._spec = ctx, ctx.graph, terms, spec
         self._decided = Decisions(ctx.graph, spec, terms.artifacts)
-        self._subs = SubGraphs(ctx, terms.specs)
+        self._subs = SubGraphs(ctx, terms.specs, terms.agents)
         self._wait_ends = WaitEnds(ctx, self._decided, self._subs)
         self._control = RunControl(ctx, self._decided)
 

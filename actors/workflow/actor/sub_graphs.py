@@ -34,40 +34,43 @@ class SubGraphs:
     Args:
         ctx: The context of the run.
         specs: The graphs of the app by name.
+        agents: Types of agents by the names of graphs. Their runs get the vars as payload.
     """
 
-    def __init__(self, ctx: RunContext, specs: Mapping[str, WorkflowSpec]) -> None:
-        self._ctx, self._specs = ctx, specs
+    def __init__(
+        self, ctx: RunContext, specs: Mapping[str, WorkflowSpec], agents: Mapping[str, str]
+    ) -> None:
+        self._ctx, self._specs, self._agents = ctx, specs, agents
 
     async def begun(self, run: RunState, opened: OpenStep) -> EffectOutcome:
         """Start a sub-graph; return the wait for its end, or its id if the run does not wait."""
-        payload = opened.effect.payload
-        try:
-            spec, variables = self._spec_of(payload), child_vars(run, payload)
-        except GraphError as exc:
-            return EffectOutcome.failed(str(exc), retryable=False)
+        payload, name = opened.effect.payload, str(opened.effect.payload.get("workflow_id") or "")
+        agent = self._agents.get(name)
         id_ = str(payload.get("run_id") or child_id(run, opened))
-        boot = {
-            "vars": variables,
-            "actor_id": run.actor_id,
-            "session_id": payload.get("session_id") or run.session_id,
-            "parent_run_id": run.run_id,
-        }
         try:
+            variables = child_vars(run, payload)
+            boot: Any = payload.get("vars") or {}
+            key = id_
+            if agent is None:
+                key = flow_key(self._spec_of(name).workflow_id, id_)
+                boot = {
+                    "vars": variables,
+                    "actor_id": run.actor_id,
+                    "session_id": payload.get("session_id") or run.session_id,
+                    "parent_run_id": run.run_id,
+                }
             child = await self._ctx.spawn(
-                self._ctx.agent_id.type,
-                boot,
-                key=flow_key(spec.workflow_id, id_),
-                supervision=_TERMS,
+                agent or self._ctx.agent_id.type, boot, key=key, supervision=_TERMS
             )
         except NonDeterminismError:
             raise
-        except (BudgetExhaustedError, ContractError) as exc:
+        except (BudgetExhaustedError, ContractError, GraphError) as exc:
             return EffectOutcome.failed(str(exc), retryable=False)
         is_async = bool(payload.get("async"))
         if is_async and not payload.get("wait"):
             return EffectOutcome.completed({"sub_run_id": child.run_id, "async": True})
-        return waiting_for(spec, child.run_id, {"async": True} if is_async else {})
+        more = ({"async": True} if is_async else {}) | ({"agent": agent} if agent else {})
+        return waiting_for(name, child.run_id, more)
 
     async def ended(self, run_id: str) -> RunState | None:
         """Wait for the end of a sub-graph; return its terminal state.
@@ -84,11 +87,10 @@ class SubGraphs:
         error = str((result.error or {}).get(_ERROR) or status.value)
         return RunState(run_id, "", status, "", output=result.output, error=error)
 
-    def _spec_of(self, payload: Mapping[str, Any]) -> WorkflowSpec:
-        name = payload.get("workflow_id")
+    def _spec_of(self, name: str) -> WorkflowSpec:
         if not name:
             raise GraphError("start_subworkflow", "it needs payload.workflow_id")
-        spec = self._specs.get(str(name))
+        spec = self._specs.get(name)
         if spec is None:
             raise GraphError("start_subworkflow", f"graph {name!r} was not found in the app")
         return spec

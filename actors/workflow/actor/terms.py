@@ -24,6 +24,7 @@ class FlowTerms:
         config: Limits of new runs.
         artifacts: The store of artifacts. Nodes read it as `ctx.artifacts`, and the memory effects use it.
         memory: The effects of memory.
+        agents: Types of agents by the names of the graphs in whose place they are started.
     """
 
     specs: Mapping[str, WorkflowSpec]
@@ -32,3 +33,4 @@ class FlowTerms:
     memory: MemoryEffects
     config: RuntimeConfig = field(default_factory=RuntimeConfig)
     artifacts: Any = None
+    agents: Mapping[str, str] = field(default_factory=dict)

@@ -33,8 +33,11 @@ def _pins(flow: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     for node in read_drawing(flow, DrawingFindings("")).nodes.values():
         if node.type != "on_flow_start":
             continue
+        outputs = node.data.get("outputs")
         told = {
-            one.get("id"): one for one in node.data.get("outputs") or () if isinstance(one, dict)
+            str(one.get("id")): one
+            for one in (outputs if isinstance(outputs, list) else ())
+            if isinstance(one, dict)
         }
         for name in node.pins("outputs"):
             kind = str(told.get(name, {}).get("type"))

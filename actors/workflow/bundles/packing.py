@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from actors.workflow.bundles.bundle import MANIFEST, WorkflowBundle, open_workflow_bundle
 from actors.workflow.bundles.manifest import WorkflowBundleEntrypoint, WorkflowBundleError
 from actors.workflow.documents.compiling import compile_document
@@ -19,7 +21,7 @@ from actors.workflow.documents.document import FlowNode
 from actors.workflow.documents.reading import ENDINGS, document_of, read_data
 from actors.workflow.visual.compiling import compile_drawing
 from actors.workflow.visual.loading import subflows_of
-from actors.workflow.visual.reading import is_visualflow
+from actors.workflow.visual.reading import is_visualflow, one_by_one
 
 _WHEN: Final = (1980, 1, 1, 0, 0, 0)
 """The time of each file in a zip file. It is constant, so equal contents give equal bytes."""
@@ -28,7 +30,7 @@ _SHOWN: Final = ("name", "version")
 """Names of a VisualFlow's texts."""
 
 
-def pack_workflow_bundle(
+def pack_workflow_bundle(  # noqa: PLR0913 - the parts of a bundle
     root_flow_json: str | Path,
     out_path: str | Path,
     *,
@@ -38,6 +40,7 @@ def pack_workflow_bundle(
     assets: Mapping[str, str | Path] | None = None,
     interfaces: tuple[str, ...] = (),
     metadata: Mapping[str, Any] | None = None,
+    sequential: bool = False,
 ) -> WorkflowBundle:
     """Write a bundle of a flow and the flows that it refers to.
 
@@ -52,6 +55,7 @@ def pack_workflow_bundle(
         assets: Further files, by their names below ``assets/``.
         interfaces: Names of the interfaces that the first flow has.
         metadata: JSON data.
+        sequential: Let each VisualFlow execute its parallel branches one after the other.
 
     Returns:
         The bundle as it was written.
@@ -61,9 +65,9 @@ def pack_workflow_bundle(
         WorkflowBundleError: The file of a flow is missing, or the bundle has no version.
         OSError: A file cannot be read or written.
     """
-    root = _read(Path(root_flow_json))
+    root = _read(Path(root_flow_json), sequential)
     folder = Path(root_flow_json).parent if flows_dir is None else Path(flows_dir)
-    flows = _with_references(root, folder)
+    flows = _with_references(root, folder, sequential)
     version = _version(bundle_version or root.version, str(out_path))
     manifest = _manifest(root, flows, bundle_id or root.id, version)
     if interfaces:
@@ -72,13 +76,13 @@ def pack_workflow_bundle(
     files = _flow_files(flows)
     for name, path in (assets or {}).items():
         files[f"assets/{name}"] = Path(path).read_bytes()
-    packed = _zipped({MANIFEST: _json(manifest)} | files)
+    packed = _zipped({MANIFEST: _json(manifest, root.id)} | files)
     bundle = open_workflow_bundle(packed)
     write_whole(Path(out_path), packed)
     return bundle
 
 
-def packed_flow(data: bytes, *, version: str | None = None) -> bytes:
+def packed_flow(data: bytes, *, version: str | None = None, sequential: bool = False) -> bytes:
     """Return the bytes of a bundle of one flow document (JSON or YAML) or VisualFlow.
 
     A bundle is returned as it is.
@@ -86,15 +90,20 @@ def packed_flow(data: bytes, *, version: str | None = None) -> bytes:
     Args:
         data: The bytes of the flow or bundle. Their content decides the format.
         version: The bundle's version. None: the flow's version.
+        sequential: See `pack_workflow_bundle`.
 
     Raises:
         FlowError: The flow has mistakes.
-        WorkflowBundleError: The flow refers to another flow, or the bundle has no version.
+        WorkflowBundleError: The flow refers to another flow, the bundle has no version, or `data` is a bundle
+            and `sequential` is set.
     """
     if data.startswith(_ZIP):
+        if sequential:
+            problem = "it is packed already, so that its flows stay as they are"
+            raise WorkflowBundleError("bundle", problem, "Pack them again with --sequential")
         return data
     name = "flow.json" if data.lstrip()[:1] in {b"{", b"["} else "flow.yaml"
-    root = _told(read_data(data, name), Path(name))
+    root = _told(read_data(data, name), Path(name), sequential)
     for other, place in root.references.items():
         if other != root.id:
             problem = f"{place} refers to flow {other!r}, which is not in it"
@@ -102,7 +111,7 @@ def packed_flow(data: bytes, *, version: str | None = None) -> bytes:
             raise WorkflowBundleError(root.id, problem, remedy)
     flows, wanted = {root.id: root}, _version(version or root.version, root.id)
     manifest = _manifest(root, flows, root.id, wanted)
-    return _zipped({MANIFEST: _json(manifest)} | _flow_files(flows))
+    return _zipped({MANIFEST: _json(manifest, root.id)} | _flow_files(flows))
 
 
 def _version(version: str | None, bundle: str) -> str:
@@ -115,9 +124,14 @@ def _version(version: str | None, bundle: str) -> str:
 def _manifest(
     root: _FlowFile, flows: Mapping[str, _FlowFile], bundle_id: str, version: str
 ) -> dict[str, Any]:
-    entry = WorkflowBundleEntrypoint(
-        flow_id=root.id, name=root.title or root.id, interfaces=root.interfaces
-    )
+    try:
+        entry = WorkflowBundleEntrypoint(
+            flow_id=root.id, name=root.title or root.id, interfaces=root.interfaces
+        )
+    except ValidationError:
+        problem = f"a bundle cannot have a flow with the id {root.id[:100]!r}"
+        remedy = "Give it one of 100 characters at most, without spaces and : @ / \\"
+        raise WorkflowBundleError(bundle_id, problem, remedy) from None
     return {
         "bundle_format_version": "1",
         "bundle_id": bundle_id,
@@ -130,7 +144,7 @@ def _manifest(
 
 
 def _flow_files(flows: Mapping[str, _FlowFile]) -> dict[str, bytes]:
-    return {f"flows/{flow_id}.json": _json(one.data) for flow_id, one in flows.items()}
+    return {f"flows/{flow_id}.json": _json(one.data, flow_id) for flow_id, one in flows.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,19 +161,20 @@ class _FlowFile:
     data: Any
 
 
-def _read(path: Path) -> _FlowFile:
-    return _told(read_data(path, str(path)), path)
+def _read(path: Path, sequential: bool) -> _FlowFile:
+    return _told(read_data(path, str(path)), path, sequential)
 
 
-def _told(data: Any, path: Path) -> _FlowFile:
+def _told(data: Any, path: Path, sequential: bool) -> _FlowFile:
     if is_visualflow(data):
+        data = one_by_one(data) if sequential else data
         spec, _ = compile_drawing(data, str(path))
         told = data.get("interfaces")
         faces = tuple(
             one for one in (told if isinstance(told, list) else ()) if isinstance(one, str)
         )
         title, version = (one if isinstance(one, str) else None for one in map(data.get, _SHOWN))
-        below = dict.fromkeys(subflows_of(data), "a subflow node")
+        below = dict.fromkeys(subflows_of(data), "a node")
         return _FlowFile(path, spec.workflow_id, title, version, faces, below, data)
     document = document_of(data, str(path))
     compile_document(document, str(path))
@@ -172,7 +187,7 @@ def _told(data: Any, path: Path) -> _FlowFile:
     return _FlowFile(path, document.id, document.title, document.version, (), below, one)
 
 
-def _with_references(root: _FlowFile, folder: Path) -> dict[str, _FlowFile]:
+def _with_references(root: _FlowFile, folder: Path, sequential: bool) -> dict[str, _FlowFile]:
     """Return a flow and all flows that it refers to, directly or not, by id."""
     found, left = {root.id: root}, [root]
     while left:
@@ -185,7 +200,7 @@ def _with_references(root: _FlowFile, folder: Path) -> dict[str, _FlowFile]:
                 problem = f"{place} of {flow.path} refers to flow {name!r}, whose file is missing"
                 remedy = f"Put {name}.json into {folder}, or name another folder"
                 raise WorkflowBundleError(root.id, problem, remedy)
-            below = _read(path)
+            below = _read(path, sequential)
             if below.id != name:
                 problem = f"{path} is flow {below.id!r}, not {name!r}"
                 raise WorkflowBundleError(root.id, problem, "Name the file like the flow in it")
@@ -201,8 +216,13 @@ def _file_of(flow_id: str, folder: Path) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def _json(data: Any) -> bytes:
-    return (json.dumps(data, ensure_ascii=False, indent=2, sort_keys=True) + "\n").encode()
+def _json(data: Any, name: str) -> bytes:
+    text = json.dumps(data, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
+    try:
+        return text.encode()
+    except UnicodeEncodeError as exc:
+        problem = f"it has a text that is no Unicode: {text[exc.start : exc.end]!r}"
+        raise WorkflowBundleError(name, problem, "Remove it") from None
 
 
 def _zipped(files: Mapping[str, bytes]) -> bytes:

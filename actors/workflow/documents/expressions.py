@@ -70,8 +70,15 @@ class Expression:
     code: str
     names: frozenset[str] | None
 
-    def value(self, scope: NodeScope) -> Any:
+    def value(
+        self, scope: NodeScope, *, more: Mapping[str, Any] | None = None, before: str = ""
+    ) -> Any:
         """Return the value of the expression.
+
+        Args:
+            scope: The names that it may use.
+            more: Further names, as `parse` had them.
+            before: Code that the sandbox executes first.
 
         Raises:
             ExpressionError: The expression has no value.
@@ -79,9 +86,9 @@ class Expression:
         if self.path is not None:
             return self._walked(scope)
         seen = _plain(scope.vars) if self.names is None else _only(scope.vars, self.names)
-        given = {"vars": seen, "branch": scope.branch, "now": scope.now}
+        given = {"vars": seen, "branch": scope.branch, "now": scope.now, **(more or {})}
         try:
-            return sandbox.evaluate(self.code, given, LIMITS)
+            return sandbox.evaluate(before + self.code, given, LIMITS)
         except sandbox.SandboxError as exc:
             raise ExpressionError(self.text, str(exc)) from None
 
@@ -98,8 +105,8 @@ class Expression:
         return found
 
 
-def parse(text: str) -> Expression:
-    """Parse an expression.
+def parse(text: str, more: frozenset[str] = frozenset()) -> Expression:
+    """Parse an expression, which may also use the names of `more`.
 
     Raises:
         ExpressionError: The text is not an expression.
@@ -113,7 +120,7 @@ def parse(text: str) -> Expression:
     try:
         tree = ast.parse(stripped, mode="eval").body
         bound = _bound_names(tree)
-        rewritten = _Rewritten(bound)
+        rewritten = _Rewritten(bound | more)
         tree = rewritten.visit(tree)
         code = ast.unparse(tree)
     except _UnknownNameError as exc:

@@ -164,7 +164,7 @@ class RunEffects:
         )
         if payload.get("async"):
             if payload.get("wait"):
-                return waiting_for(spec, name, {"async": True})
+                return waiting_for(spec.workflow_id, name, {"async": True})
             return EffectOutcome.completed({"sub_run_id": name, "async": True})
         child = self.runtime.tick(workflow=spec, run_id=name, max_steps=CHILD_STEPS)
         if child.status is RunStatus.COMPLETED:
@@ -175,7 +175,7 @@ class RunEffects:
             )
             return EffectOutcome.failed(problem, retryable=False)
         wait = child.waiting.to_dict() if child.waiting else None
-        return waiting_for(spec, name, {"sub_waiting": wait})
+        return waiting_for(spec.workflow_id, name, {"sub_waiting": wait})
 
     def _spec_of(self, payload: dict[str, Any]) -> WorkflowSpec:
         name = payload.get("workflow_id")

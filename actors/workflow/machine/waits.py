@@ -21,7 +21,6 @@ from actors.kernel.workflow.tool_waits import check_answer, effect_behind, shape
 from actors.workflow.machine.branches import Leaf, leaves, lifted, seen_at
 from actors.workflow.machine.records import Transition, behind, completed, failed, recorded
 from actors.workflow.machine.recovery import THEN, opened_behind
-from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.variables import RUNTIME, namespace, place_of, seq_of, split_key
 
 SEEN: Final = "events_seen"
@@ -185,11 +184,11 @@ def subworkflow_key(child_id: str) -> str:
     return f"subworkflow:{child_id}"
 
 
-def waiting_for(spec: WorkflowSpec, child_id: str, more: dict[str, Any]) -> EffectOutcome:
+def waiting_for(name: str, child_id: str, more: dict[str, Any]) -> EffectOutcome:
     """Return the outcome of an effect that waits for the end of a child.
 
     `more` is added to the wait's details.
     """
-    details = {"sub_run_id": child_id, "sub_workflow_id": spec.workflow_id, **more}
+    details = {"sub_run_id": child_id, "sub_workflow_id": name, **more}
     wait = WaitState(WaitReason.SUBWORKFLOW, wait_key=subworkflow_key(child_id), details=details)
     return EffectOutcome.waiting(wait)

@@ -15,15 +15,16 @@ from actors.workflow.visual.drawing import (
     DrawnNode,
     DrawnWire,
 )
+from actors.workflow.visual.lowering import CODE
 from actors.workflow.visual.nodes import code
 from actors.workflow.visual.nodes.control import CONTROL
-from actors.workflow.visual.nodes.effects import EFFECTS, subflow_name
+from actors.workflow.visual.nodes.effects import EFFECTS, schedule_problem, subflow_name
 from actors.workflow.visual.nodes.values import VALUES
 from actors.workflow.visual.nodes.variables import VARIABLES
 
 STEPS: Final = frozenset({*CONTROL, *VARIABLES, *EFFECTS})
 """The types of nodes that are always executed. Other nodes are executed if a wire of execution touches them."""
-TYPES: Final = STEPS | {*VALUES, code.CODE}
+TYPES: Final = STEPS | {*VALUES, CODE}
 LOOPS: Final = frozenset({"loop", "for", "while"})
 _OUTS: Final = {
     "if": "true|false",
@@ -35,6 +36,26 @@ _OUTS: Final = {
     "on_flow_end": "(?!)",
 }
 """By type: a pattern of the pins by which execution leaves the node. Other types have one such pin."""
+_INSTEAD: Final = {
+    **dict.fromkeys(
+        (
+            *("list_folder_files", "read_pdf", "write_pdf", "write_docx", "read_artifact"),
+            *("import_workspace_file", "export_artifact", "generate_image", "edit_image"),
+            *("image_to_image", "upscale_image", "image_upscale", "generate_video"),
+            *("text_to_video", "image_to_video", "generate_voice", "generate_music"),
+            *("transcribe_audio", "listen_voice"),
+        ),
+        "Let a tool of the host do it, and call that by call_tool",
+    ),
+    **dict.fromkeys(
+        ("make_context", "make_meta", "make_scratchpad", "add_message", "get_context"),
+        "Make the object with make_object, or in a code node",
+    ),
+    **dict.fromkeys(
+        ("random_int", "random_float", "get_random_element", "format"), "Use a code node"
+    ),
+}
+"""By type of AbstractFlow that nothing here executes: the way out."""
 
 
 def check(drawing: Drawing, findings: DrawingFindings) -> None:
@@ -52,20 +73,22 @@ def check(drawing: Drawing, findings: DrawingFindings) -> None:
 
 def _check_node(node: DrawnNode, wires: list[DrawnWire], findings: DrawingFindings) -> None:
     if node.type not in TYPES:
-        otherwise = "Remove it, or use nodes that are supported"
-        remedy = suggestion(node.type, TYPES, otherwise)
+        otherwise = suggestion(node.type, TYPES, "Remove it, or use nodes that are supported")
+        remedy = _INSTEAD.get(node.type, otherwise)
         problem = f"nothing here executes the type {node.type!r}"
         findings.at_node(node, problem, remedy, "type")
         return
-    if node.part("pinExpressions"):
-        remedy = "Use a code node, and connect it to the pin"
-        findings.at_node(node, "it has pinExpressions", remedy, "data", "pinExpressions")
-    unread = code.problem_of(node) if node.type == code.CODE else None
+    unread = code.problem_of(node) if node.type == CODE else None
     if unread is not None:
-        place = "codeBody" if "codeBody" in node.data else "code"
+        parts = ("expression", "codeBody", "code")
+        place = next((one for one in parts if one in node.data), "code")
         findings.at_node(node, *unread, "data", place)
     if node.type == "subflow" and subflow_name(node) is None:
         findings.at_node(node, "it names no flow", "Give its data a subflowId", "data")
+    if node.type == "on_schedule" and not _has_value(node, wires, "schedule"):
+        wrong = schedule_problem(node)
+        if wrong is not None:
+            findings.at_node(node, wrong, "Correct its eventConfig", "data", "eventConfig")
     if node.type in {"on_event", "emit_event"} and not _has_name(node, wires):
         problem = "it has no name of an event"
         findings.at_node(node, problem, "Give its eventConfig a name", "data", "eventConfig")
@@ -73,8 +96,14 @@ def _check_node(node: DrawnNode, wires: list[DrawnWire], findings: DrawingFindin
 
 def _has_name(node: DrawnNode, wires: list[DrawnWire]) -> bool:
     config = node.part("effectConfig") | node.part("eventConfig") | node.part("pinDefaults")
-    is_wired = any(one.target == node.id and one.into == "name" for one in wires)
-    return is_wired or bool(config.get("name") or config.get("event_name"))
+    is_given = bool(config.get("name") or config.get("event_name"))
+    return is_given or _has_value(node, wires, "name")
+
+
+def _has_value(node: DrawnNode, wires: list[DrawnWire], pin: str) -> bool:
+    """Return True if a pin gets a value when the node runs."""
+    is_wired = any(one.target == node.id and one.into == pin for one in wires)
+    return is_wired or pin in node.part("pinExpressions")
 
 
 def _check_wires(drawing: Drawing, findings: DrawingFindings) -> None:

@@ -18,14 +18,25 @@ from actors.workflow.visual.checks import TYPES, check, check_bodies, controlled
 from actors.workflow.visual.drawing import Drawing, DrawingFindings, DrawnNode, DrawnWire
 from actors.workflow.visual.entries import with_routes
 from actors.workflow.visual.flow_state import PLACE, FlowState, in_turn
-from actors.workflow.visual.lowering import Pin, without_limited_wires, without_reroutes
+from actors.workflow.visual.lowering import (
+    AGENT,
+    CODE,
+    SUBFLOW,
+    Pin,
+    with_known_types,
+    without_branches,
+    without_limited_wires,
+    without_reroutes,
+)
 from actors.workflow.visual.nodes import code
 from actors.workflow.visual.nodes.control import CONTROL
-from actors.workflow.visual.nodes.effects import EFFECTS, SUBFLOW_NAMES, ask, listen, subflow_name
+from actors.workflow.visual.nodes.effects import EFFECTS, ask, listen, subflow_name, tick
+from actors.workflow.visual.nodes.files import FILES, begin_file, end_file
 from actors.workflow.visual.nodes.results import RESULTS
 from actors.workflow.visual.nodes.values import VALUES
 from actors.workflow.visual.nodes.variables import VARIABLES
-from actors.workflow.visual.reading import RETURN_MARK, read_drawing
+from actors.workflow.visual.pin_expressions import PinExpression, expressions_in
+from actors.workflow.visual.reading import RETURN_MARK, SEQUENTIAL, read_drawing
 from actors.workflow.visual.visits import WHOLE, Visit, WiredNode
 
 _OWN_PINS: Final = frozenset(
@@ -55,10 +66,13 @@ def compile_drawing(
     findings = DrawingFindings(file)
     drawing = lowered(read_drawing(flow, findings), findings)
     check(drawing, findings)
-    if isinstance(flow, Mapping) and flow.get("functions"):
-        remedy = "Put what they compute into code nodes"
-        findings.add("functions of a flow are not executed", remedy, "functions")
-    compiler = _DrawingCompiler(drawing, findings, names or {})
+    functions = flow.get("functions") if isinstance(flow, Mapping) else None
+    expressions = expressions_in(drawing, functions, findings)
+    if isinstance(flow, Mapping) and flow.get(SEQUENTIAL):
+        if flow[SEQUENTIAL] is not True:
+            findings.add(f"{SEQUENTIAL} is neither true nor false", "Correct it", SEQUENTIAL)
+        drawing = without_branches(drawing)
+    compiler = _DrawingCompiler(drawing, findings, expressions, names or {})
     entry = compiler.entry()
     findings.warnings()  # a drawing with mistakes is not compiled
     return compiler.spec(entry), findings.warnings()
@@ -66,7 +80,7 @@ def compile_drawing(
 
 def lowered(drawing: Drawing, findings: DrawingFindings) -> Drawing:
     """Return a drawing after all passes, in their order."""
-    drawing = without_reroutes(drawing, findings)
+    drawing = with_known_types(without_reroutes(drawing, findings))
     check_bodies(drawing, findings)
     return with_routes(without_limited_wires(drawing, findings), findings)
 
@@ -75,6 +89,7 @@ def lowered(drawing: Drawing, findings: DrawingFindings) -> Drawing:
 class _DrawingCompiler:
     drawing: Drawing
     findings: DrawingFindings
+    expressions: Mapping[str, Mapping[str, PinExpression]]
     names: Mapping[str, str]
     nodes: dict[str, WiredNode] = field(default_factory=dict)
 
@@ -130,18 +145,19 @@ class _DrawingCompiler:
                 is_step=is_step(node, controlled),
                 is_read=name in read,
                 takes_last=node.type not in _OWN_PINS,
-                compute=code.compute if node.type == code.CODE else VALUES.get(node.type),
+                compute=code.compute if node.type == CODE else VALUES.get(node.type),
                 outputs_of=RESULTS.get(node.type),
+                expressions=self.expressions.get(name, {}),
             )
         for name, wired in self.nodes.items():
             if wired.is_step:
                 self.nodes[name] = replace(wired, needs=tuple(self._needs(wired)))
 
     def _renamed(self, node: DrawnNode) -> DrawnNode:
-        target = subflow_name(node) if node.type == "subflow" else None
+        target = subflow_name(node) if node.type in {"subflow", AGENT} else None
         if target is None or target not in self.names:
             return node
-        return replace(node, data={**node.data, SUBFLOW_NAMES[0]: self.names[target]})
+        return replace(node, data={**node.data, SUBFLOW: self.names[target]})
 
     def _needs(self, node: WiredNode) -> list[str]:
         """Return the nodes that are computed for a step, each after the nodes that it reads."""
@@ -181,6 +197,8 @@ class _DrawingCompiler:
         if kind == "parallel":
             first = (*[one for one in ways if one[0] != "completed"], ("join", name + RETURN_MARK))
             behind = tuple(one for one in ways if one[0] == "completed")
+        elif kind in FILES:
+            first, behind = (("result", name + RETURN_MARK),), tuple(ways)
         else:
             first, behind = tuple(ways), tuple(ways)
         found = {name: self._step(node, begin, first)}
@@ -194,7 +212,8 @@ class _DrawingCompiler:
         told = [_told(one) for one in (node, *(self.nodes[need] for need in node.needs))]
         source = json.dumps({"drawn": told, "ways": ways}, sort_keys=True, ensure_ascii=False)
         name, kind, title = node.drawn.id + mark, node.drawn.type, node.drawn.data.get("label")
-        effect = EFFECTS[kind][0] if kind in EFFECTS else None
+        is_asking = kind in EFFECTS and not (mark and kind in FILES)
+        effect = EFFECTS[kind][0] if is_asking else None
         step = _stepping(node, self.nodes, decide)
         shown = title if isinstance(title, str) else None
         return DocumentNode(name, kind, source, ways, step, shown, effect)
@@ -203,7 +222,9 @@ class _DrawingCompiler:
 def _told(node: WiredNode) -> Any:
     """Return the data that decides the node's computation, as JSON data. The graph's hash is made of it."""
     data = {name: one for name, one in node.drawn.data.items() if name not in _SHOWN}
-    return [node.drawn.id, node.drawn.type, data, sorted(node.inputs.items())]
+    called = {one.functions for one in node.expressions.values() if one.functions}
+    wires = sorted(node.inputs.items())
+    return [node.drawn.id, node.drawn.type, data, wires, *sorted(called)]
 
 
 def _stepping(node: WiredNode, nodes: Mapping[str, WiredNode], decide: Decide) -> Step:
@@ -221,13 +242,17 @@ def _decisions_of(node: WiredNode) -> tuple[Decide, Decide | None]:
         return VARIABLES[kind], None
     if kind == "on_event":
         return listen, listen
+    if kind == "on_schedule":
+        return tick, tick
+    if kind in FILES:
+        return begin_file, end_file
     return (ask if kind in EFFECTS else _compute), None
 
 
 def _compute(visit: Visit) -> StepPlan:
     """Compute the outputs of a node that is a step, and return the move to the next node."""
     node, given = visit.node, visit.inputs()
-    if node.drawn.type == code.CODE:
+    if node.drawn.type == CODE:
         result = code.result_of(node.drawn, given)
         outputs = code.outputs_of(result)
     else:

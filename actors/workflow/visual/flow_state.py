@@ -103,7 +103,8 @@ class FlowState:
         return found if isinstance(found, dict) else None
 
     def keep(self, node: str, outputs: dict[str, Any]) -> None:
-        """Store the outputs of a node."""
+        """Store the outputs of a node, in place of the result of its effect."""
+        self._kept.get("results", {}).pop(_escaped(node), None)
         self._part("outputs")[node] = outputs
 
     def result(self, node: str) -> Any:

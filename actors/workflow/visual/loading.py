@@ -12,27 +12,33 @@ from actors.workflow.documents.reading import document_of, name_of, read_data
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.visual.compiling import compile_drawing
 from actors.workflow.visual.drawing import DrawingFindings
+from actors.workflow.visual.lowering import AGENT, named_agent
 from actors.workflow.visual.nodes.effects import subflow_name
-from actors.workflow.visual.reading import is_visualflow, plain_flow, read_drawing
+from actors.workflow.visual.reading import is_visualflow, one_by_one, plain_flow, read_drawing
 
 FlowSource = str | Path | bytes | Mapping[str, Any]
 
 
-def compile_visualflow(flow: Any, *, file: str | None = None) -> WorkflowSpec:
+def compile_visualflow(
+    flow: Any, *, file: str | None = None, sequential: bool = False
+) -> WorkflowSpec:
     """Return the graph of a VisualFlow.
 
     Args:
         flow: The flow's JSON data, or an object whose `model_dump` returns it.
         file: The flow's name in findings. None: ``flow``.
+        sequential: True: branches of ``parallel`` are executed one after the other, in the order of their
+            pins. False: only if the flow has ``"sequential": true``.
 
     Raises:
         FlowError: The flow has mistakes; the error has all of them.
     """
-    return compile_drawing(plain_flow(flow), file or "flow")[0]
+    data = plain_flow(flow)
+    return compile_drawing(one_by_one(data) if sequential else data, file or "flow")[0]
 
 
 def compile_visualflow_tree(
-    root_id: str | None, flows_by_id: Mapping[str, Any]
+    root_id: str | None, flows_by_id: Mapping[str, Any], *, sequential: bool = False
 ) -> dict[str, WorkflowSpec]:
     """Return the graphs of a flow and of all flows that it refers to, by name. References may form a cycle.
 
@@ -40,11 +46,14 @@ def compile_visualflow_tree(
         root_id: The id of the root flow. None: the first flow.
         flows_by_id: The flows by id. References to other flows are resolved by the runtime that executes the
             graphs.
+        sequential: As for `compile_visualflow`, for all of the flows.
 
     Raises:
         FlowError: A flow has mistakes; the error has all of the first such flow. Or there is no flow `root_id`.
     """
     flows = {name: plain_flow(one) for name, one in flows_by_id.items()}
+    if sequential:
+        flows = {name: one_by_one(one) for name, one in flows.items()}
     root = root_id or next(iter(flows), "")
     if root not in flows:
         known = ", ".join(flows) or "none"
@@ -63,9 +72,10 @@ def compile_visualflow_tree(
 
 
 def subflows_of(flow: Any) -> list[str]:
-    """Return the ids of the flows that a VisualFlow refers to, each once."""
-    nodes = read_drawing(flow, DrawingFindings("")).nodes.values()
-    found = (subflow_name(one) for one in nodes if one.type == "subflow")
+    """Return the ids of the flows that a VisualFlow refers to, as sub-flows or agents, each once."""
+    drawing = read_drawing(flow, DrawingFindings(""))
+    nodes = [named_agent(one, drawing.id) for one in drawing.nodes.values()]
+    found = (subflow_name(one) for one in nodes if one.type in {"subflow", AGENT})
     return list(dict.fromkeys(one for one in found if one is not None))
 
 

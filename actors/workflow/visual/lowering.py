@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
@@ -16,6 +17,12 @@ from actors.workflow.visual.drawing import (
 )
 
 REROUTE: Final = "reroute"
+CODE: Final = "code"
+AGENT: Final = "agent"
+SUBFLOW: Final = "subflowId"
+INPUT: Final = "_input"
+"""The name of all pins in code."""
+_UNSAFE: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 LIMIT: Final = "loop_limit"
 _OTHER: Final = {"true": "false", "false": "true"}
 
@@ -106,6 +113,53 @@ def override_references(node: DrawnNode) -> Iterator[tuple[str, str, Pin]]:
             out = one.get("sourceHandle") or one.get("handle")
             if isinstance(source, str) and isinstance(out, str):
                 yield pin, route, (source, out)
+
+
+def with_known_types(drawing: Drawing) -> Drawing:
+    """Return the drawing with a ``code`` node for each ``function``, and the names of the flows of agents."""
+    wired: dict[str, list[dict[str, Any]]] = {}
+    for wire in drawing.wires:
+        if not wire.is_control:
+            wired.setdefault(wire.target, []).append({"id": wire.into})
+    nodes = {
+        name: _as_code(one, wired.get(name, []))
+        if one.type == "function"
+        else named_agent(one, drawing.id)
+        for name, one in drawing.nodes.items()
+    }
+    return replace(drawing, nodes=nodes)
+
+
+def _as_code(node: DrawnNode, wired: list[dict[str, Any]]) -> DrawnNode:
+    """Return a node ``function`` as one of code; an expression has the names of its pins, and all as ``x``."""
+    data, expression = dict(node.data), node.data.get("expression")
+    if "code" not in data and isinstance(expression, str) and expression.strip():
+        defaults = [{"id": one} for one in node.part("pinDefaults")]
+        data["inputs"] = data.get("inputs") or [*wired, *defaults]
+        data["codeBody"] = f"x = input = {INPUT}; return ({expression.strip()})"
+    return replace(node, type=CODE, data=data)
+
+
+def named_agent(node: DrawnNode, flow: str) -> DrawnNode:
+    """Return a node ``agent`` with the name of its flow, as AbstractFlow names it; other nodes as they are."""
+    if node.type != AGENT or node.data.get(SUBFLOW):
+        return node
+    words = [_UNSAFE.sub("_", one.strip()) or "unknown" for one in (flow, node.id)]
+    return replace(node, data={**node.data, SUBFLOW: "_".join(["visual_react_agent", *words])})
+
+
+def without_branches(drawing: Drawing) -> Drawing:
+    """Return the drawing with a sequence, which goes on with ``done``, for each ``parallel``."""
+    forks = {one.id for one in drawing.nodes.values() if one.type == "parallel"}
+    nodes = {
+        name: replace(one, type="sequence") if name in forks else one
+        for name, one in drawing.nodes.items()
+    }
+    wires = tuple(
+        replace(one, out="done") if one.source in forks and one.out == "completed" else one
+        for one in drawing.wires
+    )
+    return replace(drawing, nodes=nodes, wires=wires)
 
 
 def without_limited_wires(drawing: Drawing, findings: DrawingFindings) -> Drawing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -16,6 +17,9 @@ from actors.workflow.visual.drawing import (
 
 RETURN_MARK: Final = "~"
 """Suffix of a graph's node that continues a loop, a sequence or branches; see `control`."""
+SEQUENTIAL: Final = "sequential"
+"""Name in a flow. If its value is true, branches of `parallel` nodes are executed one after the other."""
+_UNFIT: Final = re.compile("[\\x00-\\x1f\\ud800-\\udfff]")
 _IDS: Final = ("id", "flow_id", "workflow_id")
 _ENDS: Final = ("source", "sourceHandle", "target", "targetHandle")
 
@@ -39,6 +43,11 @@ def plain_flow(flow: Any) -> Any:
         return dump()
 
 
+def one_by_one(flow: Any) -> Any:
+    """Return a VisualFlow whose parallel branches are executed one after the other; all else as it is."""
+    return {**flow, SEQUENTIAL: True} if is_visualflow(flow) else flow
+
+
 def read_drawing(data: Any, findings: DrawingFindings) -> Drawing:
     """Return the drawing of a flow. Parts that cannot be read are left out and added to `findings`."""
     if not isinstance(data, Mapping):
@@ -46,8 +55,9 @@ def read_drawing(data: Any, findings: DrawingFindings) -> Drawing:
         findings.add(problem, "Give the JSON of a VisualFlow")
         return Drawing("", {}, ())
     name = next((one for key in _IDS if (one := _text(data.get(key)))), "")
-    if not name:
-        findings.add("it has no id", "Give it a name", "id")
+    if not name or _UNFIT.search(name):
+        problem = "its id has characters that cannot be kept" if name else "it has no id"
+        findings.add(problem, "Give it a name", "id")
     nodes = _nodes(data.get("nodes"), findings)
     wires = _wires(data.get("edges"), nodes, findings)
     return Drawing(name, nodes, wires, _text(data.get("entryNode")) or None)
@@ -85,7 +95,7 @@ def _node(raw: Any, place: int, findings: DrawingFindings) -> DrawnNode | None:
     kind = _text(kind)
     if kind.startswith("NodeType."):
         kind = kind.removeprefix("NodeType.").lower()
-    if not name or name.endswith(RETURN_MARK) or any(char < " " for char in name):
+    if not name or name.endswith(RETURN_MARK) or _UNFIT.search(name):
         remedy = f"Give it a name that does not end with {RETURN_MARK}, without control characters"
         findings.add(f"a node has the id {raw.get('id')!r}", remedy, "nodes", place, "id")
         return None

@@ -9,10 +9,13 @@ from typing import Any, Final
 
 from actors.kernel.workflow.effects import StepPlan
 from actors.kernel.workflow.run_state import RunState
+from actors.workflow.documents.expressions import ExpressionError, NodeScope
+from actors.workflow.machine.variables import branch_of
 from actors.workflow.visual.drawing import OUT_OF_CONTROL, DrawnNode, DrawnWire
 from actors.workflow.visual.entries import MUX
 from actors.workflow.visual.flow_state import FlowState
 from actors.workflow.visual.lowering import Pin
+from actors.workflow.visual.pin_expressions import PinExpression
 from actors.workflow.visual.reading import RETURN_MARK
 
 WHOLE: Final = ""
@@ -48,6 +51,7 @@ class WiredNode:
         needs: The nodes that are computed for it, each after the nodes that it reads.
         compute: The function that computes its outputs, if it is not a step.
         outputs_of: The function that makes its outputs of the result of its effect.
+        expressions: The expressions at its pins.
     """
 
     drawn: DrawnNode
@@ -59,6 +63,7 @@ class WiredNode:
     needs: tuple[str, ...] = ()
     compute: Compute | None = None
     outputs_of: Callable[[DrawnNode, Any], Outputs] | None = None
+    expressions: Mapping[str, PinExpression] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -111,6 +116,12 @@ class Visit:
         for pin, value in node.drawn.part("pinDefaults").items():
             if pin not in node.inputs and (pin in declared or pin not in found):
                 found[pin] = copy.deepcopy(value)
+        for pin, one in node.expressions.items():
+            scope = NodeScope(self.run.vars, branch_of(self.run.vars), self.now)
+            try:
+                found[pin] = one.value(found.get(pin), scope)
+            except ExpressionError as exc:
+                raise VisualNodeError(f"pin {pin!r}: {exc}") from None
         return found
 
     def at_pin(self, node: WiredNode, pin: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from compose.commands.output import Exit, NoDataError, print_json
 from compose.commands.terminal import print_table, say
 
 
-def pack(
+def pack(  # noqa: PLR0913 - the parts of a bundle
     root: Path,
     /,
     *,
@@ -34,6 +34,7 @@ def pack(
     version: str | None = None,
     flows_dir: Path | None = None,
     asset: tuple[Path, ...] = (),
+    sequential: Flag = False,
     json: Flag = False,
     debug: DebugFlag = False,
 ) -> int:
@@ -58,6 +59,8 @@ def pack(
         Folder with the other flows, each in a file named like its id. Default: the folder of the entry flow.
     asset
         A file to include in the bundle.
+    sequential
+        Let each VisualFlow execute its parallel branches one after the other, in the order of their pins.
     json
         Print one JSON object.
     """
@@ -70,6 +73,7 @@ def pack(
             bundle_version=version,
             flows_dir=flows_dir,
             assets={one.name: one for one in asset},
+            sequential=sequential,
         )
     told = {"bundle": bundle.manifest.ref, "hash": bundle.hash, "file": str(output)}
     if json:
@@ -85,6 +89,7 @@ async def install(
     /,
     *,
     version: str | None = None,
+    sequential: Flag = False,
     overwrite: Flag = False,
     directory: Path | None = None,
     shared: Flag = False,
@@ -106,6 +111,8 @@ async def install(
         A bundle, a flow document or a VisualFlow.
     version
         Version of a flow whose document has no version.
+    sequential
+        See `callboard flows pack`; for a VisualFlow that is not packed yet.
     overwrite
         Replace a bundle of the same version in a folder.
     directory
@@ -116,7 +123,7 @@ async def install(
         Owner of the flow in a database.
     """
     with _files():
-        data = packed_flow(_bytes_of(file), version=version)
+        data = packed_flow(_bytes_of(file), version=version, sequential=sequential)
     if overwrite:
         _check_folder(target, shared)
         with _files():

@@ -32,7 +32,8 @@ class EventSources:
         follow: Callable[[str], AsyncIterator[SessionEvent]],
     ) -> None:
         self._follow = follow
-        self._sources: dict[str, Ahead[SessionEvent]] = {"": Ahead(root)}
+        self._news = asyncio.Event()
+        self._sources: dict[str, Ahead[SessionEvent]] = {"": Ahead(root, self._news)}
         self._held: dict[str, SessionEvent] = {}
         """End events of descendants that are still read, by the source that sent them."""
 
@@ -56,7 +57,8 @@ class EventSources:
                 continue
             said: Any = event.payload
             if event.type == "child_started" and len(self._sources) <= MAX_FOLLOWED:
-                self._sources[said["child"]] = Ahead(self._follow(said["child"]))
+                child = self._follow(said["child"])
+                self._sources[said["child"]] = Ahead(child, self._news)
             elif event.type == "child_finished" and said["child"] in self._sources:
                 self._held[ready] = event
                 continue
@@ -65,12 +67,16 @@ class EventSources:
     async def _ready(self, timeout_s: float | None) -> str | None:
         """Return a source that has an event or has ended, descendants first; None at the timeout."""
         free = [key for key in reversed(self._sources) if key not in self._held]
-        tasks = {key: self._sources[key].next() for key in free}
-        if not any(task.done() for task in tasks.values()):
-            await asyncio.wait(
-                tasks.values(), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-            )
-        return next((key for key in free if tasks[key].done()), None)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    ready = [key for key in free if self._sources[key].has_next()]
+                    if ready:
+                        return ready[0]
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            return None
 
     async def _take(self, key: str) -> SessionEvent | None:
         """Return the event of a source. At the source's end return the end event held for it, or None."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field
 from starlette.requests import Request
@@ -132,7 +132,26 @@ async def lines_of(events: AsyncGenerator[SessionEvent, None]) -> AsyncGenerator
     """Yield events as lines of a stream."""
     async with aclosing(events):
         async for event in events:
-            yield EventLine(event.type, EVENTS.dump_json(event), event.event_id)
+            yield _shared_lines.of(event)
+
+
+class _SharedLines:
+    """The line of the last event.
+
+    All readers of an answer get the same object for a piece, one reader after another.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[SessionEvent, EventLine] | None = None
+
+    def of(self, event: SessionEvent) -> EventLine:
+        """Return an event as a line of a stream."""
+        if self._last is None or self._last[0] is not event:
+            self._last = event, EventLine(event.type, EVENTS.dump_json(event), event.event_id)
+        return self._last[1]
+
+
+_shared_lines: Final = _SharedLines()
 
 
 async def _page(feed: SessionFeed, limit: int) -> EventsJson:

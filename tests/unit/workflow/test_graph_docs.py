@@ -17,7 +17,7 @@ PAGES = {
     "api": 3,
     "documents": 3,
     "bundles": 1,
-    "visualflow": 2,
+    "visualflow": 3,
     "limits": 1,
     "snapshots": 4,
     "provenance": 1,

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from actors.workflow.documents import sandbox
 from actors.workflow.visual.drawing import DrawnNode
+from actors.workflow.visual.lowering import INPUT
+from actors.workflow.visual.sandbox_functions import functions_for
 from actors.workflow.visual.visits import Outputs, Visit, VisualNodeError
 
-CODE: Final = "code"
 _LIMITS: Final = sandbox.SandboxLimits()
 _LINE: Final = re.compile(r"\(line (\d+)\)")
-_NAME: Final = "_input"
 
 
 def source_of(node: DrawnNode) -> tuple[str, int]:
@@ -23,16 +23,18 @@ def source_of(node: DrawnNode) -> tuple[str, int]:
     name = data.get("functionName")
     function = name if isinstance(name, str) and name.isidentifier() else "transform"
     if not isinstance(data.get("codeBody"), str):
-        whole = str(data.get("code") or f"def {function}({_NAME}):\n    return {_NAME}")
-        return f"{whole}\n{function}({_NAME})", 0
-    head = [f"def {function}({_NAME}):"]
+        whole = str(data.get("code") or f"def {function}({INPUT}):\n    return {INPUT}")
+        first = functions_for(whole)
+        return f"{first}{whole}\n{function}({INPUT})", first.count("\n")
+    head = [f"def {function}({INPUT}):"]
     pins = [one for one in node.pins("inputs") if one != "permissions"]
-    head += [f"    {_identifier(pin)} = {_NAME}.get({pin!r})" for pin in pins]
+    head += [f"    {_identifier(pin)} = {INPUT}.get({pin!r})" for pin in pins]
     body = textwrap.dedent(data["codeBody"].replace("\r\n", "\n")).strip("\n")
     if not body.strip():
-        body = f"return {_NAME}"
-    lines = [*head, textwrap.indent(body, "    "), f"{function}({_NAME})"]
-    return "\n".join(lines), len(head)
+        body = f"return {INPUT}"
+    lines = [*head, textwrap.indent(body, "    "), f"{function}({INPUT})"]
+    first = functions_for(body)
+    return first + "\n".join(lines), first.count("\n") + len(head)
 
 
 def _identifier(pin: str) -> str:
@@ -71,7 +73,7 @@ def result_of(node: DrawnNode, given: dict[str, Any]) -> Any:
     code, before = source_of(node)
     told = {name: value for name, value in given.items() if name != "permissions"}
     try:
-        return sandbox.evaluate(code, {_NAME: told}, _LIMITS)
+        return sandbox.evaluate(code, {INPUT: told}, _LIMITS)
     except sandbox.SandboxError as exc:
         raise VisualNodeError(_moved(str(exc), before)) from None
 

@@ -21,6 +21,11 @@ from actors.workflow.visual.visits import Visit, VisualNodeError, ending_in
 
 MOST_PASSES: Final = 10_000
 """Maximum number of passes of a loop without a list."""
+_MESSAGES: Final[dict[str, dict[str, Any]]] = {
+    "on_user_request": {"message": "", "context": {}},
+    "on_agent_message": {"sender": "unknown", "message": "", "channel": ""},
+}
+"""By type of an entry: the vars that are its outputs, with their defaults."""
 _THEN: Final = re.compile(r"then:(\d+)")
 
 Decide = Callable[[Visit], StepPlan]
@@ -35,6 +40,18 @@ def begin(visit: Visit) -> StepPlan:
         if name in defaults and name not in given and not name.startswith("_"):
             visit.run.vars[name] = defaults[name]
     found = {name: given.get(name, defaults.get(name)) for name in names}
+    visit.keep(found)
+    return visit.plan(result=found)
+
+
+def receive(visit: Visit) -> StepPlan:
+    """Give the vars of the run that make up a message as outputs."""
+    node, given = visit.node.drawn, visit.state.last
+    channel = text_of(node.part("eventConfig").get("channel"))
+    found = {
+        name: {**given, "channel": channel}.get(name, default)
+        for name, default in _MESSAGES[node.type].items()
+    }
     visit.keep(found)
     return visit.plan(result=found)
 
@@ -221,6 +238,7 @@ def join(visit: Visit) -> StepPlan:
 
 CONTROL: Final[dict[str, tuple[Decide, Decide | None]]] = {
     "on_flow_start": (begin, None),
+    **dict.fromkeys(_MESSAGES, (receive, None)),
     "on_flow_end": (end, None),
     "if": (choose, None),
     "switch": (switch, None),

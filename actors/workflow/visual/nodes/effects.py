@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from actors.kernel.workflow.drawn import normalize_utc_iso
 from actors.kernel.workflow.effects import Effect, EffectType, StepPlan
 from actors.workflow.visual.drawing import DrawnNode
 from actors.workflow.visual.flow_state import result_key_of
+from actors.workflow.visual.nodes.files import call_of_file
 from actors.workflow.visual.nodes.texts import text_of
 from actors.workflow.visual.visits import Visit, VisualNodeError
 
@@ -16,6 +19,8 @@ Given = Mapping[str, Any]
 PayloadOf = Callable[[DrawnNode, Given], dict[str, Any]]
 
 _UNITS: Final = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
+_INTERVAL: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h|d)", re.IGNORECASE)
+_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _LEVELS: Final = {"warn": "warning", "warning": "warning", "error": "error"}
 _TRUE: Final = {"true", "1", "yes", "on"}
 _CONTEXT: Final = ("inherit_context", "inheritContext")
@@ -92,6 +97,30 @@ def wait_event(_node: DrawnNode, given: Given) -> dict[str, Any]:
         **_deadline(given),
         **({"details": details} if isinstance(details, dict) and details else {}),
     }
+
+
+def on_schedule(node: DrawnNode, given: Given) -> dict[str, Any]:
+    """Return the payload of a wait for the next time of a schedule: an interval, or an instant."""
+    config = node.part("eventConfig")
+    told = text_of(_chosen(given, config, "schedule") or "15s").strip()
+    interval = _INTERVAL.fullmatch(told)
+    if interval is None:
+        if normalize_utc_iso(told) is None:
+            raise VisualNodeError(f"its schedule {told!r} is neither 30s, 5m, 1h nor an instant")
+        return {"until": told}
+    seconds = float(interval[1]) * _SECONDS[interval[2].lower()]
+    if seconds <= 0:
+        raise VisualNodeError(f"its schedule {told!r} has no length")
+    return {"timeout_s": seconds}
+
+
+def schedule_problem(node: DrawnNode) -> str | None:
+    """Return what is wrong with the schedule that a node has in its data; None: nothing."""
+    try:
+        on_schedule(node, node.part("pinDefaults"))
+    except VisualNodeError as exc:
+        return str(exc)
+    return None
 
 
 def _event(node: DrawnNode, given: Given) -> dict[str, Any]:
@@ -205,6 +234,26 @@ def subflow_name(node: DrawnNode) -> str | None:
     return next((one.strip() for one in found if isinstance(one, str) and one.strip()), None)
 
 
+def agent(node: DrawnNode, given: Given) -> dict[str, Any]:
+    """Return the payload of a run of an agent's flow. Its vars are the pins over the node's configuration.
+
+    Prompt and context are in ``context``, too: `task`, `messages` and what the context has.
+    """
+    pins = node.pins("inputs") or [*given]
+    told = node.part("agentConfig") | {one: given[one] for one in pins if one in given}
+    named = {
+        name: one
+        for name, one in told.items()
+        if one not in (None, "") and not name.startswith("_")
+    }
+    context = given.get("context")
+    task = text_of(_first(given.get("prompt"), given.get("task")))
+    inner: dict[str, Any] = (
+        {"messages": []} | (context if isinstance(context, dict) else {}) | {"task": task}
+    )
+    return {"workflow_id": subflow_name(node), "vars": named | {"text": task, "context": inner}}
+
+
 def _plain(**renamed: str) -> PayloadOf:
     """Return a function that makes a payload of the pins. `renamed` has the names that differ from the pins."""
 
@@ -224,7 +273,11 @@ EFFECTS: Final[dict[str, tuple[EffectType, PayloadOf]]] = {
     "delay": (EffectType.WAIT_UNTIL, wait_until),
     "wait_event": (EffectType.WAIT_EVENT, wait_event),
     "on_event": (EffectType.WAIT_EVENT, _event),
+    "on_schedule": (EffectType.WAIT_UNTIL, on_schedule),
     "emit_event": (EffectType.EMIT_EVENT, emit_event),
+    "agent": (EffectType.START_SUBWORKFLOW, agent),
+    "read_file": (EffectType.TOOL_CALLS, call_of_file),
+    "write_file": (EffectType.TOOL_CALLS, call_of_file),
     "subflow": (EffectType.START_SUBWORKFLOW, subflow),
     "llm_call": (EffectType.LLM_CALL, llm_call),
     "tool_calls": (EffectType.TOOL_CALLS, tool_calls),
@@ -259,4 +312,17 @@ def listen(visit: Visit) -> StepPlan:
     When execution of the event ends, it waits for the next.
     """
     visit.state.frames.push(visit.node.drawn.id, "on_event")
+    return ask(visit)
+
+
+def tick(visit: Visit) -> StepPlan:
+    """Return the plan of an entry that waits for a time; where execution ends, it waits for the next one.
+
+    An instant comes once.
+    """
+    node = visit.node.drawn
+    given = visit.inputs()
+    recurrent = _chosen(given, node.part("eventConfig"), "recurrent")
+    if (recurrent is None or _flag(recurrent)) and "timeout_s" in on_schedule(node, given):
+        visit.state.frames.push(node.id, "on_schedule")
     return ask(visit)

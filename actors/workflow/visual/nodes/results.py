@@ -42,6 +42,29 @@ def _part(raw: Any, name: str) -> Any:
     return raw.get(name) if isinstance(raw, dict) else None
 
 
+def _on_schedule(node: DrawnNode, raw: Any) -> Outputs:
+    recurrent = node.part("eventConfig").get("recurrent")
+    timestamp = _part(raw, "waited_until") if isinstance(raw, dict) else raw
+    return {"timestamp": timestamp, "recurrent": recurrent is not False, "raw": raw}
+
+
+def _agent(_node: DrawnNode, raw: Any) -> Outputs:
+    child = _part(raw, "output")
+    names = ("response", "answer", "result")
+    found = (_part(child, one) for one in names)
+    response = child if isinstance(child, str) else next((one for one in found if one), "")
+    meta = {one: _part(child, one) for one in ("provider", "model", "iterations")}
+    return {
+        "response": response if isinstance(response, str) else json.dumps(response),
+        "result": child,
+        "success": _part(child, "success") is not False,
+        "data": _part(child, "data"),
+        "meta": {name: one for name, one in meta.items() if one is not None}
+        | {"sub_run_id": _part(raw, "sub_run_id")},
+        "raw": raw,
+    }
+
+
 def _llm_call(_node: DrawnNode, raw: Any) -> Outputs:
     data, calls = _part(raw, "data"), _part(raw, "tool_calls")
     content = _part(raw, "content") if isinstance(raw, dict) else raw
@@ -141,7 +164,9 @@ RESULTS: Final[dict[str, OutputsOf]] = {
     "delay": _own("result"),
     "wait_event": _wait_event,
     "on_event": _on_event,
+    "on_schedule": _on_schedule,
     "emit_event": _own("result"),
+    "agent": _agent,
     "subflow": _subflow,
     "llm_call": _llm_call,
     "tool_calls": _tool_calls,

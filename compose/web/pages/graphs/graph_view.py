@@ -165,7 +165,7 @@ def sub_runs(steps: Iterable[LedgerStep]) -> list[str]:
             wait = result.get("wait")
             details = (wait.get("details") if isinstance(wait, dict) else None) or {}
             for told in (result, details):
-                if isinstance(id_ := told.get("sub_run_id"), str):
+                if isinstance(id_ := told.get("sub_run_id"), str) and "agent" not in told:
                     found[id_] = None
     return [*found]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -10,7 +11,7 @@ from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import RunLogEntry
-from actors.runtime.client.live_events import PieceOrder
+from actors.runtime.client.live_events import LivePiece, PieceOrder
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -120,13 +121,14 @@ async def test_late_pieces_of_an_answer_are_not_kept_for_the_next_attempt() -> N
 
 
 async def test_a_piece_that_names_the_last_durable_entry_asks_nothing() -> None:
-    """It waits for that entry, and does not show the number."""
+    """It waits for that entry."""
     log = Log(9)
     order = PieceOrder(log.last_seq, -1)
-    named = entry(-1, K.TEXT_DELTA, "2", n=0, after=1)
+    first = LivePiece(RunId("r"), -1, K.TEXT_DELTA, "2", {"n": 0}, AT, after=1)
+    second = replace(first, payload={"n": 1})
 
-    assert await order.take(named) == []
+    assert await order.take(first) == []
     assert await order.take(entry(0)) == [entry(0)]
-    assert await order.take(entry(1)) == [entry(1), entry(-1, K.TEXT_DELTA, "2", n=0)]
-    assert await order.take(entry(-1, K.TEXT_DELTA, "2", n=1, after=1)) == [piece("2")]
+    assert await order.take(entry(1)) == [entry(1), first]
+    assert await order.take(second) == [second]
     assert log.asked == 0

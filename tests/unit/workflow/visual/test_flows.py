@@ -312,3 +312,41 @@ def test_a_crash_keeps_the_index_of_a_loop() -> None:
         asked.append((state.waiting.prompt, state.vars["_temp"]["flow"]["frames"]["0"]["index"]))
     assert asked == [("a", 1), ("b", 2), ("c", 3)]
     assert output_of(drawn, "", "", "") == {"total": 3}
+
+
+@pytest.mark.item(464)
+@pytest.mark.parametrize("has_completed", [True, False])
+def test_branches_of_a_sequential_flow_go_one_after_the_other(has_completed: bool) -> None:
+    """In the order of their pins; a wait holds those behind it, which read what was set before."""
+    drawn = flow(
+        node("p", "parallel"),
+        node("ask", "ask_user", pinDefaults={"prompt": "?"}),
+        *(node(name, "add_to_list", pinDefaults={"name": "x", "item": name}) for name in "abc"),
+        reading("r", "x"),
+        node("e", "on_flow_end", "x"),
+        wires=edges("s > p", "p.then:10 > c", "p.then:1 > b", "p.then:0 > ask", "ask > a")
+        + edges("r.value > e.x", *(["p.completed > e"] if has_completed else ["c > e"])),
+    )
+    spec = compile_visualflow(drawn, sequential=True)
+    driver = runtime(spec)
+    run_id = driver.start(spec)
+    state = driver.tick(spec, run_id)
+    (wait,) = open_waits(state)
+    assert "x" not in state.vars
+    state = driver.resume(spec, run_id, str(wait.wait_key), {"response": "x"})
+    assert state.output == {"success": True, "x": ["a", "b", "c"]}
+    assert spec.hash == compile_visualflow({**drawn, "sequential": True}).hash
+    assert spec.hash == compile_visualflow_tree("f", {"f": drawn}, sequential=True)["f"].hash
+    assert spec.hash != compile_visualflow({**drawn, "sequential": False}).hash
+
+
+def test_an_end_in_a_branch_of_a_sequential_flow_ends_the_run() -> None:
+    """The branches behind it are not executed."""
+    drawn = flow(
+        node("p", "parallel"),
+        setting("a", "x", value=1),
+        node("e", "on_flow_end", "x"),
+        wires=edges("s > p", "p.then:0 > e", "p.then:1 > a", "p.completed > a"),
+    )
+    state = play({**drawn, "sequential": True})
+    assert (state.output, "x" in state.vars) == ({"success": True, "x": None}, False)

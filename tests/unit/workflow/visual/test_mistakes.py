@@ -11,6 +11,7 @@ import pytest
 
 from actors.workflow import FlowError, check_flow, compile_visualflow, load_flow
 from actors.workflow.visual.reading import is_visualflow
+from tests.unit.workflow.spoiling import JUNK, spoil
 from tests.unit.workflow.visual.drawn import edges, flow, literal, node, play, problems
 
 if TYPE_CHECKING:
@@ -97,9 +98,19 @@ LOOP = [node("l", "for"), node("x", "set_var"), node("i", "if")]
             "/nodes/1/data/eventConfig: node 'c': it has no name of an event",
         ),
         (
-            [node("c", "if", pinExpressions={"condition": "vars.x"})],
+            [node("c", "if", pinExpressions={"condition": "x > 1"})],
             ["s > c"],
-            "/nodes/1/data/pinExpressions: node 'c': it has pinExpressions",
+            "/nodes/1/data/pinExpressions/condition: node 'c': pin 'condition': x > 1: 'x' is no",
+        ),
+        (
+            [node("c", "if", pinExpressions={"condition": "vars["})],
+            ["s > c"],
+            "/nodes/1/data/pinExpressions/condition: node 'c': pin 'condition': vars[: it is no",
+        ),
+        (
+            [node("c", "if", pinExpressions={"condition": 5})],
+            ["s > c"],
+            "/nodes/1/data/pinExpressions/condition: node 'c': the expression at pin",
         ),
     ],
 )
@@ -125,6 +136,8 @@ def test_a_line_of_code_is_that_of_the_author() -> None:
     ("change", "found"),
     [
         ({"id": ""}, "/id: it has no id"),
+        ({"id": "a\x00"}, "/id: its id has characters that cannot be kept"),
+        ({"nodes": [{"id": "\ud800", "type": "if"}]}, "/nodes/0/id: a node has the id"),
         ({"nodes": [5]}, "/nodes/0: a node is no object"),
         ({"nodes": [{"id": "a", "type": "if"}] * 2}, "/nodes/1/id: node 'a' is there twice"),
         ({"nodes": [{"id": "a~", "type": "if"}]}, "/nodes/0/id: a node has the id 'a~'"),
@@ -136,7 +149,27 @@ def test_a_line_of_code_is_that_of_the_author() -> None:
             {"nodes": [], "entryNode": None},
             "/nodes: it has no node that execution could begin with",
         ),
-        ({"functions": [{"name": "f"}]}, "/functions: functions of a flow are not executed"),
+        ({"sequential": "yes"}, "/sequential: sequential is neither true nor false"),
+        ({"functions": 5}, "/functions: functions is no list"),
+        ({"functions": [5]}, "/functions/0: function None: its name cannot be used"),
+        ({"functions": [{"name": "len", "code": "?"}]}, "/functions/0: function 'len': its name"),
+        ({"functions": [{"name": "f"}]}, "/functions/0: function 'f': it has no code"),
+        (
+            {"functions": [{"name": "f", "code": "def g(): pass"}]},
+            "/functions/0: function 'f': its code has no def f",
+        ),
+        (
+            {"functions": [{"name": "f", "code": "x = 1\ndef f(): ?"}]},
+            "/functions/0: function 'f': Got unexpected",
+        ),
+        (
+            {"functions": [{"name": "f", "code": "def f(): pass\ndef value(): pass"}]},
+            "/functions/0: function 'f': it defines 'value', which has",
+        ),
+        (
+            {"functions": [{"name": "f", "code": "def f(): pass"}] * 2},
+            "/functions/1: function 'f': it defines 'f', which has",
+        ),
         (
             {"nodes": [{"id": str(n), "type": "if"} for n in range(10_001)]},
             "/nodes: it has 10001 nodes",
@@ -199,41 +232,16 @@ def test_mutated_flows_are_refused_with_findings_or_compiled() -> None:
         node("q", "ask_user", "prompt", entryRoutes=[], inputRouteOverrides={"prompt": {}}),
         node("w", "switch", switchConfig={"cases": [{"id": "1", "value": 1}]}),
         node("c", "concat", concatConfig={"separator": ","}),
-        node("e", "on_flow_end", "x"),
+        node("e", "on_flow_end", "x", pinExpressions={"x": "f(value) + vars.n"}),
         wires=edges("s > p", "p.then:0 > l", "l.loop > q", "p.completed > w", "w.case:1 > e")
         + edges("c.result > q.prompt", "l.item > c.a", "c.result > e.x"),
     )
-    junk: list[Any] = [
-        None,
-        True,
-        -1,
-        1e300,
-        "",
-        "s",
-        "x" * 1000,
-        [],
-        {},
-        [[]],
-        {"a": None},
-        "\x00",
-    ]
+    whole["functions"] = [{"name": "f", "code": "def f(x):\n    return x"}]
     refused = 0
     for seed in range(1000):
         rng, drawn = random.Random(seed), copy.deepcopy(whole)
         for _ in range(rng.randint(1, 3)):
-            _spoil(drawn, rng, junk)
+            spoil(drawn, rng, JUNK)
         found = check_flow(drawn)
         refused += any(one.level == "error" for one in found)
     assert 200 < refused < 1000
-
-
-def _spoil(data: Any, rng: random.Random, junk: list[Any]) -> None:
-    while True:
-        keys = list(data) if isinstance(data, dict) else [*range(len(data))]
-        if not keys:
-            return
-        key = rng.choice(keys)
-        if not isinstance(data[key], dict | list) or rng.random() < 0.15:
-            data[key] = rng.choice(junk)
-            return
-        data = data[key]

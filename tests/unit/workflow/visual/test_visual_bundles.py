@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from actors.workflow.bundles import (
     open_workflow_bundle,
     pack_workflow_bundle,
 )
+from actors.workflow.bundles.inputs import input_schema
 from compose.commands.output import Exit
 from compose.host.loader import find_served, serve_all
 from tests.unit.workflow.test_bundles import files_of, zipped
@@ -90,9 +92,9 @@ def test_a_sub_flow_that_is_not_there_is_named(folder: Path) -> None:
 def test_a_bundle_with_a_wrong_drawing_is_not_installed(tmp_path: Path) -> None:
     """One in which nothing is drawn yet is kept."""
     registry = WorkflowBundleRegistry(tmp_path)
-    unknown = {**CHILD, "nodes": [*CHILD["nodes"][:1], {"id": "n", "type": "agent"}]}
+    unknown = {**CHILD, "nodes": [*CHILD["nodes"][:1], {"id": "n", "type": "edit_image"}]}
     unknown["edges"] = edges("s > n")
-    with pytest.raises(FlowError, match="nothing here executes the type 'agent'"):
+    with pytest.raises(FlowError, match="nothing here executes the type 'edit_image'"):
         registry.install_bytes(zipped(files_of({"flows/child.json": json.dumps(unknown).encode()})))
     empty = json.dumps({"id": "child", "nodes": [], "edges": []}).encode()
     registry.install_bytes(zipped(files_of({"flows/child.json": empty})))
@@ -116,3 +118,31 @@ async def test_commands_and_hosts_take_drawings(
         await serve_all(host, {"f": find_served(str(folder))})
         run_id = await FlowRuns(host, "flows").start("root", vars={"n": 5})
         assert await host.result(run_id) == {"success": True, "x": 10}
+
+
+@pytest.mark.item(464, 468)
+def test_sequential_is_packed_into_each_flow(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also of a flow that is installed as it is; flows of a bundle stay as they are."""
+    out, place = folder / "root.flow", ("--version", "2", "--sequential")
+    assert told(capsys, "pack", folder / "root.json", "-o", out, *place)[0] == Exit.OK
+    bundle = open_workflow_bundle(out)
+    assert [bundle.flow_json(one)["sequential"] for one in ("root", "child")] == [True, True]
+    where = ("--directory", folder / "installed", *place)
+    assert told(capsys, "install", folder / "child.json", *where)[0] == Exit.OK
+    installed = WorkflowBundleRegistry(folder / "installed").open("child")
+    assert installed.flow_json("child") == {**CHILD, "sequential": True}
+    code, text = told(capsys, "install", out, *where)
+    assert code != Exit.OK
+    assert "Pack them again with --sequential" in text
+
+
+@pytest.mark.item(471)
+def test_inputs_are_those_pins_of_the_begin_that_can_be_read() -> None:
+    """Whatever else an editor left there."""
+    pins = [{"id": "a", "type": "list"}, {"id": {}}, {"id": "b", "type": {}}, 5]
+    drawn = copy.deepcopy(ROOT)
+    for outputs, names in ((pins, {"a": {"type": "array"}, "b": {}}), (5, {}), ({}, {})):
+        drawn["nodes"][0]["data"] = {"outputs": outputs}
+        assert input_schema(drawn)["properties"] == names

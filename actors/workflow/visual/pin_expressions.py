@@ -1,0 +1,136 @@
+"""Expressions at pins, and the functions of a flow that they call; evaluated when a node reads the pin."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from actors.workflow.documents import sandbox
+from actors.workflow.documents.expressions import (
+    NAMES,
+    Expression,
+    ExpressionError,
+    NodeScope,
+    parse,
+)
+from actors.workflow.visual.drawing import Drawing, DrawingFindings, DrawnNode
+from actors.workflow.visual.sandbox_functions import SANDBOX_FUNCTIONS, functions_for
+
+_VALUE: Final = "value"
+_TAKEN: Final = frozenset({*NAMES, _VALUE, *SANDBOX_FUNCTIONS, *dir(builtins)})
+_MISSING: Final = "it is evaluated by pydantic-monty, which is not there"
+_INSTALL: Final = "Install callboard[flows]"
+
+
+@dataclass(frozen=True, slots=True)
+class PinExpression:
+    """An expression at a pin.
+
+    Attributes:
+        parsed: The expression.
+        functions: Code of the functions that it may call; empty: it calls none.
+    """
+
+    parsed: Expression
+    functions: str
+
+    def value(self, value: Any, scope: NodeScope) -> Any:
+        """Return what the pin gets; `value` is what it had without the expression.
+
+        Raises:
+            ExpressionError: It has no value.
+        """
+        return self.parsed.value(scope, more={_VALUE: value}, before=self.functions)
+
+
+def expressions_in(
+    drawing: Drawing, functions: Any, findings: DrawingFindings
+) -> dict[str, dict[str, PinExpression]]:
+    """Return the expressions of all nodes that edges lead to or from, by node and pin."""
+    library = dict(_functions_in(functions, findings))
+    used = {end for one in drawing.wires for end in (one.source, one.target)}
+    used.add(drawing.entry or "")
+    return {
+        node.id: found
+        for node in drawing.nodes.values()
+        if node.id in used and (found := _expressions_of(node, library, findings))
+    }
+
+
+def _expressions_of(
+    node: DrawnNode, library: Mapping[str, str], findings: DrawingFindings
+) -> dict[str, PinExpression]:
+    found = {}
+    for pin, text in node.part("pinExpressions").items():
+        if text is None or (isinstance(text, str) and not text.strip()):
+            continue
+        place = ("data", "pinExpressions", pin)
+        if not isinstance(text, str):
+            problem = f"the expression at pin {pin!r} is a {type(text).__name__}, not a text"
+            findings.at_node(node, problem, "Write an expression", *place)
+        elif not sandbox.is_available():
+            findings.at_node(node, f"the expression at pin {pin!r}: {_MISSING}", _INSTALL, *place)
+        else:
+            try:
+                found[pin] = _expression(text, library)
+            except ExpressionError as exc:
+                remedy = "Correct it, or use a code node, and connect it to the pin"
+                findings.at_node(node, f"pin {pin!r}: {exc}", remedy, *place)
+    return found
+
+
+def _expression(text: str, library: Mapping[str, str]) -> PinExpression:
+    parsed = parse(text, frozenset({_VALUE, *SANDBOX_FUNCTIONS, *library}))
+    if parsed.path == ("vars",):  # without the runtime's own, as the sandbox sees them
+        parsed = replace(parsed, path=None)
+    if parsed.path is None and (problem := sandbox.unreadable(parsed.code)) is not None:
+        raise ExpressionError(text, problem)
+    is_calling = any(name in parsed.code for name in library)
+    functions = "\n".join(library.values()) + "\n" if is_calling else ""
+    return PinExpression(parsed, functions_for(functions + parsed.code) + functions)
+
+
+def _functions_in(raw: Any, findings: DrawingFindings) -> Iterator[tuple[str, str]]:
+    """Yield name and code of the functions of a flow that can be called."""
+    if raw and not isinstance(raw, list):
+        findings.add("functions is no list", "Give a list of functions", "functions")
+    taken: set[str] = set()
+    for place, one in enumerate(raw if isinstance(raw, list) else ()):
+        name, code = (one.get("name"), one.get("code")) if isinstance(one, dict) else (None, None)
+        problem, remedy = _misnamed(name, code) or _problem_of(str(name), str(code), taken)
+        if problem:
+            findings.add(f"function {name!r}: {problem}", remedy, "functions", place)
+        else:
+            yield str(name), str(code)
+
+
+def _misnamed(name: Any, code: Any) -> tuple[str, str] | None:
+    if not isinstance(name, str) or not name.isidentifier() or name in _TAKEN:
+        return "its name cannot be used in expressions", "Give it another one"
+    if not isinstance(code, str) or not code.strip():
+        return "it has no code", f"Write def {name}(…): …"
+    return None
+
+
+def _problem_of(name: str, code: str, taken: set[str]) -> tuple[str | None, str]:
+    """Return what is wrong with a function, and the way out; its names are `taken` then."""
+    if not sandbox.is_available():
+        return _MISSING, _INSTALL
+    remedy = "Correct it, or write it without what the sandbox lacks"
+    try:
+        problem = sandbox.unreadable(code)
+        body = [] if problem else ast.parse(code).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as exc:
+        problem, body = f"it cannot be read ({type(exc).__name__})", []
+    if problem:
+        return problem, remedy
+    names = {one.name for one in body if isinstance(one, ast.FunctionDef)}
+    if name not in names:
+        return f"its code has no def {name}", "Name both alike"
+    if again := sorted(names & {*taken, *NAMES, _VALUE}):
+        return f"it defines {again[0]!r}, which has another meaning", "Rename it"
+    taken |= names
+    return None, ""

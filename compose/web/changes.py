@@ -6,16 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from pydantic_core import to_json
+
 from actors.kernel.hidden import HiddenNames
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.storage.audit import (
-    DONE,
-    MAX_FACTS_BYTES,
-    AuditStore,
-    Facts,
-    NewAuditRow,
-    size_of,
-)
+from actors.kernel.storage.audit import DONE, MAX_FACTS_BYTES, AuditStore, Facts, NewAuditRow
 from compose.web.principal import Principal
 
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -129,5 +124,5 @@ def _bounded(facts: Facts | None, names: HiddenNames) -> Facts | None:
     if facts is None:
         return None
     shown: Facts = names.shown({**facts})
-    size = size_of(shown)
+    size = len(to_json(shown))
     return shown if size <= MAX_FACTS_BYTES else {"size_bytes": size}

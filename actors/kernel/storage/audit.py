@@ -55,7 +55,7 @@ class NewAuditRow:
         for what in ("principal", "action", "thing", "outcome"):
             check_name_of(f"{what} of an audit row", getattr(self, what))
         for what, facts in (("before", self.before), ("after", self.after)):
-            size = size_of(facts)
+            size = 0 if facts is None else len(to_json(facts))
             if size > MAX_FACTS_BYTES:
                 remedy = f"write {MAX_FACTS_BYTES} bytes at most"
                 raise ContractError(f"`{what}` of an audit row has {size} bytes: {remedy}")
@@ -72,16 +72,6 @@ class AuditRow(NewAuditRow):
 
     id: int
     at: datetime
-
-
-def text_of(facts: Facts | None) -> str | None:
-    """Return values as JSON text, as they are stored; None for None."""
-    return None if facts is None else to_json(facts).decode()
-
-
-def size_of(facts: Facts | None) -> int:
-    """Return the size of values as they are stored, in bytes."""
-    return 0 if facts is None else len(to_json(facts))
 
 
 class AuditStore(Protocol):

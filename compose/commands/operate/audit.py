@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic_core import to_json
+
 from actors.kernel.runtime.ids import DEFAULT_TENANT
-from actors.kernel.storage.audit import AuditRow, text_of
+from actors.kernel.storage.audit import AuditRow, Facts
 from compose.commands import options as opt
 from compose.commands.options import HERE, Target
 from compose.commands.output import ago, picked
@@ -54,5 +56,9 @@ def _to_json(row: AuditRow) -> dict[str, Any]:
 def _row(row: AuditRow) -> tuple[object, ...]:
     return (
         *(row.id, ago(row.at), row.principal, row.action, row.thing, row.outcome),
-        *(text_of(row.before) or "", text_of(row.after) or ""),
+        *(_text(row.before), _text(row.after)),
     )
+
+
+def _text(facts: Facts | None) -> str:
+    return "" if facts is None else to_json(facts).decode()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final, LiteralString
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 from typing_extensions import override
 
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.audit import AuditRow, AuditStore, NewAuditRow, text_of
+from actors.kernel.storage.audit import AuditRow, AuditStore, Facts, NewAuditRow
 from actors.kernel.text import check_name_of
 from persistence.postgres.connection.link import Links, Row
 
@@ -45,8 +45,8 @@ class PostgresAudit(AuditStore):
     async def add(self, new: NewAuditRow) -> AuditRow:
         args = (
             *(new.tenant, new.principal, new.action, new.thing),
-            *(None if new.agent is None else str(new.agent), text_of(new.before)),
-            *(text_of(new.after), new.outcome),
+            *(None if new.agent is None else str(new.agent), _text(new.before)),
+            *(_text(new.after), new.outcome),
         )
         [row] = await self._links.fetch("writing an audit row", SQL_ADD_AUDIT, *args)
         return _audit_row(row)
@@ -61,6 +61,10 @@ class PostgresAudit(AuditStore):
             (SQL_LIST_AUDIT, *args) if thing is None else (SQL_LIST_AUDIT_OF_THING, *args, thing)
         )
         return [_audit_row(row) for row in await self._links.fetch("listing audit rows", *wanted)]
+
+
+def _text(facts: Facts | None) -> str | None:
+    return None if facts is None else to_json(facts).decode()
 
 
 def _audit_row(row: Row) -> AuditRow:

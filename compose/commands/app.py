@@ -58,6 +58,7 @@ indexes = App(
     name="indexes", help="Search by meaning in large collections and memory scopes.", group=SET_UP
 )
 tokens = App(name="tokens", help="Tokens of clients of `callboard serve`.", group=SET_UP)
+audit = App(name="audit", help="Changes that principals made over HTTP.", group=LOOK)
 dlq = App(name="dlq", help="Dead letters: list, redrive or discard them.", group=DECIDE)
 approvals = App(
     name="approvals", help="Pending approvals: list, approve or deny them.", group=DECIDE
@@ -118,13 +119,14 @@ _PARTS: Final = (
     (indexes, "operate.indexes", "list=list_indexes build drop"),
     (limits, "operate.limits", "list=list_limits set=set_limit delete=delete_limit"),
     (cleanup, "operate.cleanup", "artifacts tasks"),
+    (audit, "operate.audit", "list=list_changes"),
     (tokens, "operate.tokens", "create list=list_tokens revoke"),
     (dlq, "operate.dlq", "list=list_letters show redrive discard"),
 )
 """The part, the module, and its commands, as NAME or NAME=FUNCTION."""
 _APPS: Final = (
     *(runs, agents, history, sessions, memory, dlq, limits, schedules, approvals),
-    *(cleanup, flows, graphs, indexes, tokens),
+    *(audit, cleanup, flows, graphs, indexes, tokens),
 )
 
 

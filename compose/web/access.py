@@ -52,6 +52,7 @@ ACCESS: Final[Mapping[str, Access]] = {
     "DELETE /v1/artifacts/{artifact}": "sessions:own",
     "POST /v1/cleanup/artifacts": "cleanup",
     "POST /v1/cleanup/tasks": "cleanup",
+    "GET /v1/audit": "operate",
     "POST /v1/agents/{type}/{key}/messages": "operate",
     "GET /v1/runs/{run}": "operate",
     "GET /v1/runs/{run}/events": "operate",

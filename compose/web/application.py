@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from actors.runtime.runtime import Runtime
 from actors.sessions.runtime import APP, AgentRuntime
 from compose.web.access import OPENAPI, access_of
+from compose.web.changes import action_of
 from compose.web.endpoint import Handler, WebApi, WebCall, WebEndpoint
 from compose.web.graphs import control as graph_control
 from compose.web.graphs import events as graph_events
@@ -32,6 +33,7 @@ from compose.web.resources import (
     approvals,
     apps,
     artifacts,
+    audit,
     cleanup,
     events,
     login,
@@ -43,6 +45,7 @@ from compose.web.streams import Streams
 
 ENDPOINTS: Final[tuple[WebEndpoint, ...]] = (
     *login.ENDPOINTS,
+    *audit.ENDPOINTS,
     *apps.ENDPOINTS,
     *sessions.ENDPOINTS,
     *runs.ENDPOINTS,
@@ -197,6 +200,8 @@ def _pages() -> tuple[tuple[WebEndpoint, ...], list[Route]]:
 
 def _answer(api: WebApi, by_method: dict[str, WebEndpoint], origins: Origins) -> _Answer:
     access = {method: access_of(method, one.path) for method, one in by_method.items()}
+    for method, one in by_method.items():
+        action_of(method, one.path)  # raises if the endpoint has none
 
     async def answer(request: Request) -> Response:
         problem = origins.problem(request)

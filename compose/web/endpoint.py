@@ -12,11 +12,13 @@ from starlette.responses import Response
 
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.audit import DONE, Facts
 from actors.kernel.storage.errors import UnknownSessionError
 from actors.kernel.storage.session import SessionRow
 from actors.runtime.runtime import Runtime
 from actors.sessions.runtime import APP, AgentRuntime
 from compose.web.access import Access
+from compose.web.changes import WebChange, action_of, write_changes
 from compose.web.limits import MAX_BODY_BYTES, parse_body, parse_id, parse_query, read_body
 from compose.web.principal import LOCAL, NOBODY, Authenticate, Principal
 from compose.web.problems import HttpProblem, ProblemError, problem_of, problem_of_input
@@ -114,12 +116,30 @@ class WebCall:
         principal: The principal of the request.
         request: The raw request.
         names: The decoded path parameters, by name.
+        changes: The changes of the request, for the audit.
     """
 
     api: WebApi
     principal: Principal
     request: Request
     names: Mapping[str, str]
+    changes: list[WebChange] = field(default_factory=list)
+
+    def audit(
+        self,
+        thing: str,
+        *,
+        agent: AgentId | None = None,
+        before: Facts | None = None,
+        after: Facts | None = None,
+    ) -> WebChange:
+        """Note a change before it is made. Its audit row is written after the handler, with the outcome.
+
+        See `NewAuditRow` for the arguments. They contain no messages, answers or secrets.
+        """
+        change = WebChange(thing=thing, agent=agent, before=before, after=after)
+        self.changes.append(change)
+        return change
 
     @property
     def runtime(self) -> Runtime:
@@ -220,8 +240,20 @@ class WebEndpoint:
         if self.body is not None:
             body = _checked(self.body, parse_body(await read_body(request, self.max_bytes)), "body")
         call = WebCall(api=api, principal=principal, request=request, names=names)
-        done = await self.call(call, query, body)
+        try:
+            done = await self.call(call, query, body)
+        except Exception as exc:
+            await self._write_changes(call, problem_of(exc).code)
+            raise
+        await self._write_changes(call, DONE)
         return done if isinstance(done, Response) else json_response(done, self.status)
+
+    async def _write_changes(self, call: WebCall, outcome: str) -> None:
+        action, names = action_of(self.method, self.path), call.runtime.hidden_names
+        audit = call.runtime.store.audit
+        await write_changes(
+            audit, call.principal, action, call.changes, names=names, outcome=outcome
+        )
 
 
 def _checked(model: type[BaseModel], value: JsonValue | Mapping[str, str], where: str) -> BaseModel:

@@ -43,6 +43,7 @@ from persistence.postgres.sharding.ownership import ShardLeases
 from persistence.postgres.stores.artifacts import PostgresArtifacts
 
 if TYPE_CHECKING:
+    from actors.kernel.storage.audit import AuditStore
     from actors.kernel.storage.erasure import ErasureStore
     from actors.kernel.storage.flow_bundles import FlowBundleStore
     from actors.kernel.storage.memory import LongTermMemories
@@ -76,6 +77,13 @@ def _run_snapshots_of(store: PostgresStore) -> RunSnapshotStore:
     from persistence.postgres.features.run_snapshots import PostgresRunSnapshots  # noqa: PLC0415 - few use it
 
     return PostgresRunSnapshots(store._links)  # noqa: SLF001 - a part of the class
+
+
+def _audit_of(store: PostgresStore) -> AuditStore:
+    """Return the audit rows."""
+    from persistence.postgres.features.audit import PostgresAudit  # noqa: PLC0415 - no host uses it
+
+    return PostgresAudit(store._links)  # noqa: SLF001 - a part of the class
 
 
 class PostgresStore(RunStore):
@@ -155,6 +163,7 @@ class PostgresStore(RunStore):
     tokens = cached_property(_tokens_of)
     flow_bundles = cached_property(_flow_bundles_of)
     run_snapshots = cached_property(_run_snapshots_of)
+    audit = cached_property(_audit_of)
 
     @cached_property
     def boards(self) -> PgTaskBoards:

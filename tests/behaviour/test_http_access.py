@@ -12,6 +12,7 @@ from actors.sessions import AgentRuntime
 from compose.web.access import ACCESS, access_of
 from compose.web.agui.endpoint import ENDPOINTS as AGUI
 from compose.web.application import ENDPOINTS
+from compose.web.changes import ACTIONS, action_of
 from compose.web.endpoint import WebEndpoint
 from compose.web.pages.routes import PAGES
 from tests.behaviour.guarded import Guarded, guarded_on
@@ -47,7 +48,7 @@ REQUESTS: Final[dict[str, tuple[str, Any]]] = {
     "GET /v1/artifacts/{artifact}": ("?session_id=s", None),
     "DELETE /v1/artifacts/{artifact}": ("?session_id=s", None),
     "POST /v1/cleanup/artifacts": ("", {"session_id": "s", "include_all": True, "dry_run": False}),
-    "POST /v1/cleanup/tasks": ("", {"project": "none"}),
+    "POST /v1/cleanup/tasks": ("", {"project": "none", "dry_run": False}),
     "POST /v1/agents/{type}/{key}/messages": ("", {"payload": 1, "starts_run": False}),
     "POST /v1/login": ("", {"token": "x"}),
     "POST /v1/graph-runs/{graph_run}/waits/{wait}": ("", {"payload": 1}),
@@ -177,7 +178,7 @@ def test_the_table_has_exactly_the_endpoints() -> None:
             assert access == "public"
         elif name in ("GET /v1/login", "POST /v1/logout"):
             assert access == "signed in"
-        elif "/v1/runs/" in name or "/v1/agents/" in name:
+        elif "/v1/runs/" in name or "/v1/agents/" in name or name == "GET /v1/audit":
             assert access == "operate", "these are not only of sessions"
         elif "/v1/cleanup/" in name:
             assert access == "cleanup"
@@ -193,6 +194,31 @@ def test_the_table_has_exactly_the_endpoints() -> None:
         LookupError, match=r"GET /v1/odd: add the endpoint to ACCESS in compose/web/access\.py"
     ):
         access_of("GET", "/v1/odd")
+
+
+async def audited(guarded: Guarded) -> list[tuple[str, str]]:
+    """Action and outcome of each audit row of both tenants."""
+    rows: list[tuple[str, str]] = []
+    for tenant in ("default", "acme"):
+        web, after = await guarded.client("eve", "operate", tenant=tenant), ""
+        while True:
+            page = await web.get(f"/v1/audit?limit=500{after}")
+            rows += [(one["action"], one["outcome"]) for one in page["changes"]]
+            if page["next"] is None:
+                break
+            after = f"&after={page['next']}"
+    return rows
+
+
+def test_each_endpoint_that_changes_something_has_an_action() -> None:
+    """Or the table says that it writes no row. A new route without an entry: there is no application."""
+    changing = {name_of(one) for one in EVERY if one.method != "GET"}
+    assert changing == set(ACTIONS)
+    with pytest.raises(
+        LookupError, match=r"PUT /v1/odd: add the endpoint to ACTIONS in compose/web/changes\.py"
+    ):
+        action_of("PUT", "/v1/odd")
+    assert action_of("GET", "/v1/odd") is None
 
 
 async def test_each_endpoint_accepts_exactly_the_authorised_clients(bed: Bed) -> None:
@@ -213,6 +239,7 @@ async def test_each_endpoint_accepts_exactly_the_authorised_clients(bed: Bed) ->
         owner = await guarded.client("ada", "sessions:own", "flows:run")
         seen = ("/v1/sessions/s", f"/v1/graph-runs/{names['graph_run']}", "/v1/graph-runs")
         before = [await owner.get(path) for path in seen]
+        made = await audited(guarded)
         wrong = []
         for one, scopes, who, web in cases:
             status = wanted(one, scopes, who)
@@ -222,6 +249,7 @@ async def test_each_endpoint_accepts_exactly_the_authorised_clients(bed: Bed) ->
                     wrong.append((name_of(one), scopes, who, status, answer))
         assert wrong == []
         assert [await owner.get(path) for path in seen] == before
+        assert await audited(guarded) == made
         assert (await owner("GET", "/v1/artifacts/a?session_id=s")).body == b"bytes"
         missed = []
         done: set[str] = set()
@@ -237,6 +265,9 @@ async def test_each_endpoint_accepts_exactly_the_authorised_clients(bed: Bed) ->
                         await bed.result(run["run_id"])
         assert missed == []
         assert done == set(ACCESS) - {"POST /v1/login", "GET /v1/openapi.json", EVIDENCE}
+        assert {action for action, outcome in await audited(guarded) if outcome == "done"} == {
+            action for action in ACTIONS.values() if action is not None
+        }
 
 
 async def test_lists_show_only_the_principals_own_entries(bed: Bed) -> None:

@@ -119,6 +119,7 @@ class MemoryGround:
             "artifacts",
             "flow_bundles",
             "run_snapshots",
+            "audit",
             "memories",
             "sessions",
             "tokens",

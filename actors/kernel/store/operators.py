@@ -14,6 +14,8 @@ ARTIFACT_GRACE_S: Final = 86_400.0
 """Hosts keep an artifact without a pin for so long."""
 USAGE_KEPT_S: Final = 400 * 86_400.0
 """Totals of usage are kept for so long at least: a year and the month in which it is billed."""
+AUDIT_KEPT_S: Final = USAGE_KEPT_S
+"""Audit rows are kept for so long at least."""
 
 
 def agent_scope(agent: AgentId) -> str:
@@ -88,10 +90,11 @@ class RetentionStore(Protocol):
         """Forget what is older than this and than 8 days; return how many rows, of each kind at most `limit`.
 
         Tombstones go, then the ids of their messages, and dead letters, but for those whose run could be
-        redriven in their place; and totals of usage that are older than `USAGE_KEPT_S`, too. Without
-        `older_than_s` all of these stay. Whatever it is, ids that name no run go after 8 days, and artifacts
-        without a pin after `ARTIFACT_GRACE_S`. Fewer than `limit`: nothing of that age is left, or it is found
-        at a later call, or other hosts are at it. Safe to call from several hosts at once.
+        redriven in their place; and totals of usage that are older than `USAGE_KEPT_S`, and audit rows that
+        are older than `AUDIT_KEPT_S`. Without `older_than_s` all of these stay. Whatever it is, ids that name
+        no run go after 8 days, and artifacts without a pin after `ARTIFACT_GRACE_S`. Fewer than `limit`:
+        nothing of that age is left, or it is found at a later call, or other hosts are at it. Safe to call
+        from several hosts at once.
         """
 
     async def forget_agent(

@@ -29,6 +29,7 @@ from actors.kernel.store.shards import BacklogStore, ShardStore
 
 if TYPE_CHECKING:
     from actors.kernel.runtime.hints import LogHints
+    from actors.kernel.storage.audit import AuditStore
     from actors.kernel.storage.erasure import ErasureStore
     from actors.kernel.storage.flow_bundles import FlowBundleStore
     from actors.kernel.storage.memory import LongTermMemories
@@ -80,6 +81,8 @@ class RunStore(Protocol):
     """Installed bundles of flows, by tenant."""
     run_snapshots: RunSnapshotStore
     """Snapshots of runs of graphs, by tenant."""
+    audit: AuditStore
+    """Changes that principals made, by tenant."""
     memories: LongTermMemories
     """Texts that agents keep, by tenant."""
     usage: UsageStore

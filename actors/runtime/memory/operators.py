@@ -31,6 +31,7 @@ from actors.kernel.store.arrivals import Submitted
 from actors.kernel.store.forgotten import Forgotten
 from actors.kernel.store.operators import (
     ARTIFACT_GRACE_S,
+    AUDIT_KEPT_S,
     USAGE_KEPT_S,
     OperatorStore,
     RetentionStore,
@@ -140,7 +141,9 @@ class MemoryRetention(MemoryRole, RetentionStore):
         totals = [key for key, total in rows.usage.items() if total.day and total.day < first]
         for key in totals[:limit]:
             del rows.usage[key]
-        return artifacts + len(runs) + len(letters) + len(totals[:limit])
+        unaudited = rows.clock.now() - timedelta(seconds=max(older_than_s, AUDIT_KEPT_S))
+        audited = rows.audit.forget(unaudited, limit=limit)
+        return artifacts + len(runs) + len(letters) + len(totals[:limit]) + audited
 
     @override
     async def forget_agent(
@@ -201,6 +204,7 @@ class MemoryErasure(ErasureStore):
             _MemoryPart("flows", self._flows),
             _MemoryPart("snapshots", self._snapshots),
             _MemoryPart("artifacts", self._artifacts),
+            _MemoryPart("audit", self._audit),
             _MemoryPart("memories", self._memories),
         )
 
@@ -308,6 +312,10 @@ class MemoryErasure(ErasureStore):
         if what.scope is EraseScope.TENANT:
             for remove in self._rows.tokens.removals(what.tenant):
                 yield "tokens", remove
+
+    def _audit(self, what: EraseRequest) -> Iterator[_Removal]:
+        for remove in self._rows.audit.removals(what):
+            yield "audit", remove
 
     def _memories(self, what: EraseRequest) -> Iterator[_Removal]:
         if what.scope is not EraseScope.SESSION:

@@ -34,6 +34,7 @@ from actors.runtime.memory.records import (
     unpack,
 )
 from actors.storage.artifacts import InMemoryArtifacts
+from actors.storage.audit import InMemoryAudit
 from actors.storage.flow_bundles import InMemoryFlowBundles
 from actors.storage.memories import InMemoryLongTermMemories
 from actors.storage.run_snapshots import InMemoryRunSnapshots
@@ -85,6 +86,7 @@ class MemoryRows:
         self.run_snapshots = InMemoryRunSnapshots(clock.now, lambda run_id: run_id in self.runs)
         self.memories = InMemoryLongTermMemories(clock.now, self._is_held)
         self.tokens = InMemoryTokens(clock.now)
+        self.audit = InMemoryAudit(clock.now)
         self.usage: UsageRows = {}
         self.states: defaultdict[AgentId, dict[str, bytes]] = defaultdict(dict)
         self.dead: dict[int, tuple[DeadLetter, InboxRow]] = {}

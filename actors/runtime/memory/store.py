@@ -69,6 +69,7 @@ class MemoryStore(RunStore):
         self.artifacts = rows.artifacts
         self.flow_bundles = rows.flow_bundles
         self.run_snapshots = rows.run_snapshots
+        self.audit = rows.audit
         self.memories = rows.memories
         self.usage = MemoryUsage(lambda: rows.usage)
         self.limits = MemoryLimits(limits, partial(rows.nudge, self))

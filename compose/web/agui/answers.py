@@ -14,6 +14,7 @@ from compose.web.agui.stream import Gate, open_interrupts
 from compose.web.agui.tree import RunTree
 from compose.web.endpoint import FoundSession, WebCall
 from compose.web.problems import HttpProblem, ProblemError
+from compose.web.resources.approvals import audit_decision
 
 _WITHOUT: Final = "run it again without the answer"
 
@@ -104,6 +105,7 @@ async def _decide(call: WebCall, entry: ResumeEntry, approve: bool, tree: RunTre
         comment = "cancelled"
     status = tree.decided.get(id_)
     if status is None:
+        await audit_decision(call, RunId(tree.run_ids[0]), id_, approve=approve)
         try:
             await call.runtime.approvals.decide(
                 id_, approve=approve, by=call.principal.name, comment=str(comment or "")

@@ -7,6 +7,7 @@ from typing import Final
 from pydantic import Field, JsonValue
 
 from actors.workflow.actor.runs import FlowRuns
+from actors.workflow.machine.variables import LIMITS
 from compose.web.endpoint import (
     Done,
     NoQuery,
@@ -17,7 +18,7 @@ from compose.web.endpoint import (
     json_response,
 )
 from compose.web.graphs.flows import GraphRunNameJson, flows_of, named
-from compose.web.graphs.graph_runs import RUN, graph_run, runs_at
+from compose.web.graphs.graph_runs import RUN, audit_run, graph_run, runs_at
 
 
 class PauseJson(StrictModel):
@@ -61,6 +62,7 @@ class LimitsJson(StrictModel):
 async def pause(call: WebCall, _: NoQuery, body: PauseJson) -> Done:
     """Pause a run between two of its steps."""
     row = await graph_run(call)
+    audit_run(call, row, after={"paused": True, "reason": body.reason})
     await runs_at(call, row.agent_id.type).pause_run(row.run_id, body.reason)
     return named(row)
 
@@ -68,6 +70,7 @@ async def pause(call: WebCall, _: NoQuery, body: PauseJson) -> Done:
 async def unpause(call: WebCall, _: NoQuery, __: None) -> Done:
     """Resume a paused run."""
     row = await graph_run(call)
+    audit_run(call, row, after={"paused": False})
     await runs_at(call, row.agent_id.type).resume_run(row.run_id)
     return named(row)
 
@@ -75,6 +78,7 @@ async def unpause(call: WebCall, _: NoQuery, __: None) -> Done:
 async def steer(call: WebCall, _: NoQuery, body: SteerJson) -> Done:
     """Add a message to the inbox of a run."""
     row = await graph_run(call)
+    audit_run(call, row)
     await runs_at(call, row.agent_id.type).steer(row.run_id, body.message)
     return named(row)
 
@@ -82,7 +86,11 @@ async def steer(call: WebCall, _: NoQuery, body: SteerJson) -> Done:
 async def limit(call: WebCall, _: NoQuery, body: LimitsJson) -> Done:
     """Change limits of a run."""
     row = await graph_run(call)
-    await runs_at(call, row.agent_id.type).update_limits(row.run_id, body.updates)
+    runs = runs_at(call, row.agent_id.type)
+    limits = (await runs.state(row.run_id)).vars.get(LIMITS, {})
+    before = {name: limits.get(name) for name in body.updates}
+    audit_run(call, row, before=before, after=body.updates)
+    await runs.update_limits(row.run_id, body.updates)
     return named(row)
 
 

@@ -12,6 +12,7 @@ from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import TERMINAL
 from actors.kernel.runtime.scheduler import RunStatus as RowStatus
+from actors.kernel.storage.audit import Facts
 from actors.kernel.store.lists import RunFilter
 from actors.kernel.text import is_name
 from actors.kernel.workflow.effects import WaitReason, WaitState
@@ -23,6 +24,7 @@ from actors.workflow.actor.runs import FlowRuns
 from actors.workflow.bundles import INSTALLED_APP
 from actors.workflow.machine.limits import limit_status
 from actors.workflow.machine.records import is_paused
+from compose.web.changes import thing_of_run
 from compose.web.endpoint import Done, NoQuery, ShownModel, StrictModel, WebCall, WebEndpoint
 from compose.web.graphs.flows import (
     GraphPhase,
@@ -165,6 +167,13 @@ async def graph_run(call: WebCall) -> RunRow:
     return row
 
 
+def audit_run(
+    call: WebCall, row: RunRow, *, before: Facts | None = None, after: Facts | None = None
+) -> None:
+    """Note a change of a run for the audit."""
+    call.audit(thing_of_run(row.run_id), agent=row.agent_id, before=before, after=after)
+
+
 def _facts(row: RunRow) -> dict[str, Any]:
     return {
         "run": row.run_id,
@@ -266,6 +275,7 @@ async def reply(call: WebCall, _: NoQuery, body: ReplyJson) -> Done:
     """Answer a wait. A wait takes one answer, and the run continues."""
     row = await graph_run(call)
     runs = runs_at(call, row.agent_id.type)
+    audit_run(call, row, after={"wait": call.names["wait"]})
     await runs.resume(row.run_id, call.names["wait"], body.payload)
     return named(row)
 
@@ -273,6 +283,9 @@ async def reply(call: WebCall, _: NoQuery, body: ReplyJson) -> Done:
 async def cancel(call: WebCall, _: NoQuery, body: CancelJson) -> Done:
     """Request a run and its descendants to stop. A run that has ended is not changed."""
     row = await graph_run(call)
+    if not row.status.is_terminal:
+        before, after = {"status": str(row.status)}, {"reason": body.reason}
+        audit_run(call, row, before=before, after=after)
     await runs_at(call, row.agent_id.type).cancel(row.run_id, reason=body.reason)
     return named(await graph_run(call))
 

@@ -65,6 +65,9 @@ async def install(call: WebCall, query: InstallQuery, _: None) -> Done:
         async with graphs_of(call).installing:
             packed = await unpacked(partial(packed_flow, version=query.version), data)
             record, is_new = await bundles_of(call).install(packed, by=call.principal.name)
+            if is_new:
+                after = {"version": record.manifest.bundle_version, "hash": record.hash}
+                call.audit(_thing(record), after=after)
     except FlowError as exc:
         found = [
             {"where": f"{one.file}#{one.pointer}", "problem": one.problem, "remedy": one.remedy}
@@ -103,9 +106,13 @@ async def schema(call: WebCall, _: NoQuery, __: None) -> Done:
 
 async def remove(call: WebCall, _: NoQuery, __: None) -> Done:
     """Remove a version of a bundle, or all versions by its id. A version with open runs is not removed."""
+    flow = call.names["flow"]
     try:
-        if not await bundles_of(call).remove(call.names["flow"]):
-            raise unknown_flow(call.names["flow"])
+        found = await bundles_of(call).find_flow(flow)
+        if found is not None:
+            call.audit(_thing(found[0]), before={"flow": flow, "hash": found[0].hash})
+        if not await bundles_of(call).remove(flow):
+            raise unknown_flow(flow)
     except WorkflowBundleRegistryError as exc:
         raise _conflict("open_runs", exc) from None
     return Response(status_code=204)
@@ -116,6 +123,10 @@ async def _found(call: WebCall) -> BundleRecord:
     if found is None:
         raise unknown_flow(call.names["flow"])
     return found[0]
+
+
+def _thing(record: BundleRecord) -> str:
+    return f"flow:{record.manifest.bundle_id}"
 
 
 async def spec_named(call: WebCall) -> WorkflowSpec:

@@ -16,6 +16,7 @@ from actors.kernel.workflow.errors import NoSuchSnapshotError
 from actors.workflow.actor.runs import FlowRuns
 from actors.workflow.actor.starting import snapshot_from
 from actors.workflow.bundles import INSTALLED_APP
+from compose.web.changes import WebChange, thing_of_run
 from compose.web.endpoint import (
     Done,
     NoQuery,
@@ -26,7 +27,7 @@ from compose.web.endpoint import (
     json_response,
 )
 from compose.web.graphs.flows import GraphRunNameJson, flows_of, started_once
-from compose.web.graphs.graph_runs import RUN, graph_run
+from compose.web.graphs.graph_runs import RUN, audit_run, graph_run
 from compose.web.resources.pages import Paged
 
 
@@ -135,6 +136,7 @@ async def keep(call: WebCall, _: NoQuery, body: NewSnapshotJson) -> Done:
         row.run_id, body.name, description=body.description, tags=body.tags, by=call.principal.name
     )
     kept, _state = await _kept(call, made.snapshot_id)
+    audit_run(call, row, after={"snapshot": kept.id, "name": kept.name})
     place = {"location": f"{_SNAPSHOTS}/{kept.id}"}
     return json_response(KeptSnapshotJson.model_validate(_facts(kept)), 201, place)
 
@@ -165,14 +167,26 @@ async def restore(call: WebCall, _: NoQuery, body: RestoreJson) -> Done:
     row, state = await _kept(call, call.names["snapshot"])
     snapshot, app = snapshot_from(row, state), row.agent_id.type
     runs, flow = _runs_at(call, app), str(snapshot.run_state["workflow_id"])
-    return await started_once(
-        call, app, flow, lambda key: runs.restore(snapshot, id=key, force=body.force)
-    )
+
+    async def restored(key: str | None) -> RunId:
+        change = _audited(call, row)
+        run_id = await runs.restore(snapshot, id=key, force=body.force)
+        change.after = {"run": run_id}
+        return run_id
+
+    return await started_once(call, app, flow, restored)
+
+
+def _audited(call: WebCall, row: RunSnapshot) -> WebChange:
+    """Note a change of a snapshot for the audit of its run."""
+    before = {"snapshot": row.id, "name": row.name}
+    return call.audit(thing_of_run(row.run_id), agent=row.agent_id, before=before)
 
 
 async def remove(call: WebCall, _: NoQuery, __: None) -> Done:
     """Remove a snapshot."""
     row, _state = await _kept(call, call.names["snapshot"])
+    _audited(call, row)
     await call.runtime.store.run_snapshots.remove(call.principal.tenant, row.id)
     return Response(status_code=204)
 

@@ -9,6 +9,7 @@ from pydantic import Field
 from actors.kernel.text import MAX_INT
 from actors.runtime.replay.summary import row_of
 from actors.sessions.artifacts import artifacts_of
+from compose.web.changes import thing_of_session
 from compose.web.endpoint import Done, NoQuery, StrictModel, WebCall
 from compose.web.graphs.flows import flows_of
 from compose.web.pages.conversation import (
@@ -21,6 +22,7 @@ from compose.web.pages.conversation import (
 from compose.web.pages.folds import Folds
 from compose.web.pages.html import PageEndpoint, page
 from compose.web.resources.apps import apps_of
+from compose.web.resources.audit import changes_of
 from compose.web.resources.runs import child_of, run_of
 from compose.web.resources.sessions import SessionsQuery, page_of_sessions
 
@@ -84,6 +86,7 @@ async def show_session(call: WebCall, query: PartQuery, _: None) -> Done:
     values |= await _listed(call, ListQuery(), app)
     values |= {"open": view.open, "files": view.files}
     values["modes"] = call.api.modes if app == call.api.app else ()
+    values |= await changes_of(call, thing_of_session(found.agent))
     return page(call.request, "session.html", **values)
 
 

@@ -11,6 +11,8 @@ from actors.kernel.runtime.waits import OpenWait
 from actors.kernel.store.lists import ApprovalFilter
 from actors.kernel.text import is_name
 from actors.runtime.client.approvals import request_of
+from actors.runtime.replay.summary import row_of
+from compose.web.changes import thing_of_run, thing_of_session
 from compose.web.endpoint import Done, ShownModel, StrictModel, WebCall, WebEndpoint
 from compose.web.resources.pages import Paged, parse_wait_place, wait_place_text
 
@@ -62,9 +64,25 @@ async def decide(call: WebCall, _: None, body: DecisionJson) -> Done:
         found = await call.runtime.store.lists.approvals(_seen(call, key=id_), limit=1)
     if id_ not in [one.wait.key for one in found]:
         raise UnknownApprovalError(id_[:100], "no run waits for it")
+    await audit_decision(call, found[0].run_id, id_, approve=body.approve)
     return await call.runtime.approvals.decide(
         id_, approve=body.approve, by=call.principal.name, comment=body.comment
     )
+
+
+async def audit_decision(call: WebCall, run_id: RunId, id_: str, *, approve: bool) -> None:
+    """Note a decision as a change of the session whose run, or a run below it, asked; else of the root run."""
+    reads = call.runtime.store.reads
+    row = await row_of(call.runtime.store, run_id)
+    root = row if row.root in (None, run_id) else await reads.run(row.root)
+    agent, thing = row.agent_id, thing_of_run(run_id)
+    if root is not None:
+        agent, thing = root.agent_id, thing_of_run(root.run_id)
+        if await call.runtime.store.sessions.get(agent) is not None:
+            thing = thing_of_session(agent)
+    before = {"approval": id_, "run": run_id, "status": "pending"}
+    after = {"approval": id_, "run": run_id, "status": "approved" if approve else "denied"}
+    call.audit(thing, agent=agent, before=before, after=after)
 
 
 ENDPOINTS: Final = (

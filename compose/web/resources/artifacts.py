@@ -10,8 +10,10 @@ from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
 
+from actors.kernel.storage.audit import Facts
 from actors.sessions.artifacts import ArtifactKind, SessionArtifact, SessionArtifacts
 from actors.sessions.errors import UnknownArtifactError
+from compose.web.changes import thing_of_session
 from compose.web.endpoint import Done, ShownModel, WebCall, WebEndpoint, json_response
 from compose.web.limits import pieces_of
 from compose.web.resources.pages import OfApp
@@ -71,14 +73,20 @@ def _shown(one: SessionArtifact) -> ArtifactJson:
     )
 
 
-async def _artifacts(call: WebCall, query: OfSession) -> SessionArtifacts:
+async def _artifacts(
+    call: WebCall, query: OfSession, *, before: Facts | None = None, after: Facts | None = None
+) -> SessionArtifacts:
+    """Return the artifacts of a session, which the request changes if it has facts for the audit."""
     found = await call.session(query.app, query.session_id)
+    if before is not None or after is not None:
+        thing = thing_of_session(found.agent)
+        call.audit(thing, agent=found.agent, before=before, after=after)
     return found.agents.artifacts(found.agent.key)
 
 
 async def upload(call: WebCall, query: Upload, _: None) -> Done:
     """Store the body as a named artifact, replacing one of that name. It is never in memory as a whole."""
-    artifacts = await _artifacts(call, query)
+    artifacts = await _artifacts(call, query, after={"artifact": query.name, "kind": query.kind})
     said = call.request.headers.get("content-type", BYTES)
     media_type = said if _MEDIA_TYPE.fullmatch(said) else BYTES
     body = pieces_of(call.request)
@@ -116,7 +124,8 @@ async def _bytes(artifacts: SessionArtifacts, name: str) -> AsyncGenerator[bytes
 async def delete(call: WebCall, query: OfSession, _: None) -> Done:
     """Delete an artifact's name. Its bytes are collected a day later if nothing else pins them."""
     name = call.names["artifact"]
-    if not await (await _artifacts(call, query)).delete(name):
+    artifacts = await _artifacts(call, query, before={"artifact": name})
+    if not await artifacts.delete(name):
         raise UnknownArtifactError(name)
     return Response(status_code=204)
 

@@ -9,8 +9,10 @@ from typing import Final
 from pydantic import Field
 
 from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.audit import Facts
 from actors.sessions import cleanup
 from actors.sessions.artifacts import ArtifactKind
+from compose.web.changes import WebChange
 from compose.web.endpoint import Done, ShownModel, StrictModel, WebCall, WebEndpoint
 
 _MOST_S: Final = 100 * 365 * 86_400
@@ -88,7 +90,9 @@ async def clean_artifacts(call: WebCall, _: None, body: ArtifactChoiceJson) -> D
     if body.session_id is not None:
         only = (await call.session(body.app, body.session_id)).agent
     sessions = await _sessions(call, body.app, only=only)
+    change = _audited(call, body)
     done = await cleanup.clean_artifacts(call.runtime, sessions, choice, dry_run=body.dry_run)
+    change.after = _after(change, len(done.candidates), done.size_bytes)
     fields = ArtifactCandidateJson.model_fields
     found = [
         ArtifactCandidateJson(**{key: getattr(one, key) for key in fields})
@@ -105,13 +109,26 @@ async def clean_tasks(call: WebCall, _: None, body: TaskChoiceJson) -> Done:
         body.include_failed, body.include_cancelled, _span(body.older_than_s)
     )
     sessions = await _sessions(call, body.app, project=body.project)
+    change = _audited(call, body)
     done = await cleanup.clean_tasks(call.runtime, sessions, choice, dry_run=body.dry_run)
+    change.after = _after(change, len(done.candidates), done.size_bytes)
     fields = TaskCandidateJson.model_fields.keys() - {"agent"}
     found = [
         TaskCandidateJson(agent=str(one.agent_id), **{key: getattr(one, key) for key in fields})
         for one in done.candidates
     ]
     return TaskCleanupJson(dry_run=done.is_dry_run, size_bytes=done.size_bytes, candidates=found)
+
+
+def _audited(call: WebCall, body: ArtifactChoiceJson | TaskChoiceJson) -> WebChange:
+    """Return the change that a clean-up makes, which is about an app. A dry run changes nothing."""
+    thing = f"app:{body.app or call.api.app}"
+    after = body.model_dump(exclude_none=True, exclude_defaults=True)
+    return WebChange(thing=thing) if body.dry_run else call.audit(thing, after=after)
+
+
+def _after(change: WebChange, deleted: int, size_bytes: int) -> Facts:
+    return {**(change.after or {}), "deleted": deleted, "size_bytes": size_bytes}
 
 
 async def _sessions(

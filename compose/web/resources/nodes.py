@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from actors.kernel.agent.transcript import NO_CUT, Turn
 from actors.kernel.storage.errors import UnknownNodeError
+from compose.web.changes import thing_of_session
 from compose.web.endpoint import Done, ShownModel, StrictModel, WebCall, WebEndpoint
 from compose.web.resources.pages import OfApp, PagedOfApp
 
@@ -80,6 +81,8 @@ async def list_nodes(call: WebCall, query: NodesQuery, _: None) -> Done:
 async def switch(call: WebCall, query: OfApp, body: ActiveNodeJson) -> Done:
     """Make a node the active one. Refused while a run is open."""
     found = await call.session(query.app)
+    before, after = {"active_node": found.row.head}, {"active_node": body.node_id}
+    call.audit(thing_of_session(found.agent), agent=found.agent, before=before, after=after)
     await found.agents.switch_context(found.agent.key, body.node_id)
     return Response(status_code=204)
 

@@ -24,6 +24,7 @@ from actors.runtime.replay.summary import error_of_row, row_of
 from actors.sessions.errors import UnknownChildError, UnknownModeError
 from actors.sessions.message import UserMessage
 from actors.sessions.run import RunPhase, SessionRun, state_of
+from compose.web.changes import thing_of_session
 from compose.web.endpoint import (
     Done,
     FoundSession,
@@ -281,6 +282,9 @@ async def cancel(call: WebCall, query: OfApp, body: CancelJson) -> Done:
     found = await call.session(query.app)
     row = await run_of(call, found)
     if not row.status.is_terminal:
+        before = {"run": row.run_id, "status": str(row.status)}
+        after = {"run": row.run_id, "reason": body.reason}
+        call.audit(thing_of_session(found.agent), agent=found.agent, before=before, after=after)
         await call.runtime.cancel(row.run_id, reason=body.reason)
     return await _when_ended(call, row.run_id, found.agent.key, {})
 

@@ -10,9 +10,11 @@ from typing import Final, Literal
 from pydantic import Field, JsonValue
 
 from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.audit import Facts
 from actors.kernel.storage.errors import UnknownSessionError
 from actors.kernel.storage.session import SessionRow
 from actors.kernel.storage.session_directory import SessionFilter, SessionLabel, SessionPlace
+from compose.web.changes import thing_of_session
 from compose.web.endpoint import (
     Done,
     FoundSession,
@@ -148,6 +150,9 @@ async def create(call: WebCall, _: None, body: NewSessionJson) -> Done:
     agent = agents.agent_id(secrets.token_hex(16) if body.session_id is None else body.session_id)
     label = SessionLabel(title=body.title, metadata=body.metadata)
     is_new = await make_session(call, agent, label, body.project)
+    if is_new:
+        facts: Facts = {"title": body.title, "metadata": body.metadata, "project": body.project}
+        call.audit(thing_of_session(agent), agent=agent, after=facts)
     found = await call.session(body.app, agent.key)
     return json_response(await _detail(call, found), 201 if is_new else 200)
 
@@ -200,7 +205,10 @@ async def show(call: WebCall, query: OfApp, _: None) -> Done:
 async def relabel(call: WebCall, query: OfApp, body: LabelJson) -> Done:
     """Replace title or metadata of a session, and return it."""
     found = await call.session(query.app)
-    directory = call.runtime.store.directory
+    directory, after = call.runtime.store.directory, body.model_dump(exclude_none=True)
+    facts: Facts = {"title": found.row.title, "metadata": {**found.row.metadata}}
+    before = {name: facts[name] for name in after}
+    call.audit(thing_of_session(found.agent), agent=found.agent, before=before, after=after)
     if not await directory.relabel(found.agent, title=body.title, metadata=body.metadata):
         raise UnknownSessionError(str(found.agent))
     return await _detail(call, await call.session(query.app))
@@ -218,6 +226,8 @@ async def delete(call: WebCall, query: OfApp, _: None) -> Done:
         is_seen = call.principal.sees(row.owner)
     if not is_seen:
         raise UnknownSessionError(str(agent))
+    before = None if row is None else {"owner": row.owner, "open_runs": row.open_runs}
+    call.audit(thing_of_session(agent), agent=agent, before=before)
     try:
         counts = await agents.delete_session(agent.key)
     except UnknownSessionError:

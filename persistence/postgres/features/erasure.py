@@ -43,6 +43,7 @@ SQL_ERASE_ARTIFACTS: Final[LiteralString] = (
     "select artifacts, chunks, more from erase_artifacts($1, $2, $3)"
 )
 SQL_ERASE_BOARDS: Final[LiteralString] = "select erase_boards($1, $2, $3, $4) as boards"
+SQL_ERASE_AUDIT: Final[LiteralString] = "select erase_audit($1, $2, $3) as audit"
 SQL_ERASE_SNAPSHOTS: Final[LiteralString] = "select erase_snapshots($1, $2, $3) as snapshots"
 SQL_ERASE_MEMORIES: Final[LiteralString] = (
     "select versions, about, slot from erase_memories($1, $2, $3, $4, $5)"
@@ -102,6 +103,7 @@ class PostgresErasure(ErasureStore):
             _PostgresPart(links, "boards", _OF_SESSIONS, _erase_boards),
             _PostgresPart(links, "files", _ALONE, _erase_files),
             PostgresFlowBundles(links),
+            _PostgresPart(links, "audit", _OF_AGENTS, _erase_audit),
             _PostgresPart(
                 links,
                 "artifacts",
@@ -230,6 +232,17 @@ async def _erase_snapshots(
     args = (what.tenant, _agent(what), limit)
     [row] = await links.fetch("erasing snapshots", SQL_ERASE_SNAPSHOTS, *args)
     return EraseCount(_rows(row, "snapshots"), _AGAIN if row["snapshots"] == limit else None)
+
+
+async def _erase_audit(
+    links: Links, what: EraseRequest, cursor: str | None, limit: int
+) -> EraseCount:
+    """Delete rows of a tenant; clear the values of those of an agent."""
+    del cursor
+    [row] = await links.fetch(
+        "erasing audit rows", SQL_ERASE_AUDIT, what.tenant, _agent(what), limit
+    )
+    return EraseCount(_rows(row, "audit"), _AGAIN if row["audit"] == limit else None)
 
 
 async def _erase_boards(

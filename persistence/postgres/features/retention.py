@@ -21,6 +21,7 @@ SQL_FORGET_AGENT: Final[LiteralString] = (
 SQL_FORGET_OLD: Final[LiteralString] = "select forget_old($1, $2) as n"
 SQL_FORGET_IDS: Final[LiteralString] = "select taken, last from forget_ids($1, $2)"
 SQL_FORGET_USAGE: Final[LiteralString] = "select taken, last from forget_usage($1, $2, $3)"
+SQL_FORGET_AUDIT: Final[LiteralString] = "select forget_audit($1, $2) as taken"
 FIRST_TOTAL: Final = ["", "", "", "-infinity"]
 """Position before all totals of usage."""
 
@@ -63,7 +64,10 @@ class Retention(RetentionStore):
         if taken < limit:
             await self._remove_objects(limit)
         taken += int(row["taken"])
-        return taken if older_than_s is None else taken + await self._forget_usage(*args)
+        if older_than_s is None:
+            return taken
+        taken += int(await self._links.value("forgetting audit rows", SQL_FORGET_AUDIT, *args))
+        return taken + await self._forget_usage(*args)
 
     async def _forget_usage(self, older: timedelta | None, limit: int) -> int:
         args = (self._total, older, limit)

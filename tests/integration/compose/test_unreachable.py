@@ -18,6 +18,7 @@ ORDERS: dict[str, list[str]] = {
     "send": ["desk/a", "{}"],
     "ask": ["desk/a", "{}"],
     "chat": ["tests.system.agents:TYPES", "--message", "hi"],
+    "audit list": [],
     "tokens create": ["web"],
     "tokens list": [],
     "tokens revoke": ["web"],

@@ -150,6 +150,11 @@ ROWS: Final = (
         from generate_series(1, $1::int) n
     """,
     """
+    insert into audit (tenant, principal, action, thing, agent, outcome, at)
+      select 'default', 'p', 'session.delete', 'session:desk/o' || n % 1000, 'desk/o' || n % 1000, 'done', now()
+        from generate_series(1, $1::int) n
+    """,
+    """
     insert into session_facts (agent, number, kind, run_id, at)
       select 'desk/o' || n, 1, 'queued', 'ended-' || n, now() from generate_series(1, $1::int) n
       union all select 'clerk/s1', n, 'queued', 'ended-' || n, now() from generate_series(1, $1::int) n

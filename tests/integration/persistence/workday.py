@@ -31,7 +31,6 @@ from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.waits import Answer, Wait
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.kernel.storage.session_directory import SessionFilter, SessionLabel
-from actors.kernel.storage.token import NewToken, TokenStore
 from actors.kernel.storage.usage import UsageFilter
 from actors.kernel.store.limits import Claim, Limit, LimitScope
 from actors.kernel.store.lists import ApprovalFilter
@@ -61,6 +60,7 @@ from tests.conformance.bed import (
 )
 from tests.conformance.posts import NEWS, bring, post
 from tests.conformance.talk import ask_wait, asked, join_wait, question, reply, rest, terms
+from tests.integration.persistence.principals import make_change, take_token
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -473,6 +473,7 @@ class Workday:
             agent, owner = self.agent("asked", n), f"p-{n}"
             await take_token(self.bed.store.tokens, f"{self.day}-{n}", owner)
             await self.bed.store.flow_bundles.get("default", "b1", "1")
+            await make_change(self.bed.store.audit, agent, owner)
             await store.create(agent, SessionLabel(title="t"), owner=owner)
             assert not await store.create(agent, SessionLabel(), owner="other")
             run = await self.bed.begin(agent=agent)
@@ -587,14 +588,3 @@ class Workday:
                 await mine.fetch("a test", statement, *values)
         finally:
             await mine.close()
-
-
-async def take_token(tokens: TokenStore, name: str, owner: str) -> None:
-    """Make a token, use it and end it."""
-    new = NewToken(
-        id=name, digest=name, name=name, tenant="default", principal=owner, scopes=("operate",)
-    )
-    await tokens.create(new)
-    assert await tokens.find(name) is not None
-    assert await tokens.over([name]) == {}
-    assert await tokens.revoke(name) is not None

@@ -12,6 +12,7 @@ from actors.kernel.workflow.run_state import RunState
 from actors.workflow.actor.ledger_feed import BEGIN, LedgerPlace
 from actors.workflow.actor.run_lists import flow_of
 from actors.workflow.machine.records import is_paused
+from compose.web.changes import thing_of_run
 from compose.web.endpoint import Done, StrictModel, WebCall
 from compose.web.graphs.bundles import installed_spec
 from compose.web.graphs.flows import flows_of
@@ -31,6 +32,7 @@ from compose.web.pages.graphs.graph_view import (
     sub_runs,
 )
 from compose.web.pages.html import page
+from compose.web.resources.audit import changes_of
 from compose.web.resources.events import parse_log_place
 
 _AROUND: Final = 60
@@ -73,6 +75,7 @@ async def show_graph_run(call: WebCall, query: StepQuery, _: None) -> Done:
         children=sub_runs(part.steps),
         evidence=shown_evidence(call, row, state),
         **values,
+        **await changes_of(call, thing_of_run(row.run_id)),
     )
 
 

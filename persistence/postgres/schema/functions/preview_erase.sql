@@ -52,6 +52,14 @@ begin
     return query select 'mail', 'letters', count(*) from dead_letters d
       where case when p_agent is null then agent_tenant(d.agent) = p_tenant else d.agent = p_agent end;
   end if;
+  if p_about is null and p_session is null and (is_all or p_store = 'audit') then
+    if in_tenant then
+      return query select 'audit', 'audit', count(*) from audit a where a.tenant = p_tenant;
+    else
+      return query select 'audit', 'audit', count(*) from audit a
+        where a.agent = p_agent and (a.before is not null or a.after is not null);
+    end if;
+  end if;
   if p_about is null and p_session is null and (is_all or p_store = 'snapshots') then
     if in_tenant then
       return query select 'snapshots', 'snapshots', count(*) from run_snapshots s where s.tenant = p_tenant;

@@ -144,7 +144,7 @@ async def test_a_run_is_paused_told_and_begun_again(cli: Cli, tmp_path: Path) ->
         await cli.call("graphs", "resume", other, "ok/1", '"yes"')
         assert await runtime.result(RunId(other)) == "order 7 paid"
         odd = await cli.call("graphs", "restore", "billing", '{"x": 1}')
-        assert (odd.code, "it is none" in odd.err) == (Exit.USAGE, True)
+        assert (odd.code, "not a snapshot" in odd.err) == (Exit.USAGE, True)
         over = await cli.call("graphs", "pause", run)
         assert "it is completed" in over.err
 

@@ -136,7 +136,7 @@ async def test_a_page_of_a_session_is_shown(cli: Cli) -> None:
 
             heads = [line.split()[0] for line in shown.splitlines() if "  user  " in line]
             assert heads == [str(ordinal) for ordinal in ordinals]
-            hidden = f"{ordinals.start} turn(s) before, {60 - ordinals.stop} behind"
+            hidden = f"{ordinals.start} turn(s) before, {60 - ordinals.stop} after"
             assert f"not shown: {hidden}" in shown
 
 

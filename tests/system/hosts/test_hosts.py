@@ -224,7 +224,7 @@ async def test_a_run_parked_without_doubt_is_started_anew_by_the_operator(
     assert "PARKED (retries)" in shown.out
     assert "not repaired" in shown.out
     assert "nothing is in doubt at position '0'" in wrong_place.err
-    assert "only --retry applies" in wrong_word.err
+    assert "give --retry" in wrong_word.err
     assert said.code == 0
     async with asyncio.timeout(30):
         assert await client.result(run_id) == "repaired"

@@ -83,14 +83,6 @@ def _copied(value: Any, left: int) -> Any:
     raise _Culprit(kind.__name__, "not JSON data")
 
 
-def _is_leaf(value: Any) -> bool:
-    """Return whether a value is good as it is; most are."""
-    kind = type(value)
-    if kind is str:
-        return value.isascii() and "\x00" not in value
-    return kind in _ATOMS
-
-
 def _text(value: str) -> str:
     try:
         if not value.isascii() or "\x00" in value:
@@ -130,3 +122,11 @@ def _sequence(value: Any, left: int) -> list[Any]:
             found.path.append(f"[{index}]")
             raise
     return copy
+
+
+def _is_leaf(value: Any) -> bool:
+    """Return whether a value is good as it is; most are."""
+    kind = type(value)
+    if kind is str:
+        return value.isascii() and "\x00" not in value
+    return kind in _ATOMS

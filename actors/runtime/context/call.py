@@ -311,12 +311,6 @@ class Call:
         return {"effect": self.verb, "hash": self.digest, "status": "error", "error": error}
 
 
-@cache
-def _digest_of(verb: str) -> str:
-    """Return the hash of the arguments of a verb that has none."""
-    return args_hash([verb])
-
-
 def instant(run: RunState, verb: str, produce: Callable[[], JsonValue]) -> JsonValue:
     """Return a recorded value, or produce and record one."""
     call = Call(run, verb)
@@ -326,6 +320,12 @@ def instant(run: RunState, verb: str, produce: Callable[[], JsonValue]) -> JsonV
     value = produce()
     run.log.record(EntryKind.EFFECT_RESULT, call.position, call.returned(value))
     return value
+
+
+@cache
+def _digest_of(verb: str) -> str:
+    """Return the hash of the arguments of a verb that has none."""
+    return args_hash([verb])
 
 
 def post(run: RunState, verb: str, message: Message) -> None:

@@ -17,17 +17,6 @@ from actors.runtime.replay.continuation import ContinueAsNew
 T = TypeVar("T")
 
 
-@contextmanager
-def _closing_unless_done(coros: Sequence[Coroutine[Any, Any, Any]]) -> Iterator[None]:
-    """Close the coroutines if the block raises, so that none is left that was never awaited."""
-    try:
-        yield
-    except BaseException:
-        for coro in coros:
-            coro.close()
-        raise
-
-
 class Scopes:
     """The verbs that open branches, of one execution of a run."""
 
@@ -189,3 +178,14 @@ class Scope:
             self._group = None
         if exc is None and group.failed is not None and group.failed.error is not None:
             raise group.failed.error
+
+
+@contextmanager
+def _closing_unless_done(coros: Sequence[Coroutine[Any, Any, Any]]) -> Iterator[None]:
+    """Close the coroutines if the block raises, so that none is left that was never awaited."""
+    try:
+        yield
+    except BaseException:
+        for coro in coros:
+            coro.close()
+        raise

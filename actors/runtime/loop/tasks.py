@@ -81,15 +81,6 @@ async def happens(event: asyncio.Event, *, within_s: float) -> bool:
         return False
 
 
-async def _kept(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-    while True:
-        try:
-            return await work()
-        except Exception:  # noqa: BLE001 - the host's loop boundary
-            _log.exception("background task %s failed and begins again", name)
-        await asyncio.sleep(BEGIN_AGAIN_S)
-
-
 class TaskScope:
     """Background tasks of one long-lived object; leaving the block cancels and awaits them.
 
@@ -151,3 +142,12 @@ class TaskScope:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+async def _kept(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+    while True:
+        try:
+            return await work()
+        except Exception:  # noqa: BLE001 - the host's loop boundary
+            _log.exception("background task %s failed and begins again", name)
+        await asyncio.sleep(BEGIN_AGAIN_S)

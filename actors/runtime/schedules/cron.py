@@ -59,19 +59,6 @@ def zone_of(name: str) -> ZoneInfo:
         raise InvalidScheduleError(text) from exc
 
 
-def _times(cron: str, start: datetime) -> Iterator[datetime]:
-    try:
-        from cronsim import CronSim, CronSimError  # noqa: PLC0415 - needed for cron schedules only
-    except ModuleNotFoundError as exc:
-        text = "cron schedules need the library cronsim: install callboard[cron]"
-        raise ContractError(text) from exc
-    try:
-        return CronSim(cron, start)
-    except CronSimError as exc:
-        text = f"cron expression {cron!r} is not valid ({str(exc).lower()}): give {FIELDS}"
-        raise InvalidScheduleError(text) from exc
-
-
 def _next_elapsed(cron: str, zone: ZoneInfo, after: datetime) -> datetime | None:
     """Return the first instant after `after` at which the zone's clock shows a tick."""
     start = since = after.astimezone(UTC)
@@ -102,6 +89,19 @@ def _next_on_the_wall(cron: str, zone: ZoneInfo, after: datetime) -> datetime | 
     walls = _times(cron, after.astimezone(zone).replace(tzinfo=None))
     instants = (_instant_of(wall, zone) for wall in islice(walls, _MOST_PASSED))
     return next((at for at in instants if at > after), None)
+
+
+def _times(cron: str, start: datetime) -> Iterator[datetime]:
+    try:
+        from cronsim import CronSim, CronSimError  # noqa: PLC0415 - needed for cron schedules only
+    except ModuleNotFoundError as exc:
+        text = "cron schedules need the library cronsim: install callboard[cron]"
+        raise ContractError(text) from exc
+    try:
+        return CronSim(cron, start)
+    except CronSimError as exc:
+        text = f"cron expression {cron!r} is not valid ({str(exc).lower()}): give {FIELDS}"
+        raise InvalidScheduleError(text) from exc
 
 
 def _instant_of(wall: datetime, zone: ZoneInfo) -> datetime:

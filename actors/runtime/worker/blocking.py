@@ -30,12 +30,6 @@ def blocker_in(frame: FrameType | None, worker: Worker) -> Blocker:
     return Blocker(place=place, agent_id=agent_id, run_id=run_id, shard=shard, in_doubt=in_doubt)
 
 
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
 def _who(frame: FrameType | None) -> tuple[AgentId, RunId] | None:
     """Return whose code it is: every way into an agent's code has one of these at hand."""
     for one in _frames(frame):
@@ -56,6 +50,12 @@ def _place(frame: FrameType | None) -> str:
     if where is None:
         return "unknown"
     return f"{where.f_code.co_qualname} ({where.f_code.co_filename}:{where.f_lineno})"
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def _is_library(frame: FrameType) -> bool:

@@ -224,10 +224,6 @@ class Transcripts(TranscriptStore):
             return None
 
 
-def _message(text: str | bytes) -> ChatMessage:
-    return ChatMessage.model_validate_json(text)
-
-
 def _decoded(text: str | bytes, turn: str, tokens: int | None, parent: str | None) -> ChatMessage:
     """Return a turn as `message_of_turn` does."""
     message = _message(text)
@@ -250,6 +246,10 @@ def _turn(row: Row, text: str | bytes) -> Turn:
         row["parent"],
         row["at"],
     )
+
+
+def _message(text: str | bytes) -> ChatMessage:
+    return ChatMessage.model_validate_json(text)
 
 
 def _cut(session: dict[str, Any]) -> Cut | None:

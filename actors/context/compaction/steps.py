@@ -111,9 +111,13 @@ async def _applied(
         window = await strategy.compact(view)
     except ModelNotAskedError as refused:
         window, would_ask = view, refused.model
+    kept = {id(message) for message in window}
+    gone = [message for message in view if id(message) not in kept]
     made: list[ChatMessage] = []
-    if window is not view:
-        same = {id(message) for message in view}
+    if len(window) + len(gone) == len(view):  # nothing is new
+        left = tokens - tally.total(gone)
+    else:
+        same, left = {id(message) for message in view}, tally.total(window)
         made = [message for message in window if id(message) not in same]
     added = sum(map(is_derived, made))
     changed, unchanged = len(made) - added, len(window) - len(made)
@@ -124,7 +128,7 @@ async def _applied(
         changed=changed,
         added=added,
         tokens_before=tokens,
-        tokens_after=tokens if window is view else tally.total(window),
+        tokens_after=left,
         would_ask=would_ask,
     )
     return Assembled(window=window, steps=(step,), tokens=step.tokens_after)

@@ -251,6 +251,12 @@ async def test_each_endpoint_accepts_exactly_the_authorised_clients(bed: Bed) ->
         assert [await owner.get(path) for path in seen] == before
         assert await audited(guarded) == made
         assert (await owner("GET", "/v1/artifacts/a?session_id=s")).body == b"bytes"
+        operator = await guarded.client("ada", "flows:run", "flows:operate")
+        open_run = await started(operator)
+        await waiting_at(operator, open_run)
+        await operator.post(
+            f"{open_run}/cancel", {}
+        )  # the runs below may have ended when they are cancelled
         missed = []
         done: set[str] = set()
         for one, scopes, who, web in sorted(cases, key=lambda case: rank(case[0])):

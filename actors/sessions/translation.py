@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
@@ -79,16 +78,16 @@ class RunTranslator:
         self, entry: RunLogEntry, type_: str, payload: dict[str, Any], about: dict[str, str]
     ) -> SessionEvent:
         content = {key: self.hidden.shown(payload[key]) for key in _CONTENT & payload.keys()}
-        of_run = {
+        place = {
             "session_id": self.session_id,
             "run_id": self.run_id,
             "agent_id": str(self.agent_id),
         }
         if entry.seq < 0:
             shown = tuple((payload | content).items())
-            return _piece_event(type_, tuple(of_run.items()), entry.ts, shown)
+            return _piece_event(type=type_, at=entry.ts, shown=shown, **place)
         told = {"type": type_, "seq": entry.seq, "at": entry.ts, "payload": payload | content}
-        return EVENTS.validate_python({**of_run, **told, **about})
+        return EVENTS.validate_python({**place, **told, **about})
 
     async def _drafts(self, entry: RunLogEntry) -> list[Draft]:
         kind, payload = entry.kind, entry.payload
@@ -231,16 +230,9 @@ class RunTranslator:
 
 
 @lru_cache(maxsize=1_024)
-def _piece_event(
-    type_: str,
-    of_run: tuple[tuple[str, str], ...],
-    at: datetime,
-    payload: tuple[tuple[str, JsonValue], ...],
-) -> SessionEvent:
-    """Return the event of a piece. All readers of an answer share it."""
-    return EVENTS.validate_python(
-        {"type": type_, "at": at, "payload": dict(payload), **dict(of_run)}
-    )
+def _piece_event(*, shown: tuple[tuple[str, JsonValue], ...], **fields: object) -> SessionEvent:
+    """Return the event of a piece, whose payload is `shown`. All readers of an answer share it."""
+    return EVENTS.validate_python({**fields, "payload": dict(shown)})
 
 
 def _place(entry: RunLogEntry) -> str:

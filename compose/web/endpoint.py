@@ -249,6 +249,8 @@ class WebEndpoint:
         return done if isinstance(done, Response) else json_response(done, self.status)
 
     async def _write_changes(self, call: WebCall, outcome: str) -> None:
+        if not call.changes:  # of nearly all requests: they need no store of audit rows
+            return
         action, names = action_of(self.method, self.path), call.runtime.hidden_names
         audit = call.runtime.store.audit
         await write_changes(

@@ -122,14 +122,12 @@ class Transcripts(TranscriptStore):
         rows = await self._links.fetch("reading a conversation", SQL_VIEW, *args)
         if not rows:
             return SessionView(None, (), {}, 0)
-        own_row, *turns = sorted(rows, key=itemgetter(0))
-        own = from_json(own_row["body"])
+        own, turns = _split(rows)
         if own["branches"]:
             rows = await self._links.fetch("reading a conversation", SQL_VIEW_PATH, *args)
             if not rows:  # it was cleared meanwhile
                 return SessionView(None, (), {}, 0)
-            own_row, *turns = sorted(rows, key=itemgetter(0))
-            own = from_json(own_row["body"])
+            own, turns = _split(rows)
         messages, ordinals = list[ChatMessage](), dict[str, int]()
         for row in turns:
             ordinal, turn, tokens, parent, text, artifact = row  # twice as fast as by their names
@@ -222,6 +220,12 @@ class Transcripts(TranscriptStore):
             return await self._artifacts_of(agent.tenant, scope).resolve(ref)
         except KeyError:
             return None
+
+
+def _split(rows: Sequence[Row]) -> tuple[dict[str, Any], list[Row]]:
+    """Return the session's own row as an object, and its turns by their ordinals."""
+    own, *turns = sorted(rows, key=itemgetter(0))
+    return from_json(own["body"]), turns
 
 
 def _decoded(text: str | bytes, turn: str, tokens: int | None, parent: str | None) -> ChatMessage:

@@ -86,6 +86,10 @@ def pytest_configure(config: pytest.Config) -> None:
     Tens of thousands of connections to a server of ours, which has no TLS, need not ask for it first.
     """
     collect_rarely()  # tens of thousands of tests are collected
+    if memory := servers.folder_in_memory():
+        os.environ.setdefault(
+            "PYTEST_DEBUG_TEMPROOT", memory
+        )  # `tmp_path`: a sync of a file waits for no disk
     item_rows.register(config)
     durations.register(config)
     logging.getLogger().addHandler(_Slips(logging.WARNING))

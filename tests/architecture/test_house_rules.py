@@ -199,19 +199,6 @@ def test_tasks_start_in_one_module_only() -> None:
     assert found + imported == []
 
 
-def test_imports_keep_to_the_contracts() -> None:
-    """import-linter finds every contract of pyproject.toml kept."""
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_no_file_names_a_place_on_a_developers_machine() -> None:
     """Nothing that is committed holds an absolute path of a developer's or CI's machine."""
     listed = subprocess.run(

@@ -1,7 +1,7 @@
 """The gate's fixed sample of the parameters of each test on real servers.
 
-In memory each backend, mode and parameter is run. On servers a test with several parameters is run
-with one part of them (`PARTS`), chosen by name, so the same in every run. `CALLBOARD_TEST_SLOW=1`
+In memory each parameter is run. On servers a test with several parameters is run with one part of
+them (`PARTS`), chosen by name, so the same in every run. `CALLBOARD_TEST_SLOW=1`
 runs all, and so does a test that is selected by its id.
 """
 
@@ -18,12 +18,34 @@ if TYPE_CHECKING:
 
     import pytest
 
-LEAST: Final = {"behaviour": 2, "benchmarks": 2, "conformance": 2, "properties": 4, "system": 4}
+LEAST: Final = {
+    "behaviour": 2,
+    "benchmarks": 2,
+    "conformance": 2,
+    "integration": 3,
+    "properties": 4,
+    "system": 2,
+}
 """By folder: a test with this many parameters, or more, is sampled."""
-PARTS: Final = {"behaviour": 4, "benchmarks": 3, "conformance": 3, "properties": 4, "system": 3}
+PARTS: Final = {
+    "behaviour": 4,
+    "benchmarks": 6,
+    "conformance": 3,
+    "integration": 3,
+    "properties": 8,
+    "system": 3,
+}
 """By folder: the gate runs one of this many; of other folders one of two."""
-ALSO: Final = frozenset(("test_crash_points",))
-"""Files that are sampled although they need no server: the exact model runs them in virtual time."""
+ALSO: Final = frozenset(
+    (
+        "test_a_fault_at_every_store_call",
+        "test_a_fixed_program_is_as_predicted",
+        "test_a_planted_fault_is_found",
+        "test_a_run_can_continue_from_every_prefix_of_a_log",
+        "test_programs_survive_a_crash_at_every_store_call",
+    )
+)
+"""Tests that are sampled although they need no server: programs in virtual time, and planted faults."""
 SERVERS: Final = ("postgres", "nats", "redis")
 
 
@@ -32,15 +54,21 @@ def left_out(items: Sequence[pytest.Item], root: Path) -> list[pytest.Item]:
     groups: defaultdict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
         if _is_sampled(item, root):
-            groups[str(item.path), getattr(item, "originalname", item.nodeid)].append(item)
+            groups[str(item.path), _name(item)].append(item)
     return [item for group in groups.values() for item in _rest(group, root)]
 
 
 def _is_sampled(item: pytest.Item, root: Path) -> bool:
-    if item.path.stem in ALSO:
+    if _name(item) in ALSO:
         return True
+    folder = _folder(item, root)
     is_on_servers = any(item.get_closest_marker(name) for name in SERVERS)
-    return is_on_servers and _folder(item, root) in LEAST
+    is_long = folder == "system" and item.get_closest_marker("slow") is not None
+    return (is_on_servers or is_long) and folder in LEAST
+
+
+def _name(item: pytest.Item) -> str:
+    return str(getattr(item, "originalname", item.nodeid))
 
 
 def _folder(item: pytest.Item, root: Path) -> str:

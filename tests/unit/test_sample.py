@@ -19,12 +19,11 @@ class Item:
     originalname: str
     parameter: str
     markers: frozenset[str] = field(default_factory=lambda: frozenset(("postgres",)))
-    stem: str = "test_x"
 
     @property
     def path(self) -> Path:
         """Its file."""
-        return ROOT / self.folder / f"{self.stem}.py"
+        return ROOT / self.folder / "test_x.py"
 
     @property
     def nodeid(self) -> str:
@@ -57,8 +56,9 @@ def test_a_part_is_played_and_the_same_in_every_order() -> None:
 def test_what_needs_no_server_is_played_whole() -> None:
     """So is a test on servers that is played with few parameters, or in another folder."""
     items = [Item("behaviour", "test_a", str(n), frozenset()) for n in range(5)]
-    items += [Item("system", "test_b", str(n)) for n in range(3)]
-    items += [Item("integration", "test_c", str(n)) for n in range(9)]
+    items += [Item("system", "test_b", str(n), frozenset()) for n in range(3)]
+    items += [Item("integration", "test_c", str(n)) for n in range(2)]
+    items += [Item("unit", "test_e", str(n)) for n in range(9)]
     items += [Item("behaviour", "test_d", "nats")]
 
     assert played(items) == items
@@ -67,7 +67,15 @@ def test_what_needs_no_server_is_played_whole() -> None:
 def test_the_deaths_that_the_model_plays_are_sampled_too() -> None:
     """They are hundreds, in virtual time."""
     items = [
-        Item("properties", "test_a", str(n), frozenset(), "test_crash_points") for n in range(8)
+        Item("properties", "test_a_fault_at_every_store_call", str(n), frozenset())
+        for n in range(16)
     ]
 
     assert len(played(items)) == 2
+
+
+def test_long_tests_of_processes_are_sampled_without_a_server_too() -> None:
+    """One store of those is played that start processes for seconds."""
+    items = [Item("system", "test_a", kind, frozenset(("slow",))) for kind in ("files", "sqlite")]
+
+    assert len(played(items)) == 1

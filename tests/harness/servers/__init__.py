@@ -20,6 +20,7 @@ from tests.harness.servers.sources import (
     Source,
     TestServer,
     docker_answers,
+    folder_in_memory,
     refuse,
     server_directory,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "drop_namespace",
     "drop_schema",
     "fail_over",
+    "folder_in_memory",
     "freeze",
     "new_bucket",
     "own_nats_factory",

@@ -119,7 +119,7 @@ def refuse(remedy: str) -> NoReturn:
 
 
 @functools.cache
-def _in_memory() -> str | None:
+def folder_in_memory() -> str | None:
     """Return a folder in memory, where servers start in half the time; None: the usual one.
 
     It needs space for the servers of all workers, and programs are copied into it and executed.
@@ -137,7 +137,7 @@ def server_directory() -> Iterator[Path]:
 
     pytest's `tmp_path` is closed to other users, and a server started by root may have to be one.
     """
-    parent = Path(tempfile.mkdtemp(prefix="callboard-test-", dir=_in_memory()))
+    parent = Path(tempfile.mkdtemp(prefix="callboard-test-", dir=folder_in_memory()))
     parent.chmod(0o711)
     try:
         yield parent / "server"

@@ -23,7 +23,7 @@ from tests.integration.persistence.hosts import connected, host, sql, step_clock
 if TYPE_CHECKING:
     from tests.conformance.bed import Bed
 
-DAYS, RETAIN_DAYS, RUNS = (60, 30, 200) if IS_SLOW else (16, 6, 8)
+DAYS, RETAIN_DAYS, RUNS = (60, 30, 200) if IS_SLOW else (16, 8, 10)
 """How long, what is kept, and how many runs a day."""
 PAGES: Final = 3
 """What a small table may differ by; ten per cent of a page is no measure."""

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tests.model.drive import Observed
     from tests.model.program import Case
 
-COUNT: Final = int(os.environ.get("CALLBOARD_TROUBLES", "240" if IS_SLOW else "120"))
+COUNT: Final = int(os.environ.get("CALLBOARD_TROUBLES", "240" if IS_SLOW else "80"))
 LIMITS: Final = COUNT * 3 // 2
 """An answer and its time limit seldom fall on one instant: fewer programs find no planted fault."""
 UNTIL_S: Final = 25.0

@@ -148,9 +148,9 @@ def test_an_assistant_killed_while_it_waits_goes_on_in_the_next_process(tmp_path
     assert shown.startswith("waits for a person: tool book")
     assert lines[0] == shown.rstrip()
     assert lines[1].endswith("assistant: Done: the green room is booked.")
-    assert (
-        run("assistant", *options).splitlines()[0] == "assistant: Done: the green room is booked."
-    )
+    if IS_SLOW:
+        again = run("assistant", *options).splitlines()
+        assert again[0] == "assistant: Done: the green room is booked."
 
 
 @pytest.mark.timeout(120)

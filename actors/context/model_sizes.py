@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from actors.kernel.agent.llm import LLMClient
@@ -33,6 +34,7 @@ CONTEXT_SIZES: Final[Mapping[str, int]] = {
 """Size of the window in tokens, by prefix of the model's name. The longest matching prefix is used."""
 
 
+@lru_cache(maxsize=1_024)
 def context_size_of(model_name: str) -> int | None:
     """Return the size of a model's window, or None. A provider before the name is ignored."""
     name = re.split(r"[:/]", model_name)[-1]

@@ -91,7 +91,7 @@ class TokenCounter:
 
     def count(self, message: ChatMessage) -> int:
         """Return the size of one turn."""
-        stamp = stamped_tokens(message)
+        stamp = stamped_tokens(message) if message.metadata else None
         return self._count(message) if stamp is None else stamp
 
     def total(self, messages: Iterable[ChatMessage]) -> int:
@@ -100,7 +100,11 @@ class TokenCounter:
 
     def text(self, text: str) -> int:
         """Return the size of a text alone."""
-        return (self._count_text or installed_tokenizer() or estimated_tokens)(text)
+        return self._count_of_text(text)
+
+    @property
+    def _count_of_text(self) -> CountText:
+        return self._count_text or installed_tokenizer() or estimated_tokens
 
     async def stamped(
         self, messages: Iterable[ChatMessage], *, llm: LLMClient | None = None
@@ -119,14 +123,14 @@ class TokenCounter:
                 done.append(message)
                 continue
             size = await asked.count_tokens([message]) if asked else self._count(message)
-            metadata = message.metadata | {TOKENS: str(size)}
-            done.append(message.model_copy(update={"metadata": metadata}))
+            done.append(message.with_metadata(message.metadata | {TOKENS: str(size)}))
         return done
 
     def _count(self, message: ChatMessage) -> int:
-        media = sum(block.type in _MEDIA for block in message.content)
-        texts = map(self.text, texts_of(message))
-        return MESSAGE_TOKENS + MEDIA_TOKENS * media + sum(texts)
+        size, count = MESSAGE_TOKENS, self._count_of_text
+        for block in message.content:
+            size += MEDIA_TOKENS if block.type in _MEDIA else count(_text_of(block))
+        return size
 
 
 ESTIMATE: Final = TokenCounter(estimated_tokens)
@@ -171,6 +175,8 @@ def texts_of(message: ChatMessage) -> list[str]:
 
 
 def _text_of(block: ContentBlock) -> str:
+    if block.type == "text" and block.text is not None:
+        return block.text
     extra: dict[str, Any] = block.model_extra or {}
     if block.type == "tool_call":
         return f"{extra.get('name', '')} {as_json(extra.get('arguments'))}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic_core import to_json
 from typing_extensions import override
 
 from actors.agents import ReActAgent
@@ -108,6 +110,8 @@ async def test_the_log_of_a_call_says_how_its_window_was_made(bed: Bed) -> None:
         (run_id, -1, 1),
         (run_id, 1, 3),
     ]
+    given = [to_json(one.messages) for one in model.asked]
+    assert [one["window"] for one in receipts] == [sha256(text).hexdigest() for text in given]
 
 
 @pytest.mark.item(267, 268, 269, 270)

@@ -208,12 +208,12 @@ class Workload:
         return staged(servers, broker=self.broker, suspend_after=self.suspend_after)
 
 
-def steps(at_once: int, each: int = 10) -> Play:
-    """Runs of so many steps, so many at once."""
+def calls(do: str, at_once: int, each: int = 10) -> Play:
+    """Runs of so many calls of a method of `Player`, so many runs at once."""
 
     async def play(stage: Stage, total: int) -> None:
         await many(
-            lambda i: stage.run(i, "steps", each),
+            lambda i: stage.run(i, do, each),
             total=max(total // each, 1),
             at_once=at_once,
             warm_up=False,
@@ -347,9 +347,11 @@ async def post(stage: Stage, total: int) -> None:
 
 
 WORKLOADS: Final = {
-    "step": Workload("step", 1000, steps(1)),
-    "step-50": Workload("step", 15_000, steps(50)),
-    "step-200": Workload("step", 30_000, steps(200)),
+    "step": Workload("step", 1000, calls("steps", 1)),
+    "step-50": Workload("step", 15_000, calls("steps", 50)),
+    "step-200": Workload("step", 30_000, calls("steps", 200)),
+    "llm-50": Workload("llm", 10_000, calls("models", 50)),
+    "generate-50": Workload("generate", 10_000, calls("talks", 50)),
     "ask": Workload("ask", 200, asks(1)),
     "ask-64": Workload("ask", 5_120, asks(64)),
     "child": Workload("child", 4_000, children(1, 100)),

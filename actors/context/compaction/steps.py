@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard
 
 from actors.context.paid_calls import ModelNotAskedError
 from actors.context.tokens import Tally
@@ -54,7 +54,6 @@ class Assembled:
     tokens: int
 
 
-@runtime_checkable
 class Composed(Protocol):
     """A strategy made of other strategies, which returns a receipt of each."""
 
@@ -91,7 +90,7 @@ async def assembled(
     window, steps = view, list[CompactionStep]()
     tokens = tally.total(view)
     for strategy in strategies:
-        if isinstance(strategy, Composed):
+        if _is_composed(strategy):
             done = await strategy.assemble(window, tally=tally)
             steps += done.steps
         else:
@@ -103,6 +102,10 @@ async def assembled(
     return Assembled(window=window, steps=tuple(steps), tokens=tokens)
 
 
+def _is_composed(strategy: object) -> TypeGuard[Composed]:
+    return hasattr(strategy, "assemble")  # `isinstance` takes 20 us
+
+
 async def _applied(
     strategy: CompactionStrategy, view: list[ChatMessage], tokens: int, tally: Tally
 ) -> Assembled:
@@ -111,6 +114,8 @@ async def _applied(
         window = await strategy.compact(view)
     except ModelNotAskedError as refused:
         window, would_ask = view, refused.model
+    if window is view:
+        return _unchanged(strategy, view, tokens, would_ask)
     kept = {id(message) for message in window}
     gone = [message for message in view if id(message) not in kept]
     made: list[ChatMessage] = []
@@ -129,6 +134,21 @@ async def _applied(
         added=added,
         tokens_before=tokens,
         tokens_after=left,
-        would_ask=would_ask,
     )
     return Assembled(window=window, steps=(step,), tokens=step.tokens_after)
+
+
+def _unchanged(
+    strategy: CompactionStrategy, view: list[ChatMessage], tokens: int, would_ask: str | None
+) -> Assembled:
+    step = CompactionStep(
+        name=type(strategy).__name__,
+        kept=len(view),
+        dropped=0,
+        changed=0,
+        added=0,
+        tokens_before=tokens,
+        tokens_after=tokens,
+        would_ask=would_ask,
+    )
+    return Assembled(window=view, steps=(step,), tokens=tokens)

@@ -34,6 +34,10 @@ SET_BY_RUNTIME: Final = frozenset(
 """Keys of a message's metadata by which the runtime names its origin. External clients cannot set them."""
 
 
+_set: Final = object.__setattr__
+"""Sets an attribute of a frozen model."""
+
+
 def check_payload_size(size_bytes: int, *, what: str) -> None:
     """Check that a payload of this size may be sent.
 
@@ -256,6 +260,16 @@ class ChatMessage(BaseModel):
     def text(self) -> str:
         """The text of all text blocks, joined."""
         return "".join(block.text or "" for block in self.content if block.type == "text")
+
+    def with_metadata(self, metadata: dict[str, str]) -> Self:
+        """Return this message with other metadata. Content and its blocks are shared."""
+        # As `model_copy`, in a quarter of its time: it is called for each turn of a window.
+        made = self.__class__.__new__(self.__class__)
+        _set(made, "__dict__", {**self.__dict__, "metadata": metadata})
+        _set(made, "__pydantic_fields_set__", self.__pydantic_fields_set__ | {"metadata"})
+        _set(made, "__pydantic_extra__", self.__pydantic_extra__)
+        _set(made, "__pydantic_private__", self.__pydantic_private__)
+        return made
 
     @property
     def turn(self) -> str | None:

@@ -163,7 +163,7 @@ def new_turn(message: ChatMessage, session_id: str) -> NewTurn:
     return NewTurn(
         session_id,
         turn or secrets.token_hex(16),
-        message.model_copy(update={"metadata": plain}),
+        message.with_metadata(plain),
         tokens=tokens,
         parent=parent,
     )
@@ -191,7 +191,7 @@ def check_turn(message: ChatMessage) -> None:
 def message_of_turn(turn: Turn | NewTurn) -> ChatMessage:
     """Return a turn with its id, its parent and its size in the metadata."""
     marks = marks_of(turn.id, turn.tokens, turn.parent)
-    return turn.message.model_copy(update={"metadata": marks | turn.message.metadata})
+    return turn.message.with_metadata(marks | turn.message.metadata)
 
 
 def check_page(limit: int | None, offset: int) -> None:
@@ -207,8 +207,14 @@ def check_page(limit: int | None, offset: int) -> None:
 
 def marks_of(turn: str | None, tokens: int | None, parent: str | None) -> dict[str, str]:
     """Return what stands in columns of its own, as it stands in a turn's metadata."""
-    told = {"turn": turn, "parent": parent, TOKENS: None if tokens is None else str(tokens)}
-    return {key: said for key, said in told.items() if said is not None}
+    told: dict[str, str] = {}
+    if turn is not None:
+        told["turn"] = turn
+    if parent is not None:
+        told["parent"] = parent
+    if tokens is not None:
+        told[TOKENS] = str(tokens)
+    return told
 
 
 def _is_short(message: ChatMessage) -> bool:

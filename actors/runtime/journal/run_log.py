@@ -202,6 +202,8 @@ class RunLog:
         )
         while True:
             outcome = await self._commits.commit(commit)
+            if isinstance(outcome, Committed):
+                break
             if isinstance(outcome, Answered):
                 found = await self._reads.answers(self.lease.run_id)
                 commit = with_answers(commit, writes.unless_answered, found)

@@ -54,3 +54,23 @@ def test_a_turn_knows_its_id_and_its_parents() -> None:
 
     assert (named.turn, named.parent) == ("r:2", "r:1")
     assert (message.turn, message.parent, empty.turn, empty.parent) == (None,) * 4
+
+
+def test_other_metadata_leaves_the_rest_of_a_message() -> None:
+    """It is what pydantic's copy is, and the message that it was made of stays."""
+    message = ChatMessage.model_validate(
+        {"role": "user", "name": "ann", "content": [{"type": "audio", "data": {"a": 1}}]}
+    )
+    before = message.model_dump()
+
+    made, copied = (
+        message.with_metadata({"turn": "r:2"}),
+        message.model_copy(update={"metadata": {"turn": "r:2"}}),
+    )
+
+    assert made == copied
+    assert (made.turn, made.name, made.content[0]) == ("r:2", "ann", message.content[0])
+    assert made.model_fields_set == copied.model_fields_set
+    assert made.model_dump_json(exclude_unset=True) == copied.model_dump_json(exclude_unset=True)
+    assert made.with_metadata({}) == message
+    assert message.model_dump() == before

@@ -6,13 +6,10 @@ described in the log; see docs/replay.md, "Windows".
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
-
-from pydantic_core import PydanticSerializationError, to_json
 
 from actors.context.compaction.steps import Assembled
 from actors.context.errors import WindowTooSmallError
@@ -21,7 +18,7 @@ from actors.context.reserve import reserving
 from actors.context.tokens import Tally, TokenCounter
 from actors.context.turns import PINNED
 from actors.errors import ContractError, ModelError
-from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse, Usage
+from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolSpec
 from actors.kernel.agent.transcript import NO_CUT, TOKENS, NewCut, check_turn, turn_id
@@ -36,8 +33,8 @@ from actors.runtime.context.conversation.sessions import (
     as_turn,
     fingerprint,
     new_cut,
-    without_marks,
 )
+from actors.runtime.context.conversation.shown import ShownTurn, digest, shown_turn, window_digest
 from actors.runtime.context.conversation.windows import assembled_window, window_parts
 from actors.runtime.context.effects import Effects, effect
 from actors.runtime.context.model_calls import Live, OnPiece, capped, completed
@@ -47,6 +44,7 @@ from actors.runtime.replay.history import PAID
 if TYPE_CHECKING:
     from actors.kernel.storage.history import HistoryProvider
 
+_NO_OPTIONS: Final = GenerationOptions()
 SMALLER: Final = 0.7
 """Share of a window that is sent in a second request, once, after a provider refused it as too long."""
 
@@ -65,16 +63,22 @@ class GenerationRequest:
     tools: tuple[ToolSpec, ...] = ()
     instructions: str | None = None
 
+    @property
+    def tools_sent(self) -> tuple[ToolSpec, ...]:
+        """The tools that the model is given: the author's, else the agent's."""
+        return (self.options.tools if self.options else ()) or self.tools
+
     def merged(self) -> GenerationOptions | None:
         """Return all of it as the model is given it; None: nothing is asked for."""
+        if self.options is None and self.instructions is None and not self.tools:
+            return None
         options = self.options or GenerationOptions()
         more: dict[str, Any] = {}
         if self.tools and not options.tools:
             more["tools"] = self.tools
         if self.instructions is not None and options.system_instructions is None:
             more["system_instructions"] = self.instructions
-        chosen = options.model_copy(update=more) if more else options
-        return chosen if more or self.options is not None else None
+        return options.model_copy(update=more) if more else options
 
 
 class Generation:
@@ -147,23 +151,24 @@ class Generation:
             with reserving(room):
                 window = await asked.window()
             options = capped(call, options)
-            call.receipt, call.asked_at = asked.receipt(window, request), clock.monotonic()
+            call.receipt, call.asked_at = asked.receipt(request), clock.monotonic()
             try:
                 response = await completed(model, window, options, on_piece, guards=guards)
             except ModelError as exc:
                 smaller = await asked.smaller(room) if _is_too_long(exc) else None
                 if smaller is None:
                     raise
-                call.receipt, call.asked_at = asked.receipt(smaller, request), clock.monotonic()
+                call.receipt, call.asked_at = asked.receipt(request), clock.monotonic()
                 response = await completed(model, smaller, options, on_piece, guards=guards)
             return with_call_ids(response, call.position).model_dump(mode="json")
 
         def on_recorded(payload: Payload) -> None:
             said, tokens = [*turns], [*new.sizes]
             if payload["status"] == "ok":
-                answer = LLMResponse.model_validate(payload["value"]).message()
+                response = LLMResponse.model_validate(payload["value"])
+                answer = response.message()
                 said.append(answer)
-                tokens.append(_reported_size(payload) or counter.count(answer))
+                tokens.append(response.usage.output or counter.count(answer))
                 self._sessions.answered[name] = None
             ids = ids_of(call, self._run.run_id, len(said))
             kept = zip(said, ids, tokens, strict=True)
@@ -226,6 +231,7 @@ class _Window:
     assembled: Assembled | None = None
     parts: dict[str, int] = field(default_factory=dict)
     blocks: list[ChatMessage] = field(default_factory=list)
+    shown: list[ShownTurn] = field(default_factory=list)
 
     async def read_blocks(self) -> int:
         """Read the agent's blocks, if it declares some, and return their tokens."""
@@ -242,7 +248,7 @@ class _Window:
         """Return what the model is to see. New turns stay whatever a strategy does."""
         self.view = await self.sessions.view(self.session)
         fresh = {one.metadata["turn"] for one in self.new}
-        known = [one for one in self.view.messages if one.turn not in fresh]
+        known = [one for one in self.view.messages if one.metadata.get("turn") not in fresh]
         calls = RecordedCalls(self.run, self.call.position, self.session)
         pipeline = self.sessions.memory.pipeline
         tally = Tally(pipeline.counter)
@@ -253,7 +259,8 @@ class _Window:
         if self.blocks:
             self.parts = {"blocks": tally.total(self.blocks), **self.parts}
         await self._cut()
-        return [*self.blocks, *(without_marks(one) for one in window)]
+        self.shown = [*map(shown_turn, self.blocks), *self.sessions.shown.of(window)]
+        return [turn.message for turn in self.shown]
 
     async def smaller(self, room: int) -> list[ChatMessage] | None:
         """Return a window of 0.7 of the last one's size; None: the strategies make none that is smaller."""
@@ -267,9 +274,10 @@ class _Window:
         """Let the session's next window begin where this one does, if that leaves much out."""
         assert self.view is not None
         assert self.assembled is not None
-        if not self.sessions.is_in_store:
-            return
         steps = self.assembled.steps
+        is_whole = not any(step.dropped or step.changed or step.added for step in steps)
+        if is_whole or not self.sessions.is_in_store:
+            return
         is_near = any(step.added for step in steps) or sum(step.dropped for step in steps) >= LEAST
         if self.view.added and is_near:
             # A cut names ordinals, which turns have once they are stored.
@@ -283,14 +291,11 @@ class _Window:
             self.run.log.writes.cuts.append(cut)
             self.sessions.forget(self.session)
 
-    def receipt(
-        self, window: Sequence[ChatMessage], request: GenerationRequest
-    ) -> dict[str, JsonValue]:
+    def receipt(self, request: GenerationRequest) -> dict[str, JsonValue]:
         """Return how the window was made: sizes, what strategies dropped, and digests."""
         assert self.view is not None
         assert self.assembled is not None
-        options = request.merged()
-        tools = options.tools if options else ()
+        tools = request.tools_sent
         steps: list[JsonValue] = [
             {
                 "strategy": step.name,
@@ -306,12 +311,12 @@ class _Window:
             "session": self.session,
             "head": self.view.head,
             "cut": self.view.begin,
-            "turns": len(window),
+            "turns": len(self.shown),
             "tokens": self.assembled.tokens + self.parts.get("blocks", 0),
             "parts": {**self.parts},
             "steps": steps,
-            "window": _digest(window),
-            "tools": _digest(tools) if tools else None,
+            "window": window_digest(self.shown),
+            "tools": digest(tools) if tools else None,
         }
 
 
@@ -329,7 +334,7 @@ def reserved_tokens(
     Raises:
         WindowTooSmallError: The model's window is known, and too small for what cannot be left out.
     """
-    options = options or GenerationOptions()
+    options = options or _NO_OPTIONS
     schemas = [tool.model_dump(mode="json") for tool in options.tools]
     parts = {
         "instructions": counter.text(options.system_instructions or ""),
@@ -361,11 +366,13 @@ def with_id(
     marks = {"turn": turn} | ({PINNED: "1"} if pinned else {})
     if tokens is not None:
         marks[TOKENS] = str(tokens)
-    return message.model_copy(update={"metadata": message.metadata | marks})
+    return message.with_metadata(message.metadata | marks)
 
 
 def with_call_ids(response: LLMResponse, position: str) -> LLMResponse:
     """Return the answer with an id of its own for each tool call: some providers repeat or forget them."""
+    if not any(block.type == "tool_call" for block in response.content):
+        return response
     seen: set[str] = set()
 
     def mended(n: int, block: ContentBlock) -> ContentBlock:
@@ -381,18 +388,3 @@ def with_call_ids(response: LLMResponse, position: str) -> LLMResponse:
     content = [mended(n, block) for n, block in enumerate(response.content)]
     same = all(one is other for one, other in zip(content, response.content, strict=True))
     return response if same else response.model_copy(update={"content": content})
-
-
-def _reported_size(payload: Payload) -> int:
-    """Return the provider's own count of its answer's tokens; 0: it gave none."""
-    usage = payload.get("usage")
-    return Usage.model_validate(usage).output if isinstance(usage, dict) else 0
-
-
-def _digest(models: Sequence[ChatMessage | ToolSpec]) -> str:
-    try:
-        text = to_json(models)
-    except PydanticSerializationError:  # half a surrogate pair
-        shown = [one.model_dump(mode="json") for one in models]
-        text = canonical_json(shown).encode(errors="surrogatepass")
-    return hashlib.sha256(text).hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.history import HistoryProvider
 from actors.kernel.storage.transcript import TranscriptStore
 from actors.runtime.context.call import RunState
+from actors.runtime.context.conversation.shown import ShownTurns
 from actors.runtime.journal.reading import reading
 
 _log = logging.getLogger("callboard.context")
@@ -94,7 +95,8 @@ class WindowSource:
     def with_turns(self, turns: Sequence[NewTurn]) -> WindowSource:
         """Return the session with turns of the run at its end, those left out that were read."""
         new = [message_of_turn(turn) for turn in turns if turn.id not in self.ordinals]
-        return replace(self, messages=[*self.messages, *new], added=self.added + len(new))
+        messages, added = [*self.messages, *new], self.added + len(new)
+        return WindowSource(messages, self.ordinals, self.cut, self.count, added)
 
     @property
     def begin(self) -> int:
@@ -146,6 +148,7 @@ class Sessions:
         """Sessions that were read, with what the run has added since."""
         self._kept = 0
         """Number of times that turns were kept: turns that were read meanwhile may lack them."""
+        self.shown = ShownTurns()
         self.answered: dict[str, None] = {}
         """Sessions in which a model has answered in this execution, in order. Not on a replay."""
 
@@ -229,6 +232,7 @@ class Sessions:
         """Let a session, or all of them, be read anew."""
         if session is None:
             self._views.clear()
+            self.shown = ShownTurns()
         else:
             self._views.pop(session, None)
 
@@ -285,17 +289,6 @@ def is_summary_of(message: ChatMessage) -> str | None:
     return message.metadata.get(UPTO) if message.metadata.get(SUMMARY) else None
 
 
-def without_marks(message: ChatMessage) -> ChatMessage:
-    """Return a message as a model is given it: what strategies note of turns is not the author's.
-
-    The mark of a summary stays, by which a client knows where the stable beginning of a request ends.
-    """
-    if not message.metadata:
-        return message
-    kept = {key: value for key, value in message.metadata.items() if key == SUMMARY}
-    return message.model_copy(update={"metadata": kept})
-
-
 def as_turn(message: ChatMessage, session: str, turn: str, tokens: int | None) -> NewTurn:
     """Return a message as a turn with this id."""
-    return replace(NewTurn(session, turn, message), tokens=tokens, parent=message.parent)
+    return NewTurn(session, turn, message, tokens, message.parent)

@@ -16,7 +16,7 @@ from actors.context.repair import repaired
 from actors.context.reserve import reserving
 from actors.context.store_history import StoreHistory
 from actors.context.tokens import Tally, TokenCounter, as_json
-from actors.context.turns import is_derived, is_recalled, is_summary
+from actors.context.turns import has_no_marks, is_derived, is_recalled, is_summary
 from actors.errors import ContractError
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.context import PaidCalls
@@ -26,7 +26,8 @@ from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.agent.transcript import Cut
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.store.store import RunStore
-from actors.runtime.context.conversation.sessions import SessionTerms, WindowSource, without_marks
+from actors.runtime.context.conversation.sessions import SessionTerms, WindowSource
+from actors.runtime.context.conversation.shown import without_marks
 from actors.runtime.context.model_calls import Toolkit
 
 
@@ -60,12 +61,16 @@ def window_parts(
         tally: Counts sizes.
         fresh: Ids of the new turns.
     """
-    parts: dict[str, int] = {}
+    parts: dict[str, list[ChatMessage]] = {}
     for turn in window:
-        name = "summary" if is_summary(turn) else "recalled" if is_recalled(turn) else "history"
-        part = "new" if turn.turn in fresh else name
-        parts[part] = parts.get(part, 0) + tally.total([turn])
-    return parts
+        if turn.metadata.get("turn") in fresh:
+            part = "new"
+        elif has_no_marks(turn):
+            part = "history"
+        else:
+            part = "summary" if is_summary(turn) else "recalled" if is_recalled(turn) else "history"
+        parts.setdefault(part, []).append(turn)
+    return {part: tally.total(turns) for part, turns in parts.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,7 +109,12 @@ _PARTS: Final = (
     (graphs, "graphs.change", "start resume emit cancel"),
     (graphs, "graphs.control", "pause resume-run=resume_run steer limits"),
     (graphs, "graphs.snapshots", "snapshot snapshots restore delete-snapshot=delete_snapshot"),
-    (graphs, "graphs.bundles", "export import=import_run"),
+    (graphs, "graphs.bundles", "export import=import_run inspect replay"),
+    (
+        graphs,
+        "graphs.stores",
+        "store-list=store_list store-export=store_export store-import=store_import",
+    ),
     (flows, "flows.documents", "check draw schema"),
     (flows, "flows.bundles", "pack install list=list_bundles show remove"),
     (flows, "flows.importing", "import=import_flow"),
@@ -222,7 +227,7 @@ _UNREACHABLE: Final = frozenset(
         "UnreachableError",
     }
 )
-_GONE: Final = ("NoSuchRunError", "NoSuchSnapshotError", "UnknownRunError")
+_GONE: Final = ("NoGraphStoreError", "NoSuchRunError", "NoSuchSnapshotError", "UnknownRunError")
 _USAGE: Final = ("BadRequestError", "DecisionRefusedError", "NotPermittedError", "TooLargeError")
 _OURS: Final = frozenset({"actors", "broker", "compose", "persistence"})
 

@@ -6,9 +6,10 @@ Its format is that of embedded graphs: see `actors.workflow.export_run_history_b
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -24,6 +25,7 @@ from actors.workflow import (
     FlowRuns,
     InMemoryLedgerStore,
     InMemoryRunStore,
+    WorkflowSpec,
     export_run_history_bundle,
     replay_run_history,
 )
@@ -84,12 +86,15 @@ class _Bundle(BaseModel):
 
 
 class CheckedBundle(NamedTuple):
-    """A checked bundle: its run, its numbers of runs and records, and the last hash of its run's ledger."""
+    """A checked bundle: its run, its numbers of runs and records, and the last hash of its run's ledger.
+
+    `head` is None if the ledgers are no chains.
+    """
 
     run: RunState
     runs: int
     records: int
-    head: str
+    head: str | None
 
 
 async def bundle_of(
@@ -145,21 +150,101 @@ async def _children(runtime: Runtime, runs: FlowRuns, run_id: RunId) -> AsyncIte
         last = rows[-1].run_id
 
 
-def read_bundle(path: Path) -> CheckedBundle:
-    """Read and check a file with a bundle, and return its run.
-
-    The chains of hashes must be complete, and the records of each run must lead to the state in the file.
+def load_bundle(path: Path) -> dict[str, Any]:
+    """Return the data of a file with a bundle of this version. Its runs and records are not checked.
 
     Raises:
-        BundleError: The file is too large, not JSON, of another version, truncated or changed. Names the place.
+        BundleError: The file is too large, not JSON, of another version, or a part is missing.
         ContractError: The file cannot be read.
     """
-    try:
+    with _named(path):
         if path.stat().st_size > MOST_BYTES:
             text = f"it has more than {MOST_BYTES} bytes"
             raise BundleError(path, "the file", text, "Export it with --no-subruns")
         data = json.loads(path.read_text(encoding="utf-8"))
-        return _checked(data)
+        version = data.get("version") if isinstance(data, dict) else None
+        if version != RUN_HISTORY_BUNDLE_VERSION_V1:
+            problem = f"it is {version!r}, and this release reads {RUN_HISTORY_BUNDLE_VERSION_V1}"
+            raise GraphError("version", problem)
+        _Bundle.model_validate(data)
+        for n, told in enumerate(runs_of(data)):
+            try:
+                RunState.from_dict(told)
+            except (AttributeError, KeyError, TypeError, ValueError) as exc:
+                raise GraphError(_run_at(n), f"{type(exc).__name__}: {exc}") from None
+        return cast("dict[str, Any]", data)
+
+
+def check_bundle(path: Path, data: dict[str, Any], *, needs_chain: bool = True) -> CheckedBundle:
+    """Check the data of `load_bundle`, and return its run.
+
+    The chains of hashes must be complete, and the records of each run must lead to the state in the file.
+
+    Args:
+        path: The file, for errors.
+        data: Its data.
+        needs_chain: False: a ledger whose records all have no hash is accepted, too.
+
+    Raises:
+        BundleError: The bundle is incomplete or was changed. Names the place.
+    """
+    with _named(path):
+        whole = _Bundle.model_validate(data)
+        for n, told in enumerate(runs_of(data)):
+            try:
+                _check_run(_run_at(n), data, told, whole.ledgers, needs_chain=needs_chain)
+            except GraphError:
+                raise
+            except (AttributeError, KeyError, TypeError, ValueError) as exc:
+                raise GraphError(_run_at(n), f"{type(exc).__name__}: {exc}") from None
+        if whole.root_run_id != whole.run["run_id"]:
+            raise GraphError("root_run_id", "it is not the id of the run")
+        records = sum(len(one.items) for one in whole.ledgers.values())
+        head = whole.ledgers[whole.root_run_id].items[-1].record.get("record_hash")
+        return CheckedBundle(RunState.from_dict(whole.run), len(runs_of(data)), records, head)
+
+
+def read_bundle(path: Path) -> CheckedBundle:
+    """Read and check a file with a bundle whose ledgers are chains, and return its run.
+
+    Raises:
+        BundleError: See `load_bundle` and `check_bundle`.
+        ContractError: The file cannot be read.
+    """
+    return check_bundle(path, load_bundle(path))
+
+
+def runs_of(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the states of a bundle's runs, that of its own run first."""
+    return [data["run"], *data["subruns"]]
+
+
+def chain_of(data: dict[str, Any], run_id: str) -> tuple[str, str | None]:
+    """Return ``none``, ``ok`` or ``broken`` for the chain of a run's ledger, and the last hash."""
+    items = data["ledgers"].get(run_id, {}).get("items", ())
+    records = [item["record"] for item in items]
+    head = records[-1].get("record_hash") if records else None
+    if not _has_chain(records):
+        return "none", None
+    return ("ok" if verify_ledger_chain(records)["ok"] else "broken"), head
+
+
+def replayed(
+    data: dict[str, Any], told: dict[str, Any], workflow: WorkflowSpec | None
+) -> list[RunState]:
+    """Return the states of one run of a bundle, see `replay_run_history`.
+
+    Raises:
+        GraphError: The records do not lead to the state in the file, or a node is not in `workflow`.
+    """
+    return replay_run_history({**data, "run": told, "root_run_id": told["run_id"]}, workflow)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Raise errors of a bundle with the file and the place."""
+    try:
+        yield
     except OSError as exc:
         raise ContractError(f"cannot read {path}: {exc.strerror or exc}") from exc
     except ValidationError as exc:
@@ -171,30 +256,21 @@ def read_bundle(path: Path) -> CheckedBundle:
         raise BundleError(path, "the file", f"it is no JSON: {exc}") from None
 
 
-def _checked(data: Any) -> CheckedBundle:
-    version = data.get("version") if isinstance(data, dict) else None
-    if version != RUN_HISTORY_BUNDLE_VERSION_V1:
-        problem = f"it is {version!r}, and this release reads {RUN_HISTORY_BUNDLE_VERSION_V1}"
-        raise GraphError("version", problem)
-    whole = _Bundle.model_validate(data)
-    runs = [whole.run, *whole.subruns]
-    for n, told in enumerate(runs):
-        place = "run" if n == 0 else f"subruns[{n - 1}]"
-        try:
-            _check_run(place, data, told, whole.ledgers)
-        except GraphError:
-            raise
-        except (AttributeError, KeyError, TypeError, ValueError) as exc:
-            raise GraphError(place, f"{type(exc).__name__}: {exc}") from None
-    if whole.root_run_id != whole.run["run_id"]:
-        raise GraphError("root_run_id", "it is not the id of the run")
-    records = sum(len(one.items) for one in whole.ledgers.values())
-    head = whole.ledgers[whole.root_run_id].items[-1].record["record_hash"]
-    return CheckedBundle(RunState.from_dict(whole.run), len(runs), records, head)
+def _run_at(n: int) -> str:
+    return "run" if n == 0 else f"subruns[{n - 1}]"
+
+
+def _has_chain(records: list[dict[str, Any]]) -> bool:
+    return any(one.get("record_hash") is not None for one in records)
 
 
 def _check_run(
-    place: str, data: dict[str, Any], told: dict[str, Any], ledgers: dict[str, _Ledger]
+    place: str,
+    data: dict[str, Any],
+    told: dict[str, Any],
+    ledgers: dict[str, _Ledger],
+    *,
+    needs_chain: bool,
 ) -> None:
     """Raise GraphError if the run's records do not lead to its state."""
     run_id = str(told["run_id"])
@@ -207,10 +283,11 @@ def _check_run(
     for n, record in enumerate(records):
         if record.get("run_id") != run_id:
             raise GraphError(_place(at, "items", n), "it is a record of another run")
-    for error in verify_ledger_chain(records)["errors"]:
-        raise GraphError(_place(at, "items", error["index"]), error["type"].replace("_", " "))
+    if needs_chain or _has_chain(records):
+        for error in verify_ledger_chain(records)["errors"]:
+            raise GraphError(_place(at, "items", error["index"]), error["type"].replace("_", " "))
     try:
-        states = replay_run_history({**data, "run": told, "root_run_id": run_id})
+        states = replayed(data, told, None)
     except GraphError as exc:
         raise GraphError(at, exc.problem) from None
     run = RunState.from_dict(told)

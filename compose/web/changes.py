@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -101,7 +102,8 @@ async def write_changes(
 ) -> None:
     """Write an audit row for each change of a request.
 
-    Values under hidden names are not written. Values of more than 4 KiB are replaced by their size.
+    Values under hidden names are not written. Values of more than 4 KiB are replaced by their size. A change
+    has one row also if the answer of the store is lost, and the row is sent again.
     """
     for one in changes:
         if action is None:
@@ -116,6 +118,7 @@ async def write_changes(
                 before=_bounded(one.before, names),
                 after=_bounded(one.after, names),
                 outcome=outcome,
+                write_id=secrets.token_hex(16),
             )
         )
 

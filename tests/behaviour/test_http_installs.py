@@ -258,6 +258,29 @@ async def test_flows_belong_to_a_tenant_and_installs_need_a_scope(bed: Bed) -> N
         assert (await ada("GET", f"/v1/flows/{name}")).status == 404
 
 
+async def test_a_removal_reads_the_rows_once(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a version, of all versions, and of what is not there."""
+    web = WebClient(app(bed.runtime))
+    name, document = named(bed, REFUND)
+    kind = type(bed.runtime.store.flow_bundles)
+    reads: list[str] = []
+    for verb in ("get", "list"):
+        read = getattr(kind, verb)
+
+        def counted(*args: Any, read: Any = read, verb: str = verb) -> Any:
+            reads.append(verb)
+            return read(*args)
+
+        monkeypatch.setattr(kind, verb, counted)
+    for version in ("1.2", "1.3"):
+        await web.post(f"/v1/flows?version={version}", document)
+
+    for place, status in ((f"{name}@1.2", 204), (name, 204), (name, 404), (f"{name}@1.3", 404)):
+        reads.clear()
+        assert (await web("DELETE", f"/v1/flows/{place}")).status == status
+        assert reads == ["list"], place
+
+
 async def test_pages_show_installed_flows(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the list, and each with its drawing; the cache holds few of them."""
     monkeypatch.setattr(flow_shelf, "MOST_INSTALLED", 1)

@@ -35,6 +35,8 @@ class NewAuditRow:
         before: Values before the change; None if they are unknown or there were none.
         after: Values after the change, or the values that a refused change asked for.
         outcome: ``done``, or the code of the problem for which the change was refused.
+        write_id: The id that the caller made for this write. A second write of the tenant with it adds no row.
+            None: each write adds a row, also one that the store sends again because the answer was lost.
 
     Raises:
         InvalidTextError: A text is too long, or has characters that no database takes.
@@ -49,11 +51,12 @@ class NewAuditRow:
     before: Facts | None = None
     after: Facts | None = None
     outcome: str = DONE
+    write_id: str | None = None
 
     def __post_init__(self) -> None:
         check_name("tenant", self.tenant)
-        for what in ("principal", "action", "thing", "outcome"):
-            check_name_of(f"{what} of an audit row", getattr(self, what))
+        for what in ("principal", "action", "thing", "outcome", "write_id"):
+            check_name_of(f"{what} of an audit row", getattr(self, what) or "")
         for what, facts in (("before", self.before), ("after", self.after)):
             size = 0 if facts is None else len(to_json(facts))
             if size > MAX_FACTS_BYTES:
@@ -82,7 +85,7 @@ class AuditStore(Protocol):
     """
 
     async def add(self, new: NewAuditRow) -> AuditRow:
-        """Write a row. It is durable on return."""
+        """Write a row, or find the row of the same tenant and `write_id`. It is durable on return."""
 
     async def list(
         self, tenant: str, *, thing: str | None = None, after: int | None = None, limit: int = 100

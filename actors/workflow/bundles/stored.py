@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -228,15 +229,19 @@ class StoredBundles(BundleRegistry):
             raise WorkflowBundleRegistryError(record.manifest.ref, problem, remedy) from None
         return await unpacked(open_workflow_bundle, data)
 
+    async def versions(self, ref: str) -> Sequence[BundleRecord]:
+        """Return a bundle, or all versions of ``id``, the newest first. Empty: it is not installed."""
+        bundle, at, version = ref.partition("@")
+        rows = _sorted(await self._rows.list(self._tenant, bundle))
+        return [_record(row) for row in rows if version == row.version or not at]
+
     @override
     async def remove(self, ref: str) -> int:
-        bundle, at, version = ref.partition("@")
-        rows = await self._rows.list(self._tenant, bundle)
-        removed = 0
-        for row in _sorted(rows):
-            if version == row.version or not at:
-                removed += await self._removed(_record(row).manifest)
-        return removed
+        return await self.remove_found(await self.versions(ref))
+
+    async def remove_found(self, records: Sequence[BundleRecord]) -> int:
+        """Remove bundles that were found before; return the number of bundles removed. See `remove`."""
+        return sum([await self._removed(one.manifest) for one in records])
 
     async def _removed(self, manifest: WorkflowBundleManifest) -> bool:
         keys = [

@@ -1,24 +1,36 @@
-"""`callboard graphs export|import`: write runs of flows into files, and start runs from them."""
+"""`callboard graphs export|import|inspect|replay`: runs of flows as files, and runs that such a file starts."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from actors.errors import ContractError
 from actors.kernel.runtime.ids import DEFAULT_TENANT
 from actors.kernel.workflow.errors import GraphError
-from actors.workflow import Snapshot
+from actors.workflow import RunState, Snapshot, WorkflowSpec
 from actors.workflow.actor.runs import FlowRuns
 from compose.commands import options as opt
 from compose.commands.files import writing
 from compose.commands.graphs.look import AppArg, OwnerOpt, open_graph_run
-from compose.commands.options import HERE, Target
-from compose.commands.terminal import console
-from compose.tools.graph_bundle import bundle_of, read_bundle
+from compose.commands.options import HERE, DebugFlag, JsonFlag, Target
+from compose.commands.output import Exit, NoDataError, print_json, short
+from compose.commands.terminal import console, print_table, say
+from compose.host.loader import ServeError, are_flows, find_served
+from compose.tools.graph_bundle import (
+    BundleError,
+    bundle_of,
+    chain_of,
+    check_bundle,
+    load_bundle,
+    read_bundle,
+    replayed,
+    runs_of,
+)
 
 
 async def export(
@@ -28,7 +40,7 @@ async def export(
     subruns: bool = True,
     output: Annotated[Path | None, Parameter(alias="-o")] = None,
     target: Target = HERE,
-) -> int:
+) -> Exit:
     """Write a run of a flow as a JSON bundle: the states and ledgers of the run and of the runs below it.
 
     The run may be open. The file has content: protect it like the database. With `--json` a summary is
@@ -47,17 +59,22 @@ async def export(
     """
     async with open_graph_run(target, run) as (runtime, runs, row):
         bundle = await bundle_of(runtime, runs, row.run_id, subruns=subruns)
+    write_bundle(bundle, output, as_json=target.json)
+    return Exit.OK
+
+
+def write_bundle(bundle: dict[str, Any], output: Path | None, *, as_json: bool) -> None:
+    """Write a bundle to a file or to standard output, and its summary to standard error."""
     with writing(output) as file:
         json.dump(bundle, file, ensure_ascii=False)
         file.write("\n")
-    told = {"run": row.run_id, "runs": len(bundle["ledgers"])}
+    told = {"run": bundle["root_run_id"], "runs": len(bundle["ledgers"])}
     told["records"] = sum(one["total"] for one in bundle["ledgers"].values())
-    if target.json:
+    if as_json:
         sys.stderr.write(json.dumps(told) + "\n")
     else:
         text = f"{told['runs']} run(s), {told['records']} records; content is included"
         console(stderr=True).print(text)
-    return 0
 
 
 async def import_run(
@@ -69,7 +86,7 @@ async def import_run(
     id: str | None = None,  # noqa: A002 - the name of the option
     tenant: OwnerOpt = DEFAULT_TENANT,
     target: Target = HERE,
-) -> int:
+) -> Exit:
     """Start a new run of an app with the state of a bundle, and print its id. An open wait is opened again.
 
     The command checks the whole file first: the chains of its ledgers, and that the records of each run lead
@@ -106,3 +123,126 @@ async def import_run(
     async with target.client() as runtime:
         run_id = await FlowRuns(runtime, app, tenant=tenant).restore(snapshot, id=id)
     return target.tell({**facts, "run": run_id}, run_id)
+
+
+def inspect(file: Path, /, *, json: JsonFlag = False, debug: DebugFlag = False) -> Exit:
+    """Show the runs in a bundle, and check it: the chains of its ledgers, and that records lead to the states.
+
+    The exit code is 1 if the bundle is incomplete or was changed. No server is needed.
+
+    Examples: `callboard graphs inspect run.json`; `callboard graphs inspect run.json --json`
+
+    Parameters
+    ----------
+    file
+        A file of `graphs export` or `graphs store-export`, at most 64 MiB.
+    """
+    del debug  # `compose.cli` reads this option for every command
+    data = load_bundle(file)
+    try:
+        check_bundle(file, data, needs_chain=False)
+        problem = None
+    except BundleError as exc:
+        problem = f"{exc.place}: {exc.problem}"
+    rows = [_inspected(data, told) for told in runs_of(data)]
+    if json:
+        facts = {"ok": problem is None, "problem": problem, "exported_at": data.get("generated_at")}
+        print_json({**facts, "run": data["root_run_id"], "runs": rows})
+    else:
+        columns = ("run", "flow", "status", "node", "records", "chain", "head")
+        print_table(columns, [[*one.values()] for one in rows], empty="no runs")
+        say("the bundle is complete" if problem is None else f"THE BUNDLE IS WRONG: {problem}")
+    return Exit.OK if problem is None else Exit.FAILED
+
+
+def _inspected(data: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+    chain, head = chain_of(data, told["run_id"])
+    return {
+        "run": told["run_id"],
+        "flow": told["workflow_id"],
+        "status": told["status"],
+        "node": told["current_node"],
+        "records": len(data["ledgers"].get(told["run_id"], {}).get("items", ())),
+        "chain": chain,
+        "head": head,
+    }
+
+
+def replay(
+    file: Path,
+    flows: str | None = None,
+    /,
+    *,
+    run: str | None = None,
+    json: JsonFlag = False,
+    debug: DebugFlag = False,
+) -> Exit:
+    """Show the states of a run of a bundle one by one, as its records lead to them. No node is called.
+
+    With FLOWS, each state must be at a node of the flow. The exit code is 1 if it is not, or if the records do
+    not lead to the state in the file. No server is needed.
+
+    Examples: `callboard graphs replay run.json`; `callboard graphs replay run.json refund.json`;
+    `callboard graphs replay run.json shop.flows:APP --json`
+
+    Parameters
+    ----------
+    file
+        A file of `graphs export` or `graphs store-export`, at most 64 MiB.
+    flows
+        `MODULE:ATTR` of `Flows` or of a `WorkflowSpec`, or a flow document, a bundle of flows or a folder.
+    run
+        A run below the bundle's run. Default: the bundle's run.
+    json
+        Print one JSON object: `ok`, `problem`, `run`, `flow` and `states`, whole states of the run.
+    """
+    del debug
+    data = load_bundle(file)
+    wanted = run or data["root_run_id"]
+    told = next((one for one in runs_of(data) if one["run_id"] == wanted), None)
+    if told is None:
+        raise NoDataError(f"{file} has no run {wanted!r}: list its runs with `graphs inspect`")
+    spec = None if flows is None else spec_of(flows, told["workflow_id"])
+    states: list[RunState] = []
+    problem = None
+    try:
+        states = replayed(data, told, spec)
+    except ContractError as exc:
+        problem = str(exc)
+    if json:
+        facts = {"run": wanted, "flow": told["workflow_id"]}
+        shown = [one.to_dict() for one in states]
+        print_json({"ok": problem is None, "problem": problem, **facts, "states": shown})
+    else:
+        cells = [(n, *_state_cells(one)) for n, one in enumerate(states)]
+        if cells:
+            print_table(("#", "at", "node", "status", "variables"), cells, empty="")
+        say("the records lead to the state" if problem is None else f"THE REPLAY FAILED: {problem}")
+    return Exit.OK if problem is None else Exit.FAILED
+
+
+def spec_of(flows: str, name: str) -> WorkflowSpec:
+    """Return the graph `name` of the flows that ``MODULE:ATTR`` or a path names.
+
+    Raises:
+        ServeError: There are no flows, or no flow of this name.
+    """
+    found = find_served(flows)
+    parts = found if isinstance(found, list | tuple) else [found]
+    specs = {one.workflow_id: one for one in parts if isinstance(one, WorkflowSpec)}
+    for one in parts:
+        if are_flows(one):
+            specs |= one.specs
+    if name not in specs:
+        remedy = f"It has: {', '.join(specs) or 'no flow'}"
+        raise ServeError(flows, f"it has no flow {name!r}", remedy)
+    return specs[name]
+
+
+def _state_cells(state: RunState) -> tuple[str, ...]:
+    nodes = (
+        [state.current_node] if state.fork is None else [one.node for one in state.fork.branches]
+    )
+    shown = {name: one for name, one in state.vars.items() if not name.startswith("_")}
+    at = state.updated_at[:19].replace("T", " ")
+    return at, ", ".join(nodes), state.status.value, short(shown)

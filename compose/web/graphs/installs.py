@@ -106,12 +106,13 @@ async def schema(call: WebCall, _: NoQuery, __: None) -> Done:
 
 async def remove(call: WebCall, _: NoQuery, __: None) -> Done:
     """Remove a version of a bundle, or all versions by its id. A version with open runs is not removed."""
-    flow = call.names["flow"]
+    flow, bundles = call.names["flow"], bundles_of(call)
+    found = await bundles.versions(flow)
+    if not found:
+        raise unknown_flow(flow)
+    call.audit(_thing(found[0]), before={"flow": flow, "hash": found[0].hash})
     try:
-        found = await bundles_of(call).find_flow(flow)
-        if found is not None:
-            call.audit(_thing(found[0]), before={"flow": flow, "hash": found[0].hash})
-        if not await bundles_of(call).remove(flow):
+        if not await bundles.remove_found(found):
             raise unknown_flow(flow)
     except WorkflowBundleRegistryError as exc:
         raise _conflict("open_runs", exc) from None

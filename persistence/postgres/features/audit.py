@@ -1,4 +1,4 @@
-"""Audit rows: see `schema/migrations/0042_audit.sql`."""
+"""Audit rows: see `schema/migrations/0042_audit.sql` and `0043_audit_writes.sql`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from persistence.postgres.connection.link import Links, Row
 
 COLUMNS: Final[LiteralString] = """
   a.id, a.tenant, a.principal, a.action, a.thing, a.agent, a.before::text as before, a.after::text as after,
-  a.outcome, a.at
+  a.outcome, a.write_id, a.at
 """
+# On a conflict the update changes nothing: it makes the statement return the row.
 SQL_ADD_AUDIT: Final[LiteralString] = f"""
-insert into audit as a (tenant, principal, action, thing, agent, before, after, outcome)
-  values ($1, $2, $3, $4, $5, $6, $7, $8) returning {COLUMNS}
+insert into audit as a (tenant, principal, action, thing, agent, before, after, outcome, write_id)
+  values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+  on conflict (tenant, write_id) where write_id is not null do update set write_id = excluded.write_id
+  returning {COLUMNS}
 """  # noqa: S608 - constants only
 SQL_LIST_AUDIT: Final[LiteralString] = f"""
 select {COLUMNS} from audit a where a.tenant = $1 and a.id < coalesce($2::bigint, 9223372036854775807)
@@ -46,7 +49,7 @@ class PostgresAudit(AuditStore):
         args = (
             *(new.tenant, new.principal, new.action, new.thing),
             *(None if new.agent is None else str(new.agent), _text(new.before)),
-            *(_text(new.after), new.outcome),
+            *(_text(new.after), new.outcome, new.write_id),
         )
         [row] = await self._links.fetch("writing an audit row", SQL_ADD_AUDIT, *args)
         return _audit_row(row)
@@ -79,5 +82,6 @@ def _audit_row(row: Row) -> AuditRow:
         before=None if before is None else from_json(before),
         after=None if after is None else from_json(after),
         outcome=row["outcome"],
+        write_id=row["write_id"],
         at=row["at"],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import timedelta
@@ -77,6 +78,7 @@ async def test_a_row_is_returned_as_it_was_written(store: AuditStore) -> None:
         before={"title": "<script>\x00 😀", "n": 1.5, "none": None},
         after={},
         outcome="not_found",
+        write_id="w",
     )
     row = await store.add(given)
     plain = await store.add(new("run:2"))
@@ -85,6 +87,21 @@ async def test_a_row_is_returned_as_it_was_written(store: AuditStore) -> None:
     assert row.at.tzinfo is not None
     assert (plain.agent, plain.before, plain.after, plain.outcome) == (None, None, None, "done")
     assert await store.list("acme") == [plain, row]
+
+
+async def test_a_write_with_an_id_is_one_row_however_often_it_is_sent(store: AuditStore) -> None:
+    """Also at once; of each tenant its own, and without an id each write is a row."""
+    sent = await asyncio.gather(*(store.add(new(write_id="w")) for _ in range(3)))
+    changed = await store.add(new("run:2", write_id="w"))
+    others = [
+        await store.add(one)
+        for one in (new(write_id="v"), new(tenant="other", write_id="w"), new(), new())
+    ]
+
+    assert sent == [changed] * 3
+    assert len({row.id for row in (changed, *others)}) == 5
+    assert len(await store.list("acme")) == 4
+    assert len(await store.list("other")) == 1
 
 
 async def test_pages_have_each_row_of_a_tenant_once(store: AuditStore) -> None:
@@ -140,8 +157,9 @@ async def test_an_erase_deletes_rows_of_a_tenant_and_clears_those_of_an_agent(be
     """In batches; a dry run counts them, and an erase of a subject or a conversation leaves them."""
     audit = bed.store.audit
     [part] = [one for one in bed.store.erasure.parts if one.erased_as == "audit"]
-    for agent in (ADA, ADA, None):
-        await audit.add(new("run:1", agent=agent, before={"title": "t"}, after={"title": "u"}))
+    for n, agent in enumerate((ADA, ADA, None)):
+        facts: Any = {"before": {"title": "t"}, "after": {"title": "u"}}
+        await audit.add(new("run:1", agent=agent, write_id=f"w{n}", **facts))
     await audit.add(new("run:2", tenant="other"))
     for what in (
         EraseRequest(tenant="acme", about="user:1"),
@@ -167,4 +185,6 @@ async def test_an_erase_deletes_rows_of_a_tenant_and_clears_those_of_an_agent(be
             kept = [(row.before, row.after) for row in await audit.list("acme")]
             assert kept == [({"title": "t"}, {"title": "u"}), (None, None), (None, None)]
     assert await things(audit) == []
+    await audit.add(new("run:3", write_id="w0"))
+    assert await things(audit) == ["run:3"]
     assert await things(audit, "other") == ["run:2"]

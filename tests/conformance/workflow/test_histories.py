@@ -231,6 +231,44 @@ def test_an_imported_history_continues_in_other_stores(stores: Stores, tmp_path:
 
 
 @pytest.mark.item(463)
+def test_an_import_that_died_is_made_again(stores: Stores, tmp_path: Path) -> None:
+    """At each write, in other stores: then all runs and records are there once, the run above at the end."""
+    _, _, run_id = tree(stores)
+    bundle = export_run_history_bundle(
+        run_id=run_id, run_store=stores.runs, ledger_store=stores.ledger
+    )
+    names = [run_id, bundle["subruns"][0]["run_id"]]
+    died = 0
+    for at in range(100):
+        other = Stores("files" if stores.kind == "memory" else stores.kind, tmp_path / f"at-{at}")
+        left = [at]
+
+        def die(_: str, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise BrokenPipeError
+
+        dying = other.reopen(die)
+        try:
+            import_run_history_bundle(bundle, run_store=dying.runs, ledger_store=dying.ledger)
+        except BrokenPipeError:
+            died += 1
+        dying.close()
+        if other.runs.load(run_id) is not None:
+            assert other.runs.load(names[1]) is not None
+        where: dict[str, Any] = {"run_store": other.runs, "ledger_store": other.ledger}
+        assert import_run_history_bundle(bundle, **where) == names
+        assert import_run_history_bundle(bundle, **where) == names
+        for name in names:
+            assert other.runs.load(name) == stores.runs.load(name)
+            assert other.ledger.list(name) == stores.ledger.list(name)
+        other.close()
+        if left[0] >= 0:
+            break
+    assert 4 <= died == at
+
+
+@pytest.mark.item(463)
 def test_a_history_can_be_replayed(stores: Stores) -> None:
     """State by state, without a call of a node; a history that diverges is refused."""
     calls: list[str] = []

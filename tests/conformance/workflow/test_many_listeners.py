@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from actors.workflow import EffectType, RunState, RunStatus, WaitReason, WaitState
-from tests.conformance.workflow.stores import at_once, one_effect
+from tests.conformance.workflow.stores import Stores, at_once, one_effect
 from tests.harness import slow
 
 if TYPE_CHECKING:
-    from tests.conformance.workflow.stores import Stores
+    from pathlib import Path
 
 LISTENER = one_effect(EffectType.WAIT_EVENT, {"name": "go", "scope": "global"}, name="listener")
 EMITTER = one_effect(EffectType.EMIT_EVENT, {"name": "go", "scope": "global"}, name="emitter")
@@ -74,3 +75,31 @@ def test_a_concurrent_listener_gets_the_event_or_the_next_one(stores: Stores) ->
             if (one["effect"] or {}).get("type") == "resume"
         ]
         assert len(ends) == 1
+
+
+@pytest.mark.item(458)
+@pytest.mark.parametrize("kind", ["files", "sqlite"])
+def test_an_event_costs_the_same_writes_for_each_listener(kind: str, tmp_path: Path) -> None:
+    """However many there are: a write of the record, and one of the run, or both in one transaction."""
+    counts = []
+    for many in (0, 10, 30):
+        points: Counter[str] = Counter()
+        folder = tmp_path / str(many)
+        folder.mkdir()
+        stores = Stores(kind, folder)
+        runtime = stores.runtime(LISTENER, EMITTER)
+        for number in range(many):
+            runtime.tick(LISTENER, runtime.start(LISTENER, run_id=f"l{number}"))
+        counting = stores.reopen(lambda point, points=points: points.update([point]))
+        runtime = counting.runtime(LISTENER, EMITTER)
+        state = runtime.tick(EMITTER, runtime.start(EMITTER))
+        assert state.output["out"]["delivered"] == many
+        counts.append(points)
+        counting.close()
+        stores.close()
+
+    none, ten, thirty = counts
+    each = {point: (thirty[point] - none[point]) / 30 for point in thirty}
+    assert {point: (ten[point] - none[point]) / 10 for point in thirty} == each
+    written = {"files": ("line synced", "file renamed"), "sqlite": ("transaction committed",)}
+    assert [each[point] for point in written[kind]] == [1] * len(written[kind])

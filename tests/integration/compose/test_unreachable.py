@@ -117,6 +117,10 @@ WITHOUT_DATABASE = {
     "completion",
     "env",
     *(f"flows {one}" for one in ("check", "draw", "schema", "import", "pack")),
+    *(
+        f"graphs {one}"
+        for one in ("inspect", "replay", "store-list", "store-export", "store-import")
+    ),
     "mcp-worker",
     "nats-config",
     "serve",

@@ -150,8 +150,9 @@ ROWS: Final = (
         from generate_series(1, $1::int) n
     """,
     """
-    insert into audit (tenant, principal, action, thing, agent, outcome, at)
-      select 'default', 'p', 'session.delete', 'session:desk/o' || n % 1000, 'desk/o' || n % 1000, 'done', now()
+    insert into audit (tenant, principal, action, thing, agent, outcome, write_id, at)
+      select 'default', 'p', 'session.delete', 'session:desk/o' || n % 1000, 'desk/o' || n % 1000, 'done',
+        nullif('w' || n, 'w' || (n - n % 2)), now()
         from generate_series(1, $1::int) n
     """,
     """

@@ -16,6 +16,7 @@ from actors.kernel.runtime.commit import Committed, Suspend
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.waits import Answer
 from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.storage.audit import NewAuditRow
 from persistence.errors import DatabaseUnreachableError
 from tests.conformance.bed import Turns, message, outgoing, result, started, suspended
 from tests.harness.proxy import FaultProxy
@@ -134,6 +135,26 @@ async def test_what_comes_from_outside_is_accepted_once(
         assert len(await bed.store.lists.runs(agent=CLERK)) == 1
         assert len(await bed.store.backlog.pending_mail(agent=CLERK)) == 1
         assert len(await bed.store.reads.signals(run.run_id)) == 1
+
+
+@pytest.mark.parametrize("what", ["request", "response"])
+async def test_an_audit_row_whose_answer_is_lost_is_written_once(
+    postgres_dsn: str, schema: str, what: Lost
+) -> None:
+    """By the id of its write, in one statement; without an id there may be two."""
+    async with host_behind_a_proxy(postgres_dsn, schema) as (bed, proxy):
+        audit = bed.store.audit
+        about: Any = {"tenant": "acme", "principal": "ada", "action": "run.cancel"}
+        loss = lose(proxy, what, "needle-1")
+        row = await audit.add(NewAuditRow(**about, thing="run:needle-1", write_id="w"))
+        unsafe = lose(proxy, what, "needle-2")
+        await audit.add(NewAuditRow(**about, thing="run:needle-2"))
+
+        assert loss.happened.is_set()
+        assert unsafe.happened.is_set()
+        assert await audit.list("acme", thing="run:needle-1") == [row]
+        count = {"request": 1, "response": 2}[what]
+        assert len(await audit.list("acme", thing="run:needle-2")) == count
 
 
 async def test_a_claim_whose_answer_is_lost_comes_with_the_next_one(

@@ -72,7 +72,13 @@ def test_the_commands_to_try_by_hand_do_what_is_said(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, done.stderr
-    for said in ("2 flow documents are right", "all of it is supported", "refused", "letter sent"):
+    for said in (
+        "2 flow documents are right",
+        "all of it is supported",
+        "refused",
+        "letter sent",
+        "bundle is complete",
+    ):
         assert said in done.stdout
     assert "Is it 'ask'?" in done.stdout + done.stderr
     assert "WRONG" not in done.stdout

@@ -13,8 +13,11 @@ from actors.kernel.workflow.effects import EffectType, RunStatus
 from actors.kernel.workflow.errors import GraphError, NoSuchRunError, RunIdentityConflict
 from actors.kernel.workflow.ledger_store import metrics_of
 from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.step_record import StepRecord
 from actors.workflow.embedded.histories.source import HistorySource
 from actors.workflow.embedded.histories.turns import duration_ms, session_turns
+from actors.workflow.embedded.run_locks import RunLocks
+from actors.workflow.embedded.stores.ledgers import append_all, delete_records
 from actors.workflow.machine.branches import Path
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.recovery import behind_record, record_from
@@ -140,22 +143,51 @@ def import_run_history_bundle(
 ) -> list[str]:
     """Write the runs of a bundle and their records into stores; return the runs' ids.
 
-    Runs that have not ended can be continued.
+    Runs that have not ended can be continued. A run is written after the runs below it, and its state after its
+    records. If the process dies meanwhile, call this again: runs that were written are left as they are.
 
     Raises:
         GraphError: The bundle has another version, or a ledger is incomplete.
-        RunIdentityConflict: The store has a run of one of the ids. That run stays as it is.
+        RunIdentityConflict: The store has another run, or another state of a run, of one of the ids. It stays
+            as it is, and nothing is written.
     """
     _check(bundle)
     runs = [RunState.from_dict(row) for row in (bundle["run"], *bundle["subruns"])]
+    ledgers = {
+        run.run_id: [record_from(one["record"]) for one in bundle["ledgers"][run.run_id]["items"]]
+        for run in runs
+    }
     for run in runs:
-        if run_store.load(run.run_id) is not None:
-            raise RunIdentityConflict(run.run_id, "it is there already")
-    for run in runs:
-        for item in bundle["ledgers"][run.run_id]["items"]:
-            ledger_store.append(record_from(item["record"]))
-        run_store.create_if_absent(run.copied())
+        _is_imported(run, ledgers[run.run_id], run_store, ledger_store)
+    locks = RunLocks(run_store)
+    for run in reversed(runs):
+        records = ledgers[run.run_id]
+        with locks.hold(run.run_id):
+            if _is_imported(run, records, run_store, ledger_store):
+                continue
+            if ledger_store.list(run.run_id):
+                delete_records(ledger_store, run.run_id)  # of an import that did not end
+            append_all(ledger_store, records)
+            run_store.create_if_absent(run.copied())
     return [run.run_id for run in runs]
+
+
+def _is_imported(
+    run: RunState, records: list[StepRecord], run_store: Any, ledger_store: Any
+) -> bool:
+    """Return True if the stores have this run in this state, with these records; False: they have no run."""
+    found: RunState | None = run_store.load(run.run_id)
+    if found is None:
+        return False
+    stored = [record_from(one) for one in ledger_store.list(run.run_id)]
+    if found.to_dict() != run.to_dict() or [*map(_said, stored)] != [*map(_said, records)]:
+        raise RunIdentityConflict(run.run_id, "it is there already")
+    return True
+
+
+def _said(record: StepRecord) -> dict[str, Any]:
+    """Return a record without the hashes, which a store that chains records writes itself."""
+    return {**record.to_dict(), "prev_hash": None, "record_hash": None}
 
 
 def replay_run_history(

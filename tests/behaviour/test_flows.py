@@ -242,11 +242,7 @@ async def test_steps_are_committed_with_the_next_idempotent_effect(bed: Bed) -> 
     found = list(dict.fromkeys(seen))
     durable = [("slow", "slow", "started"), ("once", "once", "started")]
     if bed.backend == "memory":
-        assert found[:3] == [
-            ("a", "a", "started"),
-            ("c", "a", "started"),
-            ("slow", "c", "started"),
-        ]
+        assert found[:3] == [("a", "a", "started"), ("c", "a", "started"), ("slow", "c", "started")]
     # A busy machine may look only after the commit that a long effect causes.
     assert found[-2:] == durable
 

@@ -1,4 +1,4 @@
-"""Handlers of effects: functions of the host, called with a copy of the run and the effect."""
+"""Handlers of effects: functions of the host, called with copies of the run and of the effect."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
+from actors.kernel.workflow.durable import plain_copy
 from actors.kernel.workflow.effects import Effect, EffectOutcome, EffectType
 from actors.kernel.workflow.run_state import RunState
 from actors.workflow.machine.asking import settled
@@ -13,7 +14,7 @@ from actors.workflow.machine.asking import settled
 Handler: TypeAlias = Callable[..., Any]
 """A function that gets the run, the effect and, with three parameters, the next node.
 
-It returns an `EffectOutcome`.
+It returns an `EffectOutcome`. The run and the effect are its own copies. Changes of them are not recorded.
 
 It may be a coroutine function if runs are agents' runs. The embedded driver awaits nothing.
 """
@@ -48,7 +49,8 @@ class EffectHandlers:
     def _begun(self, run: RunState, effect: Effect, next_node: str | None) -> Any:
         handler = self._handlers.get(effect.type)
         if handler is not None:
-            return handler(run, effect, next_node)
+            own = Effect(effect.type, plain_copy(effect.payload), effect.result_key, effect.mode)
+            return handler(run, own, next_node)
         problem = (
             f"no handler is registered for effect {effect.type.value!r}. "
             f"Pass effect_handlers={{EffectType.{effect.type.name}: handler}}"

@@ -96,6 +96,27 @@ async def test_an_id_names_one_run_for_all_clients_of_a_tenant(bed: Bed) -> None
         await stage.runs.state(other)
 
 
+@pytest.mark.item(415, 440, 472)
+async def test_a_handler_cannot_change_what_is_recorded(bed: Bed) -> None:
+    """A handler changes its effect while the record of its start rides. The chain and the next attempt stay."""
+    shown: list[Any] = []
+
+    def handle(run: RunState, effect: Effect) -> EffectOutcome:
+        shown.append({**effect.payload, "n": [*effect.payload["n"]]})
+        effect.payload["n"].append("changed")
+        effect.payload["new"] = effect.result_key = "changed"
+        return EffectOutcome.failed("again") if len(shown) == 1 else EffectOutcome.completed(1)
+
+    spec = single(T.TOOL_CALLS, {"n": [1]})
+    stage = await staged(bed, spec, effect_handlers={T.TOOL_CALLS: handle}, effect_policy=FAST)
+    run_id = await stage.runs.start("flow")
+    state = await stage.ended(run_id)
+
+    assert (state.output, shown) == ({"out": 1}, [{"n": [1]}] * 2)
+    told = [one["effect"] for one in (await stage.runs.ledger(run_id))[1:5]]
+    assert told == [{"type": "tool_calls", "payload": {"n": [1]}, "result_key": "out"}] * 4
+
+
 @pytest.mark.item(437, 438, 439, 440)
 @pytest.mark.parametrize("fails", [1, 2])
 async def test_a_failed_attempt_is_followed_by_another(bed: Bed, fails: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from actors.workflow import (
     EffectMode,
     EffectOutcome,
     EffectType,
+    HashChainedLedgerStore,
     NoRetryPolicy,
     ObservableLedgerStore,
     RetryPolicy,
@@ -23,6 +25,7 @@ from actors.workflow import (
     WaitState,
     WorkflowSpec,
     compute_idempotency_key,
+    verify_ledger_chain,
 )
 from tests.conformance.workflow.stores import effect_then, end_node, one_effect
 
@@ -155,6 +158,42 @@ def test_a_key_names_one_effect_of_one_step() -> None:
     }
     assert len(others | {key}) == 6
     assert len(key) == 32
+
+
+@pytest.mark.item(415, 440, 472)
+def test_a_handler_cannot_change_what_is_recorded(stores: Stores) -> None:
+    """A handler changes its effect and its run. Records, the next attempt and the vars do not change."""
+    shown: list[dict[str, Any]] = []
+
+    def handler(run: RunState, effect: Effect) -> EffectOutcome:
+        shown.append(json.loads(json.dumps(effect.payload)))
+        effect.payload["inner"]["list"].append("changed")
+        effect.payload["new"], effect.result_key = "changed", "changed"
+        run.vars["kept"]["list"].append("changed")
+        return EffectOutcome.failed("again") if len(shown) == 1 else EffectOutcome.completed(1)
+
+    def work(run: RunState, _ctx: Any) -> StepPlan:
+        run.vars["kept"] = {"list": [1]}
+        return StepPlan(
+            "work", Effect(EffectType.TOOL_CALLS, {"inner": {"list": [1]}}, "out"), "end"
+        )
+
+    runtime = stores.runtime(
+        ledger_store=HashChainedLedgerStore(stores.ledger),
+        effect_handlers={EffectType.TOOL_CALLS: handler},
+        effect_policy=RetryPolicy(),
+    )
+    spec = WorkflowSpec("graph", "work", {"work": work, "end": end_node})
+    run_id = runtime.start(spec)
+    state = runtime.tick(spec, run_id)
+
+    assert (state.output["kept"], state.output["out"]) == ({"list": [1]}, 1)
+    records = [one for one in stores.ledger.list(run_id) if one["idempotency_key"]][:4]
+    assert [one["status"] for one in records] == ["started", "failed", "started", "completed"]
+    effect = {"type": "tool_calls", "payload": {"inner": {"list": [1]}}, "result_key": "out"}
+    assert [one["effect"] for one in records] == [effect] * 4
+    assert shown == [effect["payload"]] * 2
+    assert verify_ledger_chain(stores.ledger.list(run_id))["ok"]
 
 
 @pytest.mark.item(439)

@@ -13,8 +13,9 @@ from typing_extensions import override
 
 from actors.kernel.workflow.artifact_shelf import ArtifactShelf
 from actors.kernel.workflow.artifacts import Artifact, ArtifactMetadata, checked_artifact_id
+from actors.kernel.workflow.durable import row_text
 from actors.kernel.workflow.run_store import Fault, no_fault
-from persistence.files.atomic import json_text, removed, sync_folder, write_whole
+from persistence.files.atomic import removed, sync_folder, write_whole
 
 
 class FileArtifactStore(ArtifactShelf):
@@ -140,7 +141,7 @@ class FileArtifactStore(ArtifactShelf):
                 about.unlink()
 
     def _write_ref(self, metadata: ArtifactMetadata, *, create_only: bool = False) -> bool:
-        path, text = self._ref(metadata.artifact_id), json_text(metadata.to_dict())
+        path, text = self._ref(metadata.artifact_id), row_text(metadata.to_dict())
         return write_whole(path, text.encode(), fault=self._fault, create_only=create_only)
 
     @contextmanager

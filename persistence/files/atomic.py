@@ -12,15 +12,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from actors.kernel.workflow.durable import row_text
 from actors.kernel.workflow.errors import GraphError, LedgerBrokenError
 from actors.kernel.workflow.run_store import Fault, no_fault
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,200}")
-
-
-def json_text(value: Any) -> str:
-    """Return JSON text on one line."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def file_name(prefix: str, name: str, suffix: str) -> str:
@@ -120,7 +116,7 @@ def _is_at(file: BinaryIO, path: Path) -> bool:
 
 def append_lines(file: BinaryIO, rows: list[Any], *, fault: Fault = no_fault) -> None:
     """Append a line for each value; on the disk when this returns."""
-    content = "".join(f"{json_text(row)}\n" for row in rows).encode()
+    content = "".join(f"{row_text(row)}\n" for row in rows).encode()
     half = len(content) // 2
     if fault is not no_fault:
         file.write(content[:half])

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from actors.kernel.workflow.commands import CommandAppendResult, CommandRecord
-from actors.kernel.workflow.durable import durable_copy
-from persistence.files.atomic import append_lines, appending, json_text, read_lines, write_whole
+from actors.kernel.workflow.durable import durable_copy, row_text
+from persistence.files.atomic import append_lines, appending, read_lines, write_whole
 
 
 class JsonlCommandStore:
@@ -51,7 +51,7 @@ class JsonlCommandStore:
             gone = [row["seq"] for row in rows if row.get("run_id") == run_id]
             if gone:
                 kept = [_blank(row) if row["seq"] in gone else row for row in rows]
-                write_whole(self._path, "".join(f"{json_text(row)}\n" for row in kept).encode())
+                write_whole(self._path, "".join(f"{row_text(row)}\n" for row in kept).encode())
         return len(gone)
 
     def _rows(self) -> list[dict[str, Any]]:
@@ -75,4 +75,4 @@ class JsonFileCommandCursorStore:
 
     def save(self, cursor: int) -> None:
         """See `CommandCursorStore.save`."""
-        write_whole(self._path, f"{json_text({'cursor': cursor})}\n".encode())
+        write_whole(self._path, f"{row_text({'cursor': cursor})}\n".encode())

@@ -42,7 +42,7 @@ class JsonlLedgerStore(LedgerShelf):
 
     @override
     def append_many(self, records: Sequence[StepRecord]) -> None:
-        rows = [record.to_dict() for record in records]
+        rows = [record.told() for record in records]
         if not rows:
             return
         with appending(self._path(records[0].run_id)) as file:
@@ -50,7 +50,7 @@ class JsonlLedgerStore(LedgerShelf):
 
     def append_chained(self, record: StepRecord) -> None:
         """See `ChainableLedgerStore.append_chained`."""
-        row, path = record.to_dict(), self._path(record.run_id)
+        row, path = record.told(), self._path(record.run_id)
         with appending(path) as file:
             known, _, _ = read_lines(path)
             before = known[-1].get("record_hash") if known else None

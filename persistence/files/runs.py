@@ -12,11 +12,12 @@ from typing import Any, Final
 
 from typing_extensions import override
 
+from actors.kernel.workflow.durable import row_text
 from actors.kernel.workflow.errors import LedgerBrokenError
 from actors.kernel.workflow.run_lists import RunShelf
 from actors.kernel.workflow.run_state import RunChoice, RunState, event_keys
 from actors.kernel.workflow.run_store import Fault, no_fault
-from persistence.files.atomic import file_name, json_text, removed, write_whole
+from persistence.files.atomic import file_name, removed, write_whole
 from persistence.run_locks import RunFileLocks
 
 BUSY_S: Final = 30.0
@@ -45,7 +46,7 @@ class JsonFileRunStore(RunShelf):
 
     def save(self, run: RunState) -> None:
         """See `RunStore.save`."""
-        text = json_text(run.to_dict())
+        text = row_text(run.told())
         self._fault("run encoded")
         write_whole(self._path(run.run_id), text.encode(), fault=self._fault)
 
@@ -61,7 +62,7 @@ class JsonFileRunStore(RunShelf):
 
     def create_if_absent(self, run: RunState) -> tuple[RunState, bool]:
         """See `CreatingRunStore.create_if_absent`."""
-        content = json_text(run.to_dict()).encode()
+        content = row_text(run.told()).encode()
         made = write_whole(self._path(run.run_id), content, fault=self._fault, create_only=True)
         found = self.load(run.run_id)
         assert found is not None

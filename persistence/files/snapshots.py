@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from actors.kernel.workflow.durable import WRAPPED, durable_copy
+from actors.kernel.workflow.durable import WRAPPED, durable_copy, row_text
 from actors.kernel.workflow.snapshots import Snapshot, chosen_snapshots
-from persistence.files.atomic import file_name, json_text, removed, write_whole
+from persistence.files.atomic import file_name, removed, write_whole
 
 
 class JsonSnapshotStore:
@@ -19,7 +19,7 @@ class JsonSnapshotStore:
 
     def save(self, snapshot: Snapshot) -> None:
         """See `SnapshotStore.save`."""
-        text = json_text(durable_copy(snapshot.to_dict(), "snapshot", deepest=WRAPPED))
+        text = row_text(durable_copy(snapshot.to_dict(), "snapshot", deepest=WRAPPED))
         write_whole(self._path(snapshot.snapshot_id), text.encode())
 
     def load(self, snapshot_id: str) -> Snapshot | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,8 +99,7 @@ class SqliteDatabase:
         with translated(self.path, self.busy_s):
             return self.connection().execute(statement, parameters).fetchall()
 
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         """Yield this thread's connection as the file's only writer; all that it writes is kept, or nothing.
 
         Within another one of this thread it is a part of that.
@@ -111,9 +110,11 @@ class SqliteDatabase:
         """
         with translated(self.path, self.busy_s):
             connection = self.connection()
-            if connection.in_transaction:
-                yield connection
-                return
+        return nullcontext(connection) if connection.in_transaction else self._begun(connection)
+
+    @contextmanager
+    def _begun(self, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+        with translated(self.path, self.busy_s):
             connection.execute("begin immediate")
             try:
                 yield connection

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from actors.kernel.workflow.errors import LedgerBrokenError, StoreBusyError
@@ -14,21 +12,29 @@ class LedgerForkError(LedgerBrokenError, sqlite3.IntegrityError):
     """A record would replace another one: the table was changed by hand."""
 
 
-@contextmanager
-def translated(path: Path, busy_s: float) -> Iterator[None]:
-    """Raise our errors for those of SQLite.
+class translated:  # noqa: N801 - used as a function; a generator costs as much as a statement
+    """A context that raises our errors for those of SQLite.
 
     Raises:
         StoreBusyError: Another writer held the file for `busy_s` seconds.
         LedgerBrokenError: The file is full, read-only, or no database.
     """
-    try:
-        yield
-    except sqlite3.IntegrityError:
-        raise
-    except sqlite3.OperationalError as exc:
-        if "locked" in str(exc) or "busy" in str(exc):
-            raise StoreBusyError(str(path), busy_s) from exc
-        raise LedgerBrokenError(str(path), str(exc)) from exc
-    except sqlite3.DatabaseError as exc:
-        raise LedgerBrokenError(str(path), str(exc)) from exc
+
+    __slots__ = ("_busy_s", "_path")
+
+    def __init__(self, path: Path, busy_s: float) -> None:
+        self._path, self._busy_s = path, busy_s
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Translate the error."""
+        if not isinstance(error, sqlite3.DatabaseError) or isinstance(
+            error, sqlite3.IntegrityError
+        ):
+            return
+        text = str(error)
+        if isinstance(error, sqlite3.OperationalError) and ("locked" in text or "busy" in text):
+            raise StoreBusyError(str(self._path), self._busy_s) from error
+        raise LedgerBrokenError(str(self._path), text) from error

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from typing_extensions import override
 
+from actors.kernel.workflow.durable import row_text
 from actors.kernel.workflow.ledger_store import LedgerShelf
 from actors.kernel.workflow.step_record import StepRecord, chained
 from persistence.sqlite.database import SqliteDatabase
@@ -39,18 +40,18 @@ class SqliteLedgerStore(LedgerShelf):
     @override
     def append_many(self, records: Sequence[StepRecord]) -> None:
         """See `PagedLedgerStore.append_many`: all of them in one transaction."""
-        rows = [record.to_dict() for record in records]
-        if rows:
+        texts = [row_text(record.told()) for record in records]
+        if texts:
             with self._database.transaction() as connection:
-                _append(connection, records[0].run_id, rows)
+                _append(connection, records[0].run_id, texts)
 
     def append_chained(self, record: StepRecord) -> None:
         """See `ChainableLedgerStore.append_chained`."""
-        row = record.to_dict()
+        row = record.told()
         with self._database.transaction() as connection:
             last = connection.execute(SQL_LAST, (record.run_id,)).fetchone()
             before = json.loads(last["record_json"]).get("record_hash") if last else None
-            _append(connection, record.run_id, [chained(row, before)])
+            _append(connection, record.run_id, [row_text(chained(row, before))])
 
     @override
     def list(self, run_id: str) -> list[dict[str, Any]]:
@@ -79,10 +80,9 @@ class SqliteLedgerStore(LedgerShelf):
         return [json.loads(row["record_json"]) for row in rows]
 
 
-def _append(connection: sqlite3.Connection, run_id: str, rows: Sequence[dict[str, Any]]) -> None:
-    last = int(connection.execute(SQL_NEXT_SEQ, (run_id, len(rows))).fetchone()["last_seq"])
-    for seq, row in enumerate(rows, last - len(rows) + 1):
-        text = json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+def _append(connection: sqlite3.Connection, run_id: str, texts: Sequence[str]) -> None:
+    last = int(connection.execute(SQL_NEXT_SEQ, (run_id, len(texts))).fetchone()["last_seq"])
+    for seq, text in enumerate(texts, last - len(texts) + 1):
         try:
             connection.execute(SQL_APPEND, (run_id, seq, text))
         except sqlite3.IntegrityError as exc:

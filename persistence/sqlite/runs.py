@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
+from actors.kernel.workflow.durable import row_text
 from actors.kernel.workflow.effects import RunStatus, WaitReason
 from actors.kernel.workflow.run_state import RunState, index_row, open_wait, open_waits
 from persistence.run_locks import RunFileLocks
@@ -172,7 +173,7 @@ def _keep_branch_waits(connection: sqlite3.Connection, run: RunState) -> None:
 
 
 def _row(run: RunState) -> tuple[Any, ...]:
-    told = run.to_dict()
+    told = run.told()
     wait = open_wait(run)
     return (
         run.run_id,
@@ -184,5 +185,5 @@ def _row(run: RunState) -> tuple[Any, ...]:
         run.parent_run_id,
         run.session_id,
         run.updated_at,
-        json.dumps(told, ensure_ascii=False, separators=(",", ":")),
+        row_text(told),
     )

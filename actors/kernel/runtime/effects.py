@@ -156,6 +156,8 @@ class EffectCall:
         counted: Whether it counts against the execution budget of the run's tree.
         rides: Whether it may execute before the steps of its graph that led to it are durable: an idempotent
             effect that no other run sees. A crash then has the steps decided again.
+        checked: Whether `execute` returns checked JSON data that nothing changes any more: it is recorded as it
+            is.
     """
 
     verb: str
@@ -168,6 +170,7 @@ class EffectCall:
     reconcile: Callable[[str], Awaitable[Any]] | None = None
     counted: bool = False
     rides: bool = False
+    checked: bool = False
     digest: str = field(init=False)
     position: str = field(init=False, default="")
     id: str = field(init=False, default="")

@@ -8,7 +8,7 @@ import math
 from typing import Any, Final
 
 from actors.errors import NotSerializableError
-from actors.kernel.json import canonical_json
+from actors.kernel.json import canonical_json, compact_encoder
 from actors.kernel.json_data import check_text
 
 MAX_DEPTH: Final = 64
@@ -17,6 +17,7 @@ WRAPPED: Final = MAX_DEPTH + 32
 TRUNCATION: Final = "#TRUNCATION"
 """The mark of a value that is kept in part."""
 _ATOMS: Final = frozenset({int, bool, type(None)})
+_row_text: Final = compact_encoder(sort_keys=False)
 
 
 def durable_copy(value: Any, where: str, *, deepest: int = MAX_DEPTH) -> Any:
@@ -40,7 +41,14 @@ def durable_copy(value: Any, where: str, *, deepest: int = MAX_DEPTH) -> Any:
 
 def plain_copy(value: Any) -> Any:
     """Return a deep copy of what is known to be JSON data: what `durable_copy` returned, or is made of that."""
+    if value is None:
+        return None
     return marshal.loads(marshal.dumps(value))  # noqa: S302 - of this process, written a moment ago
+
+
+def row_text(value: Any) -> str:
+    """Return what is known to be JSON data as the text of a row or a line: no spaces, names in their order."""
+    return _row_text(value)
 
 
 def json_digest(value: Any) -> str:

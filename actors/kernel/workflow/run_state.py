@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any
 
 from actors.kernel.workflow.branches import GraphFork
@@ -23,6 +24,9 @@ FIELDS = (
     "session_id",
     "parent_run_id",
 )
+
+
+_VALUES = attrgetter(*FIELDS)
 
 
 @dataclass(slots=True)
@@ -97,11 +101,21 @@ class RunState:
         Raises:
             NotSerializableError: The path of what is not JSON data.
         """
-        told = {name: getattr(self, name) for name in FIELDS}
-        told["status"] = RunStatus(self.status).value
+        told = self.told()
         if self.checked:
             told["output"], told["vars"] = plain_copy(self.output), plain_copy(self.vars)
-        else:
+        return told
+
+    def told(self) -> dict[str, Any]:
+        """Return what `to_dict` does, to be encoded at once: what is checked is not copied.
+
+        Raises:
+            NotSerializableError: The path of what is not JSON data.
+        """
+        told = dict(zip(FIELDS, _VALUES(self), strict=True))
+        told["status"] = RunStatus(self.status).value
+        told["vars"] = self.vars
+        if not self.checked:
             told["output"] = durable_copy(self.output, "output")
             told["vars"] = durable_copy(self.vars, "vars")
         told["waiting"] = (
@@ -137,16 +151,21 @@ class RunState:
 
         With `variables` these are its vars.
         """
-        copy: RunState = replace(
-            self,
+        wait = self.waiting
+        return self.moved(
             vars=plain_copy(self.vars if variables is None else variables),
             output=plain_copy(self.output),
-            waiting=None,
+            waiting=None if wait is None else WaitState.from_dict(plain_copy(wait.to_dict())),
             checked=False,
         )
-        if self.waiting is not None:
-            copy.waiting = WaitState.from_dict(plain_copy(self.waiting.to_dict()))
-        return copy
+
+    def moved(self, **changed: Any) -> RunState:
+        """Return this run with other values of these names, as `dataclasses.replace` does, but faster."""
+        return RunState(**(dict(zip(_ALL, _ALL_OF(self), strict=True)) | changed))
+
+
+_ALL = tuple(one.name for one in fields(RunState))
+_ALL_OF = attrgetter(*_ALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

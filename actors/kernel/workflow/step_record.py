@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any
 
 from actors.kernel.workflow.drawn import new_id, utc_now_iso
-from actors.kernel.workflow.durable import WRAPPED, durable_copy, json_text
+from actors.kernel.workflow.durable import WRAPPED, durable_copy, json_text, plain_copy
 from actors.kernel.workflow.effects import Effect, StepStatus, WaitState
 from actors.kernel.workflow.run_state import RunState
 
@@ -36,6 +37,8 @@ class StepRecord:
         prev_hash: `record_hash` of the record before, in a chained ledger.
         record_hash: SHA-256 of all the others but `signature`.
         signature: Reserved.
+        checked: True if its values are known to be JSON data that nothing changes any more. It is no part of
+            the record. The machine sets it on records whose values it has checked.
     """
 
     run_id: str
@@ -55,6 +58,7 @@ class StepRecord:
     prev_hash: str | None = None
     record_hash: str | None = None
     signature: str | None = None
+    checked: bool = field(default=False, compare=False, repr=False)
 
     @classmethod
     def start(
@@ -82,16 +86,22 @@ class StepRecord:
 
     def finish_success(self, result: Any = None) -> StepRecord:
         """Return the record of this attempt's success, now."""
-        return replace(self, status=StepStatus.COMPLETED, result=result, ended_at=utc_now_iso())
+        return replace(
+            self, status=StepStatus.COMPLETED, result=result, ended_at=utc_now_iso(), checked=False
+        )
 
     def finish_failure(self, error: str) -> StepRecord:
         """Return the record of this attempt's failure, now."""
-        return replace(self, status=StepStatus.FAILED, error=error, ended_at=utc_now_iso())
+        return replace(
+            self, status=StepStatus.FAILED, error=error, ended_at=utc_now_iso(), checked=False
+        )
 
     def finish_waiting(self, wait: WaitState) -> StepRecord:
         """Return the record that this attempt waits, now."""
         result = {"wait": wait.to_dict()}
-        return replace(self, status=StepStatus.WAITING, result=result, ended_at=utc_now_iso())
+        return replace(
+            self, status=StepStatus.WAITING, result=result, ended_at=utc_now_iso(), checked=False
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as ledgers keep it: checked JSON data, a copy.
@@ -99,12 +109,35 @@ class StepRecord:
         Raises:
             NotSerializableError: The path of what is not JSON data.
         """
-        own = {name: getattr(self, name) for name in _NAMES}
+        told = self.told()
+        if self.checked:
+            for name in _NESTED:
+                told[name] = plain_copy(told[name])
+        return told
+
+    def told(self) -> dict[str, Any]:
+        """Return what `to_dict` does, to be encoded at once: what is checked is not copied.
+
+        Raises:
+            NotSerializableError: The path of what is not JSON data.
+        """
+        own = self.values()
+        if self.checked:
+            return own
         told: dict[str, Any] = durable_copy(own, "record", deepest=WRAPPED)
         return told
 
+    def values(self) -> dict[str, Any]:
+        """Return the names and values of the record as they are: not checked, not copied."""
+        own = dict(zip(FIELDS, _VALUES(self), strict=True))
+        own["status"] = str.__str__(self.status)
+        return own
 
-_NAMES = tuple(one.name for one in fields(StepRecord))
+
+FIELDS = tuple(one.name for one in fields(StepRecord) if one.name != "checked")
+"""The names of a record's values, in their order."""
+_VALUES = attrgetter(*FIELDS)
+_NESTED = ("effect", "result", "delta")
 
 
 def chained(record: dict[str, Any], prev_hash: str | None) -> dict[str, Any]:

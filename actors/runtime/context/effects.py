@@ -40,6 +40,7 @@ from actors.runtime.context.call import (
     tokens_left,
 )
 from actors.runtime.context.secrets import Secrets
+from actors.runtime.journal.run_log import show_while
 from actors.runtime.loop.retrying import bounded
 from actors.runtime.loop.threads import in_thread, refuse_coroutines
 from actors.runtime.replay.branches import Branch
@@ -64,8 +65,6 @@ class StepOptions(TypedDict, total=False):
     key: Message | str | None
 
 
-SHOWN_S: Final = 0.1
-"""Seconds after which the intent of a graph's effect is flushed while it executes, with the steps before it."""
 STARTS: Final = {"step": H.STEP_START, "tool": H.TOOL_START, "llm": H.LLM_START}
 ENDS: Final = {"step": H.STEP_END, "tool": H.TOOL_END, "llm": H.LLM_END}
 """Hooks that are called for an effect that executes; a replayed effect calls none."""
@@ -263,13 +262,14 @@ class Effects:
             await hooks.dispatch(STARTS[call.verb], name=call.name, position=call.position)
         token = executing.set((call, self._run))
         payload = call.entry()
-        show = partial(self._run.log.flush_behind, idle=False)
-        shown = asyncio.get_running_loop().call_later(SHOWN_S, show) if call.rides else None
+        hide = show_while(self._run.log) if call.rides else None
         try:
             spans = self._run.spans
             value = await (call.execute() if spans is None else spans.effect(call))
-            where = f"{call.verb} {call.name!r} at {call.position} of run {self._run.run_id}"
-            payload["value"], payload["status"] = recordable(value, where=where), "ok"
+            if not call.checked:
+                where = f"{call.verb} {call.name!r} at {call.position} of run {self._run.run_id}"
+                value = recordable(value, where=where)
+            payload["value"], payload["status"] = value, "ok"
             if call.end is K.LLM_CALL and isinstance(value, dict):
                 payload["model"], payload["usage"] = call.name, value.get("usage")
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - recorded, and raised again from there
@@ -278,8 +278,8 @@ class Effects:
             if call.receipt is not None or call.cap is not None:
                 payload |= call.described()
             executing.reset(token)
-            if shown is not None:
-                shown.cancel()
+            if hide is not None:
+                hide()
         self._run.counters.effect(call, payload, now_s=self._run.clock.monotonic())
         if not self._is_late(branch):
             self._keep(call, payload)

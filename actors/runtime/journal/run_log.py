@@ -11,6 +11,7 @@ import asyncio
 import heapq
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from actors.errors import ActorsError, RunSuspended
@@ -30,6 +31,8 @@ from actors.runtime.replay.branches import Branch
 from actors.runtime.replay.history import History
 
 _log = logging.getLogger("callboard.journal")
+SHOWN_S: Final = 0.1
+"""Seconds after which the intent of a graph's effect is flushed while it executes, with the steps before it."""
 LONG_LOG: Final = 1000
 """At so many entries, and again at as many more, a run that suspends is named in the host's log."""
 
@@ -340,3 +343,22 @@ def _ignore_failure(task: asyncio.Task[Any]) -> None:
     """A flush beside the run that failed has broken the run off already."""
     if not task.cancelled():
         task.exception()
+
+
+def show_while(log: RunLog) -> Callable[[], None]:
+    """Call `flush_behind` for an effect that executes for `SHOWN_S`; return a function that cancels this.
+
+    The timer is made in the loop's next turn, so an effect that awaits nothing needs none.
+    """
+    loop = asyncio.get_running_loop()
+    handle: asyncio.Handle
+
+    def begin() -> None:
+        nonlocal handle
+        handle = loop.call_later(SHOWN_S, partial(log.flush_behind, idle=False))
+
+    def end() -> None:
+        handle.cancel()
+
+    handle = loop.call_soon(begin)
+    return end

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.workflow.run_state import RunState
-from actors.kernel.workflow.step_record import StepRecord, hashed_text
+from actors.kernel.workflow.step_record import FIELDS, StepRecord, hashed_text
 from actors.workflow.actor.outcomes import outcome_in
 from actors.workflow.machine.branches import Path
 from actors.workflow.machine.deltas import OpenStep
@@ -32,7 +32,6 @@ STATE: Final = "graph"
 """Name in the input of a run that continues as new. Its value is the state of the graph."""
 OPENED_STEP: Final = "step"
 """Name beside `STATE`. Its value is the effect that a node asked for."""
-_NAMES: Final = tuple(one.name for one in fields(StepRecord))
 _OF_RUN: Final = ("run_id", "actor_id", "session_id")
 
 
@@ -41,9 +40,11 @@ def linked(record: StepRecord, prev_hash: str | None) -> tuple[dict[str, Any], i
 
     Its values are not copied, since the machine has checked them.
     """
-    told = {name: getattr(record, name) for name in _NAMES} | {"prev_hash": prev_hash}
+    told = record.values()
+    told["prev_hash"] = prev_hash
     text = hashed_text(told)
-    return told | {"record_hash": hashlib.sha256(text).hexdigest()}, len(text)
+    told["record_hash"] = hashlib.sha256(text).hexdigest()
+    return told, len(text)
 
 
 def packed(record: dict[str, Any], opened: OpenStep | None, result_at: str) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def unpacked(
         opened: The effects that have started and have not ended, by branch.
         results: The results of the run's effects, by position.
     """
-    record = dict.fromkeys(_NAMES) | told
+    record = dict.fromkeys(FIELDS) | told
     for name in _OF_RUN:
         record[name] = getattr(run, name)
     record.pop(NOTE, None)

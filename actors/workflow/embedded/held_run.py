@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any, cast
 
 from actors.kernel.workflow.errors import NoSuchRunError
@@ -109,7 +108,7 @@ class HeldRun:
     def _save_state(self) -> None:
         count = min((self._open_at[path] for path in self.opened), default=self._count)
         counted = with_path(self.state.vars, [RUNTIME, RECORDS], count)
-        state = replace(self.state, vars=counted, checked=True)
+        state = self.state.moved(vars=counted, checked=True)
         offloaded = getattr(self._runs, "offloaded", None)
         self.state = state if offloaded is None else offloaded(state)
         self._runs.save(self.state)

@@ -89,6 +89,7 @@ def aborted(
         error=clean_text(str(how.get("reason") or "cancelled")),
         result=how | {"outcome": str(found.status), "result": found.result},
         delta={"seq": opened.seq, "status": RunStatus.CANCELLED.value},
+        checked=False,
     )
     return told_of_end(behind(state, record, opened), at=at)
 
@@ -129,7 +130,10 @@ def sound(outcome: Any, opened: OpenStep) -> EffectOutcome:  # noqa: PLR0911
         if outcome.status == StepStatus.COMPLETED:
             room = room_at(opened.effect.result_key)
             result = durable_copy(outcome.result, f"result of {name}", deepest=room)
-            return replace(outcome, result=result, changes=_sound_changes(outcome.changes, name))
+            changes = _sound_changes(outcome.changes, name)
+            return EffectOutcome(
+                outcome.status, result, retryable=outcome.retryable, changes=changes
+            )
         if outcome.status == StepStatus.WAITING:
             if outcome.wait is None:
                 return EffectOutcome.failed(f"{name} waits for nothing: give it a WaitState")

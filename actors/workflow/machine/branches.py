@@ -92,8 +92,7 @@ def _seen(state: RunState, branch: GraphBranch, key: str) -> RunState:
     runtime = namespace(state.vars, RUNTIME)
     way = [*(runtime.get(BRANCH) or ()), key]
     variables = varied(state.vars, branch.patch)
-    return replace(
-        state,
+    return state.moved(
         vars={**variables, RUNTIME: {**runtime, SEQ: branch.seq, BRANCH: way}},
         status=branch.status,
         current_node=branch.node,
@@ -154,8 +153,8 @@ def put(state: RunState, path: Path, seen: RunState) -> RunState:
     fork = state.fork.with_branch(place, after)
     waiting = _wait_of(fork)
     status = RunStatus.RUNNING if waiting is None else RunStatus.WAITING
-    return replace(
-        state, vars=variables, status=status, waiting=waiting, fork=fork, updated_at=seen.updated_at
+    return state.moved(
+        vars=variables, status=status, waiting=waiting, fork=fork, updated_at=seen.updated_at
     )
 
 

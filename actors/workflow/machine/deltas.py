@@ -12,7 +12,7 @@ attempt.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from actors.kernel.json import canonical_json
@@ -94,8 +94,7 @@ def applied(state: RunState, record: StepRecord, opened: OpenStep | None = None)
     variables = with_path(variables, [RUNTIME, SEQ], int(delta["seq"]) + 1)
     status = RunStatus(delta.get("status", state.status))
     told = record.result if isinstance(record.result, dict) else {}
-    return replace(
-        state,
+    return state.moved(
         vars=variables,
         status=status,
         current_node=delta.get("node") or state.current_node,
@@ -159,9 +158,13 @@ def _traced(variables: dict[str, Any], record: StepRecord) -> dict[str, Any]:
 
 
 def _bounded(value: Any) -> Any:
+    if value is None:
+        return None
     text = canonical_json(value)
-    if len(text) <= TRACE_BYTES and not _is_deeper(value, TRACE_DEPTH):
-        return value
+    if len(text) <= TRACE_BYTES:
+        levels = text.count("{") + text.count("[")  # or more: texts may contain brackets
+        if levels <= TRACE_DEPTH or not _is_deeper(value, TRACE_DEPTH):
+            return value
     short: dict[str, Any] = {TRUNCATION: f"{len(text)} characters", "preview": text[:256]}
     if isinstance(value, dict) and isinstance(value.get("type"), str):
         short["type"] = value["type"]

@@ -51,21 +51,23 @@ def planned(
     try:
         checked = _checked(spec, plan)
         _check_branches(state, checked)
+        next_node = durable_copy(checked.next_node, "next_node")
+        branches = checked.parallel and durable_copy({**checked.parallel}, "parallel")
         changed = _changed(state.vars, variables)
         if checked.effect is not None:
-            return _opened(state, checked, changed, at=at)
+            return _opened(state, checked.effect, next_node, changed, at=at)
         if checked.complete_output is not None:
             output = durable_copy(checked.complete_output, "output")
             return completed(state, output, changed, at=at)
     except (GraphError, NotSerializableError) as exc:
         return failed(state, f"node {state.current_node!r}: {exc}", at=at)
-    told: dict[str, Any] = {"next_node": checked.next_node}
-    goes: dict[str, Any] = {"node": checked.next_node}
-    if checked.parallel is not None:
-        told["parallel"] = branches = [[name, node] for name, node in checked.parallel.items()]
-        goes = {"fork": {"join": checked.next_node, "branches": branches}}
+    told: dict[str, Any] = {"next_node": next_node}
+    goes: dict[str, Any] = {"node": next_node}
+    if branches is not None:
+        told["parallel"] = listed = [[name, node] for name, node in branches.items()]
+        goes = {"fork": {"join": next_node, "branches": listed}}
     delta = changed | {"seq": seq_of(state.vars)} | goes
-    record = recorded(state, StepStatus.COMPLETED, at, result=told, delta=delta)
+    record = recorded(state, StepStatus.COMPLETED, at, result=told, delta=delta, checked=True)
     return behind(state, record)
 
 
@@ -96,7 +98,6 @@ def _check_branches(state: RunState, plan: StepPlan) -> None:
         raise GraphError("its plan", problem)
     if "" in plan.parallel:
         raise GraphError("its plan", "a branch has no name. Give parallel={name: node}")
-    durable_copy({**plan.parallel}, "parallel")
     if len(plan.parallel) > MOST_BRANCHES:
         problem = f"it has {len(plan.parallel)} branches, more than {MOST_BRANCHES}. Use a loop"
         raise GraphError("its plan", problem)
@@ -133,17 +134,19 @@ def _clean(path: list[str], value: Any) -> Any:
     return copy
 
 
-def _opened(state: RunState, plan: StepPlan, changed: dict[str, Any], *, at: str) -> Transition:
-    assert plan.effect is not None
+def _opened(
+    state: RunState, asked: Effect, next_node: str | None, changed: dict[str, Any], *, at: str
+) -> Transition:
     seq, place = seq_of(state.vars), place_of(state.run_id, state.vars)
-    payload = durable_copy(plan.effect.payload, "effect.payload")
+    payload = durable_copy(asked.payload, "effect.payload")
     payload.pop(DECISIONS, None)  # decisions come from a person, never from a node
-    effect = replace(plan.effect, payload=payload)
+    key = durable_copy(asked.result_key, "effect.result_key")
+    effect = Effect(asked.type, payload, key, asked.mode)
     opened = OpenStep(
         seq=seq,
         node_id=state.current_node,
         effect=effect,
-        next_node=payload.get("resume_to_node") or plan.next_node,
+        next_node=payload.get("resume_to_node") or next_node,
         changed=changed,
         attempt=1,
         key=compute_idempotency_key(
@@ -180,8 +183,9 @@ def attempt_of(
     result: Any = None,
     error: str | None = None,
     delta: dict[str, Any] | None = None,
+    checked: bool = True,
 ) -> StepRecord:
-    """Return a record about an attempt; `at` is its end."""
+    """Return a record about an attempt; `at` is its end. `checked`: see `StepRecord`."""
     return StepRecord(
         run_id=state.run_id,
         step_id=opened.step_id,
@@ -197,6 +201,7 @@ def attempt_of(
         attempt=opened.attempt,
         idempotency_key=opened.key,
         delta=delta,
+        checked=checked,
     )
 
 

@@ -60,8 +60,9 @@ def recorded(
     result: Any = None,
     error: str | None = None,
     delta: dict[str, Any] | None = None,
+    checked: bool = False,
 ) -> StepRecord:
-    """Return a record about the current node of a run."""
+    """Return a record about the current node of a run. `checked`: see `StepRecord`."""
     return StepRecord(
         run_id=state.run_id,
         step_id=derive_id(place_of(state.run_id, state.vars), seq_of(state.vars), 0),
@@ -75,6 +76,7 @@ def recorded(
         actor_id=state.actor_id,
         session_id=state.session_id,
         delta=delta,
+        checked=checked,
     )
 
 
@@ -91,10 +93,13 @@ def completed(
     at: str,
     via: dict[str, Any] | None = None,
 ) -> Transition:
-    """Decide that a run ends with this output. `via` says where the output is from, if not from a node."""
+    """Decide that a run ends with this output. `via` says where the output is from, if not from a node.
+
+    All are checked JSON data.
+    """
     delta = changed | {"seq": seq_of(state.vars), "status": RunStatus.COMPLETED.value}
     result = {"completed": True, "output": output} | (via or {})
-    record = recorded(state, StepStatus.COMPLETED, at, result=result, delta=delta)
+    record = recorded(state, StepStatus.COMPLETED, at, result=result, delta=delta, checked=True)
     return told_of_end(behind(state, record), at=at)
 
 
@@ -154,7 +159,9 @@ def told_of_end(after: Transition, *, at: str) -> Transition:
         "payload": {"run_id": state.run_id, "status": state.status.value},
     }
     effect = {"type": EffectType.EMIT_EVENT.value, "payload": payload, "result_key": None}
-    record = recorded(state, StepStatus.COMPLETED, at, effect=effect, result={"delivered": 0})
+    record = recorded(
+        state, StepStatus.COMPLETED, at, effect=effect, result={"delivered": 0}, checked=True
+    )
     key = derive_id(state.run_id, seq_of(state.vars), "end")
     return replace(after, records=(*after.records, replace(record, idempotency_key=key)))
 

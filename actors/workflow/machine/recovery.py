@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.effects import Effect, StepStatus
 from actors.kernel.workflow.run_state import RunState
-from actors.kernel.workflow.step_record import StepRecord
+from actors.kernel.workflow.step_record import FIELDS, StepRecord
 from actors.workflow.machine.branches import Path, put, seen_at
 from actors.workflow.machine.deltas import OpenStep, applied
 from actors.workflow.machine.policy import compute_idempotency_key
@@ -17,7 +17,7 @@ from actors.workflow.machine.variables import place_of, seq_of
 
 THEN: Final = "then"
 """Name in the delta of an answer's record. Its value is the effect that is open after it, and the next node."""
-_FIELDS = frozenset(one.name for one in fields(StepRecord))
+_FIELDS = frozenset(FIELDS)
 
 
 def record_from(data: Mapping[str, Any]) -> StepRecord:

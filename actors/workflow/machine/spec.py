@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from actors.kernel.workflow.durable import json_digest
+from actors.kernel.workflow.durable import durable_copy, json_digest
 from actors.kernel.workflow.effects import StepPlan
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
@@ -41,6 +41,7 @@ class WorkflowSpec:
 
     Raises:
         GraphError: The graph has no name, or `entry_node` is not a node.
+        NotSerializableError: The name of a node is no text that can be stored.
     """
 
     workflow_id: str
@@ -57,6 +58,7 @@ class WorkflowSpec:
                 f"its entry {self.entry_node!r} is none of its nodes. Add it, or name another one"
             )
             raise GraphError(f"graph {self.workflow_id!r}", problem)
+        durable_copy([*self.nodes], f"nodes of graph {self.workflow_id!r}")
 
     def get_node(self, node_id: str) -> Node:
         """Return a node.

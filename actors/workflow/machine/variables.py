@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from actors.kernel.workflow.errors import GraphError
@@ -21,6 +21,7 @@ RECORDS: Final = "ledger_records"
 BRANCH: Final = "branch"
 """Name in `_runtime` of a branch. Its value is the path to the branch in the run; see `branch_of`."""
 
+_MISSING: Final = object()
 _INDEX: Final = re.compile(r"\[(-?\d+)\]")
 
 
@@ -135,27 +136,39 @@ def split_key(result_key: str) -> list[str]:
     return path
 
 
-def changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[list[str], Any, bool]]:
-    """Yield path, new value and True for each added or changed value.
+def changes(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[list[str], Any, bool]]:
+    """Return path, new value and True for each added or changed value.
 
     For each removed value the items are path, None and False. Objects are compared name by name.
     """
+    found: list[tuple[list[str], Any, bool]] = []
+    _compare(before, after, [], found)
+    return found
+
+
+def _compare(
+    before: dict[str, Any],
+    after: dict[str, Any],
+    path: list[str],
+    found: list[tuple[list[str], Any, bool]],
+) -> None:
+    added = 0
     for name, value in after.items():
-        if name not in before:
-            yield [name], value, True
-        elif isinstance(value, dict) and isinstance(before[name], dict):
-            for path, inner, there in changes(before[name], value):
-                yield [name, *path], inner, there
-        elif _differs(before[name], value):
-            yield [name], value, True
-    for name in before:
-        if name not in after:
-            yield [name], None, False
+        known = before.get(name, _MISSING)
+        if known is value:
+            continue
+        if known is _MISSING:
+            added += 1
+            found.append(([*path, name], value, True))
+        elif isinstance(value, dict) and isinstance(known, dict):
+            _compare(known, value, [*path, name], found)
+        elif _differs(known, value):
+            found.append(([*path, name], value, True))
+    if len(before) + added != len(after):
+        found += [([*path, name], None, False) for name in before if name not in after]
 
 
 def _differs(before: Any, after: Any) -> bool:
-    if before is after:
-        return False
     try:
         return type(before) is not type(after) or bool(before != after)
     except Exception:  # noqa: BLE001 - not JSON data, which is refused when it is stored

@@ -120,7 +120,8 @@ class GraphVerbs:
             key: Its `idempotency_key()`.
             attempt: Number of the attempt, from 1.
             mode: What may happen when a crash leaves it without a result.
-            execute: Function that executes the effect; it returns JSON data and raises nothing.
+            execute: Function that executes the effect; it returns checked JSON data, which nothing changes any
+                more, and raises nothing.
             rides: See `EffectCall`.
             told: Facts of a model call, shown with pieces of its answer. The tree's budget counts the call.
 
@@ -130,7 +131,9 @@ class GraphVerbs:
         """
         words = canonical_json([name, key, attempt])
         begin, end = K.EFFECT_INTENT, K.EFFECT_RESULT
-        call = EffectCall(GRAPH, begin, end, name, words, mode, execute, key=key, rides=rides)
+        call = EffectCall(
+            GRAPH, begin, end, name, words, mode, execute, key=key, rides=rides, checked=True
+        )
         if told is not None:
             call.execute = partial(self._asking, call, told, execute)
             call.counted = is_counted(self._run.row.supervision)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.modes import DEFAULT_MODE
 from actors.kernel.agent.transcript import Turn, turn_id
 from actors.kernel.hidden import HiddenNames
-from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import RunLogEntry
+from actors.runtime.client.live_events import LivePiece
 from actors.sessions.events import EVENTS, SessionEvent
 
 Nodes: TypeAlias = Callable[[Sequence[str]], Awaitable[list[Turn]]]
@@ -77,15 +76,23 @@ class RunTranslator:
     def _event(
         self, entry: RunLogEntry, type_: str, payload: dict[str, Any], about: dict[str, str]
     ) -> SessionEvent:
+        if not isinstance(entry, LivePiece):
+            return self._validated(entry, type_, payload, about)
+        key = (type_, self.session_id)
+        event: SessionEvent | None = entry.shared.get(key)
+        if event is None:
+            event = entry.shared[key] = self._validated(entry, type_, payload, about)
+        return event
+
+    def _validated(
+        self, entry: RunLogEntry, type_: str, payload: dict[str, Any], about: dict[str, str]
+    ) -> SessionEvent:
         content = {key: self.hidden.shown(payload[key]) for key in _CONTENT & payload.keys()}
         place = {
             "session_id": self.session_id,
             "run_id": self.run_id,
             "agent_id": str(self.agent_id),
         }
-        if entry.seq < 0:
-            shown = tuple((payload | content).items())
-            return _piece_event(type=type_, at=entry.ts, shown=shown, **place)
         told = {"type": type_, "seq": entry.seq, "at": entry.ts, "payload": payload | content}
         return EVENTS.validate_python({**place, **told, **about})
 
@@ -227,12 +234,6 @@ class RunTranslator:
         if result:
             said |= {"by": result.get("by"), "comment": result.get("comment") or ""}
         return [("approval_decided", said, {})]
-
-
-@lru_cache(maxsize=1_024)
-def _piece_event(*, shown: tuple[tuple[str, JsonValue], ...], **fields: object) -> SessionEvent:
-    """Return the event of a piece, whose payload is `shown`. All readers of an answer share it."""
-    return EVENTS.validate_python({**fields, "payload": dict(shown)})
 
 
 def _place(entry: RunLogEntry) -> str:

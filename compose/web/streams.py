@@ -7,8 +7,9 @@ import logging
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
-from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Final, TypeAlias
 
 from pydantic_core import to_json
 from starlette.requests import Request
@@ -46,8 +47,9 @@ _BEAT: Final = b": beat\n\n"
 Over: TypeAlias = Callable[[Collection[Principal]], Awaitable[Mapping[Principal, ProblemError]]]
 
 
-class EventLine(NamedTuple):
-    """An event of a stream.
+@dataclass(frozen=True)
+class EventLine:
+    """An event of a stream. Many streams may send the same object.
 
     Attributes:
         type: The event's name; empty if it has none.
@@ -59,8 +61,9 @@ class EventLine(NamedTuple):
     data: bytes
     id: str | None = None
 
+    @cached_property
     def encoded(self) -> bytes:
-        """Return the bytes to send."""
+        """The bytes to send."""
         head = "" if self.id is None else f"id: {self.id}\n"
         name = f"event: {self.type}\n" if self.type else ""
         return b"%b%bdata: %b\n\n" % (head.encode(), name.encode(), self.data)
@@ -171,7 +174,7 @@ class EventStream:
     def end(self, line: EventLine | None = None) -> None:
         """Add a last line and the client's reconnect delay. Nothing is added afterwards."""
         if not self.is_over:
-            self._add((b"" if line is None else line.encoded()) + _RETRY)
+            self._add((b"" if line is None else line.encoded) + _RETRY)
             self.is_over = True
 
     async def pump(self, events: AsyncGenerator[EventLine, None]) -> None:
@@ -179,13 +182,12 @@ class EventStream:
         try:
             async with aclosing(events):
                 async for line in events:
-                    data = line.encoded()
+                    data = line.encoded
                     if self._is_behind(data):
                         await asyncio.sleep(0)  # a client that is not slow reads all of it now
+                        if self._is_behind(data):
+                            self.end(self.behind_line())
                     if self.is_over:
-                        return
-                    if self._is_behind(data):
-                        self.end(self.behind_line())
                         return
                     self._last_id = line.id or self._last_id
                     self._add(data)

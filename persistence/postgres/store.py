@@ -17,6 +17,7 @@ from actors.kernel.storage.blob import ArtifactBytes
 from actors.kernel.store.store import RunStore
 from persistence.background import background
 from persistence.postgres.commits.committer import Committer
+from persistence.postgres.commits.hand_over import HandOver
 from persistence.postgres.connection.clock import PostgresClock, Reading
 from persistence.postgres.connection.link import KEYED, Link, Links
 from persistence.postgres.connection.listener import Listener
@@ -128,11 +129,13 @@ class PostgresStore(RunStore):
         self.commits = Committer(
             settings,
             outage,
-            on_commit=log_readers.grew,
+            hand_over=HandOver(
+                log_readers.takes_entries, readers.has, log_readers.grew, readers.wake
+            ),
             on_foreign=self.arrivals.nudge,
-            on_session=readers.wake,
             artifacts_of=large_turns.of,
         )
+        readers.writers = (arriving, self.commits.link)
         self.shards = ShardLeases(settings, links, clock)
         self.backlog = PostgresBacklog(links, answering, clock)
         self.operators = Operators(settings.owner, links, answering, self.reads)

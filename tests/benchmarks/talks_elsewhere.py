@@ -91,11 +91,11 @@ async def serve(postgres_url: str, nats_url: str, name: str) -> None:
         committer: Any = cast("PostgresStore", runtime.store).commits
         answered = committer._committed
 
-        def committed(unit: Any, last: Any) -> None:
+        def committed(unit: Any, *found: Any) -> None:
             now = time.monotonic_ns()
             for seq in range(unit.first.expected + 1, unit.last + 1):
                 commits[f"{unit.first.lease.run_id}:{seq}"] = now
-            answered(unit, last)
+            answered(unit, *found)
 
         committer._committed = committed
         _say("ready")

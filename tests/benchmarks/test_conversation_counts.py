@@ -22,8 +22,11 @@ from actors import (
 from actors.agents import ReActAgent
 from actors.kernel.json import canonical_json
 from actors.runtime.context.conversation import generation, windows
+from actors.sessions import AgentRuntime
 from actors.testing import FunctionModel, ModelReply, ScriptedModel
+from persistence.postgres.features import fact_readers
 from persistence.postgres.features.transcripts import Transcripts
+from persistence.postgres.reads import reads
 from tests.benchmarks.bench import TYPE, agent_id, open_runtime, woken_s
 from tests.benchmarks.generates import LONG, REPLAYED, Caller, suspended
 from tests.benchmarks.windows import SESSION, fill
@@ -154,3 +157,47 @@ async def test_a_compaction_writes_no_turn_a_second_time(postgres_dsn: str) -> N
     assert compactions["never"] == 0
     assert compactions["often"] >= 10
     assert logged["often"] - logged["never"] <= compactions["often"] * KIB
+
+
+async def test_a_watched_turn_reads_its_log_and_its_facts_once(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its first entry: later entries and facts are handed over with their commits."""
+    counts: Counter[str] = Counter()
+    for module, name in ((reads, "TAIL_POLL_S"), (reads, "FIRST_POLL_S"), (fact_readers, "LOOK_S")):
+        monkeypatch.setattr(module, name, 3_600)
+    agent = ReActAgent(
+        "bench", model=FunctionModel(looks_then_tells), tools=[Tool("look", "", look)]
+    )
+    async with (
+        open_runtime(postgres_dsn) as runtime,
+        AgentRuntime(agents=agent, runtime=runtime, app="talk") as talks,
+    ):
+        await (await talks.start("hello", session_id="s")).result()
+        store: Any = runtime.store
+        for part, name in (
+            (store.sessions, "_facts"),
+            (store.sessions, "_queued"),
+            (store.reads, "_new"),
+        ):
+            batcher = getattr(part, name)
+
+            def call(place: Any, inner: Any = batcher.call, name: str = name) -> Any:
+                counts[name] += 1
+                return inner(place)
+
+            monkeypatch.setattr(batcher, "call", call)
+        run = await talks.start("again", session_id="s")
+        types = [event.type async for event in run.events()]
+
+    assert [one for one in types if one not in ("text_delta", "reasoning_delta")] == [
+        "loop_started",
+        "message",
+        "message",
+        "tool_started",
+        "tool_finished",
+        "message",
+        "message",
+        "run_completed",
+    ]
+    assert counts == {"_facts": 1, "_new": 1}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId
+from actors.kernel.runtime.log_entry import RunLogEntry
 
 FOLLOWED_S: Final = 60.0
 """Seconds that a log counts as followed after an announcement; followers repeat it three times as often."""
@@ -52,11 +53,24 @@ class LogHints(Protocol):
     def say_followed(self, run_id: RunId) -> None:
         """Tell the other processes that this one follows a log; returns at once, never raises."""
 
-    def follow(self, run_id: RunId, on_growth: Callable[[], None]) -> Callable[[], None]:
-        """Call `on_growth` when another process says that the log has grown; return what ends that."""
+    def follow(
+        self, run_id: RunId, on_growth: Callable[[Sequence[RunLogEntry]], None]
+    ) -> Callable[[], None]:
+        """Call `on_growth` when another process says that the log has grown; return what ends that.
 
-    def announce_growth(self, run_id: RunId) -> None:
-        """Tell the processes that follow the log; nothing is sent if none has said so lately."""
+        It is called with the new entries, or with none if they have to be read.
+        """
+
+    def takes_entries(self, run_id: RunId) -> bool:
+        """Return True if a process follows the log, and a hint of growth can have the entries with it."""
+
+    def announce_growth(self, run_id: RunId, entries: Sequence[RunLogEntry] = ()) -> None:
+        """Tell the processes that follow the log; nothing is sent if none has said so lately.
+
+        Args:
+            run_id: The log.
+            entries: The durable entries by which it grew; none: readers have to read them.
+        """
 
 
 class FollowedLogs:

@@ -6,9 +6,9 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from actors.kernel.clock import Clock
 from actors.kernel.json import JsonValue
@@ -33,9 +33,11 @@ class LivePiece(RunLogEntry):
 
     Attributes:
         after: See `Delta.after`.
+        shared: What one of the piece's readers has made of it, for the others.
     """
 
     after: int | None = None
+    shared: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 class LiveEvents:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ag_ui.core import (
@@ -186,7 +186,7 @@ class AguiReader:
         made = [one for one in made if self._gate.lets_in(one)]
         lines = [line_of(one) for one in made]
         if lines and event.event_id is not None and event.run_id == self._run_id:
-            lines[-1] = lines[-1]._replace(id=event.event_id)
+            lines[-1] = replace(lines[-1], id=event.event_id)
         return lines
 
     def _pass(self, event: SessionEvent | None) -> list[EventLine]:

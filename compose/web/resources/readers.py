@@ -21,6 +21,8 @@ from compose.web.streams import EventLine, EventStream, StreamResponse, wants_st
 OnDisconnect: TypeAlias = Literal["continue", "cancel"]
 """The effect of a reader's disconnect on the run: the run continues, or it is cancelled."""
 CURSOR_HEADER = "last-event-id"
+MOST_SHARED: Final = 256
+"""Number of pieces of answers whose lines are kept for further readers."""
 
 
 class EventsQuery(OfApp):
@@ -136,19 +138,22 @@ async def lines_of(events: AsyncGenerator[SessionEvent, None]) -> AsyncGenerator
 
 
 class _SharedLines:
-    """The line of the last event.
-
-    All readers of an answer get the same object for a piece, one reader after another.
-    """
+    """The lines of the last pieces of answers. All readers of an answer get the same event for a piece."""
 
     def __init__(self) -> None:
-        self._last: tuple[SessionEvent, EventLine] | None = None
+        self._known: dict[int, tuple[SessionEvent, EventLine]] = {}
 
     def of(self, event: SessionEvent) -> EventLine:
         """Return an event as a line of a stream."""
-        if self._last is None or self._last[0] is not event:
-            self._last = event, EventLine(event.type, EVENTS.dump_json(event), event.event_id)
-        return self._last[1]
+        found = self._known.get(id(event))
+        if found is not None and found[0] is event:
+            return found[1]
+        line = EventLine(event.type, EVENTS.dump_json(event), event.event_id)
+        if line.id is None:
+            self._known[id(event)] = event, line
+            if len(self._known) > MOST_SHARED:
+                del self._known[next(iter(self._known))]
+        return line
 
 
 _shared_lines: Final = _SharedLines()

@@ -30,7 +30,7 @@ from actors.kernel.runtime.commit import (
     Outgoing,
 )
 from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import NewEntry
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import Lease
@@ -39,6 +39,7 @@ from actors.kernel.store.transport import OutboxRow
 from persistence.errors import DRIVER_ERRORS, is_full, is_lost, is_passing, translate
 from persistence.postgres.commits.encode import columns
 from persistence.postgres.commits.fast_path import is_usual
+from persistence.postgres.commits.hand_over import HandOver, Written
 from persistence.postgres.commits.outcomes import (
     SQL_FIND_NUDGES,
     CommitNudges,
@@ -100,20 +101,15 @@ class Committer(CommitStore):
         settings: StoreSettings,
         outage: ServerOutage,
         *,
-        on_commit: Callable[[RunId], None],
+        hand_over: HandOver,
         on_foreign: Callable[[str, Nudge], None],
-        on_session: Callable[[AgentId], None],
         artifacts_of: ArtifactsOf,
     ) -> None:
-        """`on_commit(run_id)`: a log grew. `on_foreign(owner, nudge)`: for another host.
-
-        `on_session(agent)`: facts of a session were written.
-        """
+        """`hand_over`: the readers of what is written. `on_foreign(owner, nudge)`: for another host."""
         self._artifacts_of, self._incarnations = artifacts_of, 0
-        self._settings, self._link = settings, Link(settings, outage, KEYED)
+        self._settings, self.link = settings, Link(settings, outage, KEYED)
         self._outage, self._backoff = outage, Backoff()
-        self._on_commit, self._on_foreign = on_commit, on_foreign
-        self._on_session = on_session
+        self._hand_over, self._on_foreign = hand_over, on_foreign
         self._batcher: Batcher[Write, WriteResult] = Batcher(
             self._flush, limit=settings.group_limit
         )
@@ -167,7 +163,7 @@ class Committer(CommitStore):
         try:
             await self._batcher.run()
         finally:
-            await self._link.close()
+            await self.link.close()
 
     def close(self) -> None:
         """Finish what is queued, then let `run` return."""
@@ -196,7 +192,7 @@ class Committer(CommitStore):
         passing, unsure = 0, False
         while units:
             try:
-                connection = await self._link.connection(FOR_EVER)
+                connection = await self.link.connection(FOR_EVER)
                 if self._refused:
                     units = [unit for unit in units if self._refused.isdisjoint(unit.calls)]
                 if unsure:
@@ -210,7 +206,7 @@ class Committer(CommitStore):
                 if is_full(exc) and not is_lost(exc):
                     await self._put_off(units, exc)
                     return
-                if not self._link.lose(exc):
+                if not self.link.lose(exc):
                     await self._one_by_one(units, exc)
                     return
                 unsure = True
@@ -247,11 +243,12 @@ class Committer(CommitStore):
         self.groups += 1
         self.written += len(units)
         self.group_size.observe(len(units))
+        asked = self._hand_over.asked(units)
         if are_appends(units):
             with self._append_fault:
-                return await write_appends(connection, units, self._settings)
+                return await write_appends(connection, units, self._settings, asked)
         with self._commit_fault:
-            rows, is_fast = await write_commits(connection, units, self._settings)
+            rows, is_fast = await write_commits(connection, units, self._settings, asked)
         self.fast += is_fast
         return rows
 
@@ -274,7 +271,7 @@ class Committer(CommitStore):
             if i in nudged:
                 nudges, spawned = tuple(nudged[i].nudges), tuple(nudged[i].spawned)
                 last = replace(last, nudges=nudges, spawned=spawned)
-            self._committed(unit, last)
+            self._committed(unit, last, found.written.get(i))
         if refused:
             await self._refuse([(units[i - 1], refused[i]) for i in refused], resent=resent)
 
@@ -291,21 +288,18 @@ class Committer(CommitStore):
                 for call in unit.calls:
                     await self._send([Unit(call)])
         if doubtful:
-            connection = await self._link.connection(FOR_EVER)
+            connection = await self.link.connection(FOR_EVER)
             for unit in await self._settle(connection, doubtful):
                 for call in unit.calls:
                     await self._send([Unit(call)])
 
-    def _committed(self, unit: Unit, last: Committed) -> None:
+    def _committed(self, unit: Unit, last: Committed, written: Written | None = None) -> None:
         """Answer every call of the unit; the commit that closes it gets `last`."""
-        self._on_commit(unit.first.lease.run_id)  # before the run goes on, which may take a while
+        self._hand_over.give(unit, written)  # before the run goes on, which may take a while
         seq = unit.first.expected
         for call in unit.calls:
             seq += len(call.args.rows)
             call.answer(Committed(seq) if call.args.commit is None else last)
-        commit = unit.calls[-1].args.commit
-        if commit is not None and commit.session is not None:
-            self._on_session(commit.lease.agent_id)
 
     def _route(self, units: list[Unit], rows: list[Row]) -> dict[int, list[Arrived]]:
         sent = _sent_by(units)

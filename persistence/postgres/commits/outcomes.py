@@ -27,6 +27,7 @@ from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.scheduler import Lease
 from actors.kernel.runtime.waits import WaitCycle
+from persistence.postgres.commits.hand_over import Written
 from persistence.postgres.commits.unit import Ended, Unit, Unknown, WriteResult
 from persistence.postgres.connection.link import Row
 from persistence.postgres.connection.listener import nudge_of
@@ -71,7 +72,7 @@ select 1 as turn, c.kind as detail, r.agent, r.run_id as message_id, null::bigin
 class Verdicts:
     """The rows of one group: what was refused, whom to notify, and what became of messages."""
 
-    __slots__ = ("cycles", "notes", "nudges", "posted", "refused", "routed")
+    __slots__ = ("cycles", "notes", "nudges", "posted", "refused", "routed", "written")
 
     def __init__(self, units: list[Unit], rows: list[Row]) -> None:
         self.refused: dict[int, WriteResult] = {}
@@ -80,6 +81,7 @@ class Verdicts:
         self.nudges: list[Row] = []
         self.routed: list[Row] = []
         self.posted: list[Row] = []
+        self.written: dict[int, Written] = {}
         withdrawn: set[tuple[str, str, str]] = set()
         for row in rows:
             outcome, number = row["outcome"], row["turn"]
@@ -93,6 +95,8 @@ class Verdicts:
                 self.notes[number] = row
             elif outcome == "withdrawn":
                 withdrawn.add(_key(row))
+            elif outcome in ("entries", "fact"):
+                self.written.setdefault(number, Written()).take(row)
             elif outcome == "cycle":
                 self.cycles.setdefault(number, []).append(_cycle(units[number - 1], row))
             else:

@@ -122,6 +122,10 @@ class Link:
         self._opened_at = 0.0
         self._lock = asyncio.Lock()
 
+    def is_of(self, pid: int) -> bool:
+        """Return True if a server process is that of this link's last connection."""
+        return self._backend is not None and self._backend[0] == pid
+
     async def connection(self, deadline: float) -> Connection:
         """Return the open connection, or open one, waiting for the server until `deadline`.
 

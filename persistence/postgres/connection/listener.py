@@ -35,11 +35,11 @@ class Listener:
         self._settings, self._outage = settings, outage
         self.hook: Callable[[Nudge], None] | None = None
         self.listening = asyncio.Event()
-        self._wanted: dict[str, Callable[[str], None]] = {}
+        self._wanted: dict[str, Callable[[str, int], None]] = {}
         self._changed = asyncio.Event()
 
-    def follow(self, channel: str, hear: Callable[[str], None]) -> None:
-        """Listen on one more channel: `hear(payload)` is called for each notification on it."""
+    def follow(self, channel: str, hear: Callable[[str, int], None]) -> None:
+        """Listen on one more channel: `hear(payload, pid)` is called for each notification, with its sender."""
         self._wanted[channel] = hear
         self._changed.set()
 
@@ -107,9 +107,9 @@ class Listener:
             await connection.remove_listener(channel, self._on_payload)
             followed.discard(channel)
 
-    def _on_payload(self, _connection: object, _pid: int, channel: str, payload: object) -> None:
+    def _on_payload(self, _connection: object, pid: int, channel: str, payload: object) -> None:
         if (hear := self._wanted.get(channel)) is not None:
-            hear(str(payload))
+            hear(str(payload), pid)
 
     def _on_notification(
         self, _connection: object, _pid: int, _channel: str, payload: object

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from typing import Final, LiteralString
 
 from actors.errors import ActorsError
-from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.storage.session import SessionFact
 from persistence.postgres.connection.batch import lookups
 from persistence.postgres.connection.link import Link, Row
 from persistence.postgres.connection.listener import Listener
@@ -27,6 +29,11 @@ WATCHED_S: Final = 20.0
 """Seconds before `watched_until` of a followed session is written again; a written value holds 30 s or more."""
 MOST_WATCHED: Final = 10_000
 """Number of sessions for which the last write of `watched_until` is remembered."""
+
+MOST_QUEUED: Final = 1_000
+"""Number of facts of submits that are kept for the callers of these submits."""
+MOST_HANDED: Final = 256
+"""Number of facts that are kept for a slow reader; it reads them instead."""
 
 SQL_LOOK_AT_SESSIONS: Final[LiteralString] = """
 select s.agent, s.last_fact from sessions s where s.agent = any($1::text[])
@@ -54,10 +61,34 @@ class FactReader:
     Attributes:
         after: The number of the last fact it has read.
         news: Is set when there may be another one.
+        has_to_read: True if there may be facts that were not handed over.
     """
 
     after: int
     news: asyncio.Event = field(default_factory=asyncio.Event)
+    has_to_read: bool = True
+    _handed: deque[SessionFact] = field(default_factory=deque)
+
+    def hand(self, facts: Sequence[SessionFact]) -> None:
+        """Take new facts; none: they have to be read. A reader that is too slow reads them."""
+        if not facts or len(self._handed) >= MOST_HANDED:
+            self._handed.clear()
+            self.has_to_read = True
+        else:
+            self._handed += facts
+        self.news.set()
+
+    def take(self) -> list[SessionFact]:
+        """Return the handed facts that come next. If facts before them are missing, all have to be read."""
+        found: list[SessionFact] = []
+        while self._handed:
+            fact, wanted = self._handed.popleft(), self.after + len(found) + 1
+            if fact.number > wanted:
+                self._handed.clear()
+                self.has_to_read = True
+            elif fact.number == wanted:
+                found.append(fact)
+        return found
 
 
 class FactReaders:
@@ -67,11 +98,16 @@ class FactReaders:
         link: A connection for statements that find rows by keys.
         listener: The listener to other processes' writes, used while there are readers.
         channel: The channel of their notifications.
+
+    Attributes:
+        writers: Connections whose notifications are ignored. Who writes by them calls `wake`.
     """
 
     def __init__(self, link: Link, listener: Listener, channel: str) -> None:
         self._link, self._listener, self._channel = link, listener, channel
+        self.writers: tuple[Link, ...] = ()
         self._waiting: dict[AgentId, set[FactReader]] = {}
+        self._queued: dict[tuple[AgentId, RunId], SessionFact] = {}
         self._any = asyncio.Event()
         self._watched: dict[AgentId, float] = {}
         self._watches = lookups(self._write_watched, lambda _, rows: bool(rows), limit=1)
@@ -82,13 +118,27 @@ class FactReaders:
         [agent] = agents
         return await self._link.fetch("following a session", SQL_WATCH_SESSION, str(agent))
 
-    def wake(self, agent: AgentId) -> None:
-        """Let those of a session read on."""
-        for reader in self._waiting.get(agent, ()):
-            reader.news.set()
+    def has(self, agent: AgentId) -> bool:
+        """Return True if a session has readers."""
+        return agent in self._waiting
 
-    def _hear(self, payload: str) -> None:
-        self.wake(AgentId.parse(payload))
+    def wake(self, agent: AgentId, facts: Sequence[SessionFact] = ()) -> None:
+        """Hand new facts to the readers of a session; none: they read them."""
+        for fact in facts:
+            if fact.kind == "queued":
+                self._queued[agent, fact.run_id] = fact
+                if len(self._queued) > MOST_QUEUED:
+                    del self._queued[next(iter(self._queued))]
+        for reader in self._waiting.get(agent, ()):
+            reader.hand(facts)
+
+    def take_queued(self, agent: AgentId, run_id: RunId) -> SessionFact | None:
+        """Return, once, the fact that a run was submitted if this process has submitted it lately."""
+        return self._queued.pop((agent, run_id), None)
+
+    def _hear(self, payload: str, pid: int) -> None:
+        if not any(link.is_of(pid) for link in self.writers):
+            self.wake(AgentId.parse(payload))
 
     @contextmanager
     def waiting(self, agent: AgentId, after: int) -> Iterator[FactReader]:
@@ -148,4 +198,4 @@ class FactReaders:
         for row in await self._link.fetch("following sessions", SQL_LOOK_AT_SESSIONS, agents):
             for reader in self._waiting.get(AgentId.parse(row["agent"]), ()):
                 if row["last_fact"] > reader.after:
-                    reader.news.set()
+                    reader.hand(())

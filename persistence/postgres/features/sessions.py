@@ -165,6 +165,8 @@ class PostgresSessions(SessionStore):
 
     @override
     async def queued(self, agent: AgentId, run_id: RunId) -> SessionFact | None:
+        if (fact := self._readers.take_queued(agent, run_id)) is not None:
+            return fact
         found = await self._queued.call((str(agent), run_id))
         return found[0] if found else None
 
@@ -182,17 +184,18 @@ class PostgresSessions(SessionStore):
             await self._readers.watch(agent)
             while True:
                 reader.news.clear()
-                found = await self.facts(agent, after=reader.after, limit=TAIL_PAGE)
+                found = reader.take()
+                if reader.has_to_read and not found:
+                    reader.has_to_read = False
+                    found = await self.facts(agent, after=reader.after, limit=TAIL_PAGE)
+                    reader.has_to_read |= len(found) == TAIL_PAGE
                 for fact in found:
-                    yield fact
                     reader.after = fact.number
-                if (
-                    found and not was_there
-                ):  # the session may have been created after its notification
+                    yield fact
+                if found and not was_there:  # it may have been created after its notification
                     was_there = True
-                    if await self._readers.watch(agent, is_there=True):
-                        continue
-                if len(found) < TAIL_PAGE:
+                    reader.has_to_read |= await self._readers.watch(agent, is_there=True)
+                if not reader.has_to_read:
                     await reader.news.wait()
 
     @override

@@ -18,6 +18,7 @@ from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.runtime.rows import Arrived, CancelReport, NewRun, SignalOutcome
 from actors.kernel.runtime.waits import Answer, AnswerStatus
 from actors.kernel.storage.errors import SessionDeletingError
+from actors.kernel.storage.session import SessionFact
 from actors.kernel.store.arrivals import (
     MOST_ANSWERED,
     ArrivalStore,
@@ -29,7 +30,7 @@ from actors.kernel.store.arrivals import (
 from persistence.postgres.commits.encode import columns, json_text, message_text, run_columns
 from persistence.postgres.commits.rare_columns import text_or_none
 from persistence.postgres.connection.batch import Batched, Batcher
-from persistence.postgres.connection.link import Link, Links
+from persistence.postgres.connection.link import Link, Links, Row
 from persistence.postgres.connection.settings import StoreSettings
 from persistence.postgres.reads.reads import Reads
 
@@ -37,6 +38,12 @@ SQL_SUBMIT_RUNS: Final[LiteralString] = (
     "select i, run_id, arrival, fresh, local, busy from submit_runs"
     "($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18)"
 )
+SQL_SUBMIT_TO_SESSIONS: Final[LiteralString] = (
+    "select s.i, s.run_id, s.arrival, s.fresh, s.local, s.busy, f.number, f.ahead, f.at from submit_runs"
+    "($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18) s"
+    " left join lateral queued_fact(($4::text[])[s.i], s.run_id) f on true"
+)
+"""The same, with the facts that the submits have written."""
 SQL_SUBMIT_APART: Final[LiteralString] = (
     "select i, run_id, arrival, fresh, local, busy from submit_apart"
     "($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18)"
@@ -95,9 +102,9 @@ class Arrivals(ArrivalStore):
         keyed: Link,
         *,
         reads: Reads,
-        on_session: Callable[[AgentId], None],
+        on_session: Callable[[AgentId, Sequence[SessionFact]], None],
     ) -> None:
-        """`on_session(agent)`: facts of a session were written."""
+        """`on_session(agent, facts)`: facts of a session were written; none: they have to be read."""
         self._me, self._on_session = settings.owner, on_session
         self._links, self._link, self._keyed, self._reads = links, link, keyed, reads
         limit = settings.group_limit
@@ -176,7 +183,7 @@ class Arrivals(ArrivalStore):
             raise UnknownRunError(run_id)
         flagged = [(RunId(row["run_id"]), AgentId.parse(row["agent"])) for row in rows]
         for _, agent in flagged:
-            self._on_session(agent)
+            self._on_session(agent, ())
         return CancelReport(tuple(flagged))
 
     async def _flush_submits(self, calls: list[Batched[_Submit, Submitted]]) -> None:
@@ -195,7 +202,10 @@ class Arrivals(ArrivalStore):
         projects = [None if session is None else session.project for session in sessions]
         of_sessions = projects if any(sessions) else None
         is_apart = mode in {"join", "interrupt"} and calls[0].args.is_apart
-        statement = SQL_SUBMIT_APART if is_apart else SQL_SUBMIT_RUNS
+        if is_apart:
+            statement = SQL_SUBMIT_APART
+        else:
+            statement = SQL_SUBMIT_RUNS if of_sessions is None else SQL_SUBMIT_TO_SESSIONS
         with self._fault:
             rows, again = await self._link.fetch_once_or_again(
                 "submitting", statement, self._me, mode, *args, of_sessions
@@ -221,7 +231,7 @@ class Arrivals(ArrivalStore):
                     submit.message, submit.sender, submit.agent_id, row["arrival"], bound
                 )
             if submit.session is not None:
-                self._on_session(submit.agent_id)
+                self._on_session(submit.agent_id, _queued_fact(row, run_id))
             call.answer(Submitted(run_id, arrived, row["local"]))
 
     async def _flush_deliveries(self, calls: list[Batched[_Delivery, list[Arrived]]]) -> None:
@@ -294,6 +304,14 @@ class Arrivals(ArrivalStore):
         for call in calls:
             call.answer(None)
         await self._link.fetch("nudging", SQL_NUDGE, self._me, *columns(wanted, 4))
+
+
+def _queued_fact(row: Row, run_id: RunId) -> Sequence[SessionFact]:
+    """Return the fact that a statement has read of a submitted run."""
+    number: int | None = row.get("number")
+    if number is None:
+        return ()
+    return (SessionFact(number, "queued", run_id, row["ahead"], row["at"]),)
 
 
 def nudge_row(nudge: Nudge) -> tuple[str, str | None, str | None]:

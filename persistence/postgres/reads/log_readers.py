@@ -1,9 +1,10 @@
-"""Readers of logs: woken by commits of this process, and by hints of others that write to the same log."""
+"""Readers of logs: commits of this process, and hints of others, wake them and hand them the new entries."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,10 +15,14 @@ from pydantic_core import from_json, to_json
 from actors.errors import PersistenceError
 from actors.kernel.runtime.hints import FOLLOWED_S, FollowedLogs, LogHints
 from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.log_entry import RunLogEntry
 from persistence.postgres.connection.batch import Batched, Batcher
 from persistence.postgres.connection.link import Links
 from persistence.postgres.connection.listener import Listener
 from persistence.postgres.connection.settings import StoreSettings
+
+MOST_HANDED: Final = 64
+"""Number of commits that are kept for a slow reader of a log; it reads the log instead."""
 
 SQL_SAY: Final[LiteralString] = """
 select pg_notify(s.channel, s.payload) from unnest($1::text[], $2::text[]) s(channel, payload)
@@ -39,7 +44,7 @@ class NotifiedLogs:
         self._owner, self._links, self._listener = settings.owner, links, listener
         self._of_followed, self._of_growth = settings.followed_channel, settings.growth_channel
         self._followed = FollowedLogs(asyncio.get_running_loop().time)
-        self._readers: dict[RunId, Callable[[], None]] = {}
+        self._readers: dict[RunId, Callable[[Sequence[RunLogEntry]], None]] = {}
         self._said: Batcher[tuple[str, RunId], None] = Batcher(
             self._flush, limit=settings.group_limit
         )
@@ -50,7 +55,9 @@ class NotifiedLogs:
         """See `LogHints.say_followed`."""
         self._say(self._of_followed, run_id)
 
-    def follow(self, run_id: RunId, on_growth: Callable[[], None]) -> Callable[[], None]:
+    def follow(
+        self, run_id: RunId, on_growth: Callable[[Sequence[RunLogEntry]], None]
+    ) -> Callable[[], None]:
         """See `LogHints.follow`; one for each log."""
         if not self._readers:
             self._listener.follow(self._of_growth, partial(self._hear, self._grew))
@@ -63,8 +70,14 @@ class NotifiedLogs:
 
         return forget
 
-    def announce_growth(self, run_id: RunId) -> None:
+    def takes_entries(self, run_id: RunId) -> bool:
+        """See `LogHints.takes_entries`: the payload of NOTIFY is too small."""
+        del run_id
+        return False
+
+    def announce_growth(self, run_id: RunId, entries: Sequence[RunLogEntry] = ()) -> None:
         """See `LogHints.announce_growth`."""
+        del entries
         if self._followed.includes(run_id):
             self._say(self._of_growth, run_id)
 
@@ -74,7 +87,7 @@ class NotifiedLogs:
         except PersistenceError:
             return  # the store is closed
 
-    def _hear(self, take: Callable[[RunId], None], payload: str) -> None:
+    def _hear(self, take: Callable[[RunId], None], payload: str, _pid: int) -> None:
         """Take a hint of another process. A hint that cannot be parsed is ignored: another version sent it."""
         try:
             owner, run_id = from_json(payload)
@@ -85,7 +98,7 @@ class NotifiedLogs:
 
     def _grew(self, run_id: RunId) -> None:
         if (on_growth := self._readers.get(run_id)) is not None:
-            on_growth()
+            on_growth(())
 
     async def _flush(self, calls: list[Batched[tuple[str, RunId], None]]) -> None:
         said = {call.args for call in calls}
@@ -96,17 +109,53 @@ class NotifiedLogs:
         await self._links.fetch("hinting that logs grew", SQL_SAY, channels, payloads)
 
 
+@dataclass(slots=True, eq=False)
+class LogReader:
+    """A reader of a log.
+
+    Attributes:
+        news: Is set when the log has grown.
+        has_to_read: True if the log may have entries that were not handed over.
+    """
+
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    has_to_read: bool = True
+    _handed: deque[Sequence[RunLogEntry]] = field(default_factory=deque)
+
+    def hand(self, entries: Sequence[RunLogEntry]) -> None:
+        """Take the entries of a commit; none: they have to be read. A reader that is too slow reads them."""
+        if not entries or len(self._handed) >= MOST_HANDED:
+            self._handed.clear()
+            self.has_to_read = True
+        else:
+            self._handed.append(entries)
+        self.news.set()
+
+    def take(self, begin: int) -> list[RunLogEntry]:
+        """Return the handed entries from a seq on. If entries before them are missing, all have to be read."""
+        found: list[RunLogEntry] = []
+        while self._handed:
+            entries = self._handed.popleft()
+            if entries[0].seq > begin:
+                self._handed.clear()
+                self.has_to_read = True
+                break
+            found += entries[begin - entries[0].seq :]
+            begin = max(begin, entries[-1].seq + 1)
+        return found
+
+
 @dataclass(slots=True)
 class _Log:
     """A log that has readers here.
 
     Attributes:
-        news: Events that wake the readers.
+        readers: The readers here.
         hints: The hints by which other processes know of the readers and notify of new entries; None: not yet.
         told_at: The instant of the last notification to the other processes.
     """
 
-    news: set[asyncio.Event] = field(default_factory=set)
+    readers: set[LogReader] = field(default_factory=set)
     hints: LogHints | None = None
     told_at: float = 0.0
     leave: Callable[[], None] = lambda: None
@@ -127,28 +176,34 @@ class LogReaders:
         """Exchange hints by these as long as they are connected."""
         self._hints = (hints, *self._hints)
 
-    def grew(self, run_id: RunId) -> None:
-        """Wake who reads a log to which this process has written, and hint those elsewhere."""
-        if run_id in self._logs:
-            self._wake(run_id)
-        for hints in self._hints:
-            hints.announce_growth(run_id)
+    def takes_entries(self, run_id: RunId) -> bool:
+        """Return True if somebody reads a log and need not read entries that `grew` is given."""
+        return run_id in self._logs or any(hints.takes_entries(run_id) for hints in self._hints)
 
-    def _wake(self, run_id: RunId) -> None:
+    def grew(self, run_id: RunId, entries: Sequence[RunLogEntry] = ()) -> None:
+        """Wake the readers of a log to which this process has written, here and elsewhere.
+
+        They read the new entries if none are given.
+        """
+        self._hand(run_id, entries)
+        for hints in self._hints:
+            hints.announce_growth(run_id, entries)
+
+    def _hand(self, run_id: RunId, entries: Sequence[RunLogEntry]) -> None:
         if (log := self._logs.get(run_id)) is not None:
-            for news in log.news:
-                news.set()
+            for reader in log.readers:
+                reader.hand(entries)
 
     @contextmanager
-    def reading(self, run_id: RunId) -> Iterator[asyncio.Event]:
-        """Yield an event that is set when the log has grown."""
-        log, news = self._logs.setdefault(run_id, _Log()), asyncio.Event()
-        log.news.add(news)
+    def reading(self, run_id: RunId) -> Iterator[LogReader]:
+        """Yield a reader, which is woken when the log has grown."""
+        log, reader = self._logs.setdefault(run_id, _Log()), LogReader()
+        log.readers.add(reader)
         try:
-            yield news
+            yield reader
         finally:
-            log.news.discard(news)
-            if not log.news:
+            log.readers.discard(reader)
+            if not log.readers:
                 del self._logs[run_id]
                 log.leave()
 
@@ -159,7 +214,7 @@ class LogReaders:
         is_new = log.hints is not chosen
         if is_new:
             log.leave()
-            log.hints, log.leave = chosen, chosen.follow(run_id, partial(self._wake, run_id))
+            log.hints, log.leave = chosen, chosen.follow(run_id, partial(self._hand, run_id))
         if is_new or now - log.told_at > FOLLOWED_S / 3:
             chosen.say_followed(run_id)
             log.told_at = now

@@ -176,22 +176,27 @@ class Reads(ReadStore):
     async def tail(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
         """Commits are seen at once; those of other processes in half a second if their hint is lost."""
         idle, was_there = 0, from_seq > 0
-        with self._readers.reading(run_id) as grown:
+        with self._readers.reading(run_id) as reader:
             while True:
-                grown.clear()
+                reader.news.clear()
                 is_new = self._readers.tell(run_id)
-                entries = await self._new.call((run_id, from_seq))
+                entries = reader.take(from_seq)
+                if reader.has_to_read and not entries:
+                    reader.has_to_read = False
+                    entries = await self._new.call((run_id, from_seq))
+                    reader.has_to_read |= len(entries) == NEW_ENTRIES
                 for entry in entries:
                     yield entry
                     from_seq, idle, was_there = entry.seq + 1, 0, True
                     if entry.is_terminal:
                         return
-                if len(entries) == NEW_ENTRIES:
+                if reader.has_to_read:
                     continue
                 try:
                     async with asyncio.timeout(FIRST_POLL_S if is_new else TAIL_POLL_S):
-                        await grown.wait()
+                        await reader.news.wait()
                 except TimeoutError:
+                    reader.has_to_read = True
                     if is_new:
                         continue
                     idle += 1

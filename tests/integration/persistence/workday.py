@@ -455,7 +455,14 @@ class Workday:
             assert [one async for one in self.bed.store.reads.tail(run.run_id)]
             await store.switch(agent, f"{self.day}1")
             run = await begin(replace(both, head=f"{self.day}2"), said(4), said(5))
-            await run.fail("no", session=ended)
+            at = await store.queued(agent, run.run_id)
+            facts = store.tail(agent, after=at.number if at else 0)
+            async with aclosing(self.bed.store.reads.tail(run.run_id)) as log, aclosing(facts):  # type: ignore[type-var]
+                await anext(log), await anext(facts)
+                await run.append(result("0"))
+                await run.commit(run.turn(result("1")))
+                await run.fail("no", session=ended)
+                assert [(await anext(log)).seq for _ in range(3)] == [1, 2, 3]
             await self._look(agent)
             await transcripts.clear_run(agent, agent.key, run.run_id)
             if agent is not LARGE:

@@ -159,10 +159,13 @@ async def test_a_compaction_writes_no_turn_a_second_time(postgres_dsn: str) -> N
     assert logged["often"] - logged["never"] <= compactions["often"] * KIB
 
 
-async def test_a_watched_turn_reads_its_log_and_its_facts_once(
+async def test_a_watched_turn_reads_its_log_and_its_facts_at_its_beginning(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before its first entry: later entries and facts are handed over with their commits."""
+    """Later entries and facts are handed over with their commits.
+
+    A commit that was on its way when the reader came hands over nothing: the reader reads once more.
+    """
     counts: Counter[str] = Counter()
     for module, name in ((reads, "TAIL_POLL_S"), (reads, "FIRST_POLL_S"), (fact_readers, "LOOK_S")):
         monkeypatch.setattr(module, name, 3_600)
@@ -200,4 +203,6 @@ async def test_a_watched_turn_reads_its_log_and_its_facts_once(
         "message",
         "run_completed",
     ]
-    assert counts == {"_facts": 1, "_new": 1}
+    assert counts["_queued"] == 0
+    assert 1 <= counts["_facts"] <= 2
+    assert 1 <= counts["_new"] <= 2

@@ -47,8 +47,11 @@ KINDS = {
 """By marker; the fixtures of a kind are `MARKER_server` and `own_MARKER`."""
 
 
-LONGEST = ("test_crowds", "test_benchmarks", "test_demo", "test_readme")
-"""Files some test of which takes more than ten seconds of a processor."""
+LONGEST = (
+    *("test_crowds", "test_benchmarks", "test_demo", "test_readme", "test_graph_programs"),
+    *("test_source", "test_fleet", "test_failover", "test_blocking", "test_schemathesis"),
+)
+"""Files some test of which takes more than ten seconds, of a processor or of waiting."""
 
 
 def pytest_report_header() -> str:

@@ -215,7 +215,9 @@ def _plays_one_mode(item: pytest.Item) -> bool:
 
 def _mode_of(item: pytest.Item) -> float:
     """Return the suspend mode in which the gate runs a test in memory, chosen by its name."""
-    name = item.nodeid.replace("-hot", "").replace("-drops", "")
+    name = item.nodeid
+    for mode in ("-hot", "-drops", "[hot", "[drops"):
+        name = name.replace(mode, mode[0] if mode[0] == "[" else "")
     return _HOT_S if zlib.crc32(name.encode()) % 2 else 0.0
 
 

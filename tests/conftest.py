@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name in KINDS:
             if {f"{name}_server", f"own_{name}"} & set(getattr(item, "fixturenames", ())):
                 item.add_marker(getattr(pytest.mark, name))
-    if not (slow.IS_SLOW or any("::" in argument for argument in config.args)):
+    if not (slow.IS_SLOW or sample.is_selected_by_id(config)):
         rest = sample.left_out(items, HERE)
         config.hook.pytest_deselected(items=rest)
         gone = set(rest)

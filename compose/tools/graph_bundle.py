@@ -168,10 +168,8 @@ def load_bundle(path: Path) -> dict[str, Any]:
             raise GraphError("version", problem)
         _Bundle.model_validate(data)
         for n, told in enumerate(runs_of(data)):
-            try:
+            with _of_run(n):
                 RunState.from_dict(told)
-            except (AttributeError, KeyError, TypeError, ValueError) as exc:
-                raise GraphError(_run_at(n), f"{type(exc).__name__}: {exc}") from None
         return cast("dict[str, Any]", data)
 
 
@@ -191,12 +189,8 @@ def check_bundle(path: Path, data: dict[str, Any], *, needs_chain: bool = True) 
     with _named(path):
         whole = _Bundle.model_validate(data)
         for n, told in enumerate(runs_of(data)):
-            try:
-                _check_run(_run_at(n), data, told, whole.ledgers, needs_chain=needs_chain)
-            except GraphError:
-                raise
-            except (AttributeError, KeyError, TypeError, ValueError) as exc:
-                raise GraphError(_run_at(n), f"{type(exc).__name__}: {exc}") from None
+            with _of_run(n) as place:
+                _check_run(place, data, told, whole.ledgers, needs_chain=needs_chain)
         if whole.root_run_id != whole.run["run_id"]:
             raise GraphError("root_run_id", "it is not the id of the run")
         records = sum(len(one.items) for one in whole.ledgers.values())
@@ -256,8 +250,16 @@ def _named(path: Path) -> Iterator[None]:
         raise BundleError(path, "the file", f"it is no JSON: {exc}") from None
 
 
-def _run_at(n: int) -> str:
-    return "run" if n == 0 else f"subruns[{n - 1}]"
+@contextmanager
+def _of_run(n: int) -> Iterator[str]:
+    """Yield the place of a run in a bundle; raise errors of data of another form with it."""
+    place = "run" if n == 0 else f"subruns[{n - 1}]"
+    try:
+        yield place
+    except GraphError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        raise GraphError(place, f"{type(exc).__name__}: {exc}") from None
 
 
 def _has_chain(records: list[dict[str, Any]]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import secrets
 import zlib
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from persistence.postgres import StoreSettings, open_store
 from tests.behaviour.bed import Bed, OpenStore, memory_bed
 from tests.harness import servers
 from tests.harness.lasting import LastingLoop
+from tests.harness.sample import is_selected_by_id
 from tests.harness.simloop import SimLoop
 from tests.harness.slow import IS_SLOW
 
@@ -205,19 +207,12 @@ def _is_played_elsewhere(item: pytest.Item) -> bool:
     mode = call.params.get("bed")
     if call.params.get(_LOOP) is not _virtual_loop:
         return mode == _HOT_S or bool(_about(item) & _IN_MEMORY)
-    return mode is not None and _plays_one_mode(item) and mode != _mode_of(item)
-
-
-def _plays_one_mode(item: pytest.Item) -> bool:
-    """Return whether this run plays tests in memory in one mode; a test selected by its id is played."""
-    return not any("::" in argument for argument in item.config.args)
+    return mode not in (None, _mode_of(item)) and not is_selected_by_id(item.config)
 
 
 def _mode_of(item: pytest.Item) -> float:
     """Return the suspend mode in which the gate runs a test in memory, chosen by its name."""
-    name = item.nodeid
-    for mode in ("-hot", "-drops", "[hot", "[drops"):
-        name = name.replace(mode, mode[0] if mode[0] == "[" else "")
+    name = re.sub(r"-?(hot|drops)", "", item.nodeid)  # that of both modes
     return _HOT_S if zlib.crc32(name.encode()) % 2 else 0.0
 
 

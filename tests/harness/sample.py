@@ -49,6 +49,11 @@ ALSO: Final = frozenset(
 SERVERS: Final = ("postgres", "nats", "redis")
 
 
+def is_selected_by_id(config: pytest.Config) -> bool:
+    """Return whether tests are named by their ids: nothing of them is left out."""
+    return any("::" in argument for argument in config.args)
+
+
 def left_out(items: Sequence[pytest.Item], root: Path) -> list[pytest.Item]:
     """Return the items that the gate does not run. Of each test at least one stays."""
     groups: defaultdict[tuple[str, str], list[pytest.Item]] = defaultdict(list)

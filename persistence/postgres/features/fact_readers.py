@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from math import inf
+from operator import attrgetter
 from typing import Final, LiteralString
 
 from actors.errors import ActorsError
@@ -17,6 +16,7 @@ from actors.kernel.storage.session import SessionFact
 from persistence.postgres.connection.batch import lookups
 from persistence.postgres.connection.link import Link, Row
 from persistence.postgres.connection.listener import Listener
+from persistence.postgres.reads.log_readers import Handed
 
 _log = logging.getLogger("callboard.postgres")
 
@@ -54,41 +54,16 @@ update sessions set watched_until = clock_timestamp() + interval '60 s'
 """Skips a session whose row another transaction has locked: the next call sets its `watched_until`."""
 
 
-@dataclass(slots=True, eq=False)
-class FactReader:
+class FactReader(Handed[SessionFact]):
     """A reader of a session.
 
     Attributes:
         after: The number of the last fact it has read.
-        news: Is set when there may be another one.
-        has_to_read: True if there may be facts that were not handed over.
     """
 
-    after: int
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-    has_to_read: bool = True
-    _handed: deque[SessionFact] = field(default_factory=deque)
-
-    def hand(self, facts: Sequence[SessionFact]) -> None:
-        """Take new facts; none: they have to be read. A reader that is too slow reads them."""
-        if not facts or len(self._handed) >= MOST_HANDED:
-            self._handed.clear()
-            self.has_to_read = True
-        else:
-            self._handed += facts
-        self.news.set()
-
-    def take(self) -> list[SessionFact]:
-        """Return the handed facts that come next. If facts before them are missing, all have to be read."""
-        found: list[SessionFact] = []
-        while self._handed:
-            fact, wanted = self._handed.popleft(), self.after + len(found) + 1
-            if fact.number > wanted:
-                self._handed.clear()
-                self.has_to_read = True
-            elif fact.number == wanted:
-                found.append(fact)
-        return found
+    def __init__(self, after: int) -> None:
+        super().__init__(attrgetter("number"), MOST_HANDED)
+        self.after = after
 
 
 class FactReaders:

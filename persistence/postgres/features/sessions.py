@@ -184,7 +184,7 @@ class PostgresSessions(SessionStore):
             await self._readers.watch(agent)
             while True:
                 reader.news.clear()
-                found = reader.take()
+                found = reader.take(reader.after + 1)
                 if reader.has_to_read and not found:
                     reader.has_to_read = False
                     found = await self.facts(agent, after=reader.after, limit=TAIL_PAGE)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, LiteralString
+from operator import attrgetter
+from typing import Final, Generic, LiteralString, TypeVar
 
 from pydantic_core import from_json, to_json
 
@@ -21,8 +22,10 @@ from persistence.postgres.connection.link import Links
 from persistence.postgres.connection.listener import Listener
 from persistence.postgres.connection.settings import StoreSettings
 
+T = TypeVar("T")
+
 MOST_HANDED: Final = 64
-"""Number of commits that are kept for a slow reader of a log; it reads the log instead."""
+"""Number of entries that are kept for a slow reader of a log; it reads the log instead."""
 
 SQL_SAY: Final[LiteralString] = """
 select pg_notify(s.channel, s.payload) from unnest($1::text[], $2::text[]) s(channel, payload)
@@ -109,40 +112,48 @@ class NotifiedLogs:
         await self._links.fetch("hinting that logs grew", SQL_SAY, channels, payloads)
 
 
-@dataclass(slots=True, eq=False)
-class LogReader:
-    """A reader of a log.
+class Handed(Generic[T]):
+    """Numbered rows that commits have handed to a reader, which then need not read them.
+
+    Args:
+        number: Returns the number of a row.
+        most: Number of rows from which on a slow reader is handed no more. It reads them instead.
 
     Attributes:
-        news: Is set when the log has grown.
-        has_to_read: True if the log may have entries that were not handed over.
+        news: Is set when there are more rows.
+        has_to_read: True if there may be rows that were not handed over.
     """
 
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-    has_to_read: bool = True
-    _handed: deque[Sequence[RunLogEntry]] = field(default_factory=deque)
+    def __init__(self, number: Callable[[T], int], most: int) -> None:
+        self.news, self.has_to_read = asyncio.Event(), True
+        self._number, self._most = number, most
+        self._rows: deque[T] = deque()
 
-    def hand(self, entries: Sequence[RunLogEntry]) -> None:
-        """Take the entries of a commit; none: they have to be read. A reader that is too slow reads them."""
-        if not entries or len(self._handed) >= MOST_HANDED:
-            self._handed.clear()
+    def hand(self, rows: Sequence[T]) -> None:
+        """Take the rows of a commit; none: they have to be read."""
+        if not rows or len(self._rows) >= self._most:
+            self._rows.clear()
             self.has_to_read = True
         else:
-            self._handed.append(entries)
+            self._rows += rows
         self.news.set()
 
-    def take(self, begin: int) -> list[RunLogEntry]:
-        """Return the handed entries from a seq on. If entries before them are missing, all have to be read."""
-        found: list[RunLogEntry] = []
-        while self._handed:
-            entries = self._handed.popleft()
-            if entries[0].seq > begin:
-                self._handed.clear()
+    def take(self, begin: int) -> list[T]:
+        """Return the handed rows from a number on. If rows before them are missing, all have to be read."""
+        found: list[T] = []
+        while self._rows:
+            row = self._rows.popleft()
+            number, wanted = self._number(row), begin + len(found)
+            if number > wanted:
+                self._rows.clear()
                 self.has_to_read = True
-                break
-            found += entries[begin - entries[0].seq :]
-            begin = max(begin, entries[-1].seq + 1)
+            elif number == wanted:
+                found.append(row)
         return found
+
+
+def _log_reader() -> Handed[RunLogEntry]:
+    return Handed(attrgetter("seq"), MOST_HANDED)
 
 
 @dataclass(slots=True)
@@ -155,7 +166,7 @@ class _Log:
         told_at: The instant of the last notification to the other processes.
     """
 
-    readers: set[LogReader] = field(default_factory=set)
+    readers: set[Handed[RunLogEntry]] = field(default_factory=set)
     hints: LogHints | None = None
     told_at: float = 0.0
     leave: Callable[[], None] = lambda: None
@@ -195,9 +206,9 @@ class LogReaders:
                 reader.hand(entries)
 
     @contextmanager
-    def reading(self, run_id: RunId) -> Iterator[LogReader]:
+    def reading(self, run_id: RunId) -> Iterator[Handed[RunLogEntry]]:
         """Yield a reader, which is woken when the log has grown."""
-        log, reader = self._logs.setdefault(run_id, _Log()), LogReader()
+        log, reader = self._logs.setdefault(run_id, _Log()), _log_reader()
         log.readers.add(reader)
         try:
             yield reader

@@ -22,6 +22,7 @@ from actors.runtime.parts import (
     MemoryStore,
 )
 from persistence.postgres import StoreSettings, open_store
+from persistence.postgres.connection.builtin_types import TypedConnection
 from tests.conformance.bed import Bed
 from tests.conformance.clock import ManualClock
 from tests.conformance.source import Source
@@ -101,7 +102,9 @@ async def postgres_bed(url: str, schema: str, *, brokered: bool = False) -> Asyn
             yield store
 
     async def lapse() -> None:
-        connection = await asyncpg.connect(url)
+        connection = await asyncpg.connect(
+            url, connection_class=TypedConnection, server_settings={"application_name": "test"}
+        )
         try:
             await connection.execute(
                 f"update {schema}.hosts set expires_at = clock_timestamp() - interval '1 s'"

@@ -64,6 +64,18 @@ def test_commands_find_the_environments_programs_first(monkeypatch: pytest.Monke
     assert "PYTHONHOME" not in env
 
 
+def test_mypy_keeps_what_it_found_where_the_next_clone_finds_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The folder is the user's, not the checkout's; a folder that is named already stays."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "caches")
+    monkeypatch.delenv("MYPY_CACHE_DIR", raising=False)
+    assert dev.environment(VENV)["MYPY_CACHE_DIR"] == str(Path("caches/callboard/mypy"))
+
+    monkeypatch.setenv("MYPY_CACHE_DIR", "mine")
+    assert dev.environment(VENV)["MYPY_CACHE_DIR"] == "mine"
+
+
 @pytest.mark.parametrize("name", dev.INPUTS)
 def test_the_environment_is_remade_when_its_inputs_change(tmp_path: Path, name: str) -> None:
     """The stamp depends on both files and on the Python."""

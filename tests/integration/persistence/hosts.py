@@ -12,6 +12,7 @@ import asyncpg
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.runtime.loop.clock import SystemClock
 from persistence.postgres import StoreSettings, open_store
+from persistence.postgres.connection.builtin_types import TypedConnection
 from tests.conformance.bed import Bed
 
 if TYPE_CHECKING:
@@ -61,9 +62,11 @@ def store_of(bed: Bed) -> PostgresStore:
 
 @asynccontextmanager
 async def connected(url: str, schema: str, **settings: str) -> AsyncIterator[Connection]:
-    """A connection to the schema, with these settings."""
+    """A connection to the schema, with these settings; in a lasting loop one that was used before."""
     chosen = {"search_path": f'"{schema}"', "application_name": "test", **settings}
-    connection = await asyncpg.connect(url, server_settings=chosen)
+    connection = await asyncpg.connect(
+        url, server_settings=chosen, connection_class=TypedConnection
+    )
     try:
         yield connection
     finally:

@@ -109,6 +109,7 @@ class PostgresStore(RunStore):
         self._outage = outage = ServerOutage(settings)
         self._links = links = Links(settings, outage, settings.readers)
         self._keyed = [Link(settings, outage, KEYED) for _ in range(6)]
+        self._keyed_links = keyed_links = Links(settings, outage, settings.readers, KEYED)
         reading, arriving, answering, mailing, following, expanding = self._keyed
         self.artifacts = PostgresArtifacts(links, artifact_bytes)
         # Rows, so that no host needs a bucket to read a conversation.
@@ -122,7 +123,7 @@ class PostgresStore(RunStore):
         self._fact_readers = readers = FactReaders(
             reading, self._listener, settings.sessions_channel
         )
-        self.sessions = PostgresSessions(links, following, self.transcripts, readers)
+        self.sessions = PostgresSessions(links, keyed_links, self.transcripts, readers)
         self.arrivals = Arrivals(
             settings, links, arriving, answering, reads=self.reads, on_session=readers.wake
         )
@@ -145,7 +146,6 @@ class PostgresStore(RunStore):
         self.schedules = PostgresSchedules(settings, links)
         self.limits = PostgresLimits(links)
         self.usage = PostgresUsage(links)
-        self._board_links = Links(settings, outage, settings.readers, KEYED)
         self.mail = Mail(settings, links, mailing, on_foreign=self.arrivals.nudge)
         self.outbox = Outbox(links, self.commits, limit=settings.group_limit)
         self.group_size = self.commits.group_size
@@ -173,7 +173,7 @@ class PostgresStore(RunStore):
         """The boards of all tenants."""
         from persistence.postgres.stores.boards import PgTaskBoards  # noqa: PLC0415 - few use it
 
-        return PgTaskBoards(self._board_links)
+        return PgTaskBoards(self._keyed_links)
 
     @cached_property
     @override
@@ -215,7 +215,7 @@ class PostgresStore(RunStore):
             for link in self._keyed:
                 await link.close()
             await self._links.close()
-            await self._board_links.close()
+            await self._keyed_links.close()
 
     def _on_new_incarnation(self) -> None:
         """Have what this host remembers of rows read again: first, so that it begins nothing by it."""

@@ -15,7 +15,7 @@ from actors.kernel.storage.errors import SessionActiveError, UnknownNodeError, U
 from actors.kernel.storage.session import NO_FACT, SessionFact, SessionRow, SessionStore
 from persistence.postgres.commits.encode import columns, json_text
 from persistence.postgres.connection.batch import lookups
-from persistence.postgres.connection.link import Link, Links, Row
+from persistence.postgres.connection.link import Links, Row
 from persistence.postgres.features.fact_readers import FactReaders
 from persistence.postgres.features.transcripts import Transcripts
 
@@ -123,13 +123,14 @@ class PostgresSessions(SessionStore):
 
     Args:
         links: Connections, each for one statement at a time.
-        keyed: A connection that joins equal questions of many callers into one statement.
+        keyed: Connections for reads by key. Equal questions of many callers are one statement, and a long
+            read of turns does not delay the read of a session's row.
         transcripts: The transcripts of the same schema.
         readers: The readers that writers of facts in this process notify.
     """
 
     def __init__(
-        self, links: Links, keyed: Link, transcripts: Transcripts, readers: FactReaders
+        self, links: Links, keyed: Links, transcripts: Transcripts, readers: FactReaders
     ) -> None:
         self._links, self._keyed = links, keyed
         self._transcripts, self._readers = transcripts, readers

@@ -105,7 +105,7 @@ async def test_many_readers_of_a_session_read_its_facts_once(
         store = cast("PostgresStore", reader.store)
         count_statements(store, counts, monkeypatch)
         await said(writer, "a")
-        link = store.sessions._keyed
+        link = store.sessions._keyed._links[0]
         tasks = [asyncio.create_task(follow(reader, found)) for _ in range(READERS)]
         async with asyncio.timeout(20):
             numbers = Counter([(await found.get()).number for _ in range(3 * READERS)])

@@ -22,7 +22,7 @@ LEAST: Final = {
     "behaviour": 2,
     "benchmarks": 2,
     "conformance": 2,
-    "integration": 3,
+    "integration": 2,
     "properties": 4,
     "system": 2,
 }
@@ -31,9 +31,9 @@ PARTS: Final = {
     "behaviour": 4,
     "benchmarks": 6,
     "conformance": 3,
-    "integration": 3,
+    "integration": 4,
     "properties": 8,
-    "system": 3,
+    "system": 6,
 }
 """By folder: the gate runs one of this many; of other folders one of two."""
 ALSO: Final = frozenset(

@@ -105,7 +105,7 @@ if TYPE_CHECKING:
     )
     from actors.workflow.embedded.stores.run_store import InMemoryRunStore
     from actors.workflow.embedded.stores.snapshot_store import InMemorySnapshotStore
-    from actors.workflow.handlers import tool_calls
+    from actors.workflow.handlers import ReconciledHandler, tool_calls
     from actors.workflow.machine.limits import LimitWarning, RuntimeConfig
     from actors.workflow.machine.policy import (
         DefaultEffectPolicy,
@@ -196,7 +196,7 @@ else:
             ),
             "actors.workflow.documents.findings": ("FlowError", "FlowFinding"),
             "actors.workflow.embedded.fingerprint": ("ActorFingerprint",),
-            "actors.workflow.handlers": ("tool_calls",),
+            "actors.workflow.handlers": ("ReconciledHandler", "tool_calls"),
             "actors.workflow.embedded.histories.bundle": (
                 "RUN_HISTORY_BUNDLE_VERSION_V1",
                 "export_run_history_bundle",
@@ -285,6 +285,7 @@ __all__ = [
     "OffloadingRunStore",
     "QueryableRunIndexStore",
     "QueryableRunStore",
+    "ReconciledHandler",
     "RetryPolicy",
     "RunIdentityConflict",
     "RunState",

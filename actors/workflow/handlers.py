@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from actors.errors import EffectDidNotHappen
 from actors.kernel.workflow.durable import plain_copy
 from actors.kernel.workflow.effects import Effect, EffectOutcome, EffectType
 from actors.kernel.workflow.run_state import RunState
 from actors.workflow.machine.asking import settled
+from actors.workflow.machine.attempts import in_doubt, reconciled
+from actors.workflow.machine.deltas import OpenStep
 
 Handler: TypeAlias = Callable[..., Any]
 """A function that gets the run, the effect and, with three parameters, the next node.
@@ -22,11 +26,37 @@ It may be a coroutine function if runs are agents' runs. The embedded driver awa
 _ALL: Final = 3
 
 
+@dataclass(frozen=True, slots=True)
+class ReconciledHandler:
+    """A handler with a function that finds out whether an at-most-once effect happened.
+
+    Attributes:
+        handler: See `Handler`.
+        reconcile: Called with the run, the effect and, with three parameters, the effect's idempotency key,
+            when a crash left the effect without a result. It returns the effect's `EffectOutcome`, or None if
+            it does not know, or raises `EffectDidNotHappen`: then the handler is called now. If it returns None
+            or raises another error, the run waits for a decision. It may be called again after another crash.
+    """
+
+    handler: Handler
+    reconcile: Handler
+
+    def __call__(self, run: RunState, effect: Effect, next_node: str | None) -> Any:
+        """Call the handler."""
+        return fitted(self.handler)(run, effect, next_node)
+
+
 class EffectHandlers:
     """The host's handlers by the type of effect. A handler for a built-in effect replaces it."""
 
     def __init__(self, handlers: Mapping[EffectType, Handler] | None) -> None:
-        self._handlers = {EffectType(one): fitted(call) for one, call in (handlers or {}).items()}
+        given = {EffectType(one): call for one, call in (handlers or {}).items()}
+        self._handlers = {one: fitted(call) for one, call in given.items()}
+        self._reconciles = {
+            one: fitted(call.reconcile)
+            for one, call in given.items()
+            if isinstance(call, ReconciledHandler)
+        }
 
     def __contains__(self, kind: EffectType) -> bool:
         return kind in self._handlers
@@ -46,11 +76,39 @@ class EffectHandlers:
         except Exception as exc:  # noqa: BLE001 - the exception of a host's function is recorded
             return _raised(exc)
 
+    def reconciled(self, run: RunState, opened: OpenStep) -> EffectOutcome:
+        """Return the outcome of an at-most-once effect that a crash left without a result.
+
+        It is what its `reconcile` function found, or a wait for a decision.
+
+        Raises:
+            EffectDidNotHappen: It is to be executed now.
+        """
+        try:
+            return reconciled(opened, settled(self._sought(run, opened)))
+        except EffectDidNotHappen:
+            raise
+        except Exception as exc:  # noqa: BLE001 - the exception of a host's function is recorded
+            return in_doubt(opened, _told(exc))
+
+    async def reconciled_awaited(self, run: RunState, opened: OpenStep) -> EffectOutcome:
+        """Return the same as `reconciled`. The function may be a coroutine function."""
+        try:
+            found = self._sought(run, opened)
+            return reconciled(opened, await found if inspect.isawaitable(found) else found)
+        except EffectDidNotHappen:
+            raise
+        except Exception as exc:  # noqa: BLE001 - the exception of a host's function is recorded
+            return in_doubt(opened, _told(exc))
+
+    def _sought(self, run: RunState, opened: OpenStep) -> Any:
+        look = self._reconciles.get(opened.effect.type)
+        return None if look is None else look(run, _own(opened.effect), opened.key)
+
     def _begun(self, run: RunState, effect: Effect, next_node: str | None) -> Any:
         handler = self._handlers.get(effect.type)
         if handler is not None:
-            own = Effect(effect.type, plain_copy(effect.payload), effect.result_key, effect.mode)
-            return handler(run, own, next_node)
+            return handler(run, _own(effect), next_node)
         problem = (
             f"no handler is registered for effect {effect.type.value!r}. "
             f"Pass effect_handlers={{EffectType.{effect.type.name}: handler}}"
@@ -58,8 +116,17 @@ class EffectHandlers:
         return EffectOutcome.failed(problem, retryable=False)
 
 
+def _own(effect: Effect) -> Effect:
+    """Return the copy of an effect that a function of the host gets."""
+    return Effect(effect.type, plain_copy(effect.payload), effect.result_key, effect.mode)
+
+
+def _told(exc: Exception) -> str:
+    return f"{type(exc).__name__}: {exc}"
+
+
 def _raised(exc: Exception) -> EffectOutcome:
-    return EffectOutcome.failed(f"{type(exc).__name__}: {exc}")
+    return EffectOutcome.failed(_told(exc))
 
 
 def tool_calls(tools: Mapping[str, Callable[..., Any]]) -> Handler:

@@ -109,3 +109,32 @@ def single(
 def completing(result: Any = None) -> Callable[..., EffectOutcome]:
     """Return a handler that returns this value."""
     return lambda _run, _effect: EffectOutcome.completed(result)
+
+
+def without_doubts(ledger: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a ledger as if no effect had been in doubt, for decisions that are true.
+
+    The records of waits for decisions are left out. A decision to execute the effect is left out,
+    too, and so is the start that follows; another decision stays, as the end of its effect.
+    """
+    found: list[dict[str, Any]] = []
+    ordered: list[str] = []
+    for one in ledger:
+        told = one["effect"] or {}
+        if is_doubt(one):
+            continue
+        if str((told.get("payload") or {}).get("wait_key")).startswith("in_doubt:"):
+            if "then" in one["delta"]:
+                ordered.append(one["delta"]["then"]["key"])
+                continue
+        elif one["status"] == "started" and one["idempotency_key"] in ordered:
+            ordered.remove(one["idempotency_key"])
+            continue
+        found.append(one)
+    return found
+
+
+def is_doubt(record: dict[str, Any]) -> bool:
+    """Return whether a record says that its run waits for a decision on an effect in doubt."""
+    result = record["result"] if isinstance(record["result"], dict) else {}
+    return ((result.get("wait") or {}).get("details") or {}).get("mode") == "in_doubt"

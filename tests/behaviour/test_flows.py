@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from actors import idempotency_key
 from actors.errors import NotSerializableError, RegistrationError
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import RunStatus as RowStatus
-from actors.kernel.workflow.errors import NoSuchRunError
+from actors.kernel.workflow.errors import GraphError, NoSuchRunError, StaleResumeError
 from actors.workflow import (
     Effect,
     EffectMode,
@@ -251,46 +252,57 @@ async def test_steps_are_committed_with_the_next_idempotent_effect(bed: Bed) -> 
 @pytest.mark.parametrize(
     ("decision", "ends"),
     [
-        ({"action": "value", "value": {"n": 7}}, ("completed", {"out": {"n": 7}}, 1)),
-        ({"action": "retry"}, ("completed", {"out": 9}, 2)),
-        ({"action": "fail", "error": "card expired"}, ("failed", None, 1)),
+        ({"result": {"n": 7}}, ("completed", {"out": {"n": 7}}, 1)),
+        ({"execute": True}, ("completed", {"out": 9}, 2)),
+        ({"error": "card expired"}, ("failed", None, 1)),
     ],
-    ids=["value", "retry", "fail"],
+    ids=["result", "execute", "error"],
 )
 async def test_an_effect_in_doubt_is_decided_by_an_operator(
     bed: Bed, decision: dict[str, Any], ends: tuple[str, Any, int]
 ) -> None:
-    """It is parked, whichever host takes over. The decision is in the ledger, and the run ends with it."""
-    begun, called = asyncio.Event(), []
+    """Its run waits, whichever host takes over. The first decision counts, and is in the ledger."""
+    begun, keys = asyncio.Event(), list[str]()
 
     async def handle(run: RunState, effect: Effect) -> EffectOutcome:
-        called.append(1)
-        if len(called) == 1:
+        keys.append(idempotency_key())
+        if len(keys) == 1:
             begun.set()
             await asyncio.Event().wait()
         return EffectOutcome.completed(9)
 
-    spec = single(T.TOOL_CALLS, {}, mode=EffectMode.AT_MOST_ONCE)
+    spec = single(T.TOOL_CALLS, {"order": 7}, mode=EffectMode.AT_MOST_ONCE)
     stage = await staged(bed, spec, effect_handlers={T.TOOL_CALLS: handle})
     run_id = await stage.runs.start("flow")
     await begun.wait()
     await stage.restart()
-    parked = await bed.seen(run_id, K.RUN_PARKED)
-    assert parked.payload["reason"] == "in_doubt"
+    [wait] = await stage.waits(run_id)
+    for word in ("tool_calls", "'work'", "at_most_once", keys[0]):
+        assert word in str(wait.prompt)
+    assert (wait.reason, (wait.details or {})["effect"]["payload"]) == ("job", {"order": 7})
     await stage.restart()
-    assert len(called) == 1
+    assert (await stage.waits(run_id), len(keys)) == ([wait], 1)
+    key = str(wait.wait_key)
+    for wrong in (None, {}, {"result": 1, "error": "x"}, {"execute": False}, {"error": ""}):
+        with pytest.raises(GraphError, match='"execute": true'):
+            await stage.runs.resume(run_id, key, wrong)
 
-    await bed.runtime.resolve(run_id, str(parked.payload["at"]), **decision)
+    await stage.runs.resume(run_id, key, decision)
+    for late in ({"execute": True}, {"result": "another"}):
+        with pytest.raises(StaleResumeError):
+            await stage.runs.resume(run_id, key, late)
 
     state = await stage.ended(run_id)
-    assert (state.status.value, state.output, len(called)) == ends
-    record = (await stage.runs.ledger(run_id))[2]
-    assert record["status"] == ends[0]
-    if ends[0] == "failed":
-        assert "card expired" in record["error"]
+    assert (state.status.value, state.output, len(keys)) == ends
+    assert len({*keys}) == 1
+    records = (await stage.runs.ledger(run_id))[1:]
+    assert [one["status"] for one in records[:2]] == ["started", "waiting"]
+    [told] = [one for one in records if (one["effect"] or {}).get("type") == "resume"]
+    if "error" in decision:
+        assert (told["status"], told["result"]) == ("failed", decision)
         assert "card expired" in str(state.error)
     else:
-        assert record["result"] == ends[1]["out"]
+        assert told["result"] == decision.get("result", decision)
 
 
 def _raises(_run: RunState, _ctx: Any) -> StepPlan:

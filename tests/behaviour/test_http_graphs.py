@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 
@@ -12,6 +13,7 @@ from actors.errors import RegistrationError
 from actors.kernel.runtime.ids import RunId
 from actors.workflow import (
     Effect,
+    EffectMode,
     EffectOutcome,
     EffectType,
     Flows,
@@ -24,6 +26,7 @@ from compose.host.loader import serve_all
 from compose.host.session_app import serve_app
 from compose.web import app
 from tests.behaviour.bed import LIMIT_S
+from tests.behaviour.flow_stage import asking
 from tests.behaviour.guarded import Guarded, guarded_on
 from tests.behaviour.talks import Echo
 from tests.behaviour.web import WebClient, pages_of
@@ -116,6 +119,44 @@ async def ended(bed: Bed, web: WebClient, path: str) -> Any:
     """Return a run's representation after its end."""
     await bed.ended(run_of(path))
     return await web.get(path)
+
+
+@pytest.mark.item(414, 441)
+async def test_an_effect_in_doubt_is_decided_once(bed: Bed) -> None:
+    """The run and its page show the question. Another form of answer is refused, and a second one is late."""
+    begun, calls = asyncio.Event(), list[int]()
+
+    async def pay_once(run: RunState, effect: Effect) -> EffectOutcome:
+        calls.append(1)
+        begun.set()
+        await asyncio.Event().wait()
+        return await pay_out(run, effect)
+
+    node = asking(EffectType.TOOL_CALLS, {"order": 7}, key="paid", mode=EffectMode.AT_MOST_ONCE)
+    spec = WorkflowSpec("once", "pay", {"pay": node, "end": end})
+    flows = Flows(bed.name().type, [spec], effect_handlers={EffectType.TOOL_CALLS: pay_once})
+    await flows.register(bed.runtime)
+    path = await started(WebClient(app(bed.runtime)), "once")
+    await asyncio.wait_for(begun.wait(), LIMIT_S)
+    await bed.restart()
+    await flows.register(bed.runtime)
+    web = WebClient(app(bed.runtime))
+
+    wait = (await waiting_at(web, path))["wait"]
+    assert wait["reason"] == "job"
+    for word in ("tool_calls", "'pay'", "at_most_once"):
+        assert word in wait["prompt"]
+    page = (await web("GET", f"/graph-runs/{run_of(path)}", accept="text/html")).body.decode()
+    assert wait["key"] in page
+    assert "Did effect tool_calls of node" in page
+    answer = f"{path}/waits/{quote(wait['key'], safe='')}"
+    refused = await web("POST", answer, {"payload": {"response": "yes"}})
+    assert (refused.status, '"execute": true' in refused.data["detail"]) == (422, True)
+    assert (await web("POST", answer, {"payload": {"result": "order 7 paid"}})).status == 200
+    late = await web("POST", answer, {"payload": {"execute": True}})
+    assert (late.status, late.data["code"]) == (409, "stale_resume")
+    assert (await ended(bed, web, path))["output"] == "order 7 paid"
+    assert calls == [1]
 
 
 @pytest.mark.item(411, 412, 414, 418)

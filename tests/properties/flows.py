@@ -9,16 +9,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from actors.errors import DecisionRefusedError
 from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.workflow.errors import GraphError, StaleResumeError
 from actors.workflow import EffectOutcome, EffectType, RetryPolicy, verify_ledger_chain
 from actors.workflow.actor.flows import Flows
 from actors.workflow.actor.runs import FlowRuns
+from tests.behaviour.flow_stage import without_doubts
 from tests.model.graphs import ATTEMPTS, Expected, expected
 from tests.properties.documents import Written
-from tests.properties.graphs import Compiled, ear_of, program_of
+from tests.properties.graphs import Compiled, decision_of, ear_of, program_of
 from tests.properties.test_graph_programs import plain, tell
 from tests.properties.visual import Drawn
 
@@ -34,15 +33,15 @@ class FlowPlay:
     """A program, compiled for an app, and the calls of its handlers.
 
     Attributes: seed: The program's. timeout_s: Of its timers. look_s: Between two polls of the
-    waits of its runs. deaths: Maximum number of crashed hosts. retried: How often an operator had
-    an effect in doubt executed again.
+    waits of its runs. deaths: Maximum number of crashed hosts. doubts: How often an effect was in
+    doubt. The operator knows whether it happened, and decides so.
     """
 
     seed: int
     timeout_s: float
     look_s: float
     deaths: int = 0
-    retried: int = 0
+    doubts: int = 0
     executions: list[tuple[str, str, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -96,13 +95,13 @@ class FlowPlay:
         over = [await self._is_over(client, runs, child) for child in children]
         if row.status.is_terminal:
             return all(over)
-        if row.parked == "in_doubt":
-            places = [
-                e.payload["at"] async for e in client.entries(run_id) if e.kind == K.RUN_PARKED
-            ]
-            with suppress(DecisionRefusedError):  # it was decided already, and continues
-                self.retried += await client.resolve(run_id, str(places[-1]), action="retry")
         for wait in await runs.waits(run_id):
+            if str(wait.wait_key).startswith("in_doubt:"):
+                truth = decision_of(wait, run_id, self.executions)
+                with suppress(StaleResumeError):  # it was decided already, and continues
+                    await runs.resume(run_id, str(wait.wait_key), truth)
+                    self.doubts += 1
+                continue
             if wait.until is None and self._rng.random() < 0.7:
                 key = str(wait.wait_key)
                 try:
@@ -142,7 +141,7 @@ class FlowPlay:
         run_id = RunId(state.run_id)
         ledger = await runs.ledger(run_id)
         records: dict[tuple[str, ...], list[tuple[str, str, int]]] = {}
-        for one in ledger:
+        for one in without_doubts(ledger):
             if (one["effect"] or {}).get("type") in {"pause", "unpause", "steer"}:
                 continue
             keys = (one["delta"] or {}).get("branch") or ()
@@ -160,7 +159,7 @@ class FlowPlay:
         again = done - promised
         too_often = any(n > self.deaths for n in again.values())
         once = sum(n for (node, _), n in again.items() if node in self.compiled.once)
-        if promised - done or too_often or once > self.retried:
+        if promised - done or too_often or once:
             wrong.append(f"{model.name}: executed {done}, not {promised}")
         left = [*model.children]
         for child in self._children.get(run_id, ()):

@@ -24,7 +24,7 @@ from tests.model.graphs import ATTEMPTS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from actors.workflow import RunState, WorkflowRuntime
+    from actors.workflow import RunState, WaitState, WorkflowRuntime
     from tests.conformance.workflow.stores import Stores
 
 
@@ -276,15 +276,28 @@ def ear_of(name: str) -> WorkflowSpec:
     return WorkflowSpec(f"ear {name}", "hear", {"hear": node, "end": end})
 
 
+def decision_of(
+    wait: WaitState, run_id: str, executions: list[tuple[str, str, int]]
+) -> dict[str, Any]:
+    """Return what happened to the effect in doubt for which a run waits, as the decision on it."""
+    told = (wait.details or {})["effect"]["payload"]
+    if (run_id, told["node"], 1) not in executions:
+        return {"execute": True}
+    return {"error": "no luck"} if told["fails"] else {"result": told["value"]}
+
+
 class World:
     """The effects on the outside world, and the driver that causes them.
+
+    Attributes: died_at: The point of the crash. doubts: How often a decision was given on an effect
+    in doubt; it is what happened.
 
     Args: stores: Stores of the runs. compiled: The graphs. weather: The disturbances.
     """
 
     def __init__(self, stores: Stores, compiled: Compiled, weather: Weather) -> None:
         self.executions: list[tuple[str, str, int]] = []
-        self.died_at = ""
+        self.died_at, self.doubts = "", 0
         self._stores, self.compiled, self._weather = stores, compiled, weather
         self._left, self._ticks = weather.dies, 0
         self._runtime = self._opened(self._fault if weather.dies else no_fault)
@@ -334,7 +347,11 @@ class World:
             self._stores.clock.advance(501)
             self._runtime.tick(spec, run.run_id, self._weather.steps)
         else:
-            answer = self.compiled.answers[str(wait.wait_key)]
+            if str(wait.wait_key).startswith("in_doubt:"):
+                self.doubts += 1
+                answer = decision_of(wait, run.run_id, self.executions)
+            else:
+                answer = self.compiled.answers[str(wait.wait_key)]
             try:
                 self._runtime.resume(spec, run.run_id, wait.wait_key, answer, self._weather.steps)
             except StaleResumeError:

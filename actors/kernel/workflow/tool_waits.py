@@ -1,4 +1,4 @@
-"""Waits of TOOL_CALLS and LLM_CALL: for decisions of a person, or for results of a client or an agent."""
+"""Waits whose answers have a form: decisions of a person, results of a client or an agent, effects in doubt."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from actors.kernel.workflow.errors import GraphError
 APPROVAL: Final = "approval_required"
 PASSTHROUGH: Final = "passthrough"
 MODEL: Final = "model"
+IN_DOUBT: Final = "in_doubt"
+"""Mode of a wait for a decision on an effect that may have happened.
+
+Its details also have the ``node``, the ``effect`` and its ``idempotency_key``.
+"""
 DECISIONS: Final = "_decisions"
 """Key of the decisions in the payload of TOOL_CALLS: by call id ``approved``, ``reason`` and ``by``.
 
@@ -28,10 +33,16 @@ _WORDS: Final = {
 _REMEDY: Final = (
     'answer {"approved": true}, {"approved": false, "reason": …} or {"decisions": {call_id: true}}'
 )
+DECIDE: Final = (
+    'answer {"result": …} if it happened, {"error": "…"} if it failed, or {"execute": true} to '
+    "execute it now"
+)
 
 
 def check_answer(wait: WaitState, payload: Any) -> None:
-    """Check that an answer fits a wait of TOOL_CALLS or LLM_CALL; other waits take any.
+    """Check that an answer fits a wait of TOOL_CALLS or LLM_CALL, or of an effect in doubt.
+
+    Other waits take any answer.
 
     Raises:
         GraphError: It decides nothing, it is about another call, or it is no answer of a model.
@@ -58,6 +69,20 @@ def check_answer(wait: WaitState, payload: Any) -> None:
             raise GraphError(where, _REMEDY)
     elif mode == MODEL and _model_answer(payload) is None:
         raise GraphError(where, "give a text, or an object with content, a text, or tool_calls")
+    elif mode == IN_DOUBT and not _decides(payload):
+        raise GraphError(where, DECIDE)
+
+
+def _decides(payload: Any) -> bool:
+    """Return whether an answer decides on an effect in doubt, in exactly one way."""
+    match payload:
+        case {"result": _, **rest}:
+            return not rest
+        case {"error": str(text), **rest}:
+            return bool(text) and not rest
+        case {"execute": True, **rest}:
+            return not rest
+    return False
 
 
 def _check_ids(where: str, wait: WaitState, given: Any) -> None:
@@ -75,6 +100,8 @@ def shaped(wait: WaitState, payload: Any) -> Any:
     mode = (wait.details or {}).get("mode")
     if mode == MODEL:
         return _model_answer(payload) or payload
+    if mode == IN_DOUBT:
+        return payload.get("result", payload)
     if mode != PASSTHROUGH:
         return payload
     rows = _rows(payload)
@@ -104,11 +131,25 @@ def failed_calls(wait: WaitState, problem: str) -> dict[str, Any] | None:
 
 def effect_behind(wait: WaitState, payload: Any) -> Effect | None:
     """Return the effect that executes what was decided; None: the answer is the result."""
-    mode = (wait.details or {}).get(EXECUTE)
+    details = wait.details or {}
+    if details.get("mode") == IN_DOUBT:
+        return Effect.from_dict(details["effect"]) if "execute" in payload else None
+    mode = details.get(EXECUTE)
     if mode is None:
         return None
     told = {"tool_calls": _calls(wait), DECISIONS: _decisions(wait, payload)}
     return Effect(EffectType.TOOL_CALLS, told, wait.result_key, EffectMode(mode))
+
+
+def failure_in(wait: WaitState, payload: Any) -> str | None:
+    """Return the error with which an answer ends an effect in doubt; None: it ends it otherwise."""
+    details = wait.details or {}
+    if details.get("mode") != IN_DOUBT or "error" not in payload:
+        return None
+    kind, node = details["effect"]["type"], details["node"]
+    return (
+        f"effect {kind} of node {node!r} failed, as was decided on it in doubt: {payload['error']}"
+    )
 
 
 def _decisions(wait: WaitState, payload: Any) -> dict[str, dict[str, Any]]:

@@ -349,8 +349,9 @@ class Effects:
             value = await call.reconcile(call.key)
         except EffectDidNotHappen:
             return None
-        clean = recordable(value, where=f"reconcile of {call.name!r}")
-        payload = call.entry(status="ok", value=clean)
+        if not call.checked:
+            value = recordable(value, where=f"reconcile of {call.name!r}")
+        payload = call.entry(status="ok", value=value)
         return run.log.record(call.end, call.position, payload), payload
 
     async def _kept(self, branch: Branch, call: EffectCall) -> tuple[int, Payload] | None:

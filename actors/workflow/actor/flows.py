@@ -14,7 +14,7 @@ from actors.runtime.loop.threads import in_thread
 from actors.runtime.runtime import Runtime
 from actors.workflow.actor.agent import FlowAgent
 from actors.workflow.actor.terms import FlowTerms
-from actors.workflow.handlers import EffectHandlers, Handler, fitted
+from actors.workflow.handlers import EffectHandlers, Handler, ReconciledHandler, fitted
 from actors.workflow.machine.limits import RuntimeConfig
 from actors.workflow.machine.policy import EffectPolicy, RetryPolicy
 from actors.workflow.machine.requests import ANSWERED
@@ -129,6 +129,8 @@ def _threaded(handler: Handler) -> Handler:
     """Return a handler that calls this handler in a thread. A coroutine function is returned as it is."""
     if inspect.iscoroutinefunction(handler):
         return handler
+    if isinstance(handler, ReconciledHandler):
+        return ReconciledHandler(_threaded(handler.handler), _threaded(handler.reconcile))
     call = fitted(handler)
 
     async def in_a_thread(run: RunState, effect: Effect, next_node: str | None) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -31,6 +32,7 @@ from actors.workflow.machine.variables import RUNTIME, with_path
 from actors.workflow.memory.effects import MEMORY_EFFECTS
 from actors.workflow.memory.host_memory import HostMemory
 
+_log = logging.getLogger("callboard.workflow")
 ENTRIES_KEPT: Final = 200
 """Number of entries of decisions after which the run continues as new with its state."""
 BYTES_KEPT: Final = 256 * 1024
@@ -203,6 +205,13 @@ class GraphRun:
                 answer = self._terms.memory.evidenced(answer, shown, opened, self._decided.now())
             return told_of(attempts.sound(answer, opened))
 
+        async def reconcile(_key: str) -> dict[str, Any]:
+            found = await self._terms.handlers.reconciled_awaited(shown, opened)
+            if found.wait is not None:
+                where = {"run": shown.run_id, "node": opened.node_id, "effect": opened.key}
+                _log.warning("an effect is in doubt: its run waits for a decision", extra=where)
+            return told_of(found)
+
         kind, mode = opened.effect.type, opened.effect.mode
         # Other runs receive an event, so the entries before it have to be durable first.
         rides, asker = kind is not EffectType.EMIT_EVENT, None
@@ -210,7 +219,14 @@ class GraphRun:
             asker = {"node_id": opened.node_id, "step_id": opened.step_id}
         try:
             place, told = await self._verbs.effect(
-                kind.value, opened.key, opened.attempt, mode, execute, rides=rides, told=asker
+                kind.value,
+                opened.key,
+                opened.attempt,
+                mode,
+                execute,
+                rides=rides,
+                reconcile=reconcile,
+                told=asker,
             )
         except Exception as exc:
             if origin_of(exc) is None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from actors.errors import EffectDidNotHappen
 from actors.kernel.clock import Clock
 from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.workflow.effects import EffectType, WaitReason
@@ -208,8 +210,10 @@ class Driver:
         """Make one attempt of the open effect of a branch."""
         opened, seen = held.opened[path], held.seen(path)
         if path in held.recovered and _is_in_doubt(opened):
-            held.take_at(path, attempts.in_doubt(seen, opened, at=self.now()))
-            return
+            with suppress(EffectDidNotHappen):
+                found = self.handlers.reconciled(seen_by_handler(seen, opened), opened)
+                held.take_at(path, self._decided(seen, opened, found))
+                return
         if opened.due is not None:
             held.take_at(path, attempts.retried(seen, opened, at=self.now()))
             opened = held.opened[path]

@@ -13,9 +13,16 @@ from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.drawn import normalize_utc_iso
 from actors.kernel.workflow.durable import MAX_DEPTH, WRAPPED, durable_copy
-from actors.kernel.workflow.effects import EffectOutcome, RunStatus, StepStatus, WaitState
+from actors.kernel.workflow.effects import (
+    EffectOutcome,
+    RunStatus,
+    StepStatus,
+    WaitReason,
+    WaitState,
+)
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.tool_waits import DECIDE, IN_DOUBT
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.plans import attempt_of, started, told_to_model
 from actors.workflow.machine.policy import EffectPolicy
@@ -23,6 +30,8 @@ from actors.workflow.machine.records import ANSWERS, Transition, behind, told_of
 from actors.workflow.machine.variables import RUNTIME, namespace, place_of
 from actors.workflow.machine.waits import delta_behind, ended_with, reply, room_at
 
+_DEEPEST_WAIT: Final = MAX_DEPTH + 3
+"""Maximum depth of a wait. The details of a wait may have an effect, whose payload has `MAX_DEPTH` at most."""
 _ENDS: Final = frozenset({StepStatus.COMPLETED, StepStatus.WAITING, StepStatus.FAILED})
 
 
@@ -55,25 +64,44 @@ def retried(state: RunState, opened: OpenStep, *, at: str) -> Transition:
     return Transition(state, (started(state, again),), again)
 
 
-def in_doubt(state: RunState, opened: OpenStep, *, at: str) -> Transition:
-    """Decide on an at-most-once effect that a crash left without a result.
+def in_doubt(opened: OpenStep, problem: str | None = None) -> EffectOutcome:
+    """Return the outcome of an at-most-once effect that a crash left without a result.
 
-    The run fails with an error that says so.
+    The run waits for a decision, as for a job. `problem` is the reason why `reconcile` did not decide.
     """
-    error = (
-        f"effect {opened.effect.type.value} of node {opened.node_id!r} is in doubt: a crash came between its "
-        "start and its result, and it must not execute twice. Find out if it happened, and start a new run"
+    effect, mode = opened.effect, opened.effect.mode.value
+    prompt = (
+        f"Did effect {effect.type.value} of node {opened.node_id!r} happen? A crash came between its start and "
+        f"its result. Its mode is {mode}, so it is not executed again. Its idempotency key is {opened.key}. "
     )
-    record = attempt_of(
-        state,
-        opened,
-        StepStatus.FAILED,
-        at=at,
-        error=error,
-        result={"in_doubt": True},
-        delta={"seq": opened.seq, "status": RunStatus.FAILED.value},
+    if problem is not None:
+        prompt += f"Its reconcile function did not decide: {clean_text(problem)}. "
+    wait = WaitState(
+        WaitReason.JOB,
+        wait_key=f"in_doubt:{opened.step_id}",
+        prompt=prompt + DECIDE[0].upper() + DECIDE[1:],
+        details={
+            "mode": IN_DOUBT,
+            "node": opened.node_id,
+            "effect": effect.to_dict(),
+            "idempotency_key": opened.key,
+        },
     )
-    return told_of_end(behind(state, record, opened), at=at)
+    return EffectOutcome.waiting(wait)
+
+
+def reconciled(opened: OpenStep, found: Any) -> EffectOutcome:
+    """Return the outcome of an effect in doubt of which a `reconcile` function returned `found`.
+
+    Without a sound outcome the run waits for a decision.
+    """
+    if found is None:
+        return in_doubt(opened)
+    outcome = sound(found, opened)
+    is_told = isinstance(found, EffectOutcome) and found.status == StepStatus.FAILED
+    if outcome.status == StepStatus.FAILED and not is_told:
+        return in_doubt(opened, outcome.error)
+    return outcome
 
 
 def aborted(
@@ -137,7 +165,8 @@ def sound(outcome: Any, opened: OpenStep) -> EffectOutcome:  # noqa: PLR0911
         if outcome.status == StepStatus.WAITING:
             if outcome.wait is None:
                 return EffectOutcome.failed(f"{name} waits for nothing: give it a WaitState")
-            wait = WaitState.from_dict(durable_copy(outcome.wait.to_dict(), f"wait of {name}"))
+            told = durable_copy(outcome.wait.to_dict(), f"wait of {name}", deepest=_DEEPEST_WAIT)
+            wait = WaitState.from_dict(told)
             if wait.until is not None and normalize_utc_iso(wait.until) is None:
                 problem = f"until {wait.until!r} is not a valid ISO timestamp"
                 return EffectOutcome.failed(f"{name}: {problem}", retryable=False)

@@ -88,7 +88,9 @@ def opened_behind(seen: RunState, record: StepRecord) -> OpenStep:
     told = (record.delta or {})[THEN]
     effect, seq = Effect.from_dict(told["effect"]), seq_of(seen.vars)
     place, at = place_of(seen.run_id, seen.vars), record.ended_at or ""
-    key = compute_idempotency_key(run_id=place, node_id=record.node_id, effect=effect, seq=seq)
+    key = told.get("key") or compute_idempotency_key(
+        run_id=place, node_id=record.node_id, effect=effect, seq=seq
+    )
     return OpenStep(
         seq=seq,
         node_id=record.node_id,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
+from actors.kernel.json_data import clean_text
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.durable import MAX_DEPTH, durable_copy
 from actors.kernel.workflow.effects import (
@@ -17,9 +18,16 @@ from actors.kernel.workflow.effects import (
 )
 from actors.kernel.workflow.errors import GraphError, StaleResumeError
 from actors.kernel.workflow.run_state import RunState, open_wait
-from actors.kernel.workflow.tool_waits import check_answer, effect_behind, shaped
+from actors.kernel.workflow.tool_waits import check_answer, effect_behind, failure_in, shaped
 from actors.workflow.machine.branches import Leaf, leaves, lifted, seen_at
-from actors.workflow.machine.records import Transition, behind, completed, failed, recorded
+from actors.workflow.machine.records import (
+    Transition,
+    behind,
+    completed,
+    failed,
+    recorded,
+    told_of_end,
+)
 from actors.workflow.machine.recovery import THEN, opened_behind
 from actors.workflow.machine.variables import RUNTIME, namespace, place_of, seq_of, split_key
 
@@ -124,23 +132,28 @@ def reply(
 ) -> Transition:
     """Return the end of a wait by this answer. If no node follows the wait, the run ends, too.
 
-    After a decision on tool calls, the effect that executes them is open.
+    After a decision on tool calls, the effect that executes them is open. So is an effect in doubt that is to
+    be executed now. It keeps its idempotency key.
     """
-    seq, behind_it = seq_of(state.vars), effect_behind(wait, payload)
-    payload = shaped(wait, payload)
-    told = {"wait_key": wait.wait_key, "reason": wait.reason.value}
-    effect = {"type": "resume", "payload": told, "result_key": wait.result_key}
-    delta = delta_behind(seq, wait.result_key, wait.resume_to_node) | (more or {})
+    seq, error = seq_of(state.vars), failure_in(wait, payload)
+    behind_it, payload = effect_behind(wait, payload), shaped(wait, payload)
+    key, delta = wait.result_key, delta_behind(seq, wait.result_key, wait.resume_to_node)
     if behind_it is not None:
         then = {"effect": behind_it.to_dict(), "next": wait.resume_to_node}
-        effect["result_key"], delta = None, {"seq": seq, THEN: then} | (more or {})
+        own = (wait.details or {}).get("idempotency_key")
+        key, delta = None, {"seq": seq, THEN: then if own is None else then | {"key": own}}
+    status = RunStatus.RUNNING
+    if error is not None:
+        key, delta, status = None, {"seq": seq}, RunStatus.FAILED
+    told = {"wait_key": wait.wait_key, "reason": wait.reason.value}
     record = recorded(
         state,
-        StepStatus.COMPLETED,
+        StepStatus.COMPLETED if error is None else StepStatus.FAILED,
         at,
-        effect=effect,
+        effect={"type": "resume", "payload": told, "result_key": key},
         result=payload,
-        delta=delta | {"status": RunStatus.RUNNING.value},
+        error=error and clean_text(error),
+        delta=delta | (more or {}) | {"status": status.value},
     )
     record = replace(
         record, idempotency_key=derive_id(place_of(state.run_id, state.vars), seq, "resume")
@@ -149,6 +162,8 @@ def reply(
         after = behind(state, record)
     except GraphError as exc:
         return failed(state, f"answer to {wait.wait_key!r}: {exc}", at=at)
+    if error is not None:
+        return told_of_end(after, at=at)
     if behind_it is not None:
         return replace(after, opened=opened_behind(after.state, record))
     via = {"via": "resume", "wait_key": wait.wait_key}

@@ -310,8 +310,9 @@ def test_the_next_driver_continues_after_a_crash(
         assert len({*handler.keys}) == 1
     else:
         calls = 0 if point == "started" else 1
-        assert (state.status, handler.calls) == (RunStatus.FAILED, calls)
-        assert "in doubt" in (state.error or "")
+        assert (state.status, handler.calls) == (RunStatus.WAITING, calls)
+        assert state.waiting is not None
+        assert state.waiting.reason is WaitReason.JOB
     if state.status is RunStatus.COMPLETED:
         assert state.output["asked"] == 1
     starts = [one for one in stores.ledger.list(run_id) if one["status"] == "started"]
@@ -543,10 +544,13 @@ def test_an_effect_stays_in_doubt_over_a_pause(stores: Stores) -> None:
     for verb in ("pause_run", "resume_run"):
         getattr(stores.reopen().runtime(effect_handlers=handlers), verb)(run_id)
 
-    state = stores.reopen().runtime(effect_handlers=handlers).tick(spec, run_id)
+    runtime = stores.reopen().runtime(effect_handlers=handlers)
+    wait = runtime.tick(spec, run_id).waiting
 
-    assert (state.status, handler.calls) == (RunStatus.FAILED, 1)
-    assert "in doubt" in (state.error or "")
+    assert wait is not None
+    assert (wait.reason, handler.calls) == (WaitReason.JOB, 1)
+    told = runtime.resume(spec, run_id, wait.wait_key, {"result": "told"})
+    assert told.output == {"success": True, "result": "told"}
 
 
 def test_a_woken_run_is_not_listed_as_waiting(stores: Stores) -> None:
@@ -591,5 +595,6 @@ def test_a_message_to_a_run_keeps_its_effect_in_doubt(stores: Stores) -> None:
     runtime.update_limits(run_id, {"max_tokens": 9})
     state = runtime.tick(spec, run_id)
 
-    assert "in doubt" in str(state.error)
+    assert state.waiting is not None
+    assert str(state.waiting.wait_key).startswith("in_doubt:")
     assert done == [1]

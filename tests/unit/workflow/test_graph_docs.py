@@ -21,7 +21,7 @@ PAGES = {
     "limits": 1,
     "snapshots": 4,
     "provenance": 1,
-    "drivers": 2,
+    "drivers": 3,
     "pages": 0,
     "evidence": 1,
     "memory": 1,

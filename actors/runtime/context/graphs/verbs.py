@@ -16,7 +16,7 @@ from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.waits import WaitKind, event_id
 from actors.kernel.store.arrivals import emit_to_all
 from actors.runtime.context.call import Call, Payload, RunState
-from actors.runtime.context.effects import Effects
+from actors.runtime.context.effects import Effects, Reconcile
 from actors.runtime.context.graphs.boundaries import BoundaryVerbs
 from actors.runtime.context.graphs.model_answers import ModelAnswers, asking, spent_on
 from actors.runtime.context.graphs.outside_wait import ENDS, OutsideWait
@@ -111,6 +111,7 @@ class GraphVerbs:
         execute: Callable[[], Awaitable[JsonValue]],
         *,
         rides: bool,
+        reconcile: Reconcile | None = None,
         told: Mapping[str, str] | None = None,
     ) -> tuple[str, JsonValue]:
         """Return the position of an attempt of an effect, and what it gave: durable now.
@@ -123,6 +124,7 @@ class GraphVerbs:
             execute: Function that executes the effect; it returns checked JSON data, which nothing changes any
                 more, and raises nothing.
             rides: See `EffectCall`.
+            reconcile: See `RunContext.step`. It returns checked JSON data as `execute` does.
             told: Facts of a model call, shown with pieces of its answer. The tree's budget counts the call.
 
         Raises:
@@ -132,7 +134,17 @@ class GraphVerbs:
         words = canonical_json([name, key, attempt])
         begin, end = K.EFFECT_INTENT, K.EFFECT_RESULT
         call = EffectCall(
-            GRAPH, begin, end, name, words, mode, execute, key=key, rides=rides, checked=True
+            GRAPH,
+            begin,
+            end,
+            name,
+            words,
+            mode,
+            execute,
+            reconcile,
+            key=key,
+            rides=rides,
+            checked=True,
         )
         if told is not None:
             call.execute = partial(self._asking, call, told, execute)

@@ -91,7 +91,7 @@ async def _slowly(_run: RunState, _effect: Effect) -> EffectOutcome:
     return EffectOutcome.completed()
 
 
-def flows() -> Flows:
+def flows(app: str = TYPE) -> Flows:
     """Return the graphs of this benchmark as an app."""
     graphs: dict[str, dict[str, Any]] = {
         "work": {"work": _work, "end": _end},
@@ -101,7 +101,7 @@ def flows() -> Flows:
         "split": {"split": _split, "slow": _slow, "end": _end},
     }
     return Flows(
-        TYPE,
+        app,
         [WorkflowSpec(name, name, nodes) for name, nodes in graphs.items()],
         effect_handlers={
             EffectType.TOOL_CALLS: lambda _r, _e: EffectOutcome.completed(PAYLOAD),
@@ -111,9 +111,10 @@ def flows() -> Flows:
     )
 
 
-async def _played(runtime: Runtime, flow: str, key: str, **given: Any) -> None:
-    runs = FlowRuns(runtime, TYPE)
-    await runtime.result(await runs.start(flow, vars={"n": 0, **given}, id=key))
+async def played(runtime: Runtime, flow: str, key: str, *, app: str = TYPE) -> None:
+    """Execute a run to its end."""
+    run_id = await FlowRuns(runtime, app).start(flow, vars={"n": 0}, id=key)
+    await runtime.result(run_id)
 
 
 async def _groups(url: str, flow: str) -> list[list[NewEntry]]:
@@ -155,7 +156,7 @@ async def ours(url: str, flow: str, *, total: int, at_once: int) -> float:
     """Return runs per second of a host."""
     async with open_runtime(url) as runtime:
         await flows().register(runtime)
-        took = await many(lambda n: _played(runtime, flow, str(n)), total=total, at_once=at_once)
+        took = await many(lambda n: played(runtime, flow, str(n)), total=total, at_once=at_once)
         return total / took
 
 
@@ -263,9 +264,9 @@ async def _branches(url: str) -> None:
     """Report branches that each wait for an effect of 100 ms."""
     async with open_runtime(url) as runtime:
         await flows().register(runtime)
-        await _played(runtime, "split", "warm")
+        await played(runtime, "split", "warm")
         began = time.perf_counter()
-        await _played(runtime, "split", "timed")
+        await played(runtime, "split", "timed")
         took = time.perf_counter() - began
     multiple = round(took / BRANCH_S, 2)
     report(benchmark="flows", what="branches", of=BRANCHES, multiple=multiple, limit_multiple=3.0)

@@ -92,7 +92,7 @@ async def _slowly(_run: RunState, _effect: Effect) -> EffectOutcome:
 
 
 def flows(app: str = TYPE) -> Flows:
-    """Return the graphs of this benchmark as an app."""
+    """Return the graphs of this benchmark as an app of this name."""
     graphs: dict[str, dict[str, Any]] = {
         "work": {"work": _work, "end": _end},
         "pure": {"pure": _pure, "end": _end},
@@ -111,10 +111,9 @@ def flows(app: str = TYPE) -> Flows:
     )
 
 
-async def played(runtime: Runtime, flow: str, key: str, *, app: str = TYPE) -> None:
-    """Execute a run to its end."""
-    run_id = await FlowRuns(runtime, app).start(flow, vars={"n": 0}, id=key)
-    await runtime.result(run_id)
+async def _played(runtime: Runtime, flow: str, key: str, **given: Any) -> None:
+    runs = FlowRuns(runtime, TYPE)
+    await runtime.result(await runs.start(flow, vars={"n": 0, **given}, id=key))
 
 
 async def _groups(url: str, flow: str) -> list[list[NewEntry]]:
@@ -156,7 +155,7 @@ async def ours(url: str, flow: str, *, total: int, at_once: int) -> float:
     """Return runs per second of a host."""
     async with open_runtime(url) as runtime:
         await flows().register(runtime)
-        took = await many(lambda n: played(runtime, flow, str(n)), total=total, at_once=at_once)
+        took = await many(lambda n: _played(runtime, flow, str(n)), total=total, at_once=at_once)
         return total / took
 
 
@@ -264,9 +263,9 @@ async def _branches(url: str) -> None:
     """Report branches that each wait for an effect of 100 ms."""
     async with open_runtime(url) as runtime:
         await flows().register(runtime)
-        await played(runtime, "split", "warm")
+        await _played(runtime, "split", "warm")
         began = time.perf_counter()
-        await played(runtime, "split", "timed")
+        await _played(runtime, "split", "timed")
         took = time.perf_counter() - began
     multiple = round(took / BRANCH_S, 2)
     report(benchmark="flows", what="branches", of=BRANCHES, multiple=multiple, limit_multiple=3.0)

@@ -20,6 +20,7 @@ from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId, run_id_of_mail
 from actors.runtime import Runtime
 from actors.testing import FunctionModel
+from actors.workflow import FlowRuns
 from persistence.postgres import PostgresStore
 from tests.benchmarks import flows
 from tests.benchmarks.bench import PAYLOAD, TYPE, agent_id, many, open_runtime
@@ -234,7 +235,9 @@ def graphs(at_once: int) -> Play:
         stage.count += runs + at_once  # the first ones warm up
 
         async def one(index: int) -> None:
-            await flows.played(stage.runtime, "work", str(started + at_once + index), app=FLOWS)
+            name = str(started + at_once + index)
+            run_id = await FlowRuns(stage.runtime, FLOWS).start("work", vars={"n": 0}, id=name)
+            await stage.runtime.result(run_id)
 
         await many(one, total=runs, at_once=at_once)
 

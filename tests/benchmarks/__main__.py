@@ -37,6 +37,7 @@ from tests.benchmarks import (
     tool_servers,
     windows,
 )
+from tests.benchmarks.peers import comparison
 
 ON_POSTGRES = {
     "steps": steps.run,
@@ -59,6 +60,7 @@ ON_POSTGRES = {
     "flows": flows.run,
     "documents": documents.run,
     "tool_servers": tool_servers.run,
+    "peers": comparison.run,
 }
 ON_BROKER = {
     "outside": outside.run,

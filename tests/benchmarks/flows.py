@@ -91,8 +91,8 @@ async def _slowly(_run: RunState, _effect: Effect) -> EffectOutcome:
     return EffectOutcome.completed()
 
 
-def flows() -> Flows:
-    """Return the graphs of this benchmark as an app."""
+def flows(app: str = TYPE) -> Flows:
+    """Return the graphs of this benchmark as an app of this name."""
     graphs: dict[str, dict[str, Any]] = {
         "work": {"work": _work, "end": _end},
         "pure": {"pure": _pure, "end": _end},
@@ -101,7 +101,7 @@ def flows() -> Flows:
         "split": {"split": _split, "slow": _slow, "end": _end},
     }
     return Flows(
-        TYPE,
+        app,
         [WorkflowSpec(name, name, nodes) for name, nodes in graphs.items()],
         effect_handlers={
             EffectType.TOOL_CALLS: lambda _r, _e: EffectOutcome.completed(PAYLOAD),

@@ -1,14 +1,17 @@
-"""One graph of effects or of pure steps, over our stores or the source's: a program that `graphs` starts.
+"""A graph of effects or of pure steps, over our stores or the source's: a program of `graphs` and `peers`.
 
-`python -m tests.benchmarks.graph_steps OURS|THEIRS KIND FOLDER STEPS` prints steps per second.
-THEIRS imports the source from PYTHONPATH, and nothing of ours.
+`python graph_steps.py ours|theirs sqlite|files FOLDER STEPS [RUNS THREADS shipped|synced]` prints steps/s.
+"theirs" imports the source, and nothing of ours. "synced" makes the source's stores sync what ours sync:
+SQLite each transaction, files each line and each replaced file.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +50,17 @@ class Words:
         return found[0]
 
 
-def steps_per_s(whose: str, kind: str, folder: Path, count: int, *, pure: bool = False) -> float:
-    """Return the steps of one run in a second."""
+def steps_per_s(
+    whose: str,
+    kind: str,
+    folder: Path,
+    count: int,
+    *,
+    runs: int = 1,
+    threads: int = 1,
+    pure: bool = False,
+) -> float:
+    """Return the steps in a second of so many runs, each of `count` steps: of `threads` runs at once."""
     words: Any = Words(whose, kind)
 
     plan_of, effect_of, outcome_of = words.StepPlan, words.Effect, words.EffectOutcome.completed
@@ -56,7 +68,7 @@ def steps_per_s(whose: str, kind: str, folder: Path, count: int, *, pure: bool =
 
     def work(run: Any, _ctx: Any) -> Any:
         run.vars["n"] += 1
-        if run.vars["n"] == count:
+        if run.vars["n"] > count:
             return plan_of("work", complete_output={"n": count})
         if pure:
             return plan_of("work", next_node="work")
@@ -66,19 +78,64 @@ def steps_per_s(whose: str, kind: str, folder: Path, count: int, *, pure: bool =
     def handle(*_facts: Any) -> Any:
         return outcome_of(PAYLOAD)
 
-    runs, ledger = stores_of(kind, folder, words)
+    stores = stores_of(kind, folder, words)
     runtime = words.WorkflowRuntime(
-        run_store=runs, ledger_store=ledger, effect_handlers={tools: handle}
+        run_store=stores[0], ledger_store=stores[1], effect_handlers={tools: handle}
     )
     spec = words.WorkflowSpec("bench", "work", {"work": work})
-    run_id = runtime.start(workflow=spec, vars={"n": 0})
-    began = time.perf_counter()
-    state = runtime.tick(workflow=spec, run_id=run_id, max_steps=count + 1)
-    took_s = time.perf_counter() - began
-    assert state.output == {"n": count}, state
-    return count / took_s
+
+    def play(_number: int) -> None:
+        run_id = runtime.start(workflow=spec, vars={"n": 0})
+        state = runtime.tick(workflow=spec, run_id=run_id, max_steps=count + 1)
+        assert state.output == {"n": count}, state
+
+    if runs > 1:
+        play(0)  # what is made once is not measured
+    with ThreadPoolExecutor(threads) as pool:
+        began = time.perf_counter()
+        for _ in map(play, range(runs)) if threads == 1 else pool.map(play, range(runs)):
+            pass
+        return count * runs / (time.perf_counter() - began)
+
+
+def sync_theirs() -> None:
+    """Have the source's stores sync what ours sync."""
+    sqlite: Any = importlib.import_module("abstractruntime.storage.sqlite").SqliteDatabase
+    files: Any = importlib.import_module("abstractruntime").JsonlLedgerStore
+    settings, append, replace = sqlite._apply_pragmas, files.append, Path.replace
+
+    def fully(self: Any, connection: Any) -> None:
+        settings(self, connection)
+        connection.execute("pragma synchronous = full")
+
+    def line(self: Any, record: Any) -> None:
+        append(self, record)
+        _synced(self._path(record.run_id))
+
+    def whole(self: Path, target: Any) -> Path:
+        _synced(self)
+        done = replace(self, target)
+        _synced(self.parent)
+        return done
+
+    sqlite._apply_pragmas, files.append = fully, line
+    Path.replace = whole  # type: ignore[method-assign, assignment]
+
+
+def _synced(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def main(whose: str, kind: str, folder: str, *sizes: str) -> None:
+    """Print the steps in a second."""
+    steps, runs, threads, durability = (*sizes, *("1", "1", "shipped")[len(sizes) - 1 :])
+    if durability == "synced" and whose == "theirs":
+        sync_theirs()
+    rate = steps_per_s(whose, kind, Path(folder), int(steps), runs=int(runs), threads=int(threads))
+    print(rate)  # noqa: T201
 
 
 if __name__ == "__main__":
-    whose, kind, folder, steps = sys.argv[1:]
-    print(steps_per_s(whose, kind, Path(folder), int(steps)))  # noqa: T201
+    main(*sys.argv[1:])

@@ -70,7 +70,7 @@ def _pure(count: int) -> None:
 
     def work(run: RunState, _ctx: Any) -> StepPlan:
         run.vars["n"] += 1
-        if run.vars["n"] == count:
+        if run.vars["n"] > count:
             return StepPlan("work", complete_output={"n": count})
         return StepPlan("work", next_node="work")
 

@@ -92,7 +92,8 @@ def request(method: str, path: str, body: object = None, *, who: str = "0") -> b
     """Return the bytes of a request for a stream."""
     data = b"" if body is None else json.dumps(body).encode()
     head = f"{method} {path} HTTP/1.1\r\nhost: bench\r\naccept: {SSE}\r\nauthorization: Bearer {who}\r\n"
-    return f"{head}content-length: {len(data)}\r\n\r\n".encode() + data
+    kind = "content-type: application/json\r\n" if data else ""
+    return f"{head}{kind}content-length: {len(data)}\r\n\r\n".encode() + data
 
 
 async def identified(asked: Request) -> Principal:

@@ -20,7 +20,9 @@ from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId, run_id_of_mail
 from actors.runtime import Runtime
 from actors.testing import FunctionModel
+from actors.workflow import FlowRuns
 from persistence.postgres import PostgresStore
+from tests.benchmarks import flows
 from tests.benchmarks.bench import PAYLOAD, TYPE, agent_id, many, open_runtime
 from tests.benchmarks.outside import BODY, PUBLISHER, Place, Servers, host
 from tests.benchmarks.posts import NEWS, follow
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.ids import RunId
 
 PARENT: Final = "parent"
+FLOWS: Final = "flows"
+"""The app of graphs, whose type is not that of `Player`."""
 IDLE_S: Final = 0.01
 """Between two looks whether all has ended."""
 LONE_HEARTBEAT_S: Final = 600.0
@@ -173,6 +177,7 @@ async def staged(
         if not broker:
             runtime = await stack.enter_async_context(open_runtime(servers.postgres_url, **often))
             await runtime.register_type(TYPE, Player)
+            await flows.flows(FLOWS).register(runtime)
             yield Stage(runtime, servers)
             return
         place = Place(servers)
@@ -218,6 +223,23 @@ def calls(do: str, at_once: int, each: int = 10) -> Play:
             at_once=at_once,
             warm_up=False,
         )
+
+    return play
+
+
+def graphs(at_once: int) -> Play:
+    """Runs of a graph whose steps have an effect each, so many runs at once."""
+
+    async def play(stage: Stage, total: int) -> None:
+        started, runs = stage.count, max(1, total // flows.STEPS)
+        stage.count += runs + at_once  # the first ones warm up
+
+        async def one(index: int) -> None:
+            name = str(started + at_once + index)
+            run_id = await FlowRuns(stage.runtime, FLOWS).start("work", vars={"n": 0}, id=name)
+            await stage.runtime.result(run_id)
+
+        await many(one, total=runs, at_once=at_once)
 
     return play
 
@@ -350,6 +372,8 @@ WORKLOADS: Final = {
     "step": Workload("step", 1000, calls("steps", 1)),
     "step-50": Workload("step", 15_000, calls("steps", 50)),
     "step-200": Workload("step", 30_000, calls("steps", 200)),
+    "flow": Workload("step", 1_000, graphs(1)),
+    "flow-50": Workload("step", 10_000, graphs(50)),
     "llm-50": Workload("llm", 10_000, calls("models", 50)),
     "generate-50": Workload("generate", 10_000, calls("talks", 50)),
     "ask": Workload("ask", 200, asks(1)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +23,7 @@ from tests.system.web.test_chromium import check_access
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from playwright.async_api import Browser, Page
+    from playwright.async_api import Browser, Page, Route
 
     from actors.kernel.runtime.ids import RunId
     from actors.runtime import Runtime
@@ -101,16 +102,26 @@ async def test_an_operator_answers_a_flows_question_and_sees_its_end(counter: Co
         await check_access(page)
 
 
+async def only_once_opened(route: Route) -> None:
+    """Let a page be opened, and not fetched again by its script."""
+    if route.request.is_navigation_request():
+        await route.continue_()
+    else:
+        await route.abort()
+
+
 async def test_an_answer_from_an_outdated_page_changes_nothing(counter: Counter) -> None:
     """The page shows that, and the current state."""
     run = await counter.started("refund", order=9)
+    while not await counter.runs.waits(run):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
     async with watched(counter.browser, counter.url) as seen:
         page = seen.page
+        seen.is_cut = True  # the page gets no events, nor its next state
         await page.route("**/ledger*", lambda route: route.abort())
-        seen.is_cut = True  # the page gets no events
+        await page.route(counter.page_of(run), only_once_opened)
         await page.goto(counter.page_of(run))
         await expect(page.get_by_role("button", name="no")).to_be_visible()
-        await page.route(counter.page_of(run), lambda route: route.abort())  # nor its next state
         await counter.runs.resume(run, "ok/1", {"response": "yes"})
         async with page.expect_request(lambda request: request.method == "POST"):
             await page.get_by_role("button", name="no").click()

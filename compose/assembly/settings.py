@@ -43,6 +43,7 @@ class Settings(BaseSettings):
             `RUNTIME_BACKEND`.
         secrets_dir: Folder with one file per secret, which has the secret's name. Without it secrets come
             from variables `CALLBOARD_SECRET_<NAME>`; `CALLBOARD_SECRETS_DIR`.
+        api_token: Token of commands with `--server URL`; `CALLBOARD_API_TOKEN`.
         artifacts: Location of the bytes of new artifacts: ``s3://BUCKET/PREFIX?endpoint=https://HOST``, or
             the absolute path of a folder that all hosts share. Without it they are in Postgres. Hosts and
             commands must have the same value; `CALLBOARD_ARTIFACTS`.
@@ -105,6 +106,7 @@ class Settings(BaseSettings):
         default="memory", validation_alias="RUNTIME_BACKEND"
     )
     secrets_dir: Path | None = None
+    api_token: str | None = Field(default=None, repr=False)
     artifacts: str | None = None
     redis_url: str | None = Field(default=None, repr=False)
     data_dir: Path | None = None

@@ -106,7 +106,8 @@ _PARTS: Final = (
     (sessions, "sessions.look", "list=list_all show nodes"),
     (sessions, "sessions.change", "switch delete export"),
     (graphs, "graphs.look", "list=list_graph_runs show ledger verify"),
-    (graphs, "graphs.change", "start resume emit cancel"),
+    (graphs, "graphs.start", "start"),
+    (graphs, "graphs.change", "resume emit cancel"),
     (graphs, "graphs.control", "pause resume-run=resume_run steer limits"),
     (graphs, "graphs.snapshots", "snapshot snapshots restore delete-snapshot=delete_snapshot"),
     (graphs, "graphs.bundles", "export import=import_run inspect replay"),
@@ -220,6 +221,7 @@ _NOT_FOUND: Final = (
 # Class names in place of classes: only the commands that need a server's client import its module.
 _UNREACHABLE: Final = frozenset(
     {
+        "ApiUnreachableError",
         "ConnectionLostError",
         "DatabaseUnreachableError",
         "NoAnswerError",

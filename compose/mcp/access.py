@@ -18,7 +18,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from actors.errors import ContractError
-from compose.web.origins import authority_of, is_own_address
+from compose.host.own_address import is_own_address
+from compose.web.origins import authority_of
 
 _log = logging.getLogger("callboard.mcp")
 

@@ -12,10 +12,11 @@ from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, Streamable
 
 from actors.errors import ContractError
 from compose.host.http import AddressError, parse_address
+from compose.host.own_address import is_own_address
 from compose.host.process import Stop
 from compose.mcp.access import PATH, AllowedSites, GuardedEndpoint, TokenFile
 from compose.web.limits import MAX_BODY_BYTES
-from compose.web.origins import checked_origins, is_own_address
+from compose.web.origins import checked_origins
 from compose.web.server import serve_web
 
 _log = logging.getLogger("callboard.mcp")

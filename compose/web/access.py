@@ -59,6 +59,7 @@ ACCESS: Final[Mapping[str, Access]] = {
     "GET /v1/flows": "flows:run",
     "POST /v1/flows": "flows:install",
     "GET /v1/flows/{flow}": "flows:run",
+    "GET /v1/flows/{flow}/bundle": "flows:run",
     "GET /v1/flows/{flow}/svg": "flows:run",
     "GET /v1/flows/{flow}/schema": "flows:run",
     "DELETE /v1/flows/{flow}": "flows:install",

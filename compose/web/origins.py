@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from actors.errors import ContractError
+from compose.host.own_address import is_own_address
 from compose.web.problems import HttpProblem
 
 _ORIGIN: Final = re.compile(
@@ -90,12 +90,3 @@ def authority_of(origin: str) -> str | None:
         return urlsplit(origin).netloc
     except ValueError:
         return None
-
-
-def is_own_address(host: str) -> bool:
-    """Return True if ``HOST`` or ``HOST:PORT`` is ``localhost`` or a loopback address."""
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False

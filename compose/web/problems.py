@@ -148,6 +148,12 @@ _TABLE: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
         "stale_resume",
         "GET /v1/graph-runs/{run} shows what it waits for now",
     ),
+    (
+        graphs.SpecChangedError,
+        409,
+        "spec_changed",
+        'send {"force": true} if the nodes of the flow still fit',
+    ),
     (graphs.NoSuchRunError, 404, "unknown_run", "GET /v1/graph-runs lists runs of flows"),
     (graphs.NoSuchSnapshotError, 404, "unknown_snapshot", "GET /v1/graph-snapshots lists them"),
     (errors.ConflictError, 409, "conflict", "read the current state, and try again"),

@@ -16,10 +16,11 @@ from compose.assembly.settings import Settings
 from compose.host.collector import loading
 from compose.host.http import AddressError, parse_address
 from compose.host.loader import check_spec, find_served
+from compose.host.own_address import is_own_address
 from compose.host.process import Stop, opened, probed
 from compose.web.application import app as api_of
 from compose.web.identity.authentication import Authentication
-from compose.web.origins import checked_origins, is_own_address
+from compose.web.origins import checked_origins
 from compose.web.server import serve_web
 
 if TYPE_CHECKING:

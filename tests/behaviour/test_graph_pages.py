@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
+from actors.runtime.replay.summary import row_of
 from actors.workflow import (
     Effect,
     EffectOutcome,
@@ -27,6 +28,7 @@ from actors.workflow import (
 )
 from actors.workflow.actor import graph_run, ledger_feed
 from actors.workflow.actor.runs import FlowRuns
+from actors.workflow.actor.starting import keep_snapshot
 from compose.web import app
 from compose.web.pages.graphs import flow_pages, graph_steps
 from tests.behaviour.guarded import guarded_on
@@ -185,6 +187,30 @@ async def test_a_snapshot_on_a_page_starts_another_run(bed: Bed) -> None:
         assert (shown["wait"]["key"], shown["vars"]["order"]) == ("ok/1", 7)
 
 
+async def test_stored_snapshots_are_listed_and_those_of_another_version_marked(bed: Bed) -> None:
+    """On each process. To restore one of another version is a conflict, unless it is forced."""
+    async with flowing(bed) as (here, there, flows):
+        path = await started(there, order=7)
+        await waiting_at(there, path)
+        run = run_of(path)
+        row = await row_of(bed.runtime.store, run)
+        made = await FlowRuns(bed.runtime, flows).snapshot(run, "old", keep=False)
+        rows = bed.runtime.store.run_snapshots
+        await keep_snapshot(rows, replace(made, spec_hash="0" * 32), row, seq=1, by="ada")
+        await there.post(f"{path}/snapshots", {"name": "new", "tags": ["prices"]})
+        page = await page_of(there, f"/graph-runs/{run}")
+        place = f"/v1/graph-snapshots/{made.snapshot_id}/restore"
+        refused = await here("POST", place, {})
+        forced = await here("POST", place, {"force": True})
+
+    marked = [str(one["data-snapshot"]) for _, one in page.found if "data-snapshot" in one]
+    assert (len(marked), made.snapshot_id in marked) == (2, True)
+    assert page.text.count("of another version of the flow") == 1
+    assert "prices" in page.text
+    assert (refused.status, refused.data["code"]) == (409, "spec_changed")
+    assert forced.status == 201
+
+
 NEXT: Final = f"next {EVIL}"
 
 
@@ -255,7 +281,7 @@ async def test_only_operators_see_buttons(bed: Bed) -> None:
         here = f"/graph-runs/{run_of(path)}"
         for scopes, wanted in (
             (("flows:run",), ["answer"]),
-            (("flows:run", "flows:operate"), ["answer", "cancel", "pause", "steer"]),
+            (("flows:run", "flows:operate"), ["answer", "cancel", "keep", "pause", "steer"]),
         ):
             client = await guarded.client("ada", *scopes)
             page = await page_of(client, here)

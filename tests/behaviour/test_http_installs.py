@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote
 
 import pytest
 
+from actors.workflow.bundles import open_workflow_bundle
 from compose.web import app
 from compose.web.graphs import installs
 from compose.web.pages.graphs import flow_shelf
@@ -131,6 +132,32 @@ async def test_other_content_of_one_version_is_a_conflict(bed: Bed) -> None:
         f"{name}@1.2",
     )
     assert await web.get(f"/v1/flows/{name}") == first
+
+
+async def test_a_dry_run_checks_a_flow_and_installs_nothing(bed: Bed) -> None:
+    """Like an install, with its refusals; it needs the scope of an install and is in no audit."""
+    name, document = named(bed, REFUND)
+    async with guarded_on(bed) as guarded:
+        ada = await guarded.client("ada", "flows:install", "flows:run", "operate")
+        runner = await guarded.client("bob", "flows:run")
+        first = await ada("POST", "/v1/flows?dry_run=true", document)
+        assert (await ada("GET", f"/v1/flows/{name}")).status == 404
+        assert (await runner("POST", "/v1/flows?dry_run=true", document)).status == 403
+        made = await ada.post("/v1/flows", document)
+        again = await ada("POST", "/v1/flows?dry_run=true", document)
+        other = document.replace(b"Refunds", b"Others")
+        odd = await ada("POST", "/v1/flows?dry_run=true", other)
+        rows = (await ada.get(f"/v1/audit?thing=flow:{name}"))["changes"]
+        file = await runner("GET", f"/v1/flows/{name}@1.2/bundle")
+
+    assert (first.status, first.data["hash"]) == (200, made["hash"])
+    assert (first.data["installed_by"], first.data["installed_at"]) == ("", None)
+    assert (again.status, again.data) == (200, made)
+    assert (odd.status, odd.data["code"]) == (409, "flow_exists")
+    assert [one["action"] for one in rows] == ["flow.install"]
+    assert open_workflow_bundle(file.body).hash == made["hash"]
+    assert len(file.body) == made["size_bytes"]
+    assert file.headers["content-disposition"] == f'attachment; filename="{name}@1.2.flow"'
 
 
 async def test_all_mistakes_are_reported_at_once(bed: Bed) -> None:

@@ -41,7 +41,7 @@ class SpecChangedError(Facts, ContractError):
 
     text = (
         "snapshot {snapshot_id} was made with graph {saved}, and this one is {given}. Restore it with "
-        "the graph it was made with, or pass force=True if its nodes still fit"
+        "the graph it was made with, or with force if its nodes still fit"
     )
     snapshot_id: str
     saved: str

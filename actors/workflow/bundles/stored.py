@@ -154,12 +154,22 @@ class StoredBundles(BundleRegistry):
         self._files = artifacts.of(tenant, FLOWS_SCOPE)
 
     @override
-    async def install(self, data: bytes, *, by: str = "") -> tuple[BundleRecord, bool]:
+    async def install(
+        self, data: bytes, *, by: str = "", dry_run: bool = False
+    ) -> tuple[BundleRecord, bool]:
+        """Install a bundle. See `BundleRegistry.install`.
+
+        With `dry_run` nothing is installed. The record of a bundle that is not installed has the empty place.
+        """
         bundle = await unpacked(_checked, data)
         manifest, hash_ = bundle.manifest, bundle.hash
         place = (self._tenant, manifest.bundle_id, manifest.bundle_version)
         known = await self._rows.get(*place)
         row = known
+        if row is None and dry_run:
+            size = len(data)
+            new_record = BundleRecord(manifest=manifest, hash=hash_, size_bytes=size, place="")
+            return new_record, True
         if row is None:
             ref = await self._files.store(data, content_type=BUNDLE_TYPE)
             new = NewFlowBundle(
@@ -222,12 +232,15 @@ class StoredBundles(BundleRegistry):
         Raises:
             WorkflowBundleRegistryError: The bundle was removed after it was found.
         """
+        return await unpacked(open_workflow_bundle, await self.read(record))
+
+    async def read(self, record: BundleRecord) -> bytes:
+        """Return the file of a bundle that was found before. See `load`."""
         try:
-            data = await self._files.read(record.place, limit=record.size_bytes)
+            return await self._files.read(record.place, limit=record.size_bytes)
         except KeyError:
             problem, remedy = "it was removed after it was found", "Install it again"
             raise WorkflowBundleRegistryError(record.manifest.ref, problem, remedy) from None
-        return await unpacked(open_workflow_bundle, data)
 
     async def versions(self, ref: str) -> Sequence[BundleRecord]:
         """Return a bundle, or all versions of ``id``, the newest first. Empty: it is not installed."""

@@ -1,25 +1,23 @@
-"""`callboard flows pack|install|list|show|remove`: bundles of flows in files, folders and databases."""
+"""`callboard flows pack|install|list|show|remove`: bundles in files, folders, databases and at servers."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from actors.errors import ContractError
-from actors.kernel.runtime.ids import DEFAULT_TENANT
 from actors.workflow.bundles import (
     BundleRecord,
-    BundleRegistry,
-    FolderBundles,
-    StoredBundles,
     WorkflowBundleRegistry,
+    WorkflowBundleRegistryError,
     pack_workflow_bundle,
     packed_flow,
 )
+from compose.commands.flows.registries import FOLDER, RegistryTarget
 from compose.commands.options import HERE, DebugFlag, Flag, Target
 from compose.commands.output import Exit, NoDataError, print_json
 from compose.commands.terminal import print_table, say
@@ -91,19 +89,18 @@ async def install(
     version: str | None = None,
     sequential: Flag = False,
     overwrite: Flag = False,
-    directory: Path | None = None,
-    shared: Flag = False,
-    tenant: str = DEFAULT_TENANT,
+    at: RegistryTarget = FOLDER,
     target: Target = HERE,
 ) -> int:
-    """Install a flow into a folder, which `callboard host FOLDER` serves, or into a database.
+    """Install a flow into a folder, which `callboard host FOLDER` serves, or into a database or a server.
 
-    All hosts of the database that serve `actors.workflow.installed:serve` execute runs of the flow.
+    All hosts of a database that serve `actors.workflow.installed:serve` execute runs of the flow.
 
     The same content again changes nothing. Other content for the same version is refused.
 
     Examples: `callboard flows install refund.flow --directory ./flows`;
-    `callboard flows install refund.json --postgres-url postgresql://me:secret@db/shop`
+    `callboard flows install refund.json --postgres-url postgresql://me:secret@db/shop`;
+    `callboard flows install refund.json --server https://flows.example --token-file ci.token`
 
     Parameters
     ----------
@@ -115,76 +112,43 @@ async def install(
         See `callboard flows pack`; for a VisualFlow that is not packed yet.
     overwrite
         Replace a bundle of the same version in a folder.
-    directory
-        The folder. Default: ABSTRACTFRAMEWORK_WORKFLOWS_DIR, ./flows/bundles or ~/.callboard/flows.
-    shared
-        Use the database that the environment names. --postgres-url and --data mean a database too.
-    tenant
-        Owner of the flow in a database.
     """
     with _files():
         data = packed_flow(_bytes_of(file), version=version, sequential=sequential)
     if overwrite:
-        _check_folder(target, shared)
+        _check_folder(target, at)
         with _files():
-            WorkflowBundleRegistry(directory).install_bytes(data, overwrite=True)
-    async with _registry(target, directory, tenant, shared) as (registry, place):
+            WorkflowBundleRegistry(at.directory).install_bytes(data, overwrite=True)
+    async with at.registry(target) as (registry, place):
         with _files():
             record, _ = await registry.install(data, by="cli")
     return target.tell(_told(record), f"{record.manifest.ref} is in {place}")
 
 
-async def list_bundles(
-    *,
-    directory: Path | None = None,
-    shared: Flag = False,
-    tenant: str = DEFAULT_TENANT,
-    target: Target = HERE,
-) -> None:
+async def list_bundles(*, at: RegistryTarget = FOLDER, target: Target = HERE) -> None:
     """List installed bundles by name, newest version first.
 
-    Examples: `callboard flows list --directory ./flows`; `callboard flows list --shared --json`
-
-    Parameters
-    ----------
-    directory
-        See `callboard flows install`.
-    shared
-        See `callboard flows install`.
-    tenant
-        See `callboard flows install`.
+    Examples: `callboard flows list --directory ./flows`; `callboard flows list --shared --json`;
+    `callboard flows list --server http://127.0.0.1:8123`
     """
-    async with _registry(target, directory, tenant, shared) as (registry, place):
+    async with at.registry(target) as (registry, place):
         found = await registry.list()
     columns = ("BUNDLE", "NAME", "FLOWS", "FILE")
     target.table(found, _told, columns, _row, empty=f"no bundles in {place}")
 
 
-async def show(
-    ref: str,
-    /,
-    *,
-    directory: Path | None = None,
-    shared: Flag = False,
-    tenant: str = DEFAULT_TENANT,
-    target: Target = HERE,
-) -> int:
+async def show(ref: str, /, *, at: RegistryTarget = FOLDER, target: Target = HERE) -> int:
     """Show a bundle: its flows, their nodes and its hash.
 
-    Example: `callboard flows show refund@1.2`
+    Examples: `callboard flows show refund@1.2`;
+    `callboard flows show refund --server http://127.0.0.1:8123 --json`
 
     Parameters
     ----------
     ref
         ID@VERSION, or ID for the newest version.
-    directory
-        See `callboard flows install`.
-    shared
-        See `callboard flows install`.
-    tenant
-        See `callboard flows install`.
     """
-    async with _registry(target, directory, tenant, shared) as (registry, _):
+    async with at.registry(target) as (registry, _):
         with _known():
             bundle = await registry.open(ref)
     specs = bundle.specs()
@@ -199,34 +163,21 @@ async def show(
     return Exit.OK
 
 
-async def remove(
-    ref: str,
-    /,
-    *,
-    directory: Path | None = None,
-    shared: Flag = False,
-    tenant: str = DEFAULT_TENANT,
-    target: Target = HERE,
-) -> int:
-    """Remove a bundle. In a database a bundle with open runs is not removed, and the error has their number.
+async def remove(ref: str, /, *, at: RegistryTarget = FOLDER, target: Target = HERE) -> int:
+    """Remove a bundle. Databases and servers keep a bundle with open runs, and the error has their number.
 
     Hosts that have loaded a bundle from a folder use it until they restart. Hosts without the bundle park open
     runs of its flows. These runs continue when the bundle is installed again.
 
-    Examples: `callboard flows remove refund@1.2`; `callboard flows remove refund --shared`
+    Examples: `callboard flows remove refund@1.2`; `callboard flows remove refund --shared`;
+    `callboard flows remove refund@1.2 --server http://127.0.0.1:8123`
 
     Parameters
     ----------
     ref
         ID@VERSION, or ID for all versions.
-    directory
-        See `callboard flows install`.
-    shared
-        See `callboard flows install`.
-    tenant
-        See `callboard flows install`.
     """
-    async with _registry(target, directory, tenant, shared) as (registry, _):
+    async with at.registry(target) as (registry, _):
         count = await registry.remove(ref)
     target.tell({"removed": count}, f"{count} removed")
     return Exit.OK if count else Exit.NOT_FOUND
@@ -236,35 +187,11 @@ def _bytes_of(file: Path) -> bytes:
     return file.read_bytes()
 
 
-def _is_shared(target: Target, shared: bool) -> bool:
-    return shared or target.postgres_url is not None or target.data is not None
-
-
-def _check_folder(target: Target, shared: bool) -> None:
-    if _is_shared(target, shared):
+def _check_folder(target: Target, at: RegistryTarget) -> None:
+    if not at.is_folder(target):
         raise ContractError(
             "--overwrite: a version that all hosts have never changes. Give it another version"
         )
-
-
-@asynccontextmanager
-async def _registry(
-    target: Target, directory: Path | None, tenant: str, shared: bool
-) -> AsyncIterator[tuple[BundleRegistry, str]]:
-    """Yield a registry and its name for people.
-
-    Raises:
-        ContractError: A folder and a database were named.
-    """
-    if not _is_shared(target, shared):
-        folder = WorkflowBundleRegistry(directory)
-        yield FolderBundles(folder), str(folder.folder)
-        return
-    if directory is not None:
-        raise ContractError("--directory and a database name two registries: give one of them")
-    async with target.client() as runtime:
-        store = runtime.store
-        yield StoredBundles(store.flow_bundles, store.artifacts, tenant), f"tenant {tenant}"
 
 
 def _told(one: BundleRecord) -> dict[str, object]:
@@ -289,8 +216,8 @@ def _files() -> Iterator[None]:
 
 @contextmanager
 def _known() -> Iterator[None]:
-    """Convert a ContractError to a NoDataError, so that the exit code is NOT_FOUND."""
+    """Convert the error of a bundle that is not installed, so that the exit code is NOT_FOUND."""
     try:
         yield
-    except ContractError as exc:
+    except WorkflowBundleRegistryError as exc:
         raise NoDataError(str(exc)) from exc

@@ -1,4 +1,4 @@
-"""`callboard flows check|draw|schema`: check and draw flow documents without a server."""
+"""`callboard flows check|draw|schema`: check and draw flow documents, and flows of a server."""
 
 from __future__ import annotations
 
@@ -14,27 +14,47 @@ from actors.workflow.documents.findings import FlowFinding
 from actors.workflow.machine.policy import RetryPolicy
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.visual.loading import check_flow, load_flow
+from compose.commands.api import NO_SERVER, ApiTarget
+from compose.commands.flows.served import ServedBundles
 from compose.commands.options import DebugFlag, Flag
 from compose.commands.output import Exit, NoDataError, print_json
 from compose.commands.terminal import say
 
 
-def check(*files: Path, json: Flag = False, debug: DebugFlag = False) -> int:
+async def check(
+    *files: Path,
+    version: str | None = None,
+    api: ApiTarget = NO_SERVER,
+    json: Flag = False,
+    debug: DebugFlag = False,
+) -> int:
     """Print all mistakes of flow documents and of VisualFlow. The exit code is 1 if there is an error.
 
-    Examples: `callboard flows check refund.json flows/*.yaml`; `callboard flows check refund.json --json`
+    With `--server` the server checks whether it would install the files, also bundles, and installs nothing.
+
+    Examples: `callboard flows check refund.json flows/*.yaml`; `callboard flows check refund.json --json`;
+    `callboard flows check refund.json --server http://127.0.0.1:8123`
 
     Parameters
     ----------
     files
         Flow documents: JSON, or YAML if the name ends with .yaml or .yml; or VisualFlow JSON.
+    version
+        With --server: version of a flow whose document has no version.
     json
         Print one JSON object: `findings`, each with file, pointer, problem, remedy and level.
     """
     del debug  # `compose.cli` reads this option for every command
     if not files:
         raise NoDataError("no file was named: give the path of a flow document")
-    found = [one for file in files for one in _checked(file)]
+    api.check_unused()
+    if api.server is None:
+        found = [one for file in files for one in _checked(file)]
+    else:
+        server = ServedBundles(api.opened())
+        found = [
+            one for file in files for one in await server.mistakes(str(file), _read(file), version)
+        ]
     if json:
         print_json({"findings": [one.to_dict() for one in found]})
     for one in [] if json else found:
@@ -60,24 +80,27 @@ def schema(*, json: Flag = False, debug: DebugFlag = False) -> int:
     return Exit.OK
 
 
-def draw(
+async def draw(
     file: Path,
     /,
     *,
     output: Annotated[Path | None, Parameter(name=("--output", "-o"))] = None,
     flow: str | None = None,
+    api: ApiTarget = NO_SERVER,
     json: Flag = False,
     debug: DebugFlag = False,
 ) -> int:
     """Draw a flow as SVG, like the pages of `callboard serve`. The command needs the extra `web`.
 
     Examples: `callboard flows draw refund.json -o refund.svg`;
-    `callboard flows draw shop.flow --flow refund > refund.svg`
+    `callboard flows draw shop.flow --flow refund > refund.svg`;
+    `callboard flows draw refund@1.2 --server http://127.0.0.1:8123 -o refund.svg`
 
     Parameters
     ----------
     file
-        A flow document or a bundle.
+        A flow document or a bundle. With --server: a flow of the server, by the name ID, ID@VERSION or
+        ID@VERSION.FLOW. The server draws it.
     output
         The file to write. Default: standard output.
     flow
@@ -86,15 +109,20 @@ def draw(
         Print one JSON object with name and drawing.
     """
     del debug
-    spec = _spec_in(file, flow)
-    svg = _drawn(spec, file)
+    api.check_unused()
+    if api.server is not None:
+        name = str(file)
+        svg = await ServedBundles(api.opened(flow=flow)).drawing(name)
+    else:
+        spec = _spec_in(file, flow)
+        name, svg = spec.workflow_id, _drawn(spec, file)
     if output is not None:
         try:
             output.write_text(svg, encoding="utf-8")
         except OSError as exc:
             raise NoDataError(f"{output}: {exc.strerror or exc}. Name another file") from exc
     elif json:
-        print_json({"flow": spec.workflow_id, "svg": svg})
+        print_json({"flow": name, "svg": svg})
     else:
         sys.stdout.write(svg)
     return Exit.OK
@@ -120,6 +148,13 @@ def _drawn(spec: WorkflowSpec, file: Path) -> str:
         raise NoDataError(f"{problem}. Install callboard[web]")
     notes = {one.name: one.kind for one in shown.nodes}
     return standalone(svg_of(shown.layout, GraphMarks(notes=notes), title=spec.workflow_id))
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as exc:
+        raise NoDataError(f"{file}: {exc.strerror or exc}. Give the path of a flow") from exc
 
 
 def _checked(file: Path) -> list[FlowFinding]:

@@ -1,66 +1,15 @@
-"""`callboard graphs start|resume|emit|cancel`: start runs of flows, answer their waits, stop them."""
+"""`callboard graphs resume|emit|cancel`: answer waits of runs of flows, and stop runs."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from cyclopts import Parameter
+from typing import Literal
 
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import DEFAULT_TENANT
-from actors.workflow.actor.flow_address import flow_address
-from actors.workflow.actor.run_lists import run_of_id
 from actors.workflow.actor.runs import FlowRuns
 from compose.commands import options as opt
-from compose.commands.graphs.look import AppArg, OwnerOpt, open_graph_run
+from compose.commands.graphs.look import OwnerOpt, open_graph_run
 from compose.commands.options import HERE, Target, parse_json
-
-
-async def start(
-    app: AppArg,
-    flow: str,
-    variables: Annotated[str, Parameter(name="VARS", allow_leading_hyphen=True)] = "{}",
-    /,
-    *,
-    id: str | None = None,  # noqa: A002 - the name of the option
-    actor: str | None = None,
-    session: str | None = None,
-    tenant: OwnerOpt = DEFAULT_TENANT,
-    target: Target = HERE,
-) -> int:
-    """Start a run of a flow, and print its id. A host of the app executes it.
-
-    The run is durable when its id is printed.
-
-    Examples:
-    `callboard graphs start billing refund '{"order": 7}' --id r-7`;
-    `RUN=$(callboard graphs start billing refund --session s1)`
-
-    Parameters
-    ----------
-    flow
-        The name of the flow.
-    variables
-        The run's first variables, a JSON object; - reads it from standard input, @FILE from a file.
-    id
-        Id of the run. The same id again names the same run.
-    actor
-        The person or program for which the run acts.
-    session
-        The run's session. Events of this session's scope answer waits of the run.
-    """
-    given = parse_json(variables, what="VARS")
-    if not isinstance(given, dict):
-        raise ContractError("VARS: give a JSON object, such as '{\"order\": 7}'")
-    agent = None if id is None else flow_address(app, flow, id, tenant)
-    async with target.client() as runtime:
-        known = None if agent is None else await run_of_id(runtime.store.lists, agent)
-        run_id = None if known is None else known.run_id
-        if run_id is None:
-            run_id = await FlowRuns(runtime, app, tenant=tenant).start(
-                flow, vars=given, id=id, actor_id=actor, session_id=session
-            )
-    return target.tell({"run": run_id, "is_new": known is None}, run_id)
 
 
 async def resume(

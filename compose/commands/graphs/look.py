@@ -154,7 +154,7 @@ async def ledger(
                 if target.json:
                     print_json(one, compact=True)
                 elif follow:
-                    say("  ".join(_cells(n, one)))
+                    say(ledger_line(n, one))
                 else:
                     rows.append(_cells(n, one))
     if not (target.json or follow):
@@ -166,6 +166,11 @@ async def _numbered(records: Any) -> AsyncIterator[tuple[int, dict[str, Any]]]:
     async for _, record in records:
         yield n, record
         n += 1
+
+
+def ledger_line(n: int, record: dict[str, Any]) -> str:
+    """Return a record as one line."""
+    return "  ".join(_cells(n, record))
 
 
 def _cells(n: int, record: dict[str, Any]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from actors.workflow.bundles import BundleRecord, StoredBundles
+from actors.workflow.bundles import BundleRecord, StoredBundles, WorkflowBundleManifest
 from actors.workflow.machine.spec import WorkflowSpec
 from compose.web.endpoint import ShownModel, WebCall
 
@@ -26,8 +26,9 @@ class InstalledFlowJson(ShownModel):
         flows: Names of all flows of the bundle.
         interfaces: Names of the interfaces that the entry flow implements.
         size_bytes: Size of the bundle's file.
-        installed_by: The principal that installed it.
-        installed_at: The instant of the install.
+        installed_by: The principal that installed it; empty if it is not installed.
+        installed_at: The instant of the install; null if it is not installed.
+        manifest: The bundle's manifest.
     """
 
     flow: str
@@ -38,6 +39,7 @@ class InstalledFlowJson(ShownModel):
     size_bytes: int
     installed_by: str
     installed_at: datetime | None
+    manifest: WorkflowBundleManifest
 
 
 @dataclass(slots=True)
@@ -104,4 +106,5 @@ def shown_bundle(record: BundleRecord) -> InstalledFlowJson:
         size_bytes=record.size_bytes,
         installed_by=record.installed_by,
         installed_at=record.installed_at,
+        manifest=manifest,
     )

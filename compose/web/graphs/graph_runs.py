@@ -151,12 +151,16 @@ def runs_at(call: WebCall, app: str) -> FlowRuns:
 
 
 async def graph_run(call: WebCall) -> RunRow:
-    """Return the run that the path names. Its flow has to be served here, or installed.
+    """Return the run that the path names. See `flow_run_of`."""
+    return await flow_run_of(call, call.names["graph_run"])
+
+
+async def flow_run_of(call: WebCall, id_: str) -> RunRow:
+    """Return the run of this id. Its flow has to be served here, or installed.
 
     Raises:
         NoSuchRunError: The principal's tenant has no such run.
     """
-    id_ = call.names["graph_run"]
     try:
         row = await row_of(call.runtime.store, RunId(id_))
     except UnknownRunError:

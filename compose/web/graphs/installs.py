@@ -15,6 +15,7 @@ from actors.workflow.bundles import (
     packed_flow,
 )
 from actors.workflow.bundles.inputs import input_schema
+from actors.workflow.bundles.stored import BUNDLE_TYPE
 from actors.workflow.bundles.unpacking import unpacked
 from actors.workflow.documents.findings import FlowError
 from actors.workflow.machine.spec import WorkflowSpec
@@ -37,6 +38,7 @@ from compose.web.graphs.bundles import (
 from compose.web.graphs.flows import flows_of, unknown_flow
 from compose.web.limits import read_body
 from compose.web.problems import HttpProblem, ProblemError
+from compose.web.resources.artifacts import NEVER_SHOWN
 
 MAX_BUNDLE_BYTES: Final = 64 * 2**20
 """Largest body of an install."""
@@ -53,18 +55,28 @@ class InputSchemaJson(ShownModel):
 
 
 class InstallQuery(StrictModel):
-    """The query of an install. `version` is the version of a flow document that has none."""
+    """The query of an install.
+
+    Attributes:
+        version: The version of a flow document that has none.
+        dry_run: Check the flow and install nothing.
+    """
 
     version: str | None = None
+    dry_run: bool = False
 
 
 async def install(call: WebCall, query: InstallQuery, _: None) -> Done:
-    """Install a flow: 201, or 200 if the same content is already installed."""
+    """Install a flow: 201, or 200 if the same content is already installed, or for a dry run."""
     data = await read_body(call.request, MAX_BUNDLE_BYTES)
     try:
         async with graphs_of(call).installing:
             packed = await unpacked(partial(packed_flow, version=query.version), data)
-            record, is_new = await bundles_of(call).install(packed, by=call.principal.name)
+            record, is_new = await bundles_of(call).install(
+                packed, by=call.principal.name, dry_run=query.dry_run
+            )
+            if query.dry_run:
+                return json_response(shown_bundle(record))
             if is_new:
                 after = {"version": record.manifest.bundle_version, "hash": record.hash}
                 call.audit(_thing(record), after=after)
@@ -89,6 +101,20 @@ async def install(call: WebCall, query: InstallQuery, _: None) -> Done:
 async def show(call: WebCall, _: NoQuery, __: None) -> Done:
     """Return an installed bundle."""
     return shown_bundle(await _found(call))
+
+
+async def download(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return the file of an installed bundle."""
+    record = await _found(call)
+    headers = {
+        "content-disposition": f'attachment; filename="{record.manifest.ref}.flow"',
+        **NEVER_SHOWN,
+    }
+    try:
+        data = await bundles_of(call).read(record)
+    except WorkflowBundleRegistryError:  # removed meanwhile
+        raise unknown_flow(call.names["flow"]) from None
+    return Response(data, headers=headers, media_type=BUNDLE_TYPE)
 
 
 async def schema(call: WebCall, _: NoQuery, __: None) -> Done:
@@ -164,6 +190,13 @@ ENDPOINTS: Final = (
         call=show,
         says="Show an installed flow.",
         answer=InstalledFlowJson,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=f"{_FLOW}/bundle",
+        call=download,
+        says="Download the bundle of an installed flow.",
+        media_type=BUNDLE_TYPE,
     ),
     WebEndpoint(
         method="GET",

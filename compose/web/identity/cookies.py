@@ -10,7 +10,8 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from compose.web.origins import authority_of, is_own_address
+from compose.host.own_address import is_own_address
+from compose.web.origins import authority_of
 from compose.web.problems import HttpProblem, ProblemError
 
 LOGIN_LASTS: Final = timedelta(hours=12)

@@ -16,7 +16,7 @@ from jwt.exceptions import PyJWTError
 from typing_extensions import override
 
 from actors.errors import ContractError
-from compose.web.origins import is_own_address
+from compose.host.own_address import is_own_address
 from compose.web.problems import HttpProblem, ProblemError
 
 _log = logging.getLogger("callboard.web")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,10 @@ async def test_a_run_is_started_answered_and_checked(cli: Cli) -> None:
         lines = (await cli.call("graphs", "ledger", run, "--follow", "--json")).out.splitlines()
         verdict = await cli.call("graphs", "verify", run, "--json")
         assert (verdict.data["ok"], verdict.data["count"]) == (True, len(lines))
+        followed = (await cli.call(*begin, "--follow", "--json")).out.splitlines()
+        assert followed[1:-1] == lines
+        assert json.loads(followed[-1]) == {"run": run, "status": "completed"}
+        assert (await cli.call(*begin, "-f")).out.splitlines()[-1] == f"{run} is completed"
         table = (await cli.call("graphs", "ledger", run)).out
         assert ("ask_user" in table, "order 7 paid" in table) == (True, True)
         await tampered(cli, run)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -10,8 +12,10 @@ import pytest_asyncio
 from playwright.async_api import expect
 
 from actors.kernel.storage.token import NewToken
+from actors.runtime.replay.summary import row_of
 from actors.storage.tokens import BEARER, digest_of, new_secret
 from actors.workflow import Snapshot
+from actors.workflow.actor.starting import keep_snapshot
 from compose.web import app
 from compose.web.server import serve_web
 from tests.harness.chromium import chromium, watched
@@ -22,7 +26,7 @@ from tests.system.web.test_chromium import check_access
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from playwright.async_api import Browser, Page
+    from playwright.async_api import Browser, Page, Route
 
     from actors.kernel.runtime.ids import RunId
     from actors.runtime import Runtime
@@ -101,16 +105,118 @@ async def test_an_operator_answers_a_flows_question_and_sees_its_end(counter: Co
         await check_access(page)
 
 
+async def test_a_sub_run_opens_in_the_page_and_leads_back_by_keyboard(counter: Counter) -> None:
+    """From its node in the drawing, without a new document; Escape and the browser's button lead back."""
+    run = await counter.started("refund", order=11)
+    async with watched(counter.browser, counter.url) as seen:
+        page = seen.page
+        await page.goto(counter.page_of(run))
+        await page.evaluate("window.isSame = true")
+        await expect(page.locator("svg.graph a[href]")).to_have_count(0)
+        await page.get_by_role("button", name="yes").click()
+        link = node(page, "book").locator("a[href]")
+        await expect(link).to_have_count(1)
+        await check_access(page)
+        await link.focus()
+        await page.keyboard.press("Enter")
+        await expect(node(page, "enter")).to_have_class("node waiting")
+        await expect(page.locator(".crumbs")).to_contain_text("books")
+        await expect(page.locator("[rel=up]")).to_be_focused()
+        await expect(page.locator("[rel=up]")).to_contain_text("Back to refund")
+        child = page.url
+        await check_access(page)
+        await page.keyboard.press("Escape")
+        await expect(page).to_have_url(counter.page_of(run))
+        back = page.locator(f"#states a[href='{child.removeprefix(counter.url)}']")
+        await expect(back).to_be_focused()
+        await expect(node(page, "book")).to_have_class("node waiting")
+        await page.go_back()
+        await expect(node(page, "enter")).to_have_class("node waiting")
+        await page.locator("#waits textarea").fill('{"by": "ada"}')
+        await page.get_by_role("button", name="Answer").click()
+        await expect(page.locator("#head .status")).to_have_text("completed")
+        await page.keyboard.press("Escape")
+        await expect(page.locator("#head .status")).to_have_text("completed")
+        await expect(page.locator("#output")).to_contain_text('"order": 11')
+        assert await page.evaluate("window.isSame")
+
+
+async def test_a_snapshot_is_kept_and_restored_on_the_page(counter: Counter) -> None:
+    """The new run opens, at the wait that the snapshot has. An ended run keeps its snapshots."""
+    run = await counter.started("refund", order=12)
+    await when_it_waits(counter, run)
+    async with watched(counter.browser, counter.url) as seen:
+        page = seen.page
+        await page.goto(counter.page_of(run))
+        await expect(page.locator("#snapshots")).to_contain_text("None is kept")
+        await page.fill("#snapshot-name", f"before {EVIL}"[:200])
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#snapshots strong")).to_have_text(f"before {EVIL}")
+        await expect(page.locator("#snapshot-name")).to_have_value("")
+        await check_access(page)
+        await page.get_by_role("button", name="no").click()
+        await expect(page.locator("#head .status")).to_have_text("completed")
+        await expect(page.locator("#snapshot-name")).to_have_count(0)
+        await page.get_by_role("button", name="Restore").click()
+        await expect(node(page, "ask")).to_have_class("node waiting")
+        assert counter.page_of(run) not in page.url
+        await page.get_by_role("button", name="no").click()
+        await expect(page.locator("#head .status")).to_have_text("completed")
+
+
+async def test_a_snapshot_of_another_version_is_restored_if_the_operator_insists(
+    counter: Counter,
+) -> None:
+    """The refusal is shown, with the choice; without it no run begins."""
+    run = await counter.started("refund", order=13)
+    await when_it_waits(counter, run)
+    row = await row_of(counter.runtime.store, run)
+    made = await counter.runs.snapshot(run, "of last year", keep=False)
+    rows = counter.runtime.store.run_snapshots
+    await keep_snapshot(rows, replace(made, spec_hash="0" * 32), row, seq=1, by="ada")
+    before = len(await counter.runtime.store.lists.runs(limit=1000))
+    async with watched(counter.browser, counter.url) as seen:
+        page = seen.page
+        await page.goto(counter.page_of(run))
+        await expect(page.locator("#snapshots")).to_contain_text("of another version of the flow")
+        seen.is_cut = True  # the refusal is a failed request
+        for answer in ("Leave it", "Restore anyway"):
+            await page.get_by_role("button", name="Restore of last year").click()
+            await expect(page.locator("#force")).to_contain_text("was made with graph 000")
+            await check_access(page)
+            assert len(await counter.runtime.store.lists.runs(limit=1000)) == before
+            await page.get_by_role("button", name=answer).click()
+            await expect(page.locator("#force")).to_be_hidden()
+        await expect(node(page, "ask")).to_have_class("node waiting")
+        assert counter.page_of(run) not in page.url
+    assert len(await counter.runtime.store.lists.runs(limit=1000)) == before + 1
+
+
+async def when_it_waits(counter: Counter, run: RunId) -> None:
+    """Wait until a run waits."""
+    while not await counter.runs.waits(run):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+async def only_once_opened(route: Route) -> None:
+    """Let a page be opened, and not fetched again by its script."""
+    if route.request.is_navigation_request():
+        await route.continue_()
+    else:
+        await route.abort()
+
+
 async def test_an_answer_from_an_outdated_page_changes_nothing(counter: Counter) -> None:
     """The page shows that, and the current state."""
     run = await counter.started("refund", order=9)
+    await when_it_waits(counter, run)
     async with watched(counter.browser, counter.url) as seen:
         page = seen.page
+        seen.is_cut = True  # the page gets no events, nor its next state
         await page.route("**/ledger*", lambda route: route.abort())
-        seen.is_cut = True  # the page gets no events
+        await page.route(counter.page_of(run), only_once_opened)
         await page.goto(counter.page_of(run))
         await expect(page.get_by_role("button", name="no")).to_be_visible()
-        await page.route(counter.page_of(run), lambda route: route.abort())  # nor its next state
         await counter.runs.resume(run, "ok/1", {"response": "yes"})
         async with page.expect_request(lambda request: request.method == "POST"):
             await page.get_by_role("button", name="no").click()

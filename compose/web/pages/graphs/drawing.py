@@ -69,12 +69,14 @@ class GraphMarks:
         notes: The text below each node's name.
         taken: Edges that the run has taken.
         seen: Edges that the run has taken, but that no code names.
+        links: The address of the run that a node has started last, by the node's name. None: no node is a link.
     """
 
     classes: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
     taken: Collection[Edge] = ()
     seen: Collection[Edge] = ()
+    links: Mapping[str, str] | None = None
 
 
 def layout_of(nodes: Sequence[str], edges: Sequence[Edge]) -> GraphLayout | None:
@@ -147,12 +149,13 @@ def svg_of(layout: GraphLayout, marks: GraphMarks, *, title: str) -> Markup:
     nodes = Markup("").join(
         _node(n, name, layout.boxes[name], marks) for name, n in numbers.items()
     )
+    role = "img" if marks.links is None else "group"  # an image has no links
     return Markup(
-        '<svg class="graph" id="graph" viewBox="{}" width="{:.0f}" height="{:.0f}" role="img" '
+        '<svg class="graph" id="graph" viewBox="{}" width="{:.0f}" height="{:.0f}" role="{}" '
         'aria-label="{}"><defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" '
         'markerHeight="9" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>'
         '{}<g id="seen">{}</g>{}</svg>'
-    ).format(box, width, height, title, lines, seen, nodes)
+    ).format(box, width, height, role, title, lines, seen, nodes)
 
 
 def standalone(drawing: Markup) -> str:
@@ -173,13 +176,19 @@ def _line(id_: str, class_: str, points: Sequence[tuple[float, float]]) -> Marku
 
 def _node(n: int, name: str, box: Box, marks: GraphMarks) -> Markup:
     class_ = f"node {marks.classes.get(name, '')}".strip()
+    opening, closing = Markup(""), Markup("")
+    if marks.links is not None:
+        # Each node has the element, so that a page that changes only sets its address.
+        href = Markup(' href="{}"').format(marks.links[name]) if name in marks.links else ""
+        opening, closing = Markup("<a data-inside{}>").format(href), Markup("</a>")
     return Markup(
-        '<g id="n-{}" class="{}"><title>{}</title><rect x="{:g}" y="{:g}" width="{:g}" height="{}" rx="7"/>'
-        '<text x="{:g}" y="{:g}" class="name">{}</text><text x="{:g}" y="{:g}" class="note">{}</text></g>'
+        '<g id="n-{}" class="{}">{}<title>{}</title><rect x="{:g}" y="{:g}" width="{:g}" height="{}" rx="7"/>'
+        '<text x="{:g}" y="{:g}" class="name">{}</text><text x="{:g}" y="{:g}" class="note">{}</text>{}</g>'
     ).format(
         *(
             n,
             class_,
+            opening,
             name,
             round(box.x - box.width / 2, 1),
             box.y - _HEIGHT / 2,
@@ -188,6 +197,7 @@ def _node(n: int, name: str, box: Box, marks: GraphMarks) -> Markup:
         ),
         *(box.x, box.y - 4, shown_name(name), box.x, box.y + 13),
         shortened(marks.notes.get(name, ""), int(box.width / 6.4)),
+        closing,
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import quote
 
 from actors.kernel.workflow.branches import GraphFork
 from actors.kernel.workflow.effects import RunStatus, WaitReason, WaitState
@@ -32,6 +33,7 @@ class NodeState:
         word: now, waiting, failed, cancelled, done, or not reached.
         count: How often the node has completed a step.
         until: The instant at which its wait ends.
+        runs: The ids of the runs of sub-graphs that it has started, in their order.
     """
 
     name: str
@@ -39,6 +41,7 @@ class NodeState:
     word: str
     count: int
     until: str = ""
+    runs: tuple[str, ...] = ()
 
     @property
     def class_(self) -> str:
@@ -83,7 +86,7 @@ class GraphPath:
 
 
 def node_states(
-    flow: ShownFlow | None, path: GraphPath, run: RunState | None
+    flow: ShownFlow | None, path: GraphPath, run: RunState | None, below: Mapping[str, str]
 ) -> tuple[NodeState, ...]:
     """Return the states of all nodes, the graph's nodes first.
 
@@ -91,6 +94,7 @@ def node_states(
         flow: The graph; None if this process no longer has it.
         path: The run's path up to the step.
         run: The run's state after that step; None if the run has not started.
+        below: The nodes that have started runs of sub-graphs, by the run's id.
     """
     now = {} if run is None else _present(run)
     facts = {} if flow is None else {one.name: one for one in flow.nodes}
@@ -100,18 +104,29 @@ def node_states(
         word, until = now.get(name, ("", ""))
         count = path.counts[name]
         word = word or ("done" if count else NOT_REACHED)
-        one = NodeState(name=name, facts=facts.get(name), word=word, count=count, until=until)
-        found.append(one)
+        found.append(
+            NodeState(
+                name=name,
+                facts=facts.get(name),
+                word=word,
+                count=count,
+                until=until,
+                runs=tuple(run_id for run_id, node in below.items() if node == name),
+            )
+        )
     return tuple(found)
 
 
-def marks_of(flow: ShownFlow, states: Sequence[NodeState], path: GraphPath) -> GraphMarks:
-    """Return the marks of a run for the drawing of its graph."""
+def marks_of(
+    flow: ShownFlow, states: Sequence[NodeState], path: GraphPath, *, runs_at: str
+) -> GraphMarks:
+    """Return the marks of a run for the drawing of its graph. `runs_at` is the address of pages of runs."""
     return GraphMarks(
         classes={one.name: one.class_ for one in states},
         notes={one.name: one.told for one in states},
         taken=frozenset(path.edges),
         seen=[one for one in path.edges if one not in flow.edges],
+        links={one.name: f"{runs_at}/{quote(one.runs[-1])}" for one in states if one.runs},
     )
 
 
@@ -156,9 +171,9 @@ def _is_used(key: str, value: Any) -> bool:
     return not key.startswith("_") and bool(value)
 
 
-def sub_runs(steps: Iterable[LedgerStep]) -> list[str]:
-    """Return the ids of the runs that these steps started, in their order."""
-    found: dict[str, None] = {}
+def sub_runs(steps: Iterable[LedgerStep]) -> dict[str, str]:
+    """Return the ids of the runs that these steps started, in their order, each with the node of the step."""
+    found: dict[str, str] = {}
     for step in steps:
         result = step.record.get("result")
         if isinstance(result, dict):
@@ -166,8 +181,8 @@ def sub_runs(steps: Iterable[LedgerStep]) -> list[str]:
             details = (wait.get("details") if isinstance(wait, dict) else None) or {}
             for told in (result, details):
                 if isinstance(id_ := told.get("sub_run_id"), str) and "agent" not in told:
-                    found[id_] = None
-    return [*found]
+                    found.setdefault(id_, step.record["node_id"])
+    return found
 
 
 def wait_of_branch(path: Path) -> str:

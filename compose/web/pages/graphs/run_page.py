@@ -8,6 +8,8 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from actors.kernel.runtime.rows import RunRow
+from actors.kernel.storage.run_snapshots import RunSnapshot, SnapshotFilter
+from actors.kernel.workflow.errors import NoSuchRunError
 from actors.kernel.workflow.run_state import RunState
 from actors.workflow.actor.ledger_feed import BEGIN, LedgerPlace
 from actors.workflow.actor.run_lists import flow_of
@@ -16,7 +18,7 @@ from compose.web.changes import thing_of_run
 from compose.web.endpoint import Done, StrictModel, WebCall
 from compose.web.graphs.bundles import installed_spec
 from compose.web.graphs.flows import flows_of
-from compose.web.graphs.graph_runs import graph_run, present
+from compose.web.graphs.graph_runs import flow_run_of, graph_run, present
 from compose.web.pages.graphs.drawing import svg_of
 from compose.web.pages.graphs.evidence import shown_evidence
 from compose.web.pages.graphs.flow_pages import shelf_of
@@ -24,7 +26,6 @@ from compose.web.pages.graphs.flow_shelf import ShownFlow
 from compose.web.pages.graphs.graph_steps import LedgerPart, read_part
 from compose.web.pages.graphs.graph_view import (
     GraphPath,
-    NodeState,
     marks_of,
     node_states,
     public_vars,
@@ -35,6 +36,9 @@ from compose.web.pages.html import page
 from compose.web.resources.audit import changes_of
 from compose.web.resources.events import parse_log_place
 
+_MOST_ABOVE: Final = 16
+_LISTED: Final = 20
+"""Maximum number of snapshots that are listed."""
 _AROUND: Final = 60
 """Maximum number of records of the ledger that are listed before, and after, the shown record."""
 
@@ -58,6 +62,7 @@ async def show_graph_run(call: WebCall, query: StepQuery, _: None) -> Done:
     state, open_ = await present(call, row)
     flow = await _shown(call, row)
     values = _at(part, place, flow, state)
+    base = str(call.request.scope.get("root_path", ""))
     return page(
         call.request,
         "graphs/run.html",
@@ -74,6 +79,10 @@ async def show_graph_run(call: WebCall, query: StepQuery, _: None) -> Done:
         cursor=_cursor(row, part),
         children=sub_runs(part.steps),
         evidence=shown_evidence(call, row, state),
+        above=await _above(call, row),
+        snapshots=await _snapshots(call, row),
+        most_snapshots=_LISTED,
+        svg=_drawn(flow, values, base),
         **values,
         **await changes_of(call, thing_of_run(row.run_id)),
     )
@@ -100,13 +109,12 @@ def _at(
     is_present = place is None or (index == len(steps) - 1 and part.later is None)
     run = state if is_present or not steps else steps[index].after
     path = GraphPath.of(steps[: index + 1])
-    nodes = node_states(flow, path, run)
+    nodes = node_states(flow, path, run, sub_runs(steps[: index + 1]))
     step = steps[index] if steps else None
     own, runtimes = public_vars(run.vars if step is None or place is None else step.vars)
     low, high = max(0, index - _AROUND), index + _AROUND + 1
     return {
         "nodes": nodes,
-        "svg": _drawn(flow, nodes, path),
         "path": path,
         "dashed": flow is not None and not flow.edges.issuperset(path.edges),
         "step": step,
@@ -118,11 +126,31 @@ def _at(
     }
 
 
-def _drawn(flow: ShownFlow | None, nodes: tuple[NodeState, ...], path: GraphPath) -> Markup | None:
+def _drawn(flow: ShownFlow | None, values: dict[str, Any], base: str) -> Markup | None:
     if flow is None or flow.layout is None:
         return None
     title = "Drawing of the run on its flow; the list of nodes has the same content"
-    return svg_of(flow.layout, marks_of(flow, nodes, path), title=title)
+    marks = marks_of(flow, values["nodes"], values["path"], runs_at=f"{base}/graph-runs")
+    return svg_of(flow.layout, marks, title=title)
+
+
+async def _above(call: WebCall, row: RunRow) -> list[tuple[str, str]]:
+    """Return flow and id of the runs of flows above a run, the highest first."""
+    found: list[tuple[str, str]] = []
+    while row.parent is not None and len(found) < _MOST_ABOVE:
+        try:
+            row = await flow_run_of(call, row.parent)
+        except NoSuchRunError:  # an agent's run, or a run of an app that is not served here
+            break
+        found.insert(0, (flow_of(row), row.run_id))
+    return found
+
+
+async def _snapshots(call: WebCall, row: RunRow) -> list[RunSnapshot]:
+    """Return the newest stored snapshots of a run."""
+    among = SnapshotFilter(apps=[row.agent_id.type], run=row.run_id)
+    rows = call.runtime.store.run_snapshots
+    return await rows.list(call.principal.tenant, among, limit=_LISTED)
 
 
 def _cursor(row: RunRow, part: LedgerPart) -> str:

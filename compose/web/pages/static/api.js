@@ -9,8 +9,8 @@ export const part = encodeURIComponent;
 export const csrf = () => CSRF.exec(document.cookie)?.[1] ?? null;
 
 /** Return the JSON of an answer. Throws an Error with the problem's text. */
-export async function ask(method, path, body) {
-  const headers = { accept: "application/json", "content-type": "application/json" };
+export async function ask(method, path, body, more = {}) {
+  const headers = { accept: "application/json", "content-type": "application/json", ...more };
   const proof = csrf();
   if (proof) headers["x-csrf-token"] = proof;
   let response;
@@ -21,7 +21,7 @@ export async function ask(method, path, body) {
   }
   const text = await response.text();
   const data = text ? JSON.parse(text) : null;
-  if (!response.ok) throw Object.assign(new Error(`${data.detail} (${data.remedy})`), { code: data.code });
+  if (!response.ok) throw Object.assign(new Error(`${data.detail} (${data.remedy})`), { code: data.code, detail: data.detail });
   return data;
 }
 

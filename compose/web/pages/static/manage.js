@@ -15,6 +15,7 @@ export function inDialog(name, work, prepare = () => {}) {
     event.preventDefault();
     if (event.submitter?.value === "no" || (await attempt(form, () => work(form), say))) dialog.close();
   };
-  document.querySelector(".menu").open = false;
+  const menu = document.querySelector(".menu");
+  if (menu) menu.open = false;
   dialog.showModal();
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 from typing import TYPE_CHECKING, Any
@@ -107,12 +108,13 @@ async def test_commands_and_hosts_take_drawings(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They are checked and drawn; a host serves those of a folder."""
-    assert told(capsys, "check", folder / "root.json")[0] == Exit.OK
+    done = await asyncio.to_thread(told, capsys, "check", folder / "root.json")
+    assert done[0] == Exit.OK
     (folder / "wrong.json").write_text(json.dumps({**ROOT, "entryNode": "x"}), encoding="utf-8")
-    code, text = told(capsys, "check", folder / "wrong.json")
+    code, text = await asyncio.to_thread(told, capsys, "check", folder / "wrong.json")
     assert (code, "wrong.json#/entryNode: there is no node 'x'" in text) == (Exit.FAILED, True)
     (folder / "wrong.json").unlink()
-    code, text = told(capsys, "draw", folder / "root.json")
+    code, text = await asyncio.to_thread(told, capsys, "draw", folder / "root.json")
     assert (code, "<svg" in text) == (Exit.OK, True)
     async with Runtime() as host:
         await serve_all(host, {"f": find_served(str(folder))})

@@ -1,0 +1,310 @@
+"""`callboard flows … --server` and `graphs start --server`, with an API that is served at a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.storage.token import NewToken
+from actors.storage.tokens import BEARER, digest_of, new_secret
+from actors.workflow.installed import InstalledFlows
+from compose.commands.graphs import start as starting
+from compose.commands.output import Exit
+from tests.behaviour.test_http_installs import REFUND
+from tests.harness.proxy import FaultProxy
+from tests.integration.compose.commandline import Cli
+from tests.system.web.refunds import flows_served
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from actors.runtime import Runtime
+    from actors.workflow.actor.runs import FlowRuns
+    from tests.integration.compose.commandline import Said
+
+pytestmark = pytest.mark.item(469)
+GONE = ("show", "draw", "remove")
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Commands of which none may use a database."""
+    for name in ("CALLBOARD_POSTGRES_URL", "CALLBOARD_DATA_DIR", "CALLBOARD_API_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    return Cli("", "", capsys)
+
+
+async def told(cli: Cli, *words: object, at: str) -> Said:
+    """Give one command, at this server."""
+    return await asyncio.to_thread(cli.bare, *map(str, words), "--server", at)
+
+
+def saved(folder: Path, name: str, **changes: Any) -> Path:
+    """Save the flow `refund` with changes; return its file."""
+    file = folder / name
+    file.write_text(json.dumps({**REFUND, **changes}), encoding="utf-8")
+    return file
+
+
+async def token_of(runtime: Runtime, *scopes: Any, tenant: str = "default") -> str:
+    """Create a token with these scopes."""
+    secret = new_secret(BEARER)
+    name = f"t{len(await runtime.store.tokens.list())}"
+    new = NewToken(
+        id=name,
+        digest=digest_of(secret),
+        name=name,
+        tenant=tenant,
+        principal="ada",
+        scopes=scopes,
+        expires_at=None,
+    )
+    await runtime.store.tokens.create(new)
+    return secret
+
+
+async def key_of_wait(runs: FlowRuns, run: RunId) -> str:
+    """Return the key of a run's wait when it waits."""
+    while not (waits := await runs.waits(run)):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    return str(waits[0].wait_key)
+
+
+async def accepted(proxy: FaultProxy, count: int) -> None:
+    """Wait for this number of connections."""
+    while proxy.accepted_count < count:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def answering(*answers: bytes) -> AsyncIterator[str]:
+    """Yield the address of a server that gives each connection the next of these answers, and then ends it."""
+    left = list(answers)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(left.pop(0))
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_flows_of_a_server_are_checked_installed_and_shown(cli: Cli, tmp_path: Path) -> None:
+    """The output is that of a folder or a database."""
+    file, other = saved(tmp_path, "refund.json"), saved(tmp_path, "other.json", title="Other")
+    wrong = saved(tmp_path, "wrong.json", start="aks")
+    async with flows_served() as (url, _, _):
+        empty = await told(cli, "flows", "list", at=url)
+        fits = await told(cli, "flows", "check", file, at=url)
+        still = await told(cli, "flows", "list", "--json", at=url)
+        done = await told(cli, "flows", "install", file, at=url)
+        again = await told(cli, "flows", "install", file, "--json", at=url)
+        odd = await told(cli, "flows", "install", other, at=url)
+        bad = await told(cli, "flows", "check", file, other, wrong, "--json", at=url)
+        [listed] = (await told(cli, "flows", "list", "--json", at=url)).data
+        table = await told(cli, "flows", "list", at=f"{url}/")
+        shown = await told(cli, "flows", "show", "refund", "--json", at=url)
+        drawn = await told(cli, "flows", "draw", "refund@1.2", at=url)
+        both = await told(cli, "flows", "draw", "refund", "--flow", "x", at=url)
+    assert empty.out.strip() == f"no bundles in {url}"
+    assert fits.out.strip() == "1 flow document is right"
+    assert still.data == []
+    assert done.out.strip() == f"refund@1.2 is in {url}"
+    assert again.data["hash"] == listed["hash"] == shown.data["hash"]
+    assert (listed["bundle_id"], listed["installed_by"]) == ("refund", "local")
+    assert listed["file"] == f"{url}/v1/flows/refund@1.2/bundle"
+    assert "refund@1.2" in table.out
+    assert (odd.code, "other content" in odd.err) == (Exit.USAGE, True)
+    found = bad.data["findings"]
+    assert [(one["file"], one["pointer"]) for one in found] == [
+        (str(other), ""),
+        (str(wrong), "/start"),
+    ]
+    assert "Give it another version" in found[0]["remedy"]
+    assert shown.data["graphs"]["refund@1.2"]["entry_node"] == "ask"
+    assert ET.fromstring(drawn.out).tag.endswith("svg")
+    assert (both.code, "--flow do not go together" in both.err) == (Exit.USAGE, True)
+
+
+async def test_a_flow_of_a_server_is_removed_when_no_run_needs_it(cli: Cli, tmp_path: Path) -> None:
+    """All versions by the id. What is not there is not found."""
+    file = saved(tmp_path, "refund.json")
+    begin = ("graphs", "start", "installed", "refund@1.2", '{"order": {"total": 4}}', "--json")
+    async with flows_served() as (url, _, runtime):
+        await InstalledFlows().register(runtime)
+        for version in ("1.2", "1.3"):
+            await told(cli, "flows", "install", file, "--version", version, at=url)
+        run = RunId((await told(cli, *begin, at=url)).data["run"])
+        held = await told(cli, "flows", "remove", "refund@1.2", at=url)
+        await runtime.cancel(run)
+        await runtime.wait(run)
+        removed = await told(cli, "flows", "remove", "refund", "--json", at=url)
+        gone = [await told(cli, "flows", word, "refund@1.2", at=url) for word in GONE]
+
+    assert (held.code, "1 of its runs is open" in held.err) == (Exit.USAGE, True)
+    assert removed.data == {"removed": 2}
+    assert [one.code for one in gone] == [Exit.NOT_FOUND] * len(GONE)
+
+
+async def test_a_run_at_a_server_is_started_once_and_followed(cli: Cli) -> None:
+    """Its records are printed as they are written; the exit code is that of its end."""
+    begin = ("graphs", "start", "billing", "refund", '{"order": 7}', "--id", "r-7")
+    async with flows_served() as (url, runs, _):
+        first = (await told(cli, *begin, "--json", at=url)).data
+        run = first["run"]
+        following = asyncio.ensure_future(told(cli, *begin, "--follow", "--json", at=url))
+        key = await key_of_wait(runs, run)
+        await runs.resume(run, key, {"response": "no"})
+        ended = await following
+        text = await told(cli, *begin, "-f", at=url)
+        failing = ("graphs", "start", "billing", "charges", '{"next": "charge"}', "--follow")
+        failed = await told(cli, *failing, at=url)
+        unknown = await told(cli, "graphs", "start", "billing", "nothing", at=url)
+        ledger = await runs.ledger(run)
+
+    lines = [json.loads(line) for line in ended.out.splitlines()]
+    assert (first["is_new"], lines[0]) == (True, {"run": run, "is_new": False})
+    assert lines[1:-1] == ledger
+    assert (ended.code, lines[-1]) == (Exit.OK, {"run": run, "status": "completed"})
+    assert text.out.splitlines()[-1] == f"{run} is completed"
+    assert "ask_user" in text.out
+    assert (failed.code, failed.out.splitlines()[-1].split()[1:]) == (Exit.FAILED, ["is", "failed"])
+    assert (unknown.code, "unknown_flow" in unknown.err) == (Exit.NOT_FOUND, True)
+
+
+async def test_the_token_is_in_a_file_or_a_variable(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it, or without its scope, the refusal says what to give. It decides the tenant."""
+    file, flow = tmp_path / "token", saved(tmp_path, "refund.json")
+    async with flows_served(is_guarded=True) as (url, _, runtime):
+        none = await told(cli, "flows", "list", at=url)
+        file.write_text(await token_of(runtime, "flows:run", "flows:install") + "\n", "utf-8")
+        by = ("--token-file", file)
+        done = await told(cli, "flows", "install", flow, *by, "--json", at=url)
+        monkeypatch.setenv("CALLBOARD_API_TOKEN", await token_of(runtime, "flows:run"))
+        mine = await told(cli, "flows", "list", "--json", at=url)
+        weak = await told(cli, "flows", "remove", "refund", at=url)
+        far = await token_of(runtime, "flows:run", tenant="acme")
+        monkeypatch.setenv("CALLBOARD_API_TOKEN", far)
+        theirs = await told(cli, "flows", "list", "--json", at=url)
+        away = await told(cli, "flows", "list", at="http://192.0.2.1:8123")
+        monkeypatch.setenv("CALLBOARD_API_TOKEN", "two words")
+        odd = await told(cli, "flows", "list", at=url)
+
+    assert none.code == Exit.USAGE
+    assert all(one in none.err for one in (url, "--token-file FILE", "CALLBOARD_API_TOKEN"))
+    assert done.data["installed_by"] == "ada"
+    assert [one["bundle_id"] for one in mine.data] == ["refund"]
+    assert (weak.code, "flows:install" in weak.err) == (Exit.USAGE, True)
+    assert theirs.data == []
+    assert (away.code, "use https" in away.err) == (Exit.USAGE, True)
+    assert (odd.code, "copy it again" in odd.err, "two words" in odd.err) == (2, True, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("flows", "list", "--directory", "x"), "--server and --directory do not go together"),
+        (("flows", "list", "--shared"), "--server and --shared do not go together"),
+        (("flows", "remove", "x", "--data", "d"), "--server and --data do not go together"),
+        (("flows", "show", "x", "--tenant", "acme"), "the tenant of --server is that of the token"),
+        (("graphs", "start", "a", "f", "--schema", "s"), "--server and --schema do not go"),
+        (("flows", "list", "--token-file", "/nothing/here"), "/nothing/here: No such file"),
+    ],
+)
+async def test_options_of_another_place_are_refused(
+    cli: Cli, words: tuple[str, ...], said: str
+) -> None:
+    """Before any request."""
+    answer = await told(cli, *words, at="http://127.0.0.1:1")
+
+    assert (answer.code in {Exit.USAGE, Exit.NOT_FOUND}, said in answer.err) == (True, True), answer
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["nowhere", "ftp://a", "http://", "http://a:b@c", "http://a?b=c", "http://[", "http://a:x"],
+)
+async def test_what_is_no_address_is_refused(cli: Cli, address: str) -> None:
+    """With an example, and without a login that is in it."""
+    answer = await told(cli, "flows", "list", at=address)
+
+    assert answer.code == Exit.USAGE
+    assert "--server" in answer.err
+    assert "a:b@" not in answer.err
+    alone = await asyncio.to_thread(cli.bare, "flows", "list", "--token-file", "x")
+    assert (alone.code, "is for --server URL" in alone.err) == (Exit.USAGE, True)
+
+
+async def test_servers_that_do_not_answer_are_named(cli: Cli, tmp_path: Path) -> None:
+    """One that is not there, one of another kind, one that redirects, and one that dies in its answer."""
+    page = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n<html>"
+    moved = b"HTTP/1.1 302 Found\r\nlocation: http://elsewhere/\r\ncontent-length: 0\r\n\r\n"
+    cut = b"HTTP/1.1 201 Created\r\ncontent-length: 500\r\n\r\n{"
+    start = ("graphs", "start", "billing", "refund")
+    closed = await told(cli, "flows", "list", at="http://127.0.0.1:1")
+    async with answering(page, moved, cut, cut) as url:
+        odd = await told(cli, "flows", "list", at=url)
+        away = await told(cli, "flows", "list", "--json", at=url)
+        lost = await told(cli, "flows", "install", saved(tmp_path, "refund.json"), at=url)
+        begun = await told(cli, *start, at=url)
+
+    assert (closed.code, "http://127.0.0.1:1: no answer" in closed.err) == (Exit.UNREACHABLE, True)
+    assert "Start `callboard serve`, or correct --server" in closed.err
+    assert (odd.code, "'<html>'" in odd.err, url in odd.err) == (Exit.FAILED, True, True)
+    assert (away.code, "a redirect" in json.loads(away.err)["error"]) == (Exit.FAILED, True)
+    assert (lost.code, "it is executed once" in lost.err) == (Exit.UNREACHABLE, True)
+    assert (begun.code, "with --id " in begun.err) == (Exit.UNREACHABLE, True)
+
+
+async def test_a_start_whose_answer_is_lost_is_repeated_once(cli: Cli) -> None:
+    """With the id that the error names, there is one run."""
+    async with flows_served() as (url, runs, _), FaultProxy.to(url) as proxy:
+        loss = proxy.lose_response(request_has=b"POST /v1/flows", response_ends=b"}")
+        begin = ("graphs", "start", "billing", "refund", '{"order": 7}')
+        lost = await told(cli, *begin, at=proxy.through(url))
+        await loss.happened.wait()
+        key = lost.err.partition("--id ")[2].split()[0]
+        again = await told(cli, *begin, "--id", key, "--json", at=url)
+        listed = await runs.ledger(again.data["run"])
+
+    assert lost.code == Exit.UNREACHABLE
+    assert again.data["is_new"] is False
+    assert listed
+
+
+async def test_a_lost_stream_is_continued(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the last record: none is missing and none comes twice. If it stays away, the run is named."""
+    monkeypatch.setattr(starting, "PAUSE_S", 0.01)
+    begin = ("graphs", "start", "billing", "refund", '{"order": 7}', "--follow", "--json")
+    async with flows_served() as (url, runs, _), FaultProxy.to(url) as proxy:
+        at = proxy.through(url)
+        following = asyncio.ensure_future(told(cli, *begin, "--id", "a", at=at))
+        run = (await told(cli, *begin[:-2], "--id", "a", "--json", at=url)).data["run"]
+        key = await key_of_wait(runs, run)
+        await accepted(proxy, 2)
+        proxy.reset()
+        await accepted(proxy, 3)
+        await runs.resume(run, key, {"response": "no"})
+        ended = await following
+        ledger = await runs.ledger(run)
+        other = (await told(cli, *begin[:-2], "--id", "b", "--json", at=url)).data["run"]
+        following = asyncio.ensure_future(told(cli, *begin, "--id", "b", at=at))
+        await accepted(proxy, 5)
+        await proxy.__aexit__(None, None, None)
+        left = await following
+
+    lines = [json.loads(line) for line in ended.out.splitlines()]
+    assert lines[1:-1] == ledger
+    assert lines[-1]["status"] == "completed"
+    assert left.code == Exit.UNREACHABLE
+    assert f"callboard graphs show {other}" in left.err

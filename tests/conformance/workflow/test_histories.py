@@ -83,7 +83,7 @@ def test_a_snapshot_of_another_graph_is_refused(stores: Stores) -> None:
     )
     smaller = WorkflowSpec("asking", "work", {"work": ASKING.nodes["work"]})
 
-    with pytest.raises(SpecChangedError, match="force=True"):
+    with pytest.raises(SpecChangedError, match="with force if its nodes still fit"):
         restore_snapshot(snapshot, changed, **where)
     forced = restore_snapshot(snapshot, changed, **where, force=True)
     assert runtime.resume(changed, forced, "k", 1).status is RunStatus.COMPLETED

@@ -118,7 +118,7 @@ async def test_a_flow_is_installed_executed_and_removed_with_its_bytes_on_s3(
     ):
         made = await web.post("/v1/flows", data)
         run = await FlowRuns(other, INSTALLED_APP).start("writes@1", vars={"text": "a letter"})
-        written = await other.result(RunId(run))
+        written = str(await other.result(RunId(run)))
         file = await there("GET", "/v1/flows/writes/bundle")
         names = {row[0] for row in await sql(postgres_dsn, schema, OBJECTS)}
         in_rows = await sql(postgres_dsn, schema, IN_ROWS)

@@ -288,8 +288,8 @@ async def test_a_lost_stream_is_continued(cli: Cli, monkeypatch: pytest.MonkeyPa
     begin = ("graphs", "start", "billing", "refund", '{"order": 7}', "--follow", "--json")
     async with flows_served() as (url, runs, _), FaultProxy.to(url) as proxy:
         at = proxy.through(url)
-        following = asyncio.ensure_future(told(cli, *begin, "--id", "a", at=at))
         run = (await told(cli, *begin[:-2], "--id", "a", "--json", at=url)).data["run"]
+        following = asyncio.ensure_future(told(cli, *begin, "--id", "a", at=at))
         key = await key_of_wait(runs, run)
         await accepted(proxy, 2)
         proxy.reset()

@@ -43,9 +43,9 @@ def played(items: list[Item]) -> list[Item]:
 
 
 def test_a_part_is_played_and_the_same_in_every_order() -> None:
-    """Each test has a quarter of its own, or a third by its folder, rounded up."""
+    """Each test has a quarter of its own, or a sixth by its folder, rounded up."""
     items = [Item("behaviour", name, str(n)) for name in ("test_a", "test_b") for n in range(7)]
-    items += [Item("system", "test_c", str(n)) for n in range(5)]
+    items += [Item("system", "test_c", str(n)) for n in range(7)]
 
     kept = played(items)
 
@@ -57,7 +57,7 @@ def test_what_needs_no_server_is_played_whole() -> None:
     """So is a test on servers that is played with few parameters, or in another folder."""
     items = [Item("behaviour", "test_a", str(n), frozenset()) for n in range(5)]
     items += [Item("system", "test_b", str(n), frozenset()) for n in range(3)]
-    items += [Item("integration", "test_c", str(n)) for n in range(2)]
+    items += [Item("properties", "test_c", str(n)) for n in range(3)]
     items += [Item("unit", "test_e", str(n)) for n in range(9)]
     items += [Item("behaviour", "test_d", "nats")]
 

@@ -195,6 +195,7 @@ class ShownRun(RunState):
     """A copy of a run. Its vars are copied when they are first read, since most handlers read none."""
 
     __slots__ = ("_kept",)
+    _kept: dict[str, Any]
 
     @classmethod
     def of(cls, state: RunState, variables: dict[str, Any]) -> ShownRun:

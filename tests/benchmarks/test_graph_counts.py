@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from actors.workflow import EffectOutcome, EffectType, StepPlan, WorkflowRuntime, WorkflowSpec
+from actors.kernel.workflow import run_state
+from actors.kernel.workflow.durable import plain_copy
+from actors.workflow import (
+    EffectOutcome,
+    EffectType,
+    InMemoryLedgerStore,
+    InMemoryRunStore,
+    StepPlan,
+    WorkflowRuntime,
+    WorkflowSpec,
+)
+from actors.workflow.machine import deltas
 from persistence.sqlite import SqliteDatabase, SqliteLedgerStore, SqliteRunStore
 from tests.conformance.workflow.stores import effect_then
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
+
+    from actors.workflow import Effect, RunState
+    from actors.workflow.handlers import Handler
 
 STEP = {"begin": 2, "insert": 5, "delete": 1, "commit": 2}
 """Of a step with an effect: its beginning is one transaction; its end and the checkpoint are the other.
@@ -18,6 +34,34 @@ STEP = {"begin": 2, "insert": 5, "delete": 1, "commit": 2}
 An insert is a record, its number, or the run's row (an insert that updates); the deletion is that of what
 branches wait for.
 """
+
+
+def copies(monkeypatch: pytest.MonkeyPatch, handler: Handler) -> int:
+    """Return how often the vars of a run are copied for a step whose effect this handler executes."""
+    counted: Counter[str] = Counter()
+
+    def copied(value: Any) -> Any:
+        counted["vars"] += isinstance(value, dict) and "mark" in value
+        return plain_copy(value)
+
+    for module in (run_state, deltas):
+        monkeypatch.setattr(module, "plain_copy", copied)
+    runtime = WorkflowRuntime(
+        run_store=InMemoryRunStore(),
+        ledger_store=InMemoryLedgerStore(),
+        effect_handlers={EffectType.LLM_CALL: handler},
+    )
+    nodes: dict[str, Any] = {
+        "one": effect_then(EffectType.LLM_CALL, {}, after="two"),
+        "two": effect_then(EffectType.LLM_CALL, {}, after="end"),
+        "end": lambda run, _ctx: StepPlan(run.current_node, complete_output="done"),
+    }
+    spec = WorkflowSpec("graph", "one", nodes)
+    run_id = runtime.start(spec, vars={"mark": 1})
+    runtime.tick(spec, run_id, max_steps=1)
+    before = counted["vars"]
+    runtime.tick(spec, run_id, max_steps=1)
+    return counted["vars"] - before
 
 
 def statements(folder: Path, steps: int) -> Counter[str]:
@@ -45,3 +89,16 @@ def test_a_step_on_sqlite_is_two_transactions(tmp_path: Path) -> None:
     few, many = statements(tmp_path / "few", 2), statements(tmp_path / "many", 12)
 
     assert {name: count / 10 for name, count in (many - few).items()} == STEP
+
+
+def test_vars_are_copied_for_a_handler_that_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, however often it does. For a handler that does not, only the node has a copy."""
+
+    def reads(run: RunState, _effect: Effect) -> EffectOutcome:
+        run.vars["own"] = [run.vars["mark"]]
+        assert run.vars["own"] == [1]
+        return EffectOutcome.completed("x")
+
+    unread = copies(monkeypatch, lambda _run, _effect: EffectOutcome.completed("x"))
+
+    assert copies(monkeypatch, reads) == unread + 1

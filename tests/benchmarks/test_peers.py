@@ -136,6 +136,26 @@ def test_an_environment_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(made) == 1
 
 
+def test_an_environment_that_another_process_made_meanwhile_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The own one is removed."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+    def slower(_peer: Peer, partial: Path) -> list[list[str]]:
+        other = partial.with_suffix("")
+        other.mkdir()
+        (other / "theirs").touch()
+        return []
+
+    monkeypatch.setattr(environments, "commands", slower)
+
+    found = python_of(Peer(name="nobody", pins=("nobody==1.0",)), tmp_path)
+
+    assert (found.parents[1] / "theirs").exists()
+    assert [*tmp_path.iterdir()] == [found.parents[1]]
+
+
 def test_a_figure_is_the_last_line_of_a_script_that_succeeds() -> None:
     """One that fails, or prints nothing, has no figure."""
 

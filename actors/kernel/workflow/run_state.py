@@ -159,9 +159,13 @@ class RunState:
             checked=False,
         )
 
+    def values(self) -> dict[str, Any]:
+        """Return the names and values of the run as they are: not checked, not copied."""
+        return dict(zip(_ALL, _ALL_OF(self), strict=True))
+
     def moved(self, **changed: Any) -> RunState:
         """Return this run with other values of these names, as `dataclasses.replace` does, but faster."""
-        return RunState(**(dict(zip(_ALL, _ALL_OF(self), strict=True)) | changed))
+        return RunState(**(self.values() | changed))
 
 
 _ALL = tuple(one.name for one in fields(RunState))

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from actors.kernel.json import canonical_json
 from actors.kernel.workflow.branches import GraphBranch, GraphFork
-from actors.kernel.workflow.durable import TRUNCATION
+from actors.kernel.workflow.durable import TRUNCATION, plain_copy
 from actors.kernel.workflow.effects import Effect, EffectType, RunStatus, StepStatus, WaitState
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
@@ -191,6 +191,30 @@ def _metered(variables: dict[str, Any], record: StepRecord) -> dict[str, Any]:
     return with_path(variables, [LIMITS, "estimated_tokens_used"], tokens)
 
 
+class ShownRun(RunState):
+    """A copy of a run. Its vars are copied when they are first read, since most handlers read none."""
+
+    __slots__ = ("_kept",)
+    _kept: dict[str, Any]
+
+    @classmethod
+    def of(cls, state: RunState, variables: dict[str, Any]) -> ShownRun:
+        """Return a copy of `state` with these vars, which nothing changes any more."""
+        shown = cls(**state.values())
+        shown.output, shown.checked = plain_copy(state.output), False
+        shown.waiting = state.waiting and WaitState.from_dict(plain_copy(state.waiting.to_dict()))
+        shown._kept = variables
+        del shown.vars
+        return shown
+
+    def __getattr__(self, name: str) -> Any:
+        """Copy the vars; every other name is missing."""
+        if name != "vars":
+            raise AttributeError(f"a RunState has no {name!r}", name=name, obj=self)
+        self.vars = plain_copy(self._kept)
+        return self.vars
+
+
 def seen_by_handler(state: RunState, opened: OpenStep) -> RunState:
     """Return a copy of the run with the vars that the node left when it asked for the effect."""
-    return state.cloned(varied(state.vars, opened.changed))
+    return ShownRun.of(state, varied(state.vars, opened.changed))

@@ -168,7 +168,7 @@ async def _actors(folder: Path, url: str, scale: float) -> None:
                 f'PostgreSQL, durability="sync", {savers} saver(s) with a pool, pipelines, uvloop': _langgraph(
                     own, runs, at_once, savers
                 )
-                for savers in {1, at_once}
+                for savers in sorted({1, at_once})
             }
             await Comparison(
                 what=what,

@@ -82,6 +82,9 @@ def python_of(peer: Peer, folder: Path | None = None) -> Path:
                 if done.returncode:
                     raise PeerMissingError(f"{' '.join(peer.pins)}: {done.stderr[-SHOWN:]}")
             partial.rename(made)
+        except OSError:
+            if not made.exists():  # else another process was faster
+                raise
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return made / "bin" / "python"

@@ -17,6 +17,7 @@ from tests.benchmarks import (
     cold,
     documents,
     erases,
+    flow_waits,
     flows,
     generates,
     graphs,
@@ -57,6 +58,7 @@ ON_POSTGRES = {
     "erases": erases.run,
     "http": http.run,
     "flows": flows.run,
+    "flow_waits": flow_waits.run,
     "documents": documents.run,
     "tool_servers": tool_servers.run,
 }

@@ -122,11 +122,9 @@ async def _memory(url: str, total: int) -> None:
     """Report what waiting runs keep of a host's memory, beside a host that has had a few and is idle."""
     async with open_runtime(url, suspend_after=0.0) as runtime:
         await flows().register(runtime)
-        await rested(runtime, "ask", min(total, WARM), prefix="warm")
-        tasks, before = len(asyncio.all_tasks()), resident_bytes()
-        for begin in range(0, total, AT_ONCE):  # all at once would be tasks of this benchmark
-            await rested(runtime, "ask", min(AT_ONCE, total - begin), prefix=f"{begin}.")
-        after = resident_bytes()
+        before = await _kept(runtime, min(total, WARM), prefix="warm")
+        tasks = len(asyncio.all_tasks())
+        after = await _kept(runtime, total)
         report(
             benchmark="flow_waits",
             what="memory",
@@ -135,6 +133,19 @@ async def _memory(url: str, total: int) -> None:
             limit_mib=5.0,
             tasks=len(asyncio.all_tasks()) - tasks,
         )
+
+
+async def _kept(runtime: Runtime, total: int, *, prefix: str = "") -> int:
+    """Return the memory of this process when so many more runs wait.
+
+    They begin in groups, since all at once would be tasks of this benchmark, and the garbage of each group is
+    collected, since a host collects rarely.
+    """
+    found = resident_bytes()
+    for begin in range(0, total, AT_ONCE):
+        await rested(runtime, "ask", min(AT_ONCE, total - begin), prefix=f"{prefix}{begin}.")
+        found = resident_bytes()
+    return found
 
 
 async def _waits(url: str, total: int) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import time
 import uuid
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
@@ -41,6 +43,13 @@ def beside(rate: float, *, mock: float, floor: float) -> dict[str, float]:
         "floor_per_s": round(floor),
         "ratio": round(rate / floor, 3),
     }
+
+
+def resident_bytes() -> int:
+    """Return the memory of this process, after a collection of garbage."""
+    gc.collect()
+    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    return int(pages) * 4096
 
 
 def agent_id(key: object) -> AgentId:

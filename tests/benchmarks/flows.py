@@ -1,4 +1,4 @@
-"""Runs of graphs on hosts: steps, waits and branches, beside the same entries by hand.
+"""Runs of graphs on hosts: steps and branches, beside the same entries by hand. `flow_waits` has waits.
 
 The floor writes the entries of one real run by the store alone: a group for each effect, as must be.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.commit import Commit, Finish
-from actors.kernel.runtime.ids import RunId, run_id_of_submit
+from actors.kernel.runtime.ids import run_id_of_submit
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import NewEntry
 from actors.kernel.runtime.rows import NewRun
@@ -27,7 +27,6 @@ from actors.workflow import (
     StepPlan,
     WorkflowSpec,
 )
-from tests.benchmarks import suspended
 from tests.benchmarks.bench import (
     PAYLOAD,
     TYPE,
@@ -46,6 +45,8 @@ if TYPE_CHECKING:
 
 STEPS: Final = 20
 PURE: Final = 200
+FLUSHED: Final = 50
+"""A long run has an effect at each step of so many; the others are pure."""
 BRANCHES: Final = 50
 BRANCH_S: Final = 0.1
 _ENDS: Final = frozenset({K.EFFECT_RESULT, K.RUN_STARTED})
@@ -74,6 +75,14 @@ def _hear(_run: RunState, _ctx: Any) -> StepPlan:
     return StepPlan("hear", effect=effect, next_node="end")
 
 
+def _long(run: RunState, _ctx: Any) -> StepPlan:
+    run.vars["n"] += 1
+    next_node = "long" if run.vars["n"] < run.vars["steps"] else "ask"
+    if run.vars["n"] % FLUSHED:
+        return StepPlan("long", next_node=next_node)
+    return StepPlan("long", Effect(EffectType.TOOL_CALLS, {}, "out"), next_node=next_node)
+
+
 def _split(_run: RunState, _ctx: Any) -> StepPlan:
     return StepPlan("split", parallel={str(n): "slow" for n in range(BRANCHES)}, next_node="end")
 
@@ -98,6 +107,7 @@ def flows(app: str = TYPE) -> Flows:
         "pure": {"pure": _pure, "end": _end},
         "ask": {"ask": _ask, "end": _end},
         "hear": {"hear": _hear, "end": _end},
+        "long": {"long": _long, "ask": _ask, "end": _end},
         "split": {"split": _split, "slow": _slow, "end": _end},
     }
     return Flows(
@@ -160,7 +170,7 @@ async def ours(url: str, flow: str, *, total: int, at_once: int) -> float:
 
 
 async def run(url: str, *, scale: float = 1.0) -> None:
-    """Print a line for effects at 1, 50 and 200 runs at once, for pure steps, waits, an event and branches."""
+    """Print a line for effects at 1, 50 and 200 runs at once, for pure steps, and for branches."""
     groups = await _groups(url, "work")
     for at_once, total, goal in ((1, 40, 0.4), (50, 600, 0.4), (200, 1200, 0.35)):
         runs = max(2, int(total * scale), min(at_once, int(at_once * scale * 5)))
@@ -177,8 +187,6 @@ async def run(url: str, *, scale: float = 1.0) -> None:
             goal=goal,
         )
     await _pure_steps(url, max(2, int(40 * scale)))
-    await _waits(url, max(5, int(10_000 * scale)))
-    await _event(url, max(5, int(10_000 * scale)))
     await _branches(url)
 
 
@@ -199,64 +207,6 @@ async def _pure_steps(url: str, runs: int) -> None:
         ratio=round(rate / base, 3),
         goal=0.25,
     )
-
-
-async def _rest(runtime: Runtime, flow: str, total: int) -> list[RunId]:
-    """Start so many runs; return their ids when all of them wait, and none is in memory."""
-    runs = FlowRuns(runtime, TYPE)
-    ids = [RunId("")] * total
-
-    async def one(index: int) -> None:
-        ids[index] = await runs.start(flow, vars={"n": 0}, id=str(index))
-
-    await many(one, total=total, at_once=200, warm_up=False)
-    async with asyncio.timeout(120):
-        while runtime._host.worker.dispatcher.load:  # noqa: ASYNC110 - no event says "all"
-            await asyncio.sleep(0.02)
-    return ids
-
-
-async def _waits(url: str, total: int) -> None:
-    """Report how fast runs come to wait, and are answered and end, beside waits for a signal by hand."""
-    async with open_runtime(url, suspend_after=0.0) as runtime:
-        await flows().register(runtime)
-        runs = FlowRuns(runtime, TYPE)
-        began = time.perf_counter()
-        ids = await _rest(runtime, "ask", total)
-        made = time.perf_counter() - began
-
-        async def answer(index: int) -> None:
-            ended = runtime._host.worker.completions.future_of(ids[index])
-            await runs.resume(ids[index], "ok", {"response": "yes"})
-            await ended
-
-        woken = await many(answer, total=total, at_once=200, warm_up=False)
-    made_least, woken_least = await suspended.floor(url, total)
-    report(
-        benchmark="flows",
-        what="waits",
-        runs=total,
-        made_per_s=round(total / made),
-        made_ratio=round(total / made / made_least, 3),
-        resumed_per_s=round(total / woken),
-        resumed_ratio=round(total / woken / woken_least, 3),
-        goal=0.4,
-    )
-
-
-async def _event(url: str, total: int) -> None:
-    """Report one event to all runs that wait for it, until the last has ended."""
-    async with open_runtime(url, suspend_after=0.0) as runtime:
-        await flows().register(runtime)
-        ends = [
-            runtime._host.worker.completions.future_of(run_id)
-            for run_id in await _rest(runtime, "hear", total)
-        ]
-        began = time.perf_counter()
-        await FlowRuns(runtime, TYPE).emit("go")
-        await asyncio.gather(*ends)
-        took = time.perf_counter() - began
-    report(benchmark="flows", what="one event", runs=total, resumed_per_s=round(total / took))
 
 
 async def _branches(url: str) -> None:

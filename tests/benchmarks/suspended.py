@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.kernel.agent.message import Message
@@ -26,6 +24,7 @@ from tests.benchmarks.bench import (
     open_runtime,
     open_store,
     report,
+    resident_bytes,
 )
 
 if TYPE_CHECKING:
@@ -43,12 +42,6 @@ class Waiting:
     async def run(self, ctx: Any, inbox: list[Message]) -> Any:
         """Wait for it."""
         return await ctx.sleep_until_signal("go")
-
-
-def _resident_bytes() -> int:
-    gc.collect()
-    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
-    return int(pages) * 4096
 
 
 async def floor(url: str, total: int) -> tuple[float, float]:
@@ -119,11 +112,11 @@ async def runtime(url: str, total: int) -> tuple[float, float, float]:
     async with open_runtime(url, suspend_after=0.0) as rt:
         await rt.register_type(TYPE, Waiting)
         await _suspend(rt, [agent_id(f"warm{i}") for i in range(AT_ONCE)])
-        before = _resident_bytes()
+        before = resident_bytes()
         began = time.perf_counter()
         runs = await _suspend(rt, [agent_id(i) for i in range(total)])
         made = time.perf_counter() - began
-        each = (_resident_bytes() - before) / total
+        each = (resident_bytes() - before) / total
 
         async def wake(index: int) -> None:
             ended = rt._host.worker.completions.future_of(runs[index])

@@ -1,10 +1,16 @@
-"""Statements of one step of an embedded graph on SQLite: the same on every machine."""
+"""Statements of one step of an embedded graph on SQLite, and the work of a waiting run on a host.
+
+They are the same on every machine.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from actors.kernel.runtime.ids import AgentId
 from actors.kernel.workflow import run_state
 from actors.kernel.workflow.durable import plain_copy
 from actors.workflow import (
@@ -16,8 +22,13 @@ from actors.workflow import (
     WorkflowRuntime,
     WorkflowSpec,
 )
+from actors.workflow.actor.graph_run import ENTRIES_KEPT
+from actors.workflow.actor.runs import FlowRuns
 from actors.workflow.machine import deltas
 from persistence.sqlite import SqliteDatabase, SqliteLedgerStore, SqliteRunStore
+from tests.benchmarks.flows import flows
+from tests.benchmarks.lone import Lone
+from tests.benchmarks.outside import Servers
 from tests.conformance.workflow.stores import effect_then
 
 if TYPE_CHECKING:
@@ -25,8 +36,10 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from actors.kernel.runtime.ids import RunId
     from actors.workflow import Effect, RunState
     from actors.workflow.handlers import Handler
+    from tests.benchmarks.workloads import Stage
 
 STEP = {"begin": 2, "insert": 5, "delete": 1, "commit": 2}
 """Of a step with an effect: its beginning is one transaction; its end and the checkpoint are the other.
@@ -102,3 +115,75 @@ def test_vars_are_copied_for_a_handler_that_reads_them(monkeypatch: pytest.Monke
     unread = copies(monkeypatch, lambda _run, _effect: EffectOutcome.completed("x"))
 
     assert copies(monkeypatch, reads) == unread + 1
+
+
+APP = "waiting"
+PARK = {"rows": 12, "groups": 1, "commits": 1, "statements": 4}
+"""Of a run that is started and comes to wait for a person, until no task and no object of it is left."""
+RESUME = {"rows": 9, "groups": 1, "commits": 1, "statements": 7}
+"""Of its answer, until its end."""
+
+
+class Waiting:
+    """Runs of a host that wait for a person."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage, self._runs = stage, FlowRuns(stage.runtime, APP)
+        self._parked: list[RunId] = []
+
+    async def park(self) -> None:
+        """Start a run, and return when it is rows only."""
+        self._parked.append(await self._runs.start("ask", vars={"n": 0}))
+        await self._stage.rests()
+
+    async def resume(self) -> None:
+        """Answer a run that waits, and return when it has ended."""
+        run_id = self._parked.pop()
+        ended = self._stage.runtime._host.worker.completions.future_of(run_id)
+        await self._runs.resume(run_id, "ok", {"response": "yes"})
+        await ended
+
+
+def objects() -> int:
+    """Return how many objects of this product's classes there are, except ids, whose caches are bounded."""
+    gc.collect()
+    ours = ("actors.", "persistence.")
+    kinds = (type(one) for one in gc.get_objects())
+    return sum(kind.__module__.startswith(ours) and kind is not AgentId for kind in kinds)
+
+
+async def test_a_waiting_run_costs_rows_only(postgres_dsn: str) -> None:
+    """It has no task and no object in its host, and its park and its answer write this much."""
+    async with Lone.on(Servers(postgres_dsn, ""), suspend_after=0.0) as (lone, stage):
+        await flows(APP).register(stage.runtime)
+        waiting = Waiting(stage)
+        parked = await lone.each(waiting.park)
+        tasks, before = len(asyncio.all_tasks()), objects()
+        for _ in range(30):
+            await waiting.park()
+        more = objects() - before
+        resumed = await lone.each(waiting.resume)
+
+        assert len(asyncio.all_tasks()) <= tasks
+        assert more < 15, more
+        for found, bounds in ((parked, PARK), (resumed, RESUME)):
+            assert not {name: n for name, n in bounds.items() if round(found[name]) > n}, found
+
+
+async def test_a_long_run_loads_no_more_than_a_generation(postgres_dsn: str) -> None:
+    """However many steps it has made, a bounded number of entries is read when it goes on."""
+    async with Lone.on(Servers(postgres_dsn, ""), suspend_after=0.0) as (_, stage):
+        await flows(APP).register(stage.runtime)
+        loaded = []
+        for steps in (200, 12_000):
+            runs = FlowRuns(stage.runtime, APP)
+            run_id = await runs.start("long", vars={"n": 0, "steps": steps})
+            await stage.rests()
+            [found] = await stage.store.reads.load([run_id])
+            loaded.append((len(found.entries), found.row.last_seq + 1))
+            await runs.resume(run_id, "ok", {"response": "yes"})
+            await stage.runtime.result(run_id)
+        [(few, whole), (many, all_)] = loaded
+
+        assert few == whole
+        assert many < 2 * ENTRIES_KEPT < all_

@@ -43,6 +43,7 @@ class FlowPlay:
     deaths: int = 0
     doubts: int = 0
     executions: list[tuple[str, str, int]] = field(default_factory=list)
+    executed: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         rng = random.Random(self.seed)
@@ -58,7 +59,9 @@ class FlowPlay:
 
     def handle(self, run: RunState, effect: Effect) -> EffectOutcome:
         """Execute an effect, which fails as often as the program specifies."""
-        attempt = effect.payload["params"]["trace_metadata"]["attempt"]
+        told = effect.payload["params"]["trace_metadata"]
+        attempt = told["attempt"]
+        self.executed.add(told["effect_idempotency_key"])
         self.executions.append((run.run_id, effect.payload["node"], attempt))
         if attempt <= effect.payload["fails"]:
             return EffectOutcome.failed("no luck")
@@ -97,7 +100,7 @@ class FlowPlay:
             return all(over)
         for wait in await runs.waits(run_id):
             if str(wait.wait_key).startswith("in_doubt:"):
-                truth = decision_of(wait, run_id, self.executions)
+                truth = decision_of(wait, self.executed)
                 with suppress(StaleResumeError):  # it was decided already, and continues
                     await runs.resume(run_id, str(wait.wait_key), truth)
                     self.doubts += 1

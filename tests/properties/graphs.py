@@ -276,12 +276,14 @@ def ear_of(name: str) -> WorkflowSpec:
     return WorkflowSpec(f"ear {name}", "hear", {"hear": node, "end": end})
 
 
-def decision_of(
-    wait: WaitState, run_id: str, executions: list[tuple[str, str, int]]
-) -> dict[str, Any]:
-    """Return what happened to the effect in doubt for which a run waits, as the decision on it."""
-    told = (wait.details or {})["effect"]["payload"]
-    if (run_id, told["node"], 1) not in executions:
+def decision_of(wait: WaitState, executed: set[str]) -> dict[str, Any]:
+    """Return what happened to the effect in doubt for which a run waits, as the decision on it.
+
+    Args: executed: The idempotency keys with which the handler was called.
+    """
+    details = wait.details or {}
+    told = details["effect"]["payload"]
+    if details["idempotency_key"] not in executed:
         return {"execute": True}
     return {"error": "no luck"} if told["fails"] else {"result": told["value"]}
 
@@ -297,6 +299,7 @@ class World:
 
     def __init__(self, stores: Stores, compiled: Compiled, weather: Weather) -> None:
         self.executions: list[tuple[str, str, int]] = []
+        self.executed: set[str] = set()
         self.died_at, self.doubts = "", 0
         self._stores, self.compiled, self._weather = stores, compiled, weather
         self._left, self._ticks = weather.dies, 0
@@ -349,7 +352,7 @@ class World:
         else:
             if str(wait.wait_key).startswith("in_doubt:"):
                 self.doubts += 1
-                answer = decision_of(wait, run.run_id, self.executions)
+                answer = decision_of(wait, self.executed)
             else:
                 answer = self.compiled.answers[str(wait.wait_key)]
             try:
@@ -373,7 +376,9 @@ class World:
             raise Death
 
     def _handle(self, run: RunState, effect: Effect) -> EffectOutcome:
-        attempt = effect.payload["params"]["trace_metadata"]["attempt"]
+        told = effect.payload["params"]["trace_metadata"]
+        attempt = told["attempt"]
+        self.executed.add(told["effect_idempotency_key"])
         self.executions.append((run.run_id, effect.payload["node"], attempt))
         if attempt <= effect.payload["fails"]:
             return EffectOutcome.failed("no luck")

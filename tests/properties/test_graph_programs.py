@@ -168,6 +168,7 @@ def shrunk(kind: str, folder: Path, program: list[Any], weather: Weather) -> lis
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.item(391, 392, 401, 410, 421, 437, 441, 442, 443, 480)
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_graphs_end_as_the_model_predicts(kind: str, tmp_path: Path) -> None:
@@ -188,3 +189,15 @@ def test_random_graphs_end_as_the_model_predicts(kind: str, tmp_path: Path) -> N
             place.mkdir()
             least = shrunk(kind, place, program, weather)
             pytest.fail(f"seed {seed}, {weather}: {exc}\nprogram: {program}\nleast: {least}")
+
+
+def test_the_second_round_of_a_loop_is_in_doubt(tmp_path: Path) -> None:
+    """Found by seed 819: that the first round's effect happened says nothing about the second one's."""
+    loop = ("loop", 2, [("work", 0, 19, True)])
+    emits = [[("emit", 1)], [], [("emit", 1), ("emit", 1)]]
+    first = [("switch", "b", emits), ("sub", [("work", 0, 29, False)], False)]
+    program = [("work", 0, 36, False), ("par", [first, [loop, ("switch", "b", [[("emit", 1)]])]])]
+    for dies in range(1, 60):
+        folder = tmp_path / str(dies)
+        folder.mkdir()
+        play("memory", folder, program, Weather(steps=100, dies=dies, written="drawn"))

@@ -73,16 +73,15 @@ def check_answer(wait: WaitState, payload: Any) -> None:
         raise GraphError(where, DECIDE)
 
 
-def _decides(payload: Any) -> bool:
-    """Return whether an answer decides on an effect in doubt, in exactly one way."""
-    match payload:
-        case {"result": _, **rest}:
-            return not rest
-        case {"error": str(text), **rest}:
-            return bool(text) and not rest
-        case {"execute": True, **rest}:
-            return not rest
-    return False
+def _decides(payload: Any) -> str:
+    """Return the way in which an answer decides on an effect in doubt; empty: in no way, or in several."""
+    [way, told] = next(iter(payload.items())) if _is_single(payload) else ("", None)
+    is_right = {"result": True, "error": isinstance(told, str) and told, "execute": told is True}
+    return way if is_right.get(way) else ""
+
+
+def _is_single(payload: Any) -> bool:
+    return isinstance(payload, dict) and len(payload) == 1
 
 
 def _check_ids(where: str, wait: WaitState, given: Any) -> None:
@@ -101,7 +100,7 @@ def shaped(wait: WaitState, payload: Any) -> Any:
     if mode == MODEL:
         return _model_answer(payload) or payload
     if mode == IN_DOUBT:
-        return payload.get("result", payload)
+        return payload["result"] if _decides(payload) == "result" else payload
     if mode != PASSTHROUGH:
         return payload
     rows = _rows(payload)
@@ -133,7 +132,8 @@ def effect_behind(wait: WaitState, payload: Any) -> Effect | None:
     """Return the effect that executes what was decided; None: the answer is the result."""
     details = wait.details or {}
     if details.get("mode") == IN_DOUBT:
-        return Effect.from_dict(details["effect"]) if "execute" in payload else None
+        executes = _decides(payload) == "execute"
+        return Effect.from_dict(details["effect"]) if executes else None
     mode = details.get(EXECUTE)
     if mode is None:
         return None
@@ -144,12 +144,12 @@ def effect_behind(wait: WaitState, payload: Any) -> Effect | None:
 def failure_in(wait: WaitState, payload: Any) -> str | None:
     """Return the error with which an answer ends an effect in doubt; None: it ends it otherwise."""
     details = wait.details or {}
-    if details.get("mode") != IN_DOUBT or "error" not in payload:
+    way = _decides(payload)
+    if details.get("mode") != IN_DOUBT or way in {"result", "execute"}:
         return None
-    kind, node = details["effect"]["type"], details["node"]
-    return (
-        f"effect {kind} of node {node!r} failed, as was decided on it in doubt: {payload['error']}"
-    )
+    name = f"effect {details['effect']['type']} of node {details['node']!r}"
+    told = payload["error"] if way == "error" else f"the decision is none: {DECIDE}"
+    return f"{name} failed, as was decided on it in doubt: {told}"
 
 
 def _decisions(wait: WaitState, payload: Any) -> dict[str, dict[str, Any]]:

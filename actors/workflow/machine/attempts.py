@@ -78,7 +78,7 @@ def in_doubt(opened: OpenStep, problem: str | None = None) -> EffectOutcome:
         prompt += f"Its reconcile function did not decide: {clean_text(problem)}. "
     wait = WaitState(
         WaitReason.JOB,
-        wait_key=f"in_doubt:{opened.step_id}",
+        wait_key=f"{IN_DOUBT}:{opened.step_id}",
         prompt=prompt + DECIDE[0].upper() + DECIDE[1:],
         details={
             "mode": IN_DOUBT,

@@ -18,9 +18,16 @@ from actors.kernel.workflow.effects import (
 )
 from actors.kernel.workflow.errors import GraphError, StaleResumeError
 from actors.kernel.workflow.run_state import RunState, open_wait
-from actors.kernel.workflow.tool_waits import check_answer, effect_behind, failure_in, shaped
+from actors.kernel.workflow.tool_waits import (
+    IN_DOUBT,
+    check_answer,
+    effect_behind,
+    failure_in,
+    shaped,
+)
 from actors.workflow.machine.branches import Leaf, leaves, lifted, seen_at
 from actors.workflow.machine.records import (
+    ANSWERS,
     Transition,
     behind,
     completed,
@@ -52,6 +59,17 @@ def answered(state: RunState, wait_key: str | None, payload: Any, *, at: str) ->
             return _answered_at(state, leaf, payload, at=at)
     keys = [one.wait.wait_key for one in found if one.wait is not None]
     raise StaleResumeError(state.run_id, mismatch(keys, wait_key))
+
+
+def early_path(run_id: str, wait_key: str) -> list[str]:
+    """Return the path in the vars of an answer that comes before its wait.
+
+    Raises:
+        StaleResumeError: It is a decision on an effect that is not in doubt.
+    """
+    if wait_key.startswith(f"{IN_DOUBT}:"):
+        raise StaleResumeError(run_id, f"Run does not wait for {wait_key!r}")
+    return [RUNTIME, ANSWERS, wait_key]
 
 
 def mismatch(keys: Iterable[str | None], wait_key: str | None) -> str:

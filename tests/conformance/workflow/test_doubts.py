@@ -18,6 +18,7 @@ from actors.workflow import (
     StaleResumeError,
     StepPlan,
     WaitReason,
+    WaitState,
     WorkflowSpec,
     open_waits,
     verify_ledger_chain,
@@ -174,6 +175,26 @@ def test_a_doubt_is_decided_once(stores: Stores) -> None:
     assert first.wait_key != second.wait_key
     told = [one["idempotency_key"] for one in stores.ledger.list(run_id) if one["effect"]]
     assert told[0] == told[3], "the effect keeps its key"
+
+
+@pytest.mark.item(414, 441)
+def test_nobody_decides_before_a_doubt(stores: Stores) -> None:
+    """An answer of another form to a handler's own wait of this kind fails the run."""
+    details = {"mode": "in_doubt", "node": "once", "effect": {"type": "llm_call"}}
+
+    def wait(_run: RunState, _effect: Effect) -> EffectOutcome:
+        return EffectOutcome.waiting(WaitState(WaitReason.JOB, wait_key="own", details=details))
+
+    runtime = stores.runtime(ONCE, effect_handlers={T.LLM_CALL: wait})
+    run_id = runtime.start(ONCE)
+    with pytest.raises(StaleResumeError):
+        runtime.answer(run_id, "in_doubt:1", {"result": "early"})
+    runtime.answer(run_id, "own", None)
+
+    state = runtime.tick(ONCE, run_id)
+
+    assert state.status is RunStatus.FAILED
+    assert "the decision is none" in str(state.error)
 
 
 @pytest.mark.item(441)

@@ -35,6 +35,7 @@ FLOW: Final = (
     b'{"flow": 1, "id": "refund", "version": "0", "start": "e", "nodes": {"e": {"end": 1}}}'
 )
 INSTALLS: Final = ("POST /v1/flows", "DELETE /v1/flows/{flow}")
+OF_INSTALLED: Final = ("GET /v1/flows/{flow}", "GET /v1/flows/{flow}/bundle", INSTALLS[1])
 EVIDENCE: Final = "GET /graph-runs/{graph_run}/evidence/{evidence}/{text}"
 """The run of these tests has none. `test_graph_pages.py` reads some."""
 REQUESTS: Final[dict[str, tuple[str, Any]]] = {
@@ -102,7 +103,7 @@ def wanted(one: WebEndpoint, scopes: tuple[str, ...], who: str) -> int:
     is_of_run = any(part in one.path for part in ("{run}", "{graph_run}", "{snapshot}"))
     if name_of(one) == EVIDENCE or (who == "stranger" and is_of_run):
         return 404
-    if who == "stranger" and name_of(one) in ("GET /v1/flows/{flow}", INSTALLS[1]):
+    if who == "stranger" and name_of(one) in OF_INSTALLED:
         return 404
     is_of_session = any(part in one.path for part in OF_SESSION)
     sees = who == "owner" or (who == "other" and "sessions:all" in scopes)

@@ -217,19 +217,12 @@ class Api:
                 raise self._refusal(answer.status, await in_thread(answer.read, MOST_BYTES))
             if answer.status == http.HTTPStatus.NO_CONTENT:
                 yield ApiEvent(OVER, None, after)
-            name, data, id_ = "", "", after
-            while line := await in_thread(self._line, answer):
-                field, _, value = line.decode(errors="replace").rstrip("\r\n").partition(": ")
-                match field:
-                    case "event":
-                        name = value
-                    case "id":
-                        id_ = value
-                    case "data":
-                        data = value
-                    case "" if data and not value:  # a value without a field is a comment
-                        yield ApiEvent(name, self._data(data), id_)
-                        name, data = "", ""
+            while block := await in_thread(self._block, answer):
+                pairs = (line.decode(errors="replace").partition(": ") for line in block)
+                fields = {name: value.rstrip("\r\n") for name, _, value in pairs}
+                after = fields.get("id", after)
+                if "data" in fields:  # else a comment, or the pause before a client returns
+                    yield ApiEvent(fields.get("event", ""), self._data(fields["data"]), after)
         finally:
             connection.close()
 
@@ -255,11 +248,17 @@ class Api:
         except (OSError, http.client.HTTPException) as exc:
             raise self._unreachable(exc) from exc
 
-    def _line(self, answer: http.client.HTTPResponse) -> bytes:
+    def _block(self, answer: http.client.HTTPResponse) -> list[bytes]:
+        """Return the lines of an event, with the empty one behind it; none at the end of the stream."""
+        lines: list[bytes] = []
         try:
-            return answer.readline(MOST_BYTES)
+            while line := answer.readline(MOST_BYTES):
+                lines.append(line)
+                if not line.strip():
+                    return lines
         except (OSError, http.client.HTTPException) as exc:
             raise self._unreachable(exc) from exc
+        return []
 
     def _sent(
         self, method: str, place: str, body: bytes | None, headers: Mapping[str, str]

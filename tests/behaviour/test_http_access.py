@@ -35,7 +35,7 @@ FLOW: Final = (
     b'{"flow": 1, "id": "refund", "version": "0", "start": "e", "nodes": {"e": {"end": 1}}}'
 )
 INSTALLS: Final = ("POST /v1/flows", "DELETE /v1/flows/{flow}")
-OF_INSTALLED: Final = (INSTALLS[1], "GET /v1/flows/{flow}", "GET /v1/flows/{flow}/bundle")
+OF_INSTALLED: Final = ("GET /v1/flows/{flow}", "GET /v1/flows/{flow}/bundle", INSTALLS[1])
 EVIDENCE: Final = "GET /graph-runs/{graph_run}/evidence/{evidence}/{text}"
 """The run of these tests has none. `test_graph_pages.py` reads some."""
 REQUESTS: Final[dict[str, tuple[str, Any]]] = {

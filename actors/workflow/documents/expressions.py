@@ -1,6 +1,6 @@
 """Expressions of flow documents.
 
-Paths such as ``vars.order.id`` are read here. The sandbox evaluates the rest.
+Paths such as ``vars.order.id`` and simple expressions are evaluated here, the rest in the sandbox.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from actors.errors import ContractError, Facts
 from actors.workflow.documents import sandbox
+from actors.workflow.documents.direct import Direct, NotSimpleError, direct
 
 LONGEST: Final = 4000
 """Maximum length of an expression, in characters."""
@@ -63,12 +64,14 @@ class Expression:
         path: The steps of a plain path; the first is its name. None: the sandbox evaluates `code`.
         code: The expression as Python, with ``vars["a"]`` for ``vars.a``.
         names: The names of the vars that the expression reads. None: it may read any var.
+        direct: The evaluation without the sandbox, if it is simple. None: the sandbox always evaluates it.
     """
 
     text: str
     path: tuple[str | int, ...] | None
     code: str
     names: frozenset[str] | None
+    direct: Direct | None = None
 
     def value(
         self, scope: NodeScope, *, more: Mapping[str, Any] | None = None, before: str = ""
@@ -85,6 +88,11 @@ class Expression:
         """
         if self.path is not None:
             return self._walked(scope)
+        if self.direct is not None and not before:
+            try:
+                return self.direct(scope)
+            except (NotSimpleError, RecursionError):
+                pass  # the sandbox has its value, or the reason why it has none
         seen = _plain(scope.vars) if self.names is None else _only(scope.vars, self.names)
         given = {"vars": seen, "branch": scope.branch, "now": scope.now, **(more or {})}
         try:
@@ -128,7 +136,9 @@ def parse(text: str, more: frozenset[str] = frozenset()) -> Expression:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as exc:
         told = exc.msg if isinstance(exc, SyntaxError) else type(exc).__name__
         raise ExpressionError(text, f"it is no expression ({told})") from None
-    return Expression(text, _path_in(tree), code, rewritten.read)
+    steps = _path_in(tree)
+    quick = direct(tree, _path_in) if steps is None and not bound | more else None
+    return Expression(text, steps, code, rewritten.read, quick)
 
 
 class _UnknownNameError(Exception):

@@ -110,7 +110,7 @@ async def collected(runtime: Runtime) -> None:
 async def test_a_flow_is_installed_executed_and_removed_with_its_bytes_on_s3(
     postgres_dsn: str, schema: str, bucket: S3Settings
 ) -> None:
-    """Another host loads the bundle. The run's artifact stays when the bundle is gone."""
+    """A host loads the bundle from there. The artifact of the run stays when the bundle is gone."""
     data, place = bundle(2 * PART_BYTES), place_of(bucket)
     async with (
         host(postgres_dsn, schema, place) as (runtime, web),

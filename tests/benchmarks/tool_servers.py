@@ -1,12 +1,14 @@
 """Calls of tools over MCP, each of which is a run, beside the same runs by `submit` and `result`.
 
-A run calls one tool by `ctx.tool`. Clients are the SDK's, and each has one call at a time: joined to the server
-in memory, or over HTTP, in a process of their own, each with a token.
+A run calls one tool by `ctx.tool`. Each client has one call at a time. In memory they are the SDK's. Over HTTP
+they are in a process of their own, each with a token and a connection: the SDK's, then bare sockets that send
+the same requests, because the SDK's clients need a processor of their own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import socket
 import subprocess
@@ -14,11 +16,14 @@ import sys
 import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_NAME_HEADER, MCP_PROTOCOL_VERSION_HEADER
+from mcp.types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY
+from mcp_types.version import LATEST_MODERN_VERSION
 
 from actors.kernel.agent.tools import Tool
 from actors.kernel.runtime.ids import AgentId
@@ -31,11 +36,18 @@ from compose.mcp.server import ToolServer
 from tests.benchmarks.bench import TYPE, agent_id, many, open_runtime, report
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from actors import Message, RunContext
 
 CALLS: Final = {1: 200, 50: 3_000}
 """How many calls, by the number of clients."""
 GOAL: Final = 0.4
+SDK: Final = "sdk"
+BARE: Final = "bare"
+
+Call: TypeAlias = "Callable[[dict[str, Any]], Awaitable[bool]]"
+"""A client's call of the tool with these arguments; True: it succeeded."""
 
 
 async def _look(n: int) -> dict[str, int]:
@@ -69,11 +81,13 @@ async def run(url: str, *, scale: float = 1.0) -> None:
             floor = total / await many(submitted, total=total, at_once=clients)
             tools = RunTools(runtime, 60.0).of_agents({TYPE: []})
             server = ToolServer(tools, max_calls=clients).server  # in memory all are one client
-            for how, asked in (("memory", _in_memory), ("http", _over_http)):
-                rate = total / await asked(server, clients, total)
+            for transport, client in (("memory", SDK), ("http", SDK), ("http", BARE)):
+                asked = _in_memory if transport == "memory" else _over_http
+                rate = total / await asked(server, clients, total, client)
                 report(
                     benchmark="tool_servers",
-                    transport=how,
+                    transport=transport,
+                    client=client,
                     clients=clients,
                     calls_per_s=round(rate),
                     floor_per_s=round(floor),
@@ -82,28 +96,35 @@ async def run(url: str, *, scale: float = 1.0) -> None:
                 )
 
 
-async def _in_memory(server: Any, count: int, total: int) -> float:
+async def _in_memory(server: Any, count: int, total: int, _: str) -> float:
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(Client(server)) for _ in range(count)]
-        return await _seconds(clients, total, "memory")
+        return await _seconds([_calls_of(one) for one in clients], total, "memory")
 
 
-async def _seconds(clients: list[Client], total: int, how: str) -> float:
+def _calls_of(client: Client) -> Call:
+    async def call(arguments: dict[str, Any]) -> bool:
+        found = await client.call_tool(TYPE, arguments)
+        return not found.is_error
+
+    return call
+
+
+async def _seconds(clients: list[Call], total: int, how: str) -> float:
     """Return the seconds of so many calls."""
-    free = asyncio.Queue[Client]()
+    free = asyncio.Queue[Call]()
     for one in clients:
         free.put_nowait(one)
 
     async def call(n: int) -> None:
         client = await free.get()
-        found = await client.call_tool(TYPE, {"key": f"{how}{n}", "message": n})
+        assert await client({"key": f"{how}{n}", "message": n})
         free.put_nowait(client)
-        assert not found.is_error, found.content
 
     return await many(call, total=total, at_once=len(clients))
 
 
-async def _over_http(server: Any, count: int, total: int) -> float:
+async def _over_http(server: Any, count: int, total: int, client: str) -> float:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -113,7 +134,7 @@ async def _over_http(server: Any, count: int, total: int) -> float:
         async with TaskScope() as tasks:
             options = HttpOptions(address=address, token_file=path)
             tasks.start(options.serve(server, stop), name="worker")
-            command = (sys.executable, "-m", __name__, address, str(path), str(total))
+            command = (sys.executable, "-m", __name__, address, str(path), str(total), client)
             clients = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
             told, _ = await clients.communicate()
             stop.requested.set()
@@ -121,19 +142,49 @@ async def _over_http(server: Any, count: int, total: int) -> float:
         return float(told)
 
 
-async def _ask(address: str, tokens: list[str], total: int) -> float:
+async def _ask(address: str, tokens: list[str], total: int, kind: str) -> float:
     """Return the seconds of calls over HTTP, from the process of the clients."""
     host, _, port = address.partition(":")
     while not await _listens(host, int(port)):  # noqa: ASYNC110 - nobody says when
         await asyncio.sleep(0.01)
     async with AsyncExitStack() as stack:
-        clients = []
-        for token in tokens:
-            headers = {"Authorization": f"Bearer {token}"}
-            http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers))
-            joined = Client(streamable_http_client(f"http://{address}{PATH}", http_client=http))
-            clients.append(await stack.enter_async_context(joined))
-        return await _seconds(clients, total, "http")
+        opened = _bare if kind == BARE else _of_sdk
+        clients = [await opened(stack, address, token) for token in tokens]
+        return await _seconds(clients, total, kind)
+
+
+async def _of_sdk(stack: AsyncExitStack, address: str, token: str) -> Call:
+    headers = {"Authorization": f"Bearer {token}"}
+    http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers))
+    joined = Client(streamable_http_client(f"http://{address}{PATH}", http_client=http))
+    return _calls_of(await stack.enter_async_context(joined))
+
+
+async def _bare(stack: AsyncExitStack, address: str, token: str) -> Call:
+    host, _, port = address.partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    stack.callback(writer.close)
+    version = LATEST_MODERN_VERSION
+    meta = {PROTOCOL_VERSION_META_KEY: version, CLIENT_CAPABILITIES_META_KEY: {}}
+    lines = (
+        f"POST {PATH} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}",
+        "accept: application/json, text/event-stream\r\ncontent-type: application/json",
+        f"{MCP_PROTOCOL_VERSION_HEADER}: {version}\r\n{MCP_METHOD_HEADER}: tools/call",
+        f"{MCP_NAME_HEADER}: {TYPE}\r\ncontent-length: ",
+    )
+    head = "\r\n".join(lines).encode()
+
+    async def call(arguments: dict[str, Any]) -> bool:
+        asked = {"name": TYPE, "arguments": arguments, "_meta": meta}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": asked}
+        data = json.dumps(body).encode()
+        writer.write(b"%b%d\r\n\r\n%b" % (head, len(data), data))
+        answer = (await reader.readuntil(b"\r\n\r\n")).lower()
+        size = answer.partition(b"content-length: ")[2].partition(b"\r\n")[0]
+        found = json.loads(await reader.readexactly(int(size)))
+        return "result" in found and not found["result"].get("isError")
+
+    return call
 
 
 async def _listens(host: str, port: int) -> bool:
@@ -146,5 +197,5 @@ async def _listens(host: str, port: int) -> bool:
 
 
 if __name__ == "__main__":
-    _, at, file, calls = sys.argv
-    print(asyncio.run(_ask(at, Path(file).read_text().split(), int(calls))))  # noqa: T201 - to its parent
+    _, at, file, calls, which = sys.argv
+    print(asyncio.run(_ask(at, Path(file).read_text().split(), int(calls), which)))  # noqa: T201 - to its parent

@@ -88,8 +88,8 @@ def environment(venv: Path) -> dict[str, str]:
 
 def types_cache() -> str:
     """Where mypy keeps what it found, by the contents of files: new clones on this machine share it."""
-    home = os.environ.get("XDG_CACHE_HOME")
-    return str((Path(home) if home else Path("~/.cache").expanduser()) / "callboard" / "mypy")
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return str(home / "callboard" / "mypy")
 
 
 def run_gate(argv: list[str], env: dict[str, str], *, set_up_s: float) -> int:

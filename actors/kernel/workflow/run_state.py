@@ -146,26 +146,25 @@ class RunState:
         """
         return RunState.from_dict(self.to_dict())
 
-    def cloned(self, variables: dict[str, Any] | None = None) -> RunState:
-        """Return what `copied` does, of a run that a driver made: its values are known to be JSON data.
+    def cloned(self) -> RunState:
+        """Return what `copied` does, of a run that a driver made: its values are known to be JSON data."""
+        return RunState(**(self.cloned_values() | {"vars": plain_copy(self.vars)}))
 
-        With `variables` these are its vars.
-        """
+    def cloned_values(self) -> dict[str, Any]:
+        """Return the values of `cloned` by their names, but the vars are those of this run."""
         wait = self.waiting
-        return self.moved(
-            vars=plain_copy(self.vars if variables is None else variables),
-            output=plain_copy(self.output),
-            waiting=None if wait is None else WaitState.from_dict(plain_copy(wait.to_dict())),
-            checked=False,
-        )
-
-    def values(self) -> dict[str, Any]:
-        """Return the names and values of the run as they are: not checked, not copied."""
-        return dict(zip(_ALL, _ALL_OF(self), strict=True))
+        return self._values() | {
+            "output": plain_copy(self.output),
+            "waiting": None if wait is None else WaitState.from_dict(plain_copy(wait.to_dict())),
+            "checked": False,
+        }
 
     def moved(self, **changed: Any) -> RunState:
         """Return this run with other values of these names, as `dataclasses.replace` does, but faster."""
-        return RunState(**(self.values() | changed))
+        return RunState(**(self._values() | changed))
+
+    def _values(self) -> dict[str, Any]:
+        return dict(zip(_ALL, _ALL_OF(self), strict=True))
 
 
 _ALL = tuple(one.name for one in fields(RunState))

@@ -75,13 +75,14 @@ def check_answer(wait: WaitState, payload: Any) -> None:
 
 def _decides(payload: Any) -> str:
     """Return the way in which an answer decides on an effect in doubt; empty: in no way, or in several."""
-    [way, told] = next(iter(payload.items())) if _is_single(payload) else ("", None)
-    is_right = {"result": True, "error": isinstance(told, str) and told, "execute": told is True}
-    return way if is_right.get(way) else ""
-
-
-def _is_single(payload: Any) -> bool:
-    return isinstance(payload, dict) and len(payload) == 1
+    match payload:
+        case {"result": _, **rest} if not rest:
+            return "result"
+        case {"error": str(text), **rest} if text and not rest:
+            return "error"
+        case {"execute": True, **rest} if not rest:
+            return "execute"
+    return ""
 
 
 def _check_ids(where: str, wait: WaitState, given: Any) -> None:

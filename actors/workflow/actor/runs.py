@@ -41,7 +41,7 @@ from actors.workflow.machine import limits
 from actors.workflow.machine.event_keys import SCOPES, event_from, key_of_payload
 from actors.workflow.machine.starting import restored_run
 from actors.workflow.machine.variables import with_path
-from actors.workflow.machine.waits import early_path, mismatch
+from actors.workflow.machine.waits import check_early, mismatch
 
 _START: Final = "start"
 _SENDER: Final = "submit:flows"
@@ -276,7 +276,7 @@ class FlowRuns:
         if any(one.get("wait_key") == wait_key for _, one in await self._open(run_id)):
             await self.resume(run_id, wait_key, payload)
             return
-        early_path(run_id, wait_key)
+        check_early(run_id, wait_key)
         clean, place = durable_copy(payload, "payload"), answer_key(run_id, wait_key)
         if await self._has_asked(run_id, place):
             raise StaleResumeError(run_id, f"Run does not wait for {wait_key!r} any more")

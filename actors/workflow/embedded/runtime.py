@@ -207,7 +207,8 @@ class WorkflowRuntime:
             elif wait_key in namespace(namespace(state.vars, RUNTIME), ANSWERS):
                 raise StaleResumeError(run_id, f"Run has an answer to {wait_key!r} already")
             else:
-                path = waits.early_path(run_id, wait_key)
+                waits.check_early(run_id, wait_key)
+                path = [RUNTIME, ANSWERS, wait_key]
                 held.take(records.noted(state, "answer", path, payload, at=now))
             held.save()
             return held.state.cloned()

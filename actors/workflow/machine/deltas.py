@@ -200,9 +200,7 @@ class ShownRun(RunState):
     @classmethod
     def of(cls, state: RunState, variables: dict[str, Any]) -> ShownRun:
         """Return a copy of `state` with these vars, which nothing changes any more."""
-        shown = cls(**state.values())
-        shown.output, shown.checked = plain_copy(state.output), False
-        shown.waiting = state.waiting and WaitState.from_dict(plain_copy(state.waiting.to_dict()))
+        shown = cls(**state.cloned_values())
         shown._kept = variables
         del shown.vars
         return shown

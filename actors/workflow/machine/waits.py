@@ -27,7 +27,6 @@ from actors.kernel.workflow.tool_waits import (
 )
 from actors.workflow.machine.branches import Leaf, leaves, lifted, seen_at
 from actors.workflow.machine.records import (
-    ANSWERS,
     Transition,
     behind,
     completed,
@@ -61,15 +60,14 @@ def answered(state: RunState, wait_key: str | None, payload: Any, *, at: str) ->
     raise StaleResumeError(state.run_id, mismatch(keys, wait_key))
 
 
-def early_path(run_id: str, wait_key: str) -> list[str]:
-    """Return the path in the vars of an answer that comes before its wait.
+def check_early(run_id: str, wait_key: str) -> None:
+    """Check that an answer may come before its wait.
 
     Raises:
         StaleResumeError: It is a decision on an effect that is not in doubt.
     """
     if wait_key.startswith(f"{IN_DOUBT}:"):
         raise StaleResumeError(run_id, f"Run does not wait for {wait_key!r}")
-    return [RUNTIME, ANSWERS, wait_key]
 
 
 def mismatch(keys: Iterable[str | None], wait_key: str | None) -> str:

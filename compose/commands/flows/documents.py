@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -129,13 +131,11 @@ async def draw(
 
 
 def _spec_in(file: Path, flow: str | None) -> WorkflowSpec:
-    try:
+    with _reading(file):
         if file.suffix != ".flow":
             return load_flow(file)
         bundle = open_workflow_bundle(file)
         return bundle.spec(flow or bundle.manifest.entry.flow_id)
-    except OSError as exc:
-        raise NoDataError(f"{file}: {exc.strerror or exc}. Give the path of a flow") from exc
 
 
 def _drawn(spec: WorkflowSpec, file: Path) -> str:
@@ -151,16 +151,19 @@ def _drawn(spec: WorkflowSpec, file: Path) -> str:
 
 
 def _read(file: Path) -> bytes:
-    try:
+    with _reading(file):
         return file.read_bytes()
-    except OSError as exc:
-        raise NoDataError(f"{file}: {exc.strerror or exc}. Give the path of a flow") from exc
 
 
 def _checked(file: Path) -> list[FlowFinding]:
-    try:
+    with _reading(file, "a flow document"):
         return check_flow(file)
+
+
+@contextmanager
+def _reading(file: Path, what: str = "a flow") -> Iterator[None]:
+    """Convert an OSError to a NoDataError that names the file."""
+    try:
+        yield
     except OSError as exc:
-        raise NoDataError(
-            f"{file}: {exc.strerror or exc}. Give the path of a flow document"
-        ) from exc
+        raise NoDataError(f"{file}: {exc.strerror or exc}. Give the path of {what}") from exc

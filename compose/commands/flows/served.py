@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from http import HTTPStatus
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
@@ -21,7 +22,6 @@ from actors.workflow.documents.findings import FlowFinding
 from compose.commands.api import Api, ApiNotFoundError, ApiRefusedError, quoted
 
 _FLOWS: Final = "/v1/flows"
-_CREATED: Final = 201
 
 
 class _Installed(BaseModel):
@@ -48,7 +48,7 @@ class ServedBundles(BundleRegistry):
     async def install(self, data: bytes, *, by: str = "") -> tuple[BundleRecord, bool]:
         del by  # the server takes the token's principal
         status, told = await self._api.ask("POST", _FLOWS, data)
-        return self._record(told), status == _CREATED
+        return self._record(told), status == HTTPStatus.CREATED
 
     @override
     async def list(self) -> list[BundleRecord]:

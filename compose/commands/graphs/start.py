@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
@@ -31,7 +32,6 @@ MOST_LOST: Final = 10
 """Number of attempts to continue a lost stream, without a record in between, before the command gives up."""
 PAUSE_S: Final = 2.0
 """Seconds before a lost stream is continued."""
-_CREATED: Final = 201
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ async def _start_at(api: Api, order: RunOrder, target: Target, *, follow: bool) 
     run = told.get("run") if isinstance(told, dict) else None
     if not isinstance(run, str):
         raise api.odd(str(told))
-    _tell(target, run, is_new=status == _CREATED, follow=follow)
+    _tell(target, run, is_new=status == HTTPStatus.CREATED, follow=follow)
     return await _followed(_records_of(api, run), target) if follow else Exit.OK
 
 

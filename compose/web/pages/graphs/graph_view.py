@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -96,6 +96,9 @@ def node_states(
         run: The run's state after that step; None if the run has not started.
         below: The nodes that have started runs of sub-graphs, by the run's id.
     """
+    started: defaultdict[str, list[str]] = defaultdict(list)
+    for run_id, node in below.items():
+        started[node].append(run_id)
     now = {} if run is None else _present(run)
     facts = {} if flow is None else {one.name: one for one in flow.nodes}
     names = dict.fromkeys([*facts, *path.counts, *now])
@@ -111,7 +114,7 @@ def node_states(
                 word=word,
                 count=count,
                 until=until,
-                runs=tuple(run_id for run_id, node in below.items() if node == name),
+                runs=tuple(started[name]),
             )
         )
     return tuple(found)

@@ -15,7 +15,7 @@ from hypothesis import settings
 from typing_extensions import override
 
 from compose.host.collector import collect_rarely
-from tests.harness import durations, sample, servers, slow
+from tests.harness import durations, forked, sample, servers, slow
 from tests.harness import items as item_rows
 from tests.harness.lasting import kept_connections
 
@@ -50,8 +50,9 @@ KINDS = {
 LONGEST = (
     *("test_crowds", "test_benchmarks", "test_demo", "test_readme", "test_graph_programs"),
     *("test_source", "test_fleet", "test_failover", "test_blocking", "test_schemathesis"),
+    *("test_chromium", "test_chromium_graphs", "test_examples"),
 )
-"""Files some test of which takes more than ten seconds, of a processor or of waiting."""
+"""Files some test of which, or whose browser, takes more than ten seconds, of a processor or of waiting."""
 
 
 def pytest_report_header() -> str:
@@ -78,9 +79,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--item-rows` and `--slowest-files`, which print what `tests/harness` says of them."""
+    """Add the options of `tests/harness`."""
     parser.addoption("--item-rows", action="store_true", help="print `item-row NUMBER TEST` lines")
     parser.addoption("--slowest-files", type=int, default=0, help="print a table of so many files")
+    help_text = "run the tests in so many forked processes; auto: one for each processor"
+    parser.addoption("--workers", type=forked.number, default=0, help=help_text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -95,6 +98,7 @@ def pytest_configure(config: pytest.Config) -> None:
         )  # `tmp_path`: a sync of a file waits for no disk
     item_rows.register(config)
     durations.register(config)
+    forked.register(config)
     logging.getLogger().addHandler(_Slips(logging.WARNING))
     if servers.POSTGRES.choose() == "embedded":
         os.environ.setdefault("PGSSLMODE", "disable")

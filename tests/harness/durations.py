@@ -1,6 +1,6 @@
 """Durations and CPU of test files: `--slowest-files=15` ends a run with their tables.
 
-Under xdist the controller gets the reports of all tests, so the sums are those of all workers. The
+The process that collected the tests gets the reports of all of them, so the sums are those of all workers. The
 start of a session's server is counted for the first test that requests it. No test fails for being
 slow: a busy machine would fail the build.
 """
@@ -26,7 +26,7 @@ CPU: Final = "cpu_s"
 
 
 class CpuOfTests:
-    """A pytest plugin of workers that records the CPU time of each test."""
+    """A pytest plugin that records the CPU time of each test."""
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -100,11 +100,7 @@ def by_folder(files: Counter[str]) -> Counter[str]:
 
 
 def register(config: pytest.Config) -> None:
-    """Add the tables to a run that has `--slowest-files`; workers measure, the controller prints."""
-    count = config.getoption("slowest_files")
-    if not count:
-        return
-    if not hasattr(config, "workerinput"):
+    """Add the tables to a run that has `--slowest-files`."""
+    if count := config.getoption("slowest_files"):
         config.pluginmanager.register(FileDurations(count), "slowest-files")
-    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         config.pluginmanager.register(CpuOfTests(), "cpu-of-tests")

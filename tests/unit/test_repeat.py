@@ -34,4 +34,4 @@ def test_the_table_begins_with_what_failed_most_often() -> None:
 
 def test_rounds_spread_tests_as_the_gate_does() -> None:
     """The options are those of the task `tests` in pyproject.toml, without its reports."""
-    assert workers() == ["-n", "5", "--dist", "worksteal"]
+    assert workers() == ["--workers", "5"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _IMAGE = "postgres:18-alpine"
 _LEAK_GRACE_S = 10.0
-_SMALL = {"max_wal_size": "256MB"}
+_SMALL = {"max_wal_size": "256MB", "autovacuum_naptime": "3min"}
 """Its files may be in memory."""
 OBSERVER = "callboard tests"
 """The name of sessions that belong to no test."""

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 MOST: Final = 24
 """Connections that a loop keeps at most."""
 
+_ONE_PLAN: Final = {"plan_cache_mode": "force_generic_plan"}
+"""Else a statement is planned for each of its first five executions, and few tests have more."""
+
 _open = asyncpg.connect
 _kept: dict[asyncio.AbstractEventLoop, _Kept] = {}
 _loops: list[LastingLoop] = []
@@ -85,7 +88,7 @@ class _Kept:
 
     async def connect(self, url: str, settings: dict[str, str], **options: Any) -> _KeptConnection:
         """Return a connection with these settings; open one if there is none."""
-        opened_with = (url, {**settings, "application_name": OBSERVER})
+        opened_with = (url, {**_ONE_PLAN, **settings, "application_name": OBSERVER})
         while free := [one for one in self._free if one.opened_with == opened_with]:
             self._free.remove(free[-1])
             with contextlib.suppress(*DRIVER_ERRORS):

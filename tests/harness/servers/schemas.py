@@ -40,6 +40,11 @@ class Observer:
     async def _connect(url: str, settings: dict[str, str]) -> Connection:
         return await asyncpg.connect(url, server_settings=settings)
 
+    def begin(self, script: str) -> None:
+        """Execute several statements before the first test."""
+        executing = self._connection.execute(script)
+        asyncio.run_coroutine_threadsafe(executing, self._loop).result()
+
     async def fetch(self, sql: str, *args: object) -> list[asyncpg.Record]:
         """Return the rows of a statement."""
         return await self._call(self._connection.fetch(sql, *args))
@@ -64,8 +69,8 @@ class _Schema:
     """A schema as the migrations left it."""
 
     name: str
-    shape: list[asyncpg.Record]
-    """A digest of its tables, functions and rights, and of the rows that name its migrations."""
+    migrations: list[asyncpg.Record]
+    """A digest of the rows that name its migrations."""
 
 
 class Schemas:
@@ -78,6 +83,11 @@ class Schemas:
         self._postgres = postgres
         self._free: list[_Schema] = []
         self.observer = Observer(postgres)
+        self._notes_changes = True
+        try:
+            self.observer.begin(_NOTING_CHANGES)
+        except asyncpg.InsufficientPrivilegeError:  # a server of somebody else
+            self._notes_changes = False
 
     @asynccontextmanager
     async def lent(self) -> AsyncIterator[str]:
@@ -119,19 +129,23 @@ class Schemas:
         finally:
             await connection.close()
         await self.observer.execute(_EMPTYING.format(schema=name, statements=";".join(emptying)))
-        return _Schema(name=name, shape=await self._shape(name))
+        if self._notes_changes:
+            await self.observer.fetch(_CHANGES, name)
+        return _Schema(name=name, migrations=await self._migrations(name))
 
-    async def _shape(self, name: str) -> list[asyncpg.Record]:
-        return await self.observer.fetch(_SHAPE.format(schema=name), name)
+    async def _migrations(self, name: str) -> list[asyncpg.Record]:
+        return await self.observer.fetch(_MIGRATIONS.format(schema=name))
 
     async def _is_cleaned(self, schema: _Schema) -> bool:
         """Empty its tables; return False, without a change, if a test changed more than rows."""
-        if not await until_alone(self.observer, self._postgres):
+        if not (self._notes_changes and await until_alone(self.observer, self._postgres)):
             return False
-        is_as_made = await self._shape(schema.name) == schema.shape
-        if is_as_made:
-            await self.observer.fetch(f"select pg_temp.empty_{schema.name}()")
-        return is_as_made
+        if await self.observer.fetch(_CHANGES, schema.name):
+            return False
+        if await self._migrations(schema.name) != schema.migrations:
+            return False
+        await self.observer.fetch(f"select pg_temp.empty_{schema.name}()")
+        return True
 
 
 _NAMES_OF_MIGRATIONS: Final = ("schema_migrations", "schema_functions")
@@ -153,21 +167,35 @@ _START_OF_SEQUENCES: Final = """
       format('%I.%I', schemaname, sequencename), start_value), ';'), 'null')
     from pg_sequences where schemaname = $1
 """
-_HERE: Final = "(select oid from pg_namespace where nspname = $1)"
-_SHAPE: Final = f"""
-    select count(*), sum(hashtextextended(concat_ws('.', kind, id, xmin), 0)) from (
-      select 1 as kind, oid::text as id, xmin from pg_namespace where nspname = $1
-      union all select 2, oid::text, xmin from pg_class where relnamespace = {_HERE}
-      union all select 3, attrelid || ' ' || attnum, a.xmin
-        from pg_attribute a join pg_class c on c.oid = attrelid where relnamespace = {_HERE}
-      union all select 4, d.oid::text, d.xmin
-        from pg_attrdef d join pg_class c on c.oid = adrelid where relnamespace = {_HERE}
-      union all select 5, oid::text, xmin from pg_constraint where connamespace = {_HERE}
-      union all select 6, t.oid::text, t.xmin
-        from pg_trigger t join pg_class c on c.oid = tgrelid where relnamespace = {_HERE}
-      union all select 7, oid::text, xmin from pg_proc where pronamespace = {_HERE}
-      union all select 8, oid::text, xmin from pg_type where typnamespace = {_HERE}
-      union all select 9, version::text, xmin from {{schema}}.schema_migrations
-      union all select 10, name, xmin from {{schema}}.schema_functions
+_NOTING_CHANGES: Final = """
+    create schema if not exists callboard_tests;
+    create table if not exists callboard_tests.changes (schema text);
+    create or replace function callboard_tests.changed() returns event_trigger
+      language plpgsql security definer as $$ begin
+        insert into callboard_tests.changes
+          select distinct schema_name from pg_event_trigger_ddl_commands()
+          where schema_name is distinct from 'pg_temp';
+      end $$;
+    create or replace function callboard_tests.dropped() returns event_trigger
+      language plpgsql security definer as $$ begin
+        insert into callboard_tests.changes
+          select distinct schema_name from pg_event_trigger_dropped_objects() where not is_temporary;
+      end $$;
+    drop event trigger if exists callboard_tests_changed;
+    drop event trigger if exists callboard_tests_dropped;
+    create event trigger callboard_tests_changed on ddl_command_end
+      execute function callboard_tests.changed();
+    create event trigger callboard_tests_dropped on sql_drop execute function callboard_tests.dropped()
+"""
+"""Each change of a definition or of a right is a row: a look at the whole catalog takes milliseconds."""
+_CHANGES: Final = """
+    with gone as (delete from callboard_tests.changes where schema = $1 or schema is null returning 1)
+    select 1 from gone limit 1
+"""
+"""A change of a schema itself, or of a right, names no schema."""
+_MIGRATIONS: Final = """
+    select count(*), sum(hashtextextended(concat_ws('.', name, at), 0)) from (
+      select version::text as name, xmin as at from {schema}.schema_migrations
+      union all select name, xmin from {schema}.schema_functions
     ) parts
 """

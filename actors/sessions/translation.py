@@ -17,6 +17,8 @@ from actors.runtime.client.live_events import LivePiece
 from actors.sessions.events import EVENTS, SessionEvent
 
 Nodes: TypeAlias = Callable[[Sequence[str]], Awaitable[list[Turn]]]
+Said: TypeAlias = tuple[str, ChatMessage]
+"""A turn: its id, and what was said."""
 Draft: TypeAlias = tuple[str, dict[str, Any], dict[str, str]]
 """An event without a position: its type, its payload, and the fields that name a node or a call."""
 
@@ -144,7 +146,7 @@ class RunTranslator:
         if (
             _place(entry) in self._tried
         ):  # the turns before the answer were written with the failed attempt
-            turns = [turn for turn in turns[-1:] if turn.message.role == "assistant"]
+            turns = [turn for turn in turns[-1:] if turn[1].role == "assistant"]
         self._note_try(entry)
         found = [_said(turn) for turn in turns]
         if payload.get("status") != "ok":
@@ -166,18 +168,24 @@ class RunTranslator:
                 self._calls[str(block.get("id"))] = block.get("arguments") or {}
         return content
 
-    async def _turns_of(self, entry: RunLogEntry) -> list[Turn]:
+    async def _turns_of(self, entry: RunLogEntry) -> list[Said]:
         """Return the turns that were written with an entry."""
-        if self.nodes is None:
-            return []
-        place, found, n = _place(entry), list[Turn](), 0
+        place, found, n = _place(entry), list[Said](), 0
         while True:
             wanted = [turn_id(self.run_id, place, n + i) for i in range(AT_ONCE)]
-            some = await self.nodes(wanted)
+            some = await self._turns(entry, wanted)
             found += some
             n += AT_ONCE
             if len(some) < AT_ONCE:
                 return found
+
+    async def _turns(self, entry: RunLogEntry, ids: Sequence[str]) -> list[Said]:
+        """Return those of these turns that the session has. They were written with the entry."""
+        if self.nodes is None:
+            return []
+        if entry.said is not None:
+            return [(id_, entry.said[id_]) for id_ in ids if id_ in entry.said]
+        return [(turn.id, turn.message) for turn in await self.nodes(ids)]
 
     async def _heard(self, entry: RunLogEntry) -> list[Draft]:
         """Return the messages of a run that ended before a model answered.
@@ -185,7 +193,7 @@ class RunTranslator:
         The run's terminal entry names these turns.
         """
         ids: Any = entry.payload["turns"]
-        return [] if self.nodes is None else [_said(turn) for turn in await self.nodes(ids)]
+        return [_said(turn) for turn in await self._turns(entry, ids)]
 
     def _note_try(self, entry: RunLogEntry) -> None:
         if entry.payload.get("status") != "ok":
@@ -241,8 +249,9 @@ def _place(entry: RunLogEntry) -> str:
     return f"{entry.position} {entry.payload['hash']}"
 
 
-def _said(turn: Turn) -> Draft:
-    return "message", _turn_payload(turn.message), {"node_id": turn.id}
+def _said(turn: Said) -> Draft:
+    id_, message = turn
+    return "message", _turn_payload(message), {"node_id": id_}
 
 
 def _turn_payload(message: ChatMessage) -> dict[str, Any]:

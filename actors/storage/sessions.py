@@ -11,7 +11,13 @@ from functools import partial
 
 from typing_extensions import override
 
-from actors.kernel.agent.session import ASKED_TO_STOP, FactKind, NewSession, SessionChange
+from actors.kernel.agent.session import (
+    ASKED_TO_STOP,
+    ExpectedSession,
+    FactKind,
+    NewSession,
+    SessionChange,
+)
 from actors.kernel.agent.transcript import NO_CUT, Turn
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.storage.errors import (
@@ -75,6 +81,19 @@ class InMemorySessions(SessionStore):
         known = self.records.get(agent)
         if known is not None and known.is_deleting:
             raise SessionDeletingError(str(agent))
+
+    def check_expected(self, agent: AgentId, expected: ExpectedSession | None) -> None:
+        """Check the condition of a submit.
+
+        Raises:
+            UnknownSessionError: It does not hold.
+        """
+        if expected is None:
+            return
+        known = self._find(agent)
+        is_there = known is not None and not known.is_deleting
+        if not is_there or expected.owner not in (None, known and known.owner):
+            raise UnknownSessionError(str(agent))
 
     def write_queued(self, agent: AgentId, run_id: RunId, new: NewSession) -> None:
         """Write that a run was submitted, without an await. The run is already open."""

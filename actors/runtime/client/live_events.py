@@ -160,7 +160,7 @@ class LiveEvents:
             payload["whole"] = True
         now = self._clock.now()
         place = delta.run_id, -1, delta.kind, delta.position
-        return LivePiece(*place, payload, now, delta.after)
+        return LivePiece(*place, payload, now, after=delta.after)
 
 
 async def _read_log(log: AsyncIterator[RunLogEntry], feed: Feed) -> None:

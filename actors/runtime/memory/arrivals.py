@@ -47,6 +47,8 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
         Else it waits as a message, for `ctx.receive` or the agent's next run.
         """
         rows, agent, sender = self._rows, new_run.agent_id, sender_of_message(message)
+        if new_run.session is not None:
+            rows.sessions.check_expected(agent, new_run.session.expected)
         known = self._known_submit(new_run, message, sender)
         if known is not None:
             return known

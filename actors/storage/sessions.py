@@ -50,6 +50,25 @@ class SessionRecord:
         return self.first_fact + len(self.facts) - 1
 
 
+def check_expected(
+    agent: AgentId, known: SessionRecord | None, expected: ExpectedSession | None
+) -> None:
+    """Check the condition of a submit.
+
+    Raises:
+        UnknownSessionError: It does not hold.
+    """
+    if expected is None:
+        return
+    if (
+        known is None
+        or known.created_at is None
+        or known.is_deleting
+        or expected.owner not in (None, known.owner)
+    ):
+        raise UnknownSessionError(str(agent))
+
+
 class InMemorySessions(SessionStore):
     """A `SessionStore` whose rows are lost with its process.
 
@@ -81,19 +100,6 @@ class InMemorySessions(SessionStore):
         known = self.records.get(agent)
         if known is not None and known.is_deleting:
             raise SessionDeletingError(str(agent))
-
-    def check_expected(self, agent: AgentId, expected: ExpectedSession | None) -> None:
-        """Check the condition of a submit.
-
-        Raises:
-            UnknownSessionError: It does not hold.
-        """
-        if expected is None:
-            return
-        known = self._find(agent)
-        is_there = known is not None and not known.is_deleting
-        if not is_there or expected.owner not in (None, known and known.owner):
-            raise UnknownSessionError(str(agent))
 
     def write_queued(self, agent: AgentId, run_id: RunId, new: NewSession) -> None:
         """Write that a run was submitted, without an await. The run is already open."""

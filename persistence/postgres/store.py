@@ -127,14 +127,9 @@ class PostgresStore(RunStore):
         )
         self.sessions = PostgresSessions(links, keyed_links, self.transcripts, readers)
         self.arrivals = Arrivals(
-            settings,
-            links,
-            arriving,
-            answering,
-            reads=self.reads,
-            on_session=readers.wake,
-            on_begun=self._begin,
+            settings, links, arriving, answering, reads=self.reads, on_session=readers.wake
         )
+        self.arrivals.on_begun = self._begin
         self.commits = Committer(
             settings,
             outage,

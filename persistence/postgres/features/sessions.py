@@ -183,7 +183,7 @@ class PostgresSessions(SessionStore):
         with self._readers.waiting(agent, after) as reader:
             was_there = (
                 not reader.has_to_read
-            )  # of a run that began here, others are told by a poll
+            )  # of a run that began here: others hear of its reader by a poll
             if not was_there:
                 await self._readers.watch(agent)
             while True:

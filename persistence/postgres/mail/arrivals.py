@@ -103,14 +103,11 @@ class Arrivals(ArrivalStore):
         *,
         reads: Reads,
         on_session: Callable[[AgentId, Sequence[SessionFact]], None],
-        on_begun: Callable[[AgentId, SessionFact], None],
     ) -> None:
-        """Make it.
-
-        `on_session(agent, facts)`: facts of a session were written; none: they have to be read.
-        `on_begun(agent, fact)`: a run was submitted, which this process executes and the caller follows.
-        """
-        self._me, self._on_session, self._on_begun = settings.owner, on_session, on_begun
+        """`on_session(agent, facts)`: facts of a session were written; none: they have to be read."""
+        self._me, self._on_session = settings.owner, on_session
+        self.on_begun: Callable[[AgentId, SessionFact], None] | None = None
+        """Called with the fact of a submit whose caller follows the run, which this process executes."""
         self._links, self._link, self._keyed, self._reads = links, link, keyed, reads
         limit = settings.group_limit
         self._submits: Batcher[_Submit, Submitted] = Batcher(self._flush_submits, limit=limit)
@@ -236,9 +233,9 @@ class Arrivals(ArrivalStore):
             if submit.session is not None:
                 facts = _queued_fact(row, run_id)
                 self._on_session(submit.agent_id, facts)
-                if submit.session.is_followed and row["fresh"] and row["local"]:
-                    for fact in facts:
-                        self._on_begun(submit.agent_id, fact)
+                is_begun = submit.session.is_followed and row["fresh"] and row["local"]
+                if is_begun and facts and self.on_begun is not None:
+                    self.on_begun(submit.agent_id, facts[0])
             call.answer(Submitted(run_id, arrived, row["local"]))
 
     async def _flush_deliveries(self, calls: list[Batched[_Delivery, list[Arrived]]]) -> None:

@@ -179,7 +179,7 @@ class Reads(ReadStore):
         with self._readers.reading(run_id) as reader:
             is_told = (
                 reader.has_to_read
-            )  # of a run that began here, others are told only if nothing comes
+            )  # a run that began here is announced to others if nothing comes
             while True:
                 reader.news.clear()
                 is_new = is_told and self._readers.tell(run_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -21,6 +21,11 @@ Said: TypeAlias = tuple[str, ChatMessage]
 """A turn: its id, and what was said."""
 Draft: TypeAlias = tuple[str, dict[str, Any], dict[str, str]]
 """An event without a position: its type, its payload, and the fields that name a node or a call."""
+FoundEvent: TypeAlias = tuple[SessionEvent, int | None, bool]
+"""An event, its number among the events of its entry, and True if the entry is a cancelled run's last one.
+
+The number is None for the last event of an entry.
+"""
 
 AT_ONCE: Final = 8
 """Number of turns of an entry that are read at once."""
@@ -171,12 +176,13 @@ class RunTranslator:
     async def _turns_of(self, entry: RunLogEntry) -> list[Said]:
         """Return the turns that were written with an entry."""
         place, found, n = _place(entry), list[Said](), 0
+        at_once = AT_ONCE if entry.said is None else 1
         while True:
-            wanted = [turn_id(self.run_id, place, n + i) for i in range(AT_ONCE)]
+            wanted = [turn_id(self.run_id, place, n + i) for i in range(at_once)]
             some = await self._turns(entry, wanted)
             found += some
-            n += AT_ONCE
-            if len(some) < AT_ONCE:
+            n += at_once
+            if len(some) < at_once:
                 return found
 
     async def _turns(self, entry: RunLogEntry, ids: Sequence[str]) -> list[Said]:
@@ -242,6 +248,36 @@ class RunTranslator:
         if result:
             said |= {"by": result.get("by"), "comment": result.get("comment") or ""}
         return [("approval_decided", said, {})]
+
+
+class TranslatedLog:
+    """The events of a run's entries behind a position.
+
+    Args:
+        translator: The translator of the run's entries.
+        begin: Seq of the first entry whose events are wanted.
+        skip: Number of that entry's events that are not wanted.
+    """
+
+    def __init__(self, translator: RunTranslator, begin: int, skip: int) -> None:
+        self._translator, self._begin, self._skip = translator, begin, skip
+
+    async def note(self, log: AsyncIterator[RunLogEntry]) -> None:
+        """Keep what later events need of the entries before the position."""
+        async for entry in log:
+            if entry.seq >= self._begin:
+                return
+            self._translator.note(entry)
+
+    async def of(self, entry: RunLogEntry) -> list[FoundEvent]:
+        """Return the events of the next entry or piece, perhaps none."""
+        events = await self._translator.of(entry)
+        seen, is_end = self._skip if entry.seq == self._begin else 0, entry.kind == K.RUN_CANCELLED
+        last = len(events) - 1
+        return [
+            (event, None if part == last else part, is_end)
+            for part, event in enumerate(events[seen:], seen)
+        ]
 
 
 def _place(entry: RunLogEntry) -> str:

@@ -6,12 +6,14 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from actors.errors import InvalidEntryError
-from actors.kernel.agent.message import ChatMessage
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import RunId
+
+if TYPE_CHECKING:
+    from actors.kernel.agent.message import ChatMessage
 
 
 class EntryKind(StrEnum):

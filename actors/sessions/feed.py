@@ -97,9 +97,12 @@ class SessionFeed:
 
     async def _is_gone(self, run_id: RunId, facts: Ahead[SessionFact]) -> bool:
         """Return True if a run was deleted with its session: not if the feed's next fact is of that run."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_FACT_S):
-                await facts.until_next()
+        facts.has_next()  # begins to read
+        await asyncio.sleep(0)  # facts that were handed over are known then
+        if not facts.has_next():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_FACT_S):
+                    await facts.until_next()
         fact = facts.known()
         if fact is not None and fact.run_id == run_id:
             return False

@@ -233,8 +233,8 @@ class Arrivals(ArrivalStore):
             if submit.session is not None:
                 facts = _queued_fact(row, run_id)
                 self._on_session(submit.agent_id, facts)
-                is_begun = submit.session.is_followed and row["fresh"] and row["local"]
-                if is_begun and facts and self.on_begun is not None:
+                is_here = row["fresh"] and row["local"] and run_id == submit.row[0]
+                if submit.session.is_followed and is_here and facts and self.on_begun is not None:
                     self.on_begun(submit.agent_id, facts[0])
             call.answer(Submitted(run_id, arrived, row["local"]))
 

@@ -345,7 +345,7 @@ class Runtime(Client):
     def front(self) -> Front:
         """The API of external clients, each for its own tenant."""
         return RuntimeFront(
-            self._store, self, self._writer, registry=self._registry, live=self._live
+            self._store, self, self._writer, registry=self._registry, live=self.live
         )
 
     async def start(self) -> None:

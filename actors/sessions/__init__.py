@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from actors.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.session import ROOT
+    from actors.kernel.agent.session import ROOT, ExpectedSession
     from actors.kernel.storage.errors import (
         SessionActiveError,
         SessionDeletingError,
@@ -49,7 +49,7 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "actors.kernel.agent.session": ("ROOT",),
+            "actors.kernel.agent.session": ("ROOT", "ExpectedSession"),
             "actors.kernel.storage.errors": (
                 "SessionActiveError",
                 "SessionDeletingError",
@@ -99,6 +99,7 @@ __all__ = [
     "ClosedError",
     "ConsumedError",
     "CursorError",
+    "ExpectedSession",
     "ProjectError",
     "SessionActiveError",
     "SessionAgent",

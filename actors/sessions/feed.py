@@ -9,29 +9,23 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
 from actors.kernel.storage.session import NO_FACT, SessionFact
+from actors.runtime.client.live_events import MergedLog
 from actors.runtime.loop.tasks import start_task
 from actors.runtime.runtime import Runtime
 from actors.sessions.cursor import EventCursor
 from actors.sessions.errors import CursorError
 from actors.sessions.events import EVENTS, SessionEvent
-from actors.sessions.translation import RunTranslator
+from actors.sessions.translation import FoundEvent, RunTranslator, TranslatedLog
 
 T = TypeVar("T")
-
-_Found: TypeAlias = tuple[SessionEvent, int | None, bool]
-"""An event, its number among the events of its entry, and True if the entry is a cancelled run's last one.
-
-The number is None for the last event of an entry.
-"""
 
 MOST_AHEAD: Final = 64
 """Number of values that `Ahead` reads before they are taken."""
@@ -63,7 +57,7 @@ class SessionFeed:
     resumes: bool = False
     _active: RunId | None = None
     _is_placed: bool = False
-    _early: Ahead[_Found] | None = None
+    _early: TranslatedEvents | None = None
     """The log of the run `only`, read together with the facts, which saves a read before its first event."""
 
     async def past(self) -> AsyncGenerator[SessionEvent, None]:
@@ -103,9 +97,12 @@ class SessionFeed:
 
     async def _is_gone(self, run_id: RunId, facts: Ahead[SessionFact]) -> bool:
         """Return True if a run was deleted with its session: not if the feed's next fact is of that run."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_FACT_S):
-                await facts.until_next()
+        facts.has_next()  # begins to read
+        await asyncio.sleep(0)  # facts that were handed over are known then
+        if not facts.has_next():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_FACT_S):
+                    await facts.until_next()
         fact = facts.known()
         if fact is not None and fact.run_id == run_id:
             return False
@@ -117,13 +114,16 @@ class SessionFeed:
         """Yield the events of the active run and new facts, up to the run's last entry."""
         if self.at.next_seq and await self._is_read(run_id):
             return  # the fact of its end comes next, perhaps after other facts
-        async with aclosing(self._early or self._entries(run_id, facts.news)) as entries:
+        early = nullcontext(self._early) if self._early else None
+        async with early or self._entries(run_id, facts.news) as entries:
             while True:
                 if entries.has_next():
                     try:
                         found = await entries.take()
                     except StopAsyncIteration:
                         return
+                    if found is None:
+                        continue
                     if found[2]:
                         async for event in self._before_end(run_id):
                             yield event
@@ -143,14 +143,17 @@ class SessionFeed:
         if self.only is None or self.resumes:
             yield
             return
-        async with aclosing(self._entries(self.only, news)) as self._early:
-            self._early.has_next()
+        async with self._entries(self.only, news) as self._early:
             yield
 
-    def _entries(self, run_id: RunId, news: asyncio.Event) -> Ahead[_Found]:
-        """Return the events of a run after the cursor, and new ones."""
-        log = self.runtime.tail(run_id, from_seq=self.at.next_seq, live=self.live, whole=True)
-        return Ahead(self._translated(run_id, log), news)
+    @asynccontextmanager
+    async def _entries(self, run_id: RunId, news: asyncio.Event) -> AsyncIterator[TranslatedEvents]:
+        """Yield the events of a run after the cursor, and new ones."""
+        begin = self.at.next_seq
+        log = self.runtime.tail(run_id, from_seq=begin)
+        reading = partial(self.runtime.live.reading, run_id, log, pieces=self.live, whole=True)
+        async with reading(after=begin - 1, news=news) as merged:
+            yield TranslatedEvents(merged, await self._translated(run_id))
 
     async def _is_read(self, run_id: RunId) -> bool:
         row = await self.runtime.store.reads.run(run_id)
@@ -175,30 +178,22 @@ class SessionFeed:
         """Yield the events of the active run up to now."""
         run_id = self._active
         if run_id is not None and self._wants(run_id):
-            log = self.runtime.entries(run_id, from_seq=self.at.next_seq)
-            async for found in self._translated(run_id, log):
-                if found[2]:
-                    async for event in self._before_end(run_id):
-                        yield event
-                yield self._placed(found)
+            translated = await self._translated(run_id)
+            async for entry in self.runtime.entries(run_id, from_seq=self.at.next_seq):
+                for found in await translated.of(entry):
+                    if found[2]:
+                        async for event in self._before_end(run_id):
+                            yield event
+                    yield self._placed(found)
 
-    async def _translated(
-        self, run_id: RunId, log: AsyncIterator[RunLogEntry]
-    ) -> AsyncGenerator[_Found, None]:
-        """Yield the events of a run's entries that were not read yet."""
-        translator, begin, skip = self._translator(run_id), self.at.next_seq, self.at.skip
-        if begin > 0:
-            async for entry in self.runtime.entries(run_id):
-                if entry.seq >= begin:
-                    break
-                translator.note(entry)
-        async for entry in log:
-            events = await translator.of(entry)
-            seen, is_end = skip if entry.seq == begin else 0, entry.kind == EntryKind.RUN_CANCELLED
-            for part, event in enumerate(events[seen:], seen):
-                yield event, None if part == len(events) - 1 else part, is_end
+    async def _translated(self, run_id: RunId) -> TranslatedLog:
+        """Return the translation of a run's entries after the cursor."""
+        translated = TranslatedLog(self._translator(run_id), self.at.next_seq, self.at.skip)
+        if self.at.next_seq > 0:
+            await translated.note(self.runtime.entries(run_id))
+        return translated
 
-    def _placed(self, found: _Found) -> SessionEvent:
+    def _placed(self, found: FoundEvent) -> SessionEvent:
         """Move the cursor after an event of the active run; return the event with that cursor."""
         event, part, _ = found
         if event.seq < 0:
@@ -307,6 +302,29 @@ def _is_end_of(run_id: RunId, facts: Ahead[SessionFact]) -> bool:
     """Return True if the next fact is known and is the end of a run."""
     fact = facts.known()
     return fact is not None and fact.kind == "ended" and fact.run_id == run_id
+
+
+class TranslatedEvents:
+    """The events of a run for one reader, translated when they are taken."""
+
+    def __init__(self, log: MergedLog, translated: TranslatedLog) -> None:
+        self._log, self._translated = log, translated
+        self._found: deque[FoundEvent] = deque()
+
+    def has_next(self) -> bool:
+        """Return True if `take` need not wait for the run."""
+        return bool(self._found) or self._log.has_next()
+
+    async def take(self) -> FoundEvent | None:
+        """Return the next event, once `has_next`; None: the next entry has no event.
+
+        Raises:
+            StopAsyncIteration: There are no more.
+        """
+        if not self._found:
+            for entry in await self._log.take():
+                self._found += await self._translated.of(entry)
+        return self._found.popleft() if self._found else None
 
 
 class Ahead(Generic[T]):

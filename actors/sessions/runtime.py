@@ -14,7 +14,7 @@ from actors.errors import UnknownRunError
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.message import ContentBlock
 from actors.kernel.agent.modes import DEFAULT_MODE, MODE_KEY, PARENT_NODE_KEY
-from actors.kernel.agent.session import ROOT, NewSession
+from actors.kernel.agent.session import ROOT, ExpectedSession, NewSession
 from actors.kernel.agent.transcript import Turn
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId, check_name
 from actors.kernel.runtime.rows import RunRow
@@ -151,6 +151,7 @@ class AgentRuntime:
         parent_node: str | None = None,
         on_conflict: OnConflict = "queue",
         priority: int = 5,
+        expected: ExpectedSession | None = None,
     ) -> SessionRun:
         """Start a run for a message. The run is durable on return and may not have begun.
 
@@ -164,8 +165,11 @@ class AgentRuntime:
             on_conflict: The rule if the session has an open run: wait for it, join it, be rejected, or cancel
                 it first.
             priority: The priority among runs of different sessions. Lower numbers execute first.
+            expected: Refuse the message, also one with a known id, unless this holds. Default: a missing
+                session is created.
 
         Raises:
+            UnknownSessionError: The session does not exist, is being deleted, or is not as `expected`.
             UnknownModeError: This runtime does not have the mode.
             UnknownNodeError: The session has no such node.
             SessionDeletingError: The session is being deleted.
@@ -190,7 +194,7 @@ class AgentRuntime:
             on_conflict=on_conflict,
             priority=priority,
             metadata=metadata,
-            session=NewSession(str(self.project)),
+            session=NewSession(str(self.project), expected, is_followed=True),
         )
         run_id = await self.runtime.front.submit(self._caller, order)
         if self._approving is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -17,8 +17,15 @@ from actors.runtime.client.live_events import LivePiece
 from actors.sessions.events import EVENTS, SessionEvent
 
 Nodes: TypeAlias = Callable[[Sequence[str]], Awaitable[list[Turn]]]
+Said: TypeAlias = tuple[str, ChatMessage]
+"""A turn: its id, and what was said."""
 Draft: TypeAlias = tuple[str, dict[str, Any], dict[str, str]]
 """An event without a position: its type, its payload, and the fields that name a node or a call."""
+FoundEvent: TypeAlias = tuple[SessionEvent, int | None, bool]
+"""An event, its number among the events of its entry, and True if the entry is a cancelled run's last one.
+
+The number is None for the last event of an entry.
+"""
 
 AT_ONCE: Final = 8
 """Number of turns of an entry that are read at once."""
@@ -144,7 +151,7 @@ class RunTranslator:
         if (
             _place(entry) in self._tried
         ):  # the turns before the answer were written with the failed attempt
-            turns = [turn for turn in turns[-1:] if turn.message.role == "assistant"]
+            turns = [turn for turn in turns[-1:] if turn[1].role == "assistant"]
         self._note_try(entry)
         found = [_said(turn) for turn in turns]
         if payload.get("status") != "ok":
@@ -166,18 +173,25 @@ class RunTranslator:
                 self._calls[str(block.get("id"))] = block.get("arguments") or {}
         return content
 
-    async def _turns_of(self, entry: RunLogEntry) -> list[Turn]:
+    async def _turns_of(self, entry: RunLogEntry) -> list[Said]:
         """Return the turns that were written with an entry."""
+        place, found, n = _place(entry), list[Said](), 0
+        at_once = AT_ONCE if entry.said is None else 1
+        while True:
+            wanted = [turn_id(self.run_id, place, n + i) for i in range(at_once)]
+            some = await self._turns(entry, wanted)
+            found += some
+            n += at_once
+            if len(some) < at_once:
+                return found
+
+    async def _turns(self, entry: RunLogEntry, ids: Sequence[str]) -> list[Said]:
+        """Return those of these turns that the session has. They were written with the entry."""
         if self.nodes is None:
             return []
-        place, found, n = _place(entry), list[Turn](), 0
-        while True:
-            wanted = [turn_id(self.run_id, place, n + i) for i in range(AT_ONCE)]
-            some = await self.nodes(wanted)
-            found += some
-            n += AT_ONCE
-            if len(some) < AT_ONCE:
-                return found
+        if entry.said is not None:
+            return [(id_, entry.said[id_]) for id_ in ids if id_ in entry.said]
+        return [(turn.id, turn.message) for turn in await self.nodes(ids)]
 
     async def _heard(self, entry: RunLogEntry) -> list[Draft]:
         """Return the messages of a run that ended before a model answered.
@@ -185,7 +199,7 @@ class RunTranslator:
         The run's terminal entry names these turns.
         """
         ids: Any = entry.payload["turns"]
-        return [] if self.nodes is None else [_said(turn) for turn in await self.nodes(ids)]
+        return [_said(turn) for turn in await self._turns(entry, ids)]
 
     def _note_try(self, entry: RunLogEntry) -> None:
         if entry.payload.get("status") != "ok":
@@ -236,13 +250,44 @@ class RunTranslator:
         return [("approval_decided", said, {})]
 
 
+class TranslatedLog:
+    """The events of a run's entries behind a position.
+
+    Args:
+        translator: The translator of the run's entries.
+        begin: Seq of the first entry whose events are wanted.
+        skip: Number of that entry's events that are not wanted.
+    """
+
+    def __init__(self, translator: RunTranslator, begin: int, skip: int) -> None:
+        self._translator, self._begin, self._skip = translator, begin, skip
+
+    async def note(self, log: AsyncIterator[RunLogEntry]) -> None:
+        """Keep what later events need of the entries before the position."""
+        async for entry in log:
+            if entry.seq >= self._begin:
+                return
+            self._translator.note(entry)
+
+    async def of(self, entry: RunLogEntry) -> list[FoundEvent]:
+        """Return the events of the next entry or piece, perhaps none."""
+        events = await self._translator.of(entry)
+        seen, is_end = self._skip if entry.seq == self._begin else 0, entry.kind == K.RUN_CANCELLED
+        last = len(events) - 1
+        return [
+            (event, None if part == last else part, is_end)
+            for part, event in enumerate(events[seen:], seen)
+        ]
+
+
 def _place(entry: RunLogEntry) -> str:
     """Return the part of turns' ids that names the entry with which they were written."""
     return f"{entry.position} {entry.payload['hash']}"
 
 
-def _said(turn: Turn) -> Draft:
-    return "message", _turn_payload(turn.message), {"node_id": turn.id}
+def _said(turn: Said) -> Draft:
+    id_, message = turn
+    return "message", _turn_payload(message), {"node_id": id_}
 
 
 def _turn_payload(message: ChatMessage) -> dict[str, Any]:

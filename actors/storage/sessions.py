@@ -11,7 +11,13 @@ from functools import partial
 
 from typing_extensions import override
 
-from actors.kernel.agent.session import ASKED_TO_STOP, FactKind, NewSession, SessionChange
+from actors.kernel.agent.session import (
+    ASKED_TO_STOP,
+    ExpectedSession,
+    FactKind,
+    NewSession,
+    SessionChange,
+)
 from actors.kernel.agent.transcript import NO_CUT, Turn
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.storage.errors import (
@@ -42,6 +48,25 @@ class SessionRecord:
     def last_fact(self) -> int:
         """Number of the session's last fact."""
         return self.first_fact + len(self.facts) - 1
+
+
+def check_expected(
+    agent: AgentId, known: SessionRecord | None, expected: ExpectedSession | None
+) -> None:
+    """Check the condition of a submit.
+
+    Raises:
+        UnknownSessionError: It does not hold.
+    """
+    if expected is None:
+        return
+    if (
+        known is None
+        or known.created_at is None
+        or known.is_deleting
+        or expected.owner not in (None, known.owner)
+    ):
+        raise UnknownSessionError(str(agent))
 
 
 class InMemorySessions(SessionStore):

@@ -85,7 +85,7 @@ async def pieces_of(request: Request) -> AsyncGenerator[bytes, None]:
                 HttpProblem(408, "too_slow", problem, "send it again", headers=_CLOSE)
             ) from None
         except ClientDisconnect as exc:
-            raise ProblemError(HttpProblem(400, "cut_off", "the body is not complete")) from exc
+            raise _cut_off() from exc
         if piece:
             yield piece
 
@@ -102,16 +102,22 @@ async def read_body(request: Request, max_bytes: int = MAX_BODY_BYTES) -> bytes:
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_LIMIT_S):
-            async for piece in pieces_of(request):
+            async for piece in request.stream():
                 body += piece
                 if len(body) > max_bytes:
                     raise _too_large(max_bytes)
+    except ClientDisconnect as exc:
+        raise _cut_off() from exc
     except TimeoutError:
         problem = f"the body took longer than {BODY_LIMIT_S:g} s"
         raise ProblemError(
             HttpProblem(408, "too_slow", problem, "send it again", headers=_CLOSE)
         ) from None
     return bytes(body)
+
+
+def _cut_off() -> ProblemError:
+    return ProblemError(HttpProblem(400, "cut_off", "the body is not complete"))
 
 
 def _too_large(max_bytes: int) -> ProblemError:
@@ -144,6 +150,8 @@ def parse_query(raw: bytes) -> dict[str, str]:
     Raises:
         ProblemError: The query is not UTF-8, has more than `MAX_FIELDS` fields, a field twice, or contains NUL.
     """
+    if not raw:
+        return {}
     try:
         pairs = parse_qsl(
             raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS

@@ -179,6 +179,12 @@ _NAMES: Final = (
 """Attributes of errors that name a thing. The first of these that an error has is used."""
 
 
+def is_away(exc: Exception) -> bool:
+    """Return True if the database or the broker could not be used."""
+    is_theirs = isinstance(exc, errors.PersistenceError | errors.BrokerError)
+    return is_theirs and not isinstance(exc, errors.StoreRefusedError)
+
+
 def problem_of(exc: Exception) -> HttpProblem:
     """Return the problem to respond with for an error. An internal error is logged."""
     if isinstance(exc, ProblemError):
@@ -186,8 +192,7 @@ def problem_of(exc: Exception) -> HttpProblem:
     if isinstance(exc, HTTPException):
         code = HTTPStatus(exc.status_code).phrase.lower().replace(" ", "_")
         return HttpProblem(exc.status_code, code, exc.detail, headers=dict(exc.headers or {}))
-    is_away = isinstance(exc, errors.PersistenceError | errors.BrokerError)
-    if is_away and not isinstance(exc, errors.StoreRefusedError):
+    if is_away(exc):
         _log.warning(
             "a request could not use the database or the broker", extra={"error": str(exc)}
         )

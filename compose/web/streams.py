@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Final, TypeAlias
@@ -265,11 +265,21 @@ class StreamResponse(StreamingResponse):
         try:
             async with TaskScope() as tasks:
                 tasks.start(self._stream.pump(self._events), name="events of a stream")
-                await super().__call__(scope, receive, send)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None) as limit:
+                        tasks.start(_until_gone(receive, limit), name="client of a stream")
+                        await self.stream_response(send)
         finally:
             self._streams.remove(self._stream, self._principal)
         if self._on_gone is not None and not self._stream.is_over:
             await self._on_gone()
+
+
+async def _until_gone(receive: Receive, limit: asyncio.Timeout) -> None:
+    """Let a response end at once when its client has disconnected."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    limit.reschedule(0)
 
 
 def wants_stream(request: Request, *, unless_said: bool = True) -> bool:

@@ -13,7 +13,9 @@ from typing_extensions import override
 
 from actors.errors import PersistenceError
 from actors.kernel.runtime.hints import LogHints, Nudge
+from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.blob import ArtifactBytes
+from actors.kernel.storage.session import SessionFact
 from actors.kernel.store.store import RunStore
 from persistence.background import background
 from persistence.postgres.commits.committer import Committer
@@ -127,6 +129,7 @@ class PostgresStore(RunStore):
         self.arrivals = Arrivals(
             settings, links, arriving, answering, reads=self.reads, on_session=readers.wake
         )
+        self.arrivals.on_begun = self._begin
         self.commits = Committer(
             settings,
             outage,
@@ -216,6 +219,11 @@ class PostgresStore(RunStore):
                 await link.close()
             await self._links.close()
             await self._keyed_links.close()
+
+    def _begin(self, agent: AgentId, queued: SessionFact) -> None:
+        """Keep facts and entries of a submitted run for its first reader: see `NewSession.is_followed`."""
+        self._fact_readers.begin(agent, queued)
+        self._log_readers.begin(queued.run_id)
 
     def _on_new_incarnation(self) -> None:
         """Have what this host remembers of rows read again: first, so that it begins nothing by it."""

@@ -364,6 +364,46 @@ async def test_the_id_of_a_deleted_session_is_reserved_for_its_owner(bed: Bed) -
         assert (await bob("GET", "/v1/sessions/s")).status == 404
 
 
+REFUSED_RUNS: Final[tuple[dict[str, Any], ...]] = (
+    {"text": "x"},
+    {"text": "x", "message_id": "known"},
+    {"text": "x", "mode": "solo"},
+    {"text": "x", "parent_node": "nothing"},
+    {"text": "x" * 300_000},
+    *({"text": "x", "on_conflict": mode} for mode in ("reject", "join", "interrupt")),
+)
+"""Runs of which some would be refused in a session of the principal, too."""
+
+
+@pytest.mark.item(382)
+async def test_a_run_is_refused_as_its_session_is(bed: Bed) -> None:
+    """With 404 or 410, whatever else is wrong with it, as JSON and as a stream. Nothing is written."""
+    async with guarded_on(bed) as guarded:
+        ada = await guarded.client("ada", "sessions:own")
+        boss = await guarded.client("eve", "sessions:all")
+        others = [await guarded.client("bob", "sessions:own")]
+        others.append(await guarded.client("ada", "sessions:all", tenant="acme"))
+        for session in ("s", "gone"):
+            path = await made(ada, session)
+            await ada.post(f"{path}/runs", {"text": "x"}, idempotency_key="known", prefer="wait=20")
+        assert (await ada("DELETE", "/v1/sessions/gone")).status == 200
+        before = await boss.get("/v1/sessions/s")
+
+        gone, unknown = (410, "session_deleted"), (404, "unknown_session")
+        wanted = [(ada, "gone", gone), (boss, "gone", gone), (ada, "nowhere", unknown)]
+        wanted += [(web, one, unknown) for web in others for one in ("s", "gone", "nowhere")]
+        for web, session, refusal in wanted:
+            for accept in ("application/json", "text/event-stream"):
+                for body in REFUSED_RUNS:
+                    path = f"/v1/sessions/{session}/runs"
+                    answer = await web("POST", path, body, accept=accept)
+                    assert (answer.status, answer.data["code"]) == refusal, (session, body)
+        assert await boss.get("/v1/sessions/s") == before
+        assert [one["session_id"] for one in (await boss.get("/v1/sessions"))["sessions"]] == ["s"]
+        refusals = [await ada("POST", "/v1/sessions/s/runs", body) for body in REFUSED_RUNS[2:5]]
+        assert [answer.status for answer in refusals] == [422, 404, 413]
+
+
 async def test_an_agent_without_an_app_needs_the_operator_scope(bed: Bed) -> None:
     """A session of its type would start runs of it, and show those of others."""
     async with guarded_on(bed, await crew(bed)) as guarded:

@@ -152,7 +152,7 @@ async def test_a_late_reader_on_another_host_gets_the_text_so_far_once(
         assert shown[0][0] == "text_snapshot"
         assert {type_ for type_, _ in shown[1:]} == {"text_delta"}
         assert "".join(text for _, text in shown) == WHOLE
-        assert not len(bed.runtime._live.open_answers)
+        assert not len(bed.runtime.live.open_answers)
 
 
 async def test_an_answer_repeated_by_another_host_starts_with_an_empty_snapshot(

@@ -27,6 +27,7 @@ from actors.testing import FunctionModel, ModelReply, ScriptedModel
 from persistence.postgres.features import fact_readers
 from persistence.postgres.features.transcripts import Transcripts
 from persistence.postgres.reads import reads
+from tests.benchmarks import http
 from tests.benchmarks.bench import TYPE, agent_id, open_runtime, woken_s
 from tests.benchmarks.generates import LONG, REPLAYED, Caller, suspended
 from tests.benchmarks.windows import SESSION, fill
@@ -159,13 +160,49 @@ async def test_a_compaction_writes_no_turn_a_second_time(postgres_dsn: str) -> N
     assert logged["often"] - logged["never"] <= compactions["often"] * KIB
 
 
-async def test_a_watched_turn_reads_its_log_and_its_facts_at_its_beginning(
+def count_reads(runtime: Runtime, counts: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count the reads of sessions and of logs."""
+    store: Any = runtime.store
+    for part, name in (
+        (store.sessions, "_facts"),
+        (store.sessions, "_queued"),
+        (store.sessions, "_nodes"),
+        (store.sessions, "_rows"),
+        (store.reads, "_new"),
+        (store.reads, "_runs"),
+    ):
+        batcher = getattr(part, name)
+
+        def call(place: Any, inner: Any = batcher.call, name: str = name) -> Any:
+            counts[name] += 1
+            return inner(place)
+
+        monkeypatch.setattr(batcher, "call", call)
+
+
+async def test_a_turn_over_http_reads_no_row(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Later entries and facts are handed over with their commits.
+    """The submit checks the session. A refused run reads the session's row, and then whether it was deleted."""
+    counts: Counter[str] = Counter()
+    for module, name in ((reads, "TAIL_POLL_S"), (fact_readers, "LOOK_S")):
+        monkeypatch.setattr(module, name, 3_600)
+    async with http.served(postgres_dsn) as place:
+        await http.made(place, "s")
+        count_reads(place.runtime, counts, monkeypatch)
+        await http.talk(place, "s", 2)
+        assert counts == {}
+        line = await http.Line.to(place.url)
+        line.ask("POST", "/v1/sessions/nowhere/runs", {"text": "x"})
+        assert b"404 Not Found" in await line.until(b"unknown_session")
+        line.close()
+    assert counts == {"_rows": 1}
 
-    A commit that was on its way when the reader came hands over nothing: the reader reads once more.
-    """
+
+async def test_a_watched_turn_reads_no_row(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its facts, entries and nodes are handed over with the submit and with commits."""
     counts: Counter[str] = Counter()
     for module, name in ((reads, "TAIL_POLL_S"), (reads, "FIRST_POLL_S"), (fact_readers, "LOOK_S")):
         monkeypatch.setattr(module, name, 3_600)
@@ -177,19 +214,7 @@ async def test_a_watched_turn_reads_its_log_and_its_facts_at_its_beginning(
         AgentRuntime(agents=agent, runtime=runtime, app="talk") as talks,
     ):
         await (await talks.start("hello", session_id="s")).result()
-        store: Any = runtime.store
-        for part, name in (
-            (store.sessions, "_facts"),
-            (store.sessions, "_queued"),
-            (store.reads, "_new"),
-        ):
-            batcher = getattr(part, name)
-
-            def call(place: Any, inner: Any = batcher.call, name: str = name) -> Any:
-                counts[name] += 1
-                return inner(place)
-
-            monkeypatch.setattr(batcher, "call", call)
+        count_reads(runtime, counts, monkeypatch)
         run = await talks.start("again", session_id="s")
         types = [event.type async for event in run.events()]
 
@@ -203,6 +228,4 @@ async def test_a_watched_turn_reads_its_log_and_its_facts_at_its_beginning(
         "message",
         "run_completed",
     ]
-    assert counts["_queued"] == 0
-    assert 1 <= counts["_facts"] <= 2
-    assert 1 <= counts["_new"] <= 2
+    assert counts == {}

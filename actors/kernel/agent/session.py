@@ -11,14 +11,31 @@ FactKind: TypeAlias = Literal["queued", "started", "cancelling", "ended"]
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectedSession:
+    """A condition of a submit: its session exists and is not being deleted.
+
+    Attributes:
+        owner: The principal that owns the session. None: any owner, or none.
+    """
+
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NewSession:
     """The part of a submit that is about its session. The first one creates the session.
 
     Attributes:
         project: A label that lists show, such as the path of a folder.
+        expected: The submit is refused unless this holds, also if its id is known. None: it creates a missing
+            session.
+        is_followed: The caller reads facts and entries of the run from its submit on. They are kept for it from
+            then on if this process executes the run.
     """
 
     project: str = ""
+    expected: ExpectedSession | None = None
+    is_followed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from actors.errors import InvalidEntryError
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import RunId
+
+if TYPE_CHECKING:
+    from actors.kernel.agent.message import ChatMessage
 
 
 class EntryKind(StrEnum):
@@ -126,7 +129,12 @@ class NewEntry:
 
 @dataclass(frozen=True, slots=True)
 class RunLogEntry:
-    """An entry of a run's log. `seq` counts from 0 without gaps; `ts` is aware UTC."""
+    """An entry of a run's log. `seq` counts from 0 without gaps; `ts` is aware UTC.
+
+    Attributes:
+        said: The messages of all turns that were written in the entry's commit, by the turns' ids. None: they
+            are not known here, and have to be read.
+    """
 
     run_id: RunId
     seq: int
@@ -134,6 +142,7 @@ class RunLogEntry:
     position: str
     payload: dict[str, JsonValue]
     ts: datetime
+    said: Mapping[str, ChatMessage] | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_terminal(self) -> bool:

@@ -44,7 +44,7 @@ class Client:
         store: The rows.
         worker: The worker of this host, notified at once of changes for its agents.
         topics: Follows and posts.
-        live: What runs say live; hears of ends on other hosts.
+        live: What runs say live; hears of ends on other hosts. It is an attribute, too.
         client: The client's name, in the senders ``submit:<client>`` (runs) and ``client:<client>`` (else).
     """
 
@@ -59,7 +59,7 @@ class Client:
         clock: Clock,
         entropy: Entropy,
     ) -> None:
-        self._store, self._worker, self._topics, self._live = store, worker, topics, live
+        self._store, self._worker, self._topics, self.live = store, worker, topics, live
         self._writer = Writer(store, worker, clock, entropy)
         self._submitter = sender_of("submit", check_name("client", client))
         self._sender = sender_of("client", client)
@@ -277,12 +277,12 @@ class Client:
                         if row.status.is_terminal:
                             return row
                         if unwatch is None:
-                            unwatch = self._live.watch_end(
+                            unwatch = self.live.watch_end(
                                 row.agent_id, run_id, lambda: completions.complete(run_id, None)
                             )
                         await asyncio.wait([ended], timeout=pause_s)
                         longer_s = min(2 * pause_s, MAX_POLL_S)
-                        pause_s = longer_s if self._live.hears_ends else FIRST_POLL_S
+                        pause_s = longer_s if self.live.hears_ends else FIRST_POLL_S
                     if ended.done() and (found := ended.result()) is not None:
                         return found
                 finally:
@@ -382,7 +382,7 @@ class Client:
         log = self._store.reads.tail(run_id, from_seq=from_seq)
         if not live:
             return log
-        return self._live.merge(run_id, log, whole=whole, after=from_seq - 1)
+        return self.live.merge(run_id, log, whole=whole, after=from_seq - 1)
 
 
 def _handle_of(row: RunRow) -> RunHandle:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -108,25 +108,57 @@ class LiveEvents:
             whole: See above.
             after: Seq of the entry before the log's first one.
         """
-        feed = Feed()
-        for delta in self.open_answers.of(run_id) if whole else ():
-            feed.add_delta(self._entry(delta))
-        readers = self._readers.setdefault(run_id, set())
-        readers.add(feed)
-        try:
-            async with TaskScope() as scope:
-                scope.start(_read_log(log, feed), name=f"tail {run_id}")
+        async with self.reading(run_id, log, whole=whole, after=after) as merged:
+            while True:
+                await merged.until_next()
+                try:
+                    found = await merged.take()
+                except StopAsyncIteration:
+                    return
+                for one in found:
+                    yield one
+
+    @asynccontextmanager
+    async def reading(
+        self,
+        run_id: RunId,
+        log: AsyncIterator[RunLogEntry],
+        *,
+        pieces: bool = True,
+        whole: bool = False,
+        after: int = -1,
+        news: asyncio.Event | None = None,
+    ) -> AsyncIterator[MergedLog]:
+        """Yield what `merge` yields, for a reader that also waits for something else.
+
+        Args:
+            run_id: See `merge`, as for `log`, `whole` and `after`.
+            log: Its entries.
+            pieces: False: only the entries.
+            whole: See `merge`.
+            after: See `merge`.
+            news: Is set when there is something to take. It may be set for other reasons, too.
+        """
+        feed = Feed(news)
+        order = PieceOrder(partial(self._last_seq, run_id) if whole else None, after)
+        async with TaskScope() as scope:
+            scope.start(_read_log(log, feed), name=f"tail {run_id}")
+            if not pieces:
+                yield MergedLog(feed, order)
+                return
+            for delta in self.open_answers.of(run_id) if whole else ():
+                feed.add_delta(self._entry(delta))
+            readers = self._readers.setdefault(run_id, set())
+            readers.add(feed)
+            try:
                 if self.bus is not None:
                     reading = self._read_bus(self.bus, run_id, feed, whole=whole)
                     scope.start(reading, name=f"live {run_id}")
-                order = PieceOrder(partial(self._last_seq, run_id) if whole else None, after)
-                while (item := await feed.take()) is not None:
-                    for one in await order.take(item):
-                        yield one
-        finally:
-            readers.discard(feed)
-            if not readers and self._readers.get(run_id) is readers:
-                del self._readers[run_id]
+                yield MergedLog(feed, order)
+            finally:
+                readers.discard(feed)
+                if not readers and self._readers.get(run_id) is readers:
+                    del self._readers[run_id]
 
     async def _last_seq(self, run_id: RunId) -> int:
         row = await self._store.reads.run(run_id)
@@ -160,7 +192,7 @@ class LiveEvents:
             payload["whole"] = True
         now = self._clock.now()
         place = delta.run_id, -1, delta.kind, delta.position
-        return LivePiece(*place, payload, now, delta.after)
+        return LivePiece(*place, payload, now, after=delta.after)
 
 
 async def _read_log(log: AsyncIterator[RunLogEntry], feed: Feed) -> None:
@@ -227,15 +259,46 @@ class PieceOrder:
         return [] if item.position in self._done else [item]
 
 
-class Feed:
-    """The queue of one reader. Entries wait for the reader, pieces do not."""
+class MergedLog:
+    """The entries of a log with the pieces between them, as `LiveEvents.reading` makes it for one reader."""
 
-    def __init__(self) -> None:
+    def __init__(self, feed: Feed, order: PieceOrder) -> None:
+        self._feed, self._order = feed, order
+
+    def has_next(self) -> bool:
+        """Return True if `take` need not wait for the run."""
+        return self._feed.has_next()
+
+    async def until_next(self) -> None:
+        """Wait until `take` need not wait for the run."""
+        await self._feed.until_next()
+
+    async def take(self) -> list[RunLogEntry]:
+        """Return the next entries and pieces, perhaps none, once `has_next`.
+
+        Raises:
+            StopAsyncIteration: The last entry was taken.
+            Exception: What kept the log from being read.
+        """
+        item = self._feed.take()
+        if item is None:
+            raise StopAsyncIteration
+        return await self._order.take(item)
+
+
+class Feed:
+    """The queue of one reader. Entries wait for the reader, pieces do not.
+
+    Attributes:
+        news: Is set when there is something to take.
+    """
+
+    def __init__(self, news: asyncio.Event | None = None) -> None:
         self._items: deque[RunLogEntry] = deque()
         self._deltas = 0
         self._is_over = False
         self._error: Exception | None = None
-        self._came = asyncio.Event()
+        self.news = news or asyncio.Event()
         self._has_slot = asyncio.Event()
 
     def add_delta(self, delta: RunLogEntry) -> None:
@@ -246,7 +309,7 @@ class Feed:
             self._deltas -= 1
         self._items.append(delta)
         self._deltas += 1
-        self._came.set()
+        self.news.set()
 
     async def add_entry(self, entry: RunLogEntry) -> None:
         """Add an entry of the log once the queue has a free slot."""
@@ -254,26 +317,33 @@ class Feed:
             self._has_slot.clear()
             await self._has_slot.wait()
         self._items.append(entry)
-        self._came.set()
+        self.news.set()
 
     def end(self, error: Exception | None) -> None:
         """The log has ended, or could not be read."""
         self._is_over, self._error = True, error
-        self._came.set()
+        self.news.set()
 
-    async def take(self) -> RunLogEntry | None:
-        """Return the next entry or piece; None after the last entry.
+    def has_next(self) -> bool:
+        """Return True if there is something to take, or the log has ended."""
+        return bool(self._items) or self._is_over
+
+    async def until_next(self) -> None:
+        """Wait until `has_next`."""
+        while not self.has_next():
+            self.news.clear()
+            await self.news.wait()
+
+    def take(self) -> RunLogEntry | None:
+        """Return the next entry or piece, once `has_next`; None after the last entry.
 
         Raises:
             Exception: What kept the log from being read.
         """
-        while not self._items:
+        if not self._items:
             if self._error is not None:
                 raise self._error
-            if self._is_over:
-                return None
-            self._came.clear()
-            await self._came.wait()
+            return None
         item = self._items.popleft()
         if item.seq < 0:
             self._deltas -= 1

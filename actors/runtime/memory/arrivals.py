@@ -28,6 +28,7 @@ from actors.runtime.memory.records import RunRecord, SignalRow, decide, pack, un
 from actors.runtime.memory.rows import MemoryRole
 from actors.runtime.memory.talk import keep_answer
 from actors.runtime.memory.tree import ask_to_stop
+from actors.storage.sessions import check_expected
 
 
 class MemoryArrivals(MemoryRole, ArrivalStore):
@@ -47,6 +48,8 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
         Else it waits as a message, for `ctx.receive` or the agent's next run.
         """
         rows, agent, sender = self._rows, new_run.agent_id, sender_of_message(message)
+        if new_run.session is not None:
+            check_expected(agent, rows.sessions.records.get(agent), new_run.session.expected)
         known = self._known_submit(new_run, message, sender)
         if known is not None:
             return known

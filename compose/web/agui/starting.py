@@ -51,7 +51,7 @@ async def start_run(
         AnswerError: The thread waits for answers to interrupts.
         UnknownModeError: There is no such mode.
     """
-    check_mode(call, found, mode)
+    check_mode(call, found.agents, mode)
     run = await found.agents.start(
         said,
         session_id=found.agent.key,

@@ -11,9 +11,10 @@ from typing import Any, Final, Literal, TypeAlias
 from pydantic import Field, JsonValue, model_validator
 from starlette.responses import Response
 
-from actors.errors import UnknownRunError
+from actors.errors import ActorsError, UnknownRunError
 from actors.kernel.agent.message import ContentBlock
 from actors.kernel.agent.modes import DEFAULT_MODE
+from actors.kernel.agent.session import ExpectedSession
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import TERMINAL, RunStatus
@@ -24,6 +25,7 @@ from actors.runtime.replay.summary import error_of_row, row_of
 from actors.sessions.errors import UnknownChildError, UnknownModeError
 from actors.sessions.message import UserMessage
 from actors.sessions.run import RunPhase, SessionRun, state_of
+from actors.sessions.runtime import AgentRuntime
 from compose.web.changes import thing_of_session
 from compose.web.endpoint import (
     Done,
@@ -35,7 +37,7 @@ from compose.web.endpoint import (
     json_response,
 )
 from compose.web.limits import wait_of
-from compose.web.problems import HttpProblem, ProblemError
+from compose.web.problems import HttpProblem, ProblemError, is_away
 from compose.web.resources.nodes import NodeJson, node_of
 from compose.web.resources.pages import OfApp, PagedOfApp
 from compose.web.resources.readers import OnDisconnect, lines_of, streamed
@@ -192,30 +194,44 @@ async def run_of(call: WebCall, found: FoundSession) -> RunRow:
     return row
 
 
-def check_mode(call: WebCall, found: FoundSession, mode: str) -> None:
-    """Check that the session's app has this mode. Any mode passes if the app's modes are not known here.
+def check_mode(call: WebCall, agents: AgentRuntime, mode: str) -> None:
+    """Check that an app has this mode. Any mode passes if the app's modes are not known here.
 
     Raises:
         UnknownModeError: The app has no such mode.
     """
     modes = call.api.modes
-    if found.agents.app == call.api.app and modes and mode not in modes:
+    if agents.app == call.api.app and modes and mode not in modes:
         raise UnknownModeError(mode, ", ".join(modes))
 
 
 async def started(call: WebCall, app: str | None, body: NewRunJson) -> SessionRun:
-    """Start the run of a request. It is durable on return."""
+    """Start the run of a request. It is durable on return.
+
+    The statement that submits the run checks the session, so that no read comes before it.
+    """
     if body.priority < MIN_PRIORITY:
         call.principal.check("operate")
-    found = await call.session(app)
-    check_mode(call, found, body.mode)
-    return await found.agents.start(
+    try:
+        return await _submitted(call, await call.sessions(app), body)
+    except (ActorsError, ProblemError) as exc:
+        if not is_away(exc):
+            await call.session(
+                app
+            )  # raises if the principal does not see the session: it hears of nothing else
+        raise
+
+
+async def _submitted(call: WebCall, agents: AgentRuntime, body: NewRunJson) -> SessionRun:
+    check_mode(call, agents, body.mode)
+    return await agents.start(
         body.message(call.request.headers.get(KEY)),
-        session_id=found.agent.key,
+        session_id=agents.agent_id(call.names["session"]).key,
         mode=body.mode,
         parent_node=body.parent_node,
         on_conflict=body.on_conflict,
         priority=body.priority,
+        expected=ExpectedSession(call.principal.only_owner),
     )
 
 

@@ -6,13 +6,14 @@ entries are known here. A commit whose answer is lost hands over nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 
 from pydantic_core import from_json
 
+from actors.kernel.agent.message import ChatMessage
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.storage.session import SessionFact
@@ -93,8 +94,27 @@ class HandOver:
 
 
 def _entries(unit: Unit, at: datetime) -> tuple[RunLogEntry, ...]:
-    run_id, first = unit.first.lease.run_id, unit.first.expected + 1
+    run_id, first, said = unit.first.lease.run_id, unit.first.expected + 1, _said(unit)
     return tuple(
-        RunLogEntry(run_id, seq, kind, position, from_json(text), at)
+        RunLogEntry(run_id, seq, kind, position, from_json(text), at, said)
         for seq, (kind, position, text) in enumerate(unit.rows, first)
     )
+
+
+def _said(unit: Unit) -> Mapping[str, ChatMessage] | None:
+    """Return the turns of a commit that are nodes of a session, as readers would read them.
+
+    None: they have to be read, because they are cleared or large.
+    """
+    rows = None if unit.parts is None else unit.parts.transcripts
+    if rows is None or rows.keys().isdisjoint(("turns", "artifacts", "clear")):
+        return {}
+    key = unit.first.lease.agent_id.key
+    bodies = {
+        str(row["id"]): str(row["body"])
+        for row in rows.get("turns", ())
+        if row is not None and row["session"] == key
+    }
+    if "clear" in rows or "artifacts" in rows or sum(map(len, bodies.values())) > MAX_HANDED_CHARS:
+        return None
+    return {id_: ChatMessage.model_validate_json(body) for id_, body in bodies.items()}

@@ -16,7 +16,7 @@ from actors.kernel.storage.session import SessionFact
 from persistence.postgres.connection.batch import lookups
 from persistence.postgres.connection.link import Link, Row
 from persistence.postgres.connection.listener import Listener
-from persistence.postgres.reads.log_readers import Handed
+from persistence.postgres.reads.log_readers import Begun, Handed
 
 _log = logging.getLogger("callboard.postgres")
 
@@ -83,6 +83,7 @@ class FactReaders:
         self.writers: tuple[Link, ...] = ()
         self._waiting: dict[AgentId, set[FactReader]] = {}
         self._queued: dict[tuple[AgentId, RunId], SessionFact] = {}
+        self._begun: Begun[AgentId, FactReader] = Begun(lambda _, __: None)
         self._any = asyncio.Event()
         self._watched: dict[AgentId, float] = {}
         self._watches = lookups(self._write_watched, lambda _, rows: bool(rows), limit=1)
@@ -95,7 +96,17 @@ class FactReaders:
 
     def has(self, agent: AgentId) -> bool:
         """Return True if a session has readers."""
-        return agent in self._waiting
+        return agent in self._waiting or agent in self._begun
+
+    def begin(self, agent: AgentId, fact: SessionFact) -> None:
+        """Keep the facts of a session from that of a submit on, for the caller of the last submit.
+
+        This process executes the run: it writes the facts that follow. Those of others are found by a poll.
+        """
+        reader = FactReader(fact.number - 1)
+        reader.has_to_read = False
+        reader.hand((fact,))
+        self._begun.put(agent, reader)
 
     def wake(self, agent: AgentId, facts: Sequence[SessionFact] = ()) -> None:
         """Hand new facts to the readers of a session; none: they read them."""
@@ -106,6 +117,8 @@ class FactReaders:
                     del self._queued[next(iter(self._queued))]
         for reader in self._waiting.get(agent, ()):
             reader.hand(facts)
+        if (begun := self._begun.get(agent)) is not None:
+            begun.hand(facts)
 
     def take_queued(self, agent: AgentId, run_id: RunId) -> SessionFact | None:
         """Return, once, the fact that a run was submitted if this process has submitted it lately."""
@@ -118,7 +131,10 @@ class FactReaders:
     @contextmanager
     def waiting(self, agent: AgentId, after: int) -> Iterator[FactReader]:
         """Yield a reader, which is woken when the session has facts after the last one that it has read."""
-        reader = FactReader(after)
+        begun = self._begun.get(agent)
+        if begun is not None and begun.after == after:
+            self._begun.take(agent)
+        reader = begun if begun is not None and begun.after == after else FactReader(after)
         if not self._waiting:
             self._listener.follow(self._channel, self._hear)
             self._any.set()

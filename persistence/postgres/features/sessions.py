@@ -180,9 +180,12 @@ class PostgresSessions(SessionStore):
 
         Other processes notify of a session that has readers, and of no other.
         """
-        was_there = False
         with self._readers.waiting(agent, after) as reader:
-            await self._readers.watch(agent)
+            was_there = (
+                not reader.has_to_read
+            )  # of a run that began here: others hear of its reader by a poll
+            if not was_there:
+                await self._readers.watch(agent)
             while True:
                 reader.news.clear()
                 found = reader.take(reader.after + 1)

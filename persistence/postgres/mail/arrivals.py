@@ -17,7 +17,7 @@ from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.runtime.rows import Arrived, CancelReport, NewRun, SignalOutcome
 from actors.kernel.runtime.waits import Answer, AnswerStatus
-from actors.kernel.storage.errors import SessionDeletingError
+from actors.kernel.storage.errors import SessionDeletingError, UnknownSessionError
 from actors.kernel.storage.session import SessionFact
 from actors.kernel.store.arrivals import (
     MOST_ANSWERED,
@@ -36,17 +36,17 @@ from persistence.postgres.reads.reads import Reads
 
 SQL_SUBMIT_RUNS: Final[LiteralString] = (
     "select i, run_id, arrival, fresh, local, busy from submit_runs"
-    "($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18)"
+    "($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19)"
 )
 SQL_SUBMIT_TO_SESSIONS: Final[LiteralString] = (
     "select s.i, s.run_id, s.arrival, s.fresh, s.local, s.busy, f.number, f.ahead, f.at from submit_runs"
-    "($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18) s"
+    "($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19) s"
     " left join lateral queued_fact(($4::text[])[s.i], s.run_id) f on true"
 )
 """The same, with the facts that the submits have written."""
 SQL_SUBMIT_APART: Final[LiteralString] = (
     "select i, run_id, arrival, fresh, local, busy from submit_apart"
-    "($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18)"
+    "($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19)"
 )
 SQL_DELIVER_MAIL: Final[LiteralString] = (
     "select i, arrival, fresh, state from deliver_mail($1,$2,$3,$4,$5,$6)"
@@ -106,6 +106,8 @@ class Arrivals(ArrivalStore):
     ) -> None:
         """`on_session(agent, facts)`: facts of a session were written; none: they have to be read."""
         self._me, self._on_session = settings.owner, on_session
+        self.on_begun: Callable[[AgentId, SessionFact], None] | None = None
+        """Called with the fact of a submit whose caller follows the run, which this process executes."""
         self._links, self._link, self._keyed, self._reads = links, link, keyed, reads
         limit = settings.group_limit
         self._submits: Batcher[_Submit, Submitted] = Batcher(self._flush_submits, limit=limit)
@@ -198,24 +200,22 @@ class Arrivals(ArrivalStore):
         self, mode: OnConflict, calls: list[Batched[_Submit, Submitted]]
     ) -> None:
         args = columns((call.args.row for call in calls), 15)
-        sessions = [call.args.session for call in calls]
-        projects = [None if session is None else session.project for session in sessions]
-        of_sessions = projects if any(sessions) else None
-        is_apart = mode in {"join", "interrupt"} and calls[0].args.is_apart
-        if is_apart:
+        of_sessions = _session_columns([call.args.session for call in calls])
+        if mode in {"join", "interrupt"} and calls[0].args.is_apart:
             statement = SQL_SUBMIT_APART
         else:
             statement = SQL_SUBMIT_RUNS if of_sessions is None else SQL_SUBMIT_TO_SESSIONS
         with self._fault:
             rows, again = await self._link.fetch_once_or_again(
-                "submitting", statement, self._me, mode, *args, of_sessions
+                "submitting", statement, self._me, mode, *args, *(of_sessions or (None, None))
             )
         seen: set[int] = set()
         for row in rows:
             call = calls[row["i"] - 1]
             submit = call.args
-            if row["busy"] and row["run_id"] is None:
-                call.fail(SessionDeletingError(str(submit.agent_id)))
+            if row["run_id"] is None:
+                refusal = SessionDeletingError if row["busy"] else UnknownSessionError
+                call.fail(refusal(str(submit.agent_id)))
                 continue
             run_id = RunId(row["run_id"])
             if row["busy"]:
@@ -231,7 +231,11 @@ class Arrivals(ArrivalStore):
                     submit.message, submit.sender, submit.agent_id, row["arrival"], bound
                 )
             if submit.session is not None:
-                self._on_session(submit.agent_id, _queued_fact(row, run_id))
+                facts = _queued_fact(row, run_id)
+                self._on_session(submit.agent_id, facts)
+                is_here = row["fresh"] and row["local"] and run_id == submit.row[0]
+                if submit.session.is_followed and is_here and facts and self.on_begun is not None:
+                    self.on_begun(submit.agent_id, facts[0])
             call.answer(Submitted(run_id, arrived, row["local"]))
 
     async def _flush_deliveries(self, calls: list[Batched[_Delivery, list[Arrived]]]) -> None:
@@ -304,6 +308,20 @@ class Arrivals(ArrivalStore):
         for call in calls:
             call.answer(None)
         await self._link.fetch("nudging", SQL_NUDGE, self._me, *columns(wanted, 4))
+
+
+def _session_columns(
+    sessions: Sequence[NewSession | None],
+) -> tuple[Sequence[str | None], Sequence[str | None] | None] | None:
+    """Return `r_project` and `r_owner` of `submit_runs`; None: no submit is of a session."""
+    if not any(sessions):
+        return None
+    projects = [None if one is None else one.project for one in sessions]
+    expected = [None if one is None else one.expected for one in sessions]
+    owners = (
+        [None if one is None else one.owner or "" for one in expected] if any(expected) else None
+    )
+    return projects, owners
 
 
 def _queued_fact(row: Row, run_id: RunId) -> Sequence[SessionFact]:

@@ -22,10 +22,13 @@ from persistence.postgres.connection.link import Links
 from persistence.postgres.connection.listener import Listener
 from persistence.postgres.connection.settings import StoreSettings
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 MOST_HANDED: Final = 64
 """Number of entries that are kept for a slow reader of a log; it reads the log instead."""
+BEGUN_S: Final = 5.0
+"""Seconds for which a reader is kept for the caller who has submitted a run and begins to read it."""
 
 SQL_SAY: Final[LiteralString] = """
 select pg_notify(s.channel, s.payload) from unnest($1::text[], $2::text[]) s(channel, payload)
@@ -152,6 +155,43 @@ class Handed(Generic[T]):
         return found
 
 
+class Begun(Generic[K, T]):
+    """Readers that exist since a submit, each for the caller that will read. After `BEGUN_S` they are dropped.
+
+    Args:
+        drop: Function that ends a reader that nobody has taken.
+    """
+
+    def __init__(self, drop: Callable[[K, T], None]) -> None:
+        self._drop = drop
+        self._readers: dict[K, tuple[T, asyncio.TimerHandle]] = {}
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._readers
+
+    def put(self, key: K, reader: T) -> None:
+        """Keep a reader. It takes the place of an earlier one."""
+        self._forget(key)
+        timer = asyncio.get_running_loop().call_later(BEGUN_S, self._forget, key)
+        self._readers[key] = reader, timer
+
+    def get(self, key: K) -> T | None:
+        """Return a reader, and leave it there."""
+        found = self._readers.get(key)
+        return None if found is None else found[0]
+
+    def take(self, key: K) -> T | None:
+        """Return a reader, which is then the caller's."""
+        if (found := self._readers.pop(key, None)) is None:
+            return None
+        found[1].cancel()
+        return found[0]
+
+    def _forget(self, key: K) -> None:
+        if (reader := self.take(key)) is not None:
+            self._drop(key, reader)
+
+
 def _log_reader() -> Handed[RunLogEntry]:
     return Handed(attrgetter("seq"), MOST_HANDED)
 
@@ -182,6 +222,7 @@ class LogReaders:
     def __init__(self, hints: LogHints) -> None:
         self._hints: tuple[LogHints, ...] = (hints,)
         self._logs: dict[RunId, _Log] = {}
+        self._begun = Begun(self._remove)
 
     def prefer(self, hints: LogHints) -> None:
         """Exchange hints by these as long as they are connected."""
@@ -205,18 +246,35 @@ class LogReaders:
             for reader in log.readers:
                 reader.hand(entries)
 
+    def begin(self, run_id: RunId) -> None:
+        """Keep the entries of a run for its first reader.
+
+        The run was submitted just now, and this process executes it: no entry was written before.
+        """
+        reader = self._add(run_id)
+        reader.has_to_read = False
+        self._begun.put(run_id, reader)
+
     @contextmanager
     def reading(self, run_id: RunId) -> Iterator[Handed[RunLogEntry]]:
         """Yield a reader, which is woken when the log has grown."""
-        log, reader = self._logs.setdefault(run_id, _Log()), _log_reader()
-        log.readers.add(reader)
+        reader = self._begun.take(run_id) or self._add(run_id)
         try:
             yield reader
         finally:
-            log.readers.discard(reader)
-            if not log.readers:
-                del self._logs[run_id]
-                log.leave()
+            self._remove(run_id, reader)
+
+    def _add(self, run_id: RunId) -> Handed[RunLogEntry]:
+        reader = _log_reader()
+        self._logs.setdefault(run_id, _Log()).readers.add(reader)
+        return reader
+
+    def _remove(self, run_id: RunId, reader: Handed[RunLogEntry]) -> None:
+        log = self._logs[run_id]
+        log.readers.discard(reader)
+        if not log.readers:
+            del self._logs[run_id]
+            log.leave()
 
     def tell(self, run_id: RunId) -> bool:
         """Tell other processes now and then that a log is read here; return True the first time."""

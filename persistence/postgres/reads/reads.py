@@ -177,9 +177,12 @@ class Reads(ReadStore):
         """Commits are seen at once; those of other processes in half a second if their hint is lost."""
         idle, was_there = 0, from_seq > 0
         with self._readers.reading(run_id) as reader:
+            is_told = (
+                reader.has_to_read
+            )  # a run that began here is announced to others if nothing comes
             while True:
                 reader.news.clear()
-                is_new = self._readers.tell(run_id)
+                is_new = is_told and self._readers.tell(run_id)
                 entries = reader.take(from_seq)
                 if reader.has_to_read and not entries:
                     reader.has_to_read = False
@@ -196,7 +199,7 @@ class Reads(ReadStore):
                     async with asyncio.timeout(FIRST_POLL_S if is_new else TAIL_POLL_S):
                         await reader.news.wait()
                 except TimeoutError:
-                    reader.has_to_read = True
+                    reader.has_to_read = is_told = True
                     if is_new:
                         continue
                     idle += 1

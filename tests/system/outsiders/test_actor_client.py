@@ -168,7 +168,7 @@ async def test_a_busy_agent_has_four_ways_to_handle_a_conflict(bed: Bed, crm: Ac
 
 
 def _is_waited_for(bed: Bed, run: RunRef) -> bool:
-    bus = bed.runtime._live.bus
+    bus = bed.runtime.live.bus
     assert isinstance(bus, NatsDeltaBus)
     return bus._subjects.live_end(AgentId.parse(run.agent), RunId(run.run_id)) in bus._handlers
 

@@ -425,7 +425,7 @@ async def test_a_run_is_watched_from_its_first_entry_to_its_end(
     async with asyncio.TaskGroup() as group:
         watching = group.create_task(crm.events(run=run))
         await until_open(crm, run)
-        await until(lambda: RunId(run) in host._live._readers, "it is watched")
+        await until(lambda: RunId(run) in host.live._readers, "it is watched")
         await crm.api("signal", run=run, name="go")
     events = watching.result()
     entries = [one for one in events if one["kind"] == "entry"]
@@ -469,7 +469,7 @@ async def test_the_stream_of_a_disconnected_reader_is_closed(
 
     assert events[-1]["kind"] == "end"
     await until(lambda: gateway.held == 0, "no stream")
-    assert host._live._readers == {}
+    assert host.live._readers == {}
 
 
 async def test_a_reader_without_the_right_to_answer_heartbeats_renews_by_a_request(

@@ -94,7 +94,7 @@ async def door(
 
 def bus_of(door: Runtime) -> NatsDeltaBus:
     """Return the bus that carries pieces and notifications of ends to the gateway."""
-    bus = door._live.bus
+    bus = door.live.bus
     assert isinstance(bus, NatsDeltaBus)
     return bus
 

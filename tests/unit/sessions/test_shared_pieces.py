@@ -24,7 +24,7 @@ RUN = RunId("r")
 def piece(n: int) -> LivePiece:
     """Return the n-th piece of an answer."""
     payload: dict[str, JsonValue] = {"text": f"{n} ", "attempt": 1, "n": n}
-    return LivePiece(RUN, -1, EntryKind.TEXT_DELTA, "1", payload, NOW, -1)
+    return LivePiece(RUN, -1, EntryKind.TEXT_DELTA, "1", payload, NOW, after=-1)
 
 
 def reader(session: str = "s") -> RunTranslator:

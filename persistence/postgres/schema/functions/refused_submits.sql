@@ -1,7 +1,8 @@
--- Return the numbers of submits whose sessions are being deleted. With `p_hold` the sessions stay locked. A submit
--- that was accepted before is not checked: its answer does not change. `r_project` is null for a submit without a
--- session.
-create or replace function refused_submits(p_hold boolean, r_agent text[], r_project text[], m_sender text[], m_id text[])
+-- Return the numbers of submits whose sessions are being deleted, or have been deleted although they must exist. With
+-- `p_hold` the sessions stay locked. A submit that was accepted before is not checked: its answer does not change.
+-- `r_project` is null for a submit without a session, `r_owner` for a session that need not exist.
+create or replace function refused_submits(p_hold boolean, r_agent text[], r_project text[], m_sender text[], m_id text[],
+  r_owner text[] default null)
 returns bigint[] language plpgsql set search_path from current set enable_seqscan = off as $$
 declare fresh bigint[];
 begin
@@ -15,6 +16,6 @@ begin
     perform hold_sessions(array(select r_agent[f.i] from unnest(fresh) f(i)));
   end if;
   return array(select f.i from unnest(fresh) f(i)
-    cross join lateral (select s.is_deleting from sessions s where s.agent = r_agent[f.i] offset 0) s
-    where s.is_deleting);
+    cross join lateral (select n.is_deleting, n.created_at from sessions n where n.agent = r_agent[f.i] offset 0) s
+    where s.is_deleting or (r_owner[f.i] is not null and s.created_at is null));
 end $$;

@@ -5,13 +5,17 @@ create or replace function submit_apart(me text, p_mode text,
   r_run text[], r_agent text[], r_hash bigint[], r_priority int[], r_retry text[], r_parent text[],
   r_root text[], r_depth int[], r_deadline timestamptz[], r_version text[], r_trace text[],
   r_supervision text[],
-  m_sender text[], m_id text[], m_body text[], r_project text[] default null)
+  m_sender text[], m_id text[], m_body text[], r_project text[] default null, r_owner text[] default null)
 returns table (i int, run_id text, arrival bigint, fresh boolean, local boolean, busy boolean)
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
 declare open_run text; known boolean; mine text;
 begin
   perform lock_types(r_agent);
+  if r_owner is not null and unseen_sessions(r_agent, r_owner) <> '{}' then
+    return query select 1, null::text, null::bigint, false, false, false;
+    return;
+  end if;
   perform pg_advisory_xact_lock(hashtext('submits of ' || current_schema()), hashtext(r_agent[1]));
   select true, coalesce(n.run_id, holder_of(n.agent)) into known, mine from inbox n
     where n.agent = r_agent[1] and n.sender = m_sender[1] and n.message_id = m_id[1];
@@ -51,5 +55,5 @@ begin
   end if;
   return query select s.i, s.run_id, s.arrival, s.fresh, s.local, s.busy
     from submit_runs(me, 'queue', r_run, r_agent, r_hash, r_priority, r_retry, r_parent, r_root,
-      r_depth, r_deadline, r_version, r_trace, r_supervision, m_sender, m_id, m_body, r_project) s;
+      r_depth, r_deadline, r_version, r_trace, r_supervision, m_sender, m_id, m_body, r_project, r_owner) s;
 end $$;

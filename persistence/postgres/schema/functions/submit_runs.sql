@@ -1,19 +1,27 @@
 -- Write submits. Returns a row per submit: the run its message belongs to, and whether this call created it; a
 -- message whose id was moved to `message_ids` has the run that was recorded with the id. p_mode applies to the whole
 -- call; a mode other than 'queue' takes one submit. `r_project`: of runs that are facts of sessions. A submit to a
--- session that is being deleted is refused: busy, without a run.
+-- session that is being deleted is refused: busy, without a run. `r_owner`: see `unseen_sessions`, whose submits are
+-- refused also if their ids are known: not busy, without a run.
 create or replace function submit_runs(me text, p_mode text,
   r_run text[], r_agent text[], r_hash bigint[], r_priority int[], r_retry text[], r_parent text[],
   r_root text[], r_depth int[], r_deadline timestamptz[], r_version text[], r_trace text[],
   r_supervision text[],
-  m_sender text[], m_id text[], m_body text[], r_project text[] default null)
+  m_sender text[], m_id text[], m_body text[], r_project text[] default null, r_owner text[] default null)
 returns table (i int, run_id text, arrival bigint, fresh boolean, local boolean, busy boolean)
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
-declare open_run text; made bigint[]; joined boolean := false; refused bigint[] := '{}';
+declare open_run text; made bigint[]; joined boolean := false; refused bigint[] := '{}'; unseen bigint[] := '{}';
 begin
   perform lock_types(r_agent);
-  if p_mode <> 'queue' then
+  if r_owner is not null then
+    unseen := unseen_sessions(r_agent, r_owner);
+    if cardinality(unseen) > 0 then  -- they are not locked: that would create their rows
+      r_project := array(select case when u.i <> all(unseen) then u.project end
+        from unnest(r_project) with ordinality u(project, i) order by u.i);
+    end if;
+  end if;
+  if p_mode <> 'queue' and unseen = '{}' then
     -- Two such submits to one agent are executed one after the other.
     perform pg_advisory_xact_lock(hashtext('submits of ' || current_schema()), hashtext(r_agent[1]));
     open_run := holder_of(r_agent[1]);
@@ -36,7 +44,7 @@ begin
     end if;
   end if;
   if r_project is not null and not joined then
-    refused := refused_submits(true, r_agent, r_project, m_sender, m_id);
+    refused := refused_submits(true, r_agent, r_project, m_sender, m_id, r_owner);
   end if;
   with kept as (
     insert into inbox (agent, sender, message_id, shard, hash, state, run_id, body)
@@ -50,7 +58,7 @@ begin
             where k.key = message_key(m.agent, m.sender, m.id) offset 0)
           and not exists (select 1 from inbox i
             where i.agent = m.agent and i.sender = m.sender and i.message_id = m.id offset 0)
-          and m.ord <> all(refused)
+          and m.ord <> all(refused) and m.ord <> all(unseen)
         order by m.ord
       on conflict do nothing returning arrival)
     select coalesce(array_agg(k.arrival), '{}') into made from kept k;
@@ -82,7 +90,7 @@ begin
     where n.arrival = any(made);
   return query
     select m.ord::int,
-        case when m.ord = any(refused) then null
+        case when m.ord = any(refused) or m.ord = any(unseen) then null
           when n.agent is not null then coalesce(n.run_id, open_run, m.run)
           else coalesce((select k.run_id from message_ids k
             where k.key = message_key(m.agent, m.sender, m.id)), m.run) end,

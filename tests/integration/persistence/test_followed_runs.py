@@ -1,0 +1,167 @@
+"""Runs whose submitter reads them: what is written from the submit on is kept for it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.session import NewSession
+from actors.kernel.agent.transcript import NewTurn
+from persistence.postgres.commits import hand_over
+from persistence.postgres.features import fact_readers
+from persistence.postgres.reads import log_readers, reads
+from tests.conformance.bed import Turns, result, started
+from tests.conformance.run_store.test_sessions import CHAT, ENDED, STARTED, node
+from tests.integration.persistence.hosts import host, store_of
+from tests.system.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from actors.kernel.runtime.ids import RunId
+    from actors.kernel.runtime.log_entry import RunLogEntry
+    from actors.kernel.storage.session import SessionFact
+    from tests.conformance.bed import Bed
+
+FOLLOWED = NewSession("p", is_followed=True)
+
+
+@pytest.fixture(autouse=True)
+def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers read only what they are told of."""
+    for module, name in ((reads, "TAIL_POLL_S"), (reads, "FIRST_POLL_S"), (fact_readers, "LOOK_S")):
+        monkeypatch.setattr(module, name, 3_600)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The reads of logs and facts."""
+    found: list[str] = []
+    for owner, name in ((reads.Reads, "_fetch_new"), (fact_readers.FactReaders, "_write_watched")):
+        inner: Any = getattr(owner, name)
+
+        async def fetch(self: Any, places: Any, inner: Any = inner, name: str = name) -> Any:
+            found.append(name)
+            return await inner(self, places)
+
+        monkeypatch.setattr(owner, name, fetch)
+    return found
+
+
+async def follow(bed: Bed, **parts: Any) -> Turns:
+    """Submit a run that its submitter reads."""
+    return Turns(bed, (await bed.submit(agent=CHAT, session=FOLLOWED, **parts)).run_id, CHAT)
+
+
+async def entries_of(bed: Bed, run_id: RunId) -> list[RunLogEntry]:
+    """Return the entries of an ended run, as its reader gets them."""
+    async with asyncio.timeout(20):
+        return [entry async for entry in bed.store.reads.tail(run_id)]
+
+
+async def take(facts: AsyncIterator[SessionFact], count: int) -> list[SessionFact]:
+    """Return the next facts."""
+    async with asyncio.timeout(20):
+        return [await anext(facts) for _ in range(count)]
+
+
+async def test_a_reader_that_comes_late_reads_nothing(
+    postgres_dsn: str, schema: str, asked: list[str]
+) -> None:
+    """It gets what was written since its submit, as it is stored. A second reader reads the rows."""
+    async with host(postgres_dsn, schema) as bed:
+        run = await follow(bed)
+        await run.commit(run.turn(started(CHAT), session=STARTED))
+        await run.complete(turns=(node("a"),), session=ENDED)
+        found = await entries_of(bed, run.run_id)
+        async with aclosing(bed.store.sessions.tail(CHAT)) as tail:  # type: ignore[type-var]
+            facts = await take(tail, 3)
+        assert asked == []
+
+        assert found == [entry async for entry in bed.store.reads.entries(run.run_id)]
+        assert facts == await bed.store.sessions.facts(CHAT)
+        assert [fact.kind for fact in facts] == ["queued", "started", "ended"]
+        assert await entries_of(bed, run.run_id) == found
+        async with aclosing(bed.store.sessions.tail(CHAT)) as tail:  # type: ignore[type-var]
+            assert await take(tail, 3) == facts
+        assert asked == ["_fetch_new", "_write_watched"]
+
+
+async def test_entries_come_with_the_turns_of_their_commit(postgres_dsn: str, schema: str) -> None:
+    """They are the nodes as they are read. Large ones, and those of a commit that clears some, are read."""
+    large = ChatMessage.of("user", "x" * hand_over.MAX_HANDED_CHARS)
+    aside = NewTurn("aside", "b", ChatMessage.of("user", "no node"))
+    async with host(postgres_dsn, schema) as bed:
+        run = await follow(bed)
+        await run.commit(run.turn(started(CHAT), session=STARTED))
+        await run.commit(run.turn(result("1"), turns=(node("a"), aside)))
+        await run.commit(run.turn(result("2"), turns=(NewTurn(CHAT.key, "c", large),)))
+        await run.append(result("3"))
+        await run.complete(clear_turns=True, session=ENDED)
+        first, one, two, three, last = await entries_of(bed, run.run_id)
+
+        assert (first.said, three.said, two.said, last.said) == ({}, {}, None, None)
+        assert one.said == {"a": node("a").message}
+
+
+async def test_the_reader_of_a_joined_run_reads_its_beginning(
+    postgres_dsn: str, schema: str
+) -> None:
+    """That was written before the submit. So is the fact that it was queued."""
+    async with host(postgres_dsn, schema) as bed:
+        run, store = await follow(bed), store_of(bed)
+        await run.commit(run.turn(started(CHAT), session=STARTED))
+        await _end(bed.store.reads.tail(run.run_id))
+        await _end(bed.store.sessions.tail(CHAT))
+        joined = await follow(bed, on_conflict="join")
+        assert joined.run_id == run.run_id
+        assert not store._log_readers.takes_entries(run.run_id)
+        async with (
+            asyncio.timeout(20),
+            aclosing(bed.store.reads.tail(run.run_id)) as log,  # type: ignore[type-var]
+            aclosing(bed.store.sessions.tail(CHAT)) as facts,  # type: ignore[type-var]
+        ):
+            assert (await anext(log)).seq == 0
+            assert [fact.kind for fact in await take(facts, 2)] == ["queued", "started"]
+
+
+async def _end(tail: Any) -> None:
+    """Let a reader take the first row, and end."""
+    async with asyncio.timeout(20), aclosing(tail):
+        await anext(tail)
+
+
+async def test_a_run_that_another_host_executes_is_found_by_a_poll(
+    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The submitter's host lost the agent before the run began."""
+    async with host(postgres_dsn, schema) as bed, bed.rival() as rival:
+        run = await follow(bed)
+        await bed.lose_to(rival)
+        run.bed = rival
+        await run.commit(run.turn(started(CHAT), session=STARTED))
+        await run.complete(session=ENDED)
+        for module, name in ((reads, "TAIL_POLL_S"), (fact_readers, "LOOK_S")):
+            monkeypatch.setattr(module, name, 0.01)
+        assert [entry.seq for entry in await entries_of(bed, run.run_id)] == [0, 1]
+
+
+async def test_nothing_is_kept_for_a_submitter_that_does_not_read(
+    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a few seconds; the run is then read as any other."""
+    monkeypatch.setattr(log_readers, "BEGUN_S", 0)
+    async with host(postgres_dsn, schema) as bed:
+        run, store = await follow(bed), store_of(bed)
+        readers, facts = store._log_readers, store._fact_readers
+        await until(
+            lambda: not (readers.takes_entries(run.run_id) or facts.has(CHAT)), "they are dropped"
+        )
+        assert readers._logs == {}
+        await run.commit(run.turn(started(CHAT), session=STARTED))
+        await run.complete(session=ENDED)
+        assert len(await entries_of(bed, run.run_id)) == 2

@@ -1,4 +1,7 @@
-"""Locks of runs over processes of one machine: the operating system lets them go when a process ends."""
+"""Locks of runs over processes of one machine, and the states of runs that their holder writes later.
+
+The operating system lets the locks of a process go when it ends.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from actors.kernel.workflow.errors import StoreBusyError
+from actors.kernel.workflow.run_state import RunState
 
 PAUSE_S: Final = 0.01
 
@@ -55,6 +59,40 @@ class RunFileLocks:
             if _is_at(descriptor, path):
                 return descriptor
             os.close(descriptor)
+
+
+class TrailingRuns:
+    """The part of a run store that has the locks, and the states that are not written yet.
+
+    Args:
+        folder: See `RunFileLocks`.
+        timeout_s: See `RunFileLocks`.
+    """
+
+    def __init__(self, folder: Path, *, timeout_s: float) -> None:
+        self._locks = RunFileLocks(folder, timeout_s=timeout_s)
+        self._later: dict[str, RunState] = {}
+
+    def save_later(self, run: RunState) -> None:
+        """See `TrailingRunStore.save_later`."""
+        self._later[run.run_id] = run
+
+    def lock(self, run_id: str, *, wait: bool = True) -> AbstractContextManager[None]:
+        """See `LockingRunStore.lock`."""
+        return self._locked(run_id, wait=wait)
+
+    @contextmanager
+    def _locked(self, run_id: str, *, wait: bool) -> Iterator[None]:
+        with self._locks.hold(run_id, wait=wait):
+            try:
+                yield
+            finally:
+                self._later.pop(run_id, None)
+
+    def _shown(self, run: RunState) -> RunState:
+        """Return the state of a run that was read, or a copy of the one that is not written yet."""
+        later = self._later.get(run.run_id)
+        return run if later is None else later.cloned()
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

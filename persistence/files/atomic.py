@@ -114,8 +114,10 @@ def _is_at(file: BinaryIO, path: Path) -> bool:
         return False
 
 
-def append_lines(file: BinaryIO, rows: list[Any], *, fault: Fault = no_fault) -> None:
-    """Append a line for each value; on the disk when this returns."""
+def append_lines(
+    file: BinaryIO, rows: list[Any], *, fault: Fault = no_fault, synced: bool = True
+) -> None:
+    """Append a line for each value; on the disk when this returns, unless it is not to be `synced`."""
     content = "".join(f"{row_text(row)}\n" for row in rows).encode()
     half = len(content) // 2
     if fault is not no_fault:
@@ -126,8 +128,9 @@ def append_lines(file: BinaryIO, rows: list[Any], *, fault: Fault = no_fault) ->
     file.write(content)
     file.flush()
     fault("line written")
-    os.fsync(file.fileno())
-    fault("line synced")
+    if synced:
+        os.fsync(file.fileno())
+        fault("line synced")
 
 
 def mend(file: BinaryIO) -> None:
@@ -149,6 +152,23 @@ def mend(file: BinaryIO) -> None:
         file.truncate(start)
     os.fsync(file.fileno())
     file.seek(0, os.SEEK_END)
+
+
+def cut_hole(file: BinaryIO, kept: int) -> int:
+    """Cut off a file of lines at the first line with a NUL; return the number of bytes cut off.
+
+    A loss of power leaves NULs in place of blocks that were not synced, and may leave later blocks. No value
+    has a NUL. The first `kept` values are synced: a NUL in them is another damage, and nothing is cut off.
+    """
+    file.seek(0)
+    content = file.read()
+    hole = content.find(b"\0")
+    start = content.rfind(b"\n", 0, hole) + 1
+    if hole < 0 or sum(len(_values(one) or ()) for one in content[:start].split(b"\n")) < kept:
+        return 0
+    file.truncate(start)
+    os.fsync(file.fileno())
+    return len(content) - start
 
 
 def read_lines(path: Path, offset: int = 0) -> tuple[list[Any], int, bool]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,7 +15,14 @@ from typing_extensions import override
 from actors.kernel.workflow.ledger_store import LedgerShelf
 from actors.kernel.workflow.run_store import Fault, no_fault
 from actors.kernel.workflow.step_record import StepRecord, chained
-from persistence.files.atomic import append_lines, appending, file_name, read_lines, removed
+from persistence.files.atomic import (
+    append_lines,
+    appending,
+    cut_hole,
+    file_name,
+    read_lines,
+    removed,
+)
 
 _log = logging.getLogger("callboard.workflow")
 
@@ -42,11 +51,27 @@ class JsonlLedgerStore(LedgerShelf):
 
     @override
     def append_many(self, records: Sequence[StepRecord]) -> None:
-        rows = [record.told() for record in records]
-        if not rows:
-            return
-        with appending(self._path(records[0].run_id)) as file:
-            append_lines(file, rows, fault=self._fault)
+        self._append(records, synced=True)
+
+    @override
+    def append_unsynced(self, records: Sequence[StepRecord]) -> None:
+        self._append(records, synced=False)
+
+    @override
+    def sync(self, run_id: str) -> None:
+        with suppress(FileNotFoundError), self._path(run_id).open("rb") as file:
+            os.fsync(file.fileno())
+
+    @override
+    def mend(self, run_id: str, *, kept: int) -> bool:
+        path = self._path(run_id)
+        with appending(path) as file:
+            lost = cut_hole(file, kept)
+        with self._guard:
+            self._places.pop(run_id, None)
+        if lost:
+            _log.warning("#TRUNCATION a loss of power left %d bytes", lost, extra={"run": run_id})
+        return bool(lost)
 
     def append_chained(self, record: StepRecord) -> None:
         """See `ChainableLedgerStore.append_chained`."""
@@ -84,6 +109,13 @@ class JsonlLedgerStore(LedgerShelf):
         with self._guard:
             self._places.pop(run_id, None)
         return count if removed(self._path(run_id)) else 0
+
+    def _append(self, records: Sequence[StepRecord], *, synced: bool) -> None:
+        rows = [record.told() for record in records]
+        if not rows:
+            return
+        with appending(self._path(records[0].run_id)) as file:
+            append_lines(file, rows, fault=self._fault, synced=synced)
 
     def _path(self, run_id: str) -> Path:
         return self._folder / file_name("ledger_", run_id, ".jsonl")

@@ -18,12 +18,12 @@ from actors.kernel.workflow.run_lists import RunShelf
 from actors.kernel.workflow.run_state import RunChoice, RunState, event_keys
 from actors.kernel.workflow.run_store import Fault, no_fault
 from persistence.files.atomic import file_name, removed, write_whole
-from persistence.run_locks import RunFileLocks
+from persistence.run_locks import TrailingRuns
 
 BUSY_S: Final = 30.0
 
 
-class JsonFileRunStore(RunShelf):
+class JsonFileRunStore(RunShelf, TrailingRuns):
     """A folder with a file for each run; see `actors.kernel.workflow.run_store`.
 
     Lists look at the folder each time, and read again only the files that are others than before: so they see
@@ -40,7 +40,7 @@ class JsonFileRunStore(RunShelf):
     ) -> None:
         self._folder, self._fault = Path(folder), fault
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._locks = RunFileLocks(self._folder / "locks", timeout_s=busy_s)
+        TrailingRuns.__init__(self, self._folder / "locks", timeout_s=busy_s)
         self._known: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}
         self._guard = threading.Lock()
 
@@ -49,12 +49,13 @@ class JsonFileRunStore(RunShelf):
         text = row_text(run.told())
         self._fault("run encoded")
         write_whole(self._path(run.run_id), text.encode(), fault=self._fault)
+        self._later.pop(run.run_id, None)
 
     def load(self, run_id: str) -> RunState | None:
         """See `RunStore.load`."""
         path = self._path(run_id)
         try:
-            return RunState.from_dict(json.loads(path.read_bytes()))
+            return self._shown(RunState.from_dict(json.loads(path.read_bytes())))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError) as exc:
@@ -72,10 +73,10 @@ class JsonFileRunStore(RunShelf):
         """See `DeletableRunStore.delete`."""
         return removed(self._path(run_id))
 
+    @override
     def lock(self, run_id: str, *, wait: bool = True) -> AbstractContextManager[None]:
-        """See `LockingRunStore.lock`."""
         file_name("", run_id, "")
-        return self._locks.hold(run_id, wait=wait)
+        return super().lock(run_id, wait=wait)
 
     def list_event_waiters(
         self, *, wait_keys: Sequence[str], limit: int = 10_000
@@ -98,7 +99,7 @@ class JsonFileRunStore(RunShelf):
                     if found is not None:
                         seen[entry.name] = found
             self._known = seen
-        runs = [RunState.from_dict(row) for _, row in seen.values()]
+        runs = [self._shown(RunState.from_dict(row)) for _, row in seen.values()]
         return sorted(runs, key=lambda run: run.created_at)
 
     def _read(self, entry: os.DirEntry[str]) -> tuple[tuple[int, ...], dict[str, Any]] | None:

@@ -45,6 +45,12 @@ create table if not exists snapshots (
   snapshot_id text primary key, run_id text not null, snapshot_json text not null
 );
 """
+SYNCED: Final = "pragma synchronous = full"
+UNSYNCED: Final = "pragma synchronous = normal"
+"""Settings of a connection, outside of a transaction only.
+
+They need `executescript`: `execute` keeps statements prepared, and a setting takes effect when it is prepared.
+"""
 SQL_HEADS_OF_AN_OLDER_FILE: Final = """
 insert or ignore into ledger_heads select run_id, max(seq) from ledger group by run_id
 """
@@ -84,7 +90,7 @@ class SqliteDatabase:
             )
             found.row_factory = sqlite3.Row
             found.execute("pragma journal_mode = wal")
-            found.execute("pragma synchronous = full")
+            found.execute(SYNCED)
             self._own.connection = found
             self._all.append(found)
         return found
@@ -99,10 +105,11 @@ class SqliteDatabase:
         with translated(self.path, self.busy_s):
             return self.connection().execute(statement, parameters).fetchall()
 
-    def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
+    def transaction(self, *, synced: bool = True) -> AbstractContextManager[sqlite3.Connection]:
         """Yield this thread's connection as the file's only writer; all that it writes is kept, or nothing.
 
-        Within another one of this thread it is a part of that.
+        Within another one of this thread it is a part of that. If not `synced`, a loss of power may lose it
+        until a later transaction of any process is synced.
 
         Raises:
             StoreBusyError: Another writer held the file for too long.
@@ -110,7 +117,18 @@ class SqliteDatabase:
         """
         with translated(self.path, self.busy_s):
             connection = self.connection()
-        return nullcontext(connection) if connection.in_transaction else self._begun(connection)
+        if connection.in_transaction:
+            return nullcontext(connection)
+        return self._begun(connection) if synced else self._unsynced(connection)
+
+    @contextmanager
+    def _unsynced(self, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+        connection.executescript(UNSYNCED)
+        try:
+            with self._begun(connection):
+                yield connection
+        finally:
+            connection.executescript(SYNCED)
 
     @contextmanager
     def _begun(self, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:

@@ -21,6 +21,7 @@ on conflict (run_id) do update set last_seq = last_seq + excluded.last_seq
 returning last_seq
 """
 SQL_APPEND: Final = "insert into ledger (run_id, seq, record_json) values (?, ?, ?)"
+SQL_REWRITE_HEAD: Final = "update ledger_heads set last_seq = last_seq where run_id = ?"
 SQL_LAST: Final = "select record_json from ledger where run_id = ? order by seq desc limit 1"
 SQL_LIST: Final = """
 select record_json from ledger where run_id = ? order by seq limit ? offset ?
@@ -40,10 +41,18 @@ class SqliteLedgerStore(LedgerShelf):
     @override
     def append_many(self, records: Sequence[StepRecord]) -> None:
         """See `PagedLedgerStore.append_many`: all of them in one transaction."""
-        texts = [row_text(record.told()) for record in records]
-        if texts:
-            with self._database.transaction() as connection:
-                _append(connection, records[0].run_id, texts)
+        self._keep(records, synced=True)
+
+    @override
+    def append_unsynced(self, records: Sequence[StepRecord]) -> None:
+        self._keep(records, synced=False)
+
+    @override
+    def sync(self, run_id: str) -> None:
+        with (
+            self._database.transaction() as connection
+        ):  # a commit that writes syncs what came before it
+            connection.execute(SQL_REWRITE_HEAD, (run_id,))
 
     def append_chained(self, record: StepRecord) -> None:
         """See `ChainableLedgerStore.append_chained`."""
@@ -74,6 +83,12 @@ class SqliteLedgerStore(LedgerShelf):
         with self._database.transaction() as connection:
             connection.execute(SQL_DELETE_HEAD, (run_id,))
             return connection.execute(SQL_DELETE, (run_id,)).rowcount
+
+    def _keep(self, records: Sequence[StepRecord], *, synced: bool) -> None:
+        texts = [row_text(record.told()) for record in records]
+        if texts:
+            with self._database.transaction(synced=synced) as connection:
+                _append(connection, records[0].run_id, texts)
 
     def _read(self, run_id: str, limit: int, after: int) -> Any:
         rows = self._database.read(SQL_LIST, (run_id, limit, after))

@@ -11,7 +11,7 @@ from typing import Any, Final
 from actors.kernel.workflow.durable import row_text
 from actors.kernel.workflow.effects import RunStatus, WaitReason
 from actors.kernel.workflow.run_state import RunState, index_row, open_wait, open_waits
-from persistence.run_locks import RunFileLocks
+from persistence.run_locks import TrailingRuns
 from persistence.sqlite.database import SqliteDatabase
 
 SQL_SAVE_RUN: Final = """
@@ -64,7 +64,7 @@ order by updated_at desc, place desc limit :limit
 """
 
 
-class SqliteRunStore:
+class SqliteRunStore(TrailingRuns):
     """The runs of a file; see `actors.kernel.workflow.run_store`.
 
     Attributes:
@@ -75,8 +75,7 @@ class SqliteRunStore:
         self._database = database
         self.grouped: Callable[[], AbstractContextManager[object]] = database.transaction
         path = database.path
-        folder = path.with_name(f"{path.name}.locks")
-        self._locks = RunFileLocks(folder, timeout_s=database.busy_s)
+        super().__init__(path.with_name(f"{path.name}.locks"), timeout_s=database.busy_s)
 
     def save(self, run: RunState) -> None:
         """See `RunStore.save`."""
@@ -84,6 +83,7 @@ class SqliteRunStore:
         with self._database.transaction() as connection:
             connection.execute(SQL_SAVE_RUN, row)
             _keep_branch_waits(connection, run)
+        self._later.pop(run.run_id, None)
 
     def load(self, run_id: str) -> RunState | None:
         """See `RunStore.load`."""
@@ -106,10 +106,6 @@ class SqliteRunStore:
         with self._database.transaction() as connection:
             connection.execute(SQL_FORGET_BRANCH_WAITS, (run_id,))
             return connection.execute(SQL_DELETE_RUN, (run_id,)).rowcount == 1
-
-    def lock(self, run_id: str, *, wait: bool = True) -> AbstractContextManager[None]:
-        """See `LockingRunStore.lock`."""
-        return self._locks.hold(run_id, wait=wait)
 
     def list_runs(
         self,
@@ -159,7 +155,7 @@ class SqliteRunStore:
 
     def _read(self, statement: str, parameters: Any) -> list[RunState]:
         rows = self._database.read(statement, parameters)
-        return [RunState.from_dict(json.loads(row["state_json"])) for row in rows]
+        return [self._shown(RunState.from_dict(json.loads(row["state_json"]))) for row in rows]
 
 
 def _keep_branch_waits(connection: sqlite3.Connection, run: RunState) -> None:

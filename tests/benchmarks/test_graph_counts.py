@@ -41,11 +41,10 @@ if TYPE_CHECKING:
     from actors.workflow.handlers import Handler
     from tests.benchmarks.workloads import Stage
 
-STEP = {"begin": 2, "insert": 5, "delete": 1, "commit": 2}
-"""Of a step with an effect: its beginning is one transaction; its end and the checkpoint are the other.
+STEP = {"pragma": 2, "begin": 2, "insert": 4, "commit": 2}
+"""Of a step with an effect: its start is one transaction, which is not synced; its end is the other.
 
-An insert is a record, its number, or the run's row (an insert that updates); the deletion is that of what
-branches wait for.
+An insert is a record or its number. The settings turn the syncs off and on.
 """
 
 

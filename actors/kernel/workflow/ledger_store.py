@@ -44,6 +44,27 @@ class PagedLedgerStore(LedgerStore, Protocol):
 
 
 @runtime_checkable
+class UnsyncedLedgerStore(LedgerStore, Protocol):
+    """A ledger that can leave the sync of records to a later write."""
+
+    def append_unsynced(self, records: Sequence[StepRecord]) -> None:
+        """Keep records of one run in order. Then the death of a process cannot lose them.
+
+        A loss of power can, until a later append to the ledger or `sync` returns. If it loses a record, it
+        loses all records after it, too.
+        """
+
+    def sync(self, run_id: str) -> None:
+        """Return when no loss of power can lose a record of the run, whichever process appended it."""
+
+    def mend(self, run_id: str, *, kept: int) -> bool:
+        """Remove the remains of unsynced records that a loss of power left; return whether there were any.
+
+        The first `kept` records are synced, and damage to them is not removed.
+        """
+
+
+@runtime_checkable
 class ChainableLedgerStore(LedgerStore, Protocol):
     """A ledger that links a record to the last one in one step, so that writers never fork the chain."""
 
@@ -73,6 +94,18 @@ class LedgerShelf(PagedLedgerStore):
     @override
     def append(self, record: StepRecord) -> None:
         self.append_many([record])
+
+    def append_unsynced(self, records: Sequence[StepRecord]) -> None:
+        """See `UnsyncedLedgerStore.append_unsynced`."""
+        self.append_many(records)
+
+    def sync(self, run_id: str) -> None:
+        """See `UnsyncedLedgerStore.sync`."""
+
+    def mend(self, run_id: str, *, kept: int) -> bool:
+        """See `UnsyncedLedgerStore.mend`."""
+        del run_id, kept
+        return False
 
     def count_many(self, run_ids: Iterable[str]) -> dict[str, int]:
         """Return the numbers of records, by run; runs without any are left out."""

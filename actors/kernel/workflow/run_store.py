@@ -71,6 +71,18 @@ class GroupingRunStore(Protocol):
 
 
 @runtime_checkable
+class TrailingRunStore(RunStore, Protocol):
+    """A store whose writes are dear, so the driver of a run writes some checkpoints later."""
+
+    def save_later(self, run: RunState) -> None:
+        """Show a run in this process as it is now. It is written by a later `save`, or not at all.
+
+        The caller holds the run by `lock`. The run's ledger has all that the last written checkpoint lacks.
+        Other processes see that checkpoint, and so does this one when the lock is let go without a `save`.
+        """
+
+
+@runtime_checkable
 class QueryableRunStore(Protocol):
     """A store that can look for runs."""
 

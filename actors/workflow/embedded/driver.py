@@ -8,12 +8,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from actors.errors import EffectDidNotHappen
 from actors.kernel.clock import Clock
 from actors.kernel.runtime.effects import EffectMode
-from actors.kernel.workflow.effects import EffectType, WaitReason
+from actors.kernel.workflow.effects import Effect, EffectType, WaitReason
 from actors.kernel.workflow.run_state import RunState, open_wait
 from actors.kernel.workflow.run_store import Fault, RunStore
 from actors.workflow.embedded.held_run import HeldRun
@@ -32,6 +32,9 @@ from actors.workflow.machine.variables import RUNTIME
 from actors.workflow.memory.effects import MEMORY_EFFECTS, MemoryEffects
 
 _log = logging.getLogger("callboard.workflow")
+TRAILS_S: Final = 1.0
+"""Seconds by which the written checkpoint of a run that executes may be behind its ledger."""
+_ON_OTHER_RUNS: Final = MEMORY_EFFECTS | {EffectType.EMIT_EVENT, EffectType.START_SUBWORKFLOW}
 
 
 class OtherRuns(Protocol):
@@ -88,6 +91,8 @@ class Driver:
         ends.
         """
         watch, steps = LoopWatch(), 0
+        if held.is_saved:
+            held.saved_at = self.clock.monotonic()
         last: Path = ()
         while self._may_go_on(held, gate):
             leaf = self._next(held, last)
@@ -141,7 +146,7 @@ class Driver:
                 return False
         self._try(held, path)
         if path not in held.opened:
-            self._save(held)
+            self._commit(held)
         return True
 
     def grant(self, held: HeldRun) -> bool:
@@ -217,7 +222,7 @@ class Driver:
         if opened.due is not None:
             held.take_at(path, attempts.retried(seen, opened, at=self.now()))
             opened = held.opened[path]
-        held.flush()
+        held.flush(synced=not _is_repeatable(opened.effect))
         self.fault("started")
         outcome = self._executed(seen, opened)
         self.fault("executed")
@@ -253,12 +258,30 @@ class Driver:
         if left_s > 0:
             (self.sleep or time.sleep)(left_s)
 
+    def _commit(self, held: HeldRun) -> None:
+        """Make a step durable: its records, and its checkpoint unless that may be written a little later."""
+        now = self.clock.monotonic()
+        if held.may_trail and now < held.saved_at + TRAILS_S:
+            held.save_later()
+            self.fault("ended")
+            return
+        self._save(held)
+        held.saved_at = now
+
     def _save(self, held: HeldRun) -> None:
         if not held.groups:
             held.flush()
             self.fault("ended")
         held.save()
         self.fault("saved")
+
+
+def _is_repeatable(effect: Effect) -> bool:
+    """Return True if a loss of power may lose the start of an effect: it changes nothing of other runs.
+
+    It is executed again in any case, since its end is lost, too.
+    """
+    return effect.mode is EffectMode.IDEMPOTENT and effect.type not in _ON_OTHER_RUNS
 
 
 def _is_in_doubt(opened: OpenStep) -> bool:

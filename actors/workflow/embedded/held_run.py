@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from typing import Any, cast
 
-from actors.kernel.workflow.errors import NoSuchRunError
+from actors.kernel.workflow.effects import RunStatus
+from actors.kernel.workflow.errors import LedgerBrokenError, NoSuchRunError
 from actors.kernel.workflow.ledger_store import LedgerStore
-from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.run_state import RunState, open_waits
 from actors.kernel.workflow.run_store import GroupingRunStore, RunStore
 from actors.kernel.workflow.step_record import StepRecord
-from actors.workflow.embedded.stores.ledgers import append_all, is_observed, records_after
+from actors.workflow.embedded.stores.ledgers import (
+    append_all,
+    append_unsynced,
+    is_observed,
+    mend_records,
+    records_after,
+    sync_records,
+)
 from actors.workflow.machine.branches import Path, lifted, seen_at
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.records import Transition
@@ -30,6 +39,8 @@ class HeldRun:
         opened: The effects that have started and have not ended, by branch.
         groups: True if records and state are written in one transaction.
         recovered: The branches whose open effect was started by a driver that died.
+        is_saved: True if the store's checkpoint is `state`.
+        saved_at: The instant of the last save by a monotonic clock, as the driver noted it.
 
     Raises:
         NoSuchRunError: The store has no such run.
@@ -48,7 +59,12 @@ class HeldRun:
         self._open_at = dict.fromkeys(self.opened, begun_at)
         self._buffer: list[StepRecord] = []
         self.groups = isinstance(runs, GroupingRunStore) and not is_observed(ledger)
-        self._is_saved = self.state is saved
+        self.is_saved, self._is_in_ledger = self.state is saved, True
+        self._later = getattr(runs, "save_later", None)
+        self.saved_at = -math.inf
+        self._is_synced = (
+            begun_at == self._count
+        )  # a driver that died may have left records unsynced
 
     def take(self, decided: Transition) -> None:
         """Apply a decision about the whole run. Effects stay open, unless the decision ends the run.
@@ -56,7 +72,9 @@ class HeldRun:
         Nothing is durable before `flush` or `save`.
         """
         self._buffer += decided.records
-        self._is_saved = self._is_saved and decided.state is self.state
+        if decided.state is not self.state:
+            self.is_saved = False
+            self._is_in_ledger &= any(one.delta for one in decided.records)
         self.state = decided.state
         if decided.opened is not None and decided.records:  # the decision answers a wait
             path = tuple((decided.records[-1].delta or {}).get("branch") or ())
@@ -86,12 +104,19 @@ class HeldRun:
         assert found is not None
         return found
 
-    def flush(self) -> None:
-        """Write the records of all decisions so far to the ledger."""
+    def flush(self, *, synced: bool = True) -> None:
+        """Write the records of all decisions so far to the ledger.
+
+        If not `synced`, a loss of power may lose them until the next flush or save; see `UnsyncedLedgerStore`.
+        """
         if self._buffer:
-            append_all(self._ledger, self._buffer)
+            (append_all if synced else append_unsynced)(self._ledger, self._buffer)
             self._count += len(self._buffer)
             self._buffer = []
+            self._is_synced = synced
+        elif synced and not self._is_synced:
+            sync_records(self._ledger, self.state.run_id)
+            self._is_synced = True
 
     def save(self) -> None:
         """Write records and state.
@@ -99,11 +124,28 @@ class HeldRun:
         A store that can group writes gets both in one transaction, unless the ledger has subscribers.
         Subscribers get records only when these are durable.
         """
-        together = self.groups and self._buffer and not self._is_saved
+        is_behind = self._buffer or not self._is_synced
+        together = self.groups and is_behind and not self.is_saved
         with cast("GroupingRunStore", self._runs).grouped() if together else nullcontext():
             self.flush()
-            if not self._is_saved:
+            if not self.is_saved:
                 self._save_state()
+
+    @property
+    def may_trail(self) -> bool:
+        """True if the checkpoint may be written later.
+
+        The store offers that, the ledger has all that the last one lacks, and there is no wait, for which other
+        processes look in checkpoints.
+        """
+        is_running = self.state.status is RunStatus.RUNNING and not open_waits(self.state)
+        return self._later is not None and self._is_in_ledger and is_running
+
+    def save_later(self) -> None:
+        """Write the records; show the state, see `TrailingRunStore.save_later`."""
+        self.flush()
+        if self._later is not None and not self.is_saved:
+            self._later(self.state)
 
     def _save_state(self) -> None:
         count = min((self._open_at[path] for path in self.opened), default=self._count)
@@ -112,9 +154,19 @@ class HeldRun:
         offloaded = getattr(self._runs, "offloaded", None)
         self.state = state if offloaded is None else offloaded(state)
         self._runs.save(self.state)
-        self._is_saved = True
+        self.is_saved = self._is_in_ledger = True
 
     def _read_on(self, saved: RunState) -> tuple[RunState, dict[Path, OpenStep]]:
+        kept = self._count
+        try:
+            return self._read(saved)
+        except LedgerBrokenError:
+            if not mend_records(self._ledger, saved.run_id, kept=kept):
+                raise
+            self._count = kept
+            return self._read(saved)
+
+    def _read(self, saved: RunState) -> tuple[RunState, dict[Path, OpenStep]]:
         records: list[Any] = []
         while True:
             page, self._count = records_after(

@@ -292,8 +292,6 @@ def test_the_next_driver_continues_after_a_crash(
 
     spec = WorkflowSpec("graph", "work", {"work": work, "end": end_node})
     handlers = {EffectType.LLM_CALL: handler}
-    if stores.kind == "sqlite" and point == "ended":
-        point = "saved"  # its record and the checkpoint are one write
     dying = stores.runtime(effect_handlers=handlers, fault=Dying(point))
     run_id = dying.start(spec)
     with pytest.raises(Deaths):

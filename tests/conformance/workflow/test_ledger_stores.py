@@ -79,12 +79,15 @@ def test_records_are_returned_in_order_with_all_fields(stores: Stores) -> None:
         "append",
         "append_chained",
         "append_many",
+        "append_unsynced",
         "count",
         "count_many",
         "delete",
         "list",
         "list_after",
+        "mend",
         "metrics_many",
+        "sync",
     }
 
 

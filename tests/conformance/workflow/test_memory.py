@@ -225,8 +225,7 @@ def test_a_crash_leaves_one_note_and_every_message(stores: Stores, point: str) -
         (T.MEMORY_NOTE, {"note": "n", "keep_in_context": True}),
         (T.MEMORY_COMPACT, COMPACT),
     )
-    if stores.kind == "sqlite" and point == "ended":
-        point = "saved"  # its record and the checkpoint are one write
+    saves = 2 if point == "saved" and stores.kind != "memory" else 3  # others are written later
     nth = 0
     while True:
         nth += 1
@@ -250,7 +249,7 @@ def test_a_crash_leaves_one_note_and_every_message(stores: Stores, point: str) -
         assert [one[:9] for one in words(state)] == ["sys", "[MEMORY N", "[SUMMARY ", "c"]
         assert len(stores.artifacts.search(run_id=run_id)) == 2
         assert len(spans_of(stores.runs.load("global_memory").vars)) == nth
-    assert nth > 2
+    assert nth >= saves
     assert len(stores.artifacts.search(run_id="global_memory")) == nth
     assert (
         len(stores.ledger.list("global_memory")) == nth + 1

@@ -75,8 +75,14 @@ MAIN = WorkflowSpec(
 )
 
 
-def program(kind: str, folder: Path, fault: Callable[[str], None]) -> Stores:
-    """Execute all effects, or the remaining ones."""
+def program(
+    kind: str,
+    folder: Path,
+    fault: Callable[[str], None],
+    *,
+    made: Callable[[Stores], None] = lambda _stores: None,
+) -> Stores:
+    """Execute all effects, or the remaining ones; `made` gets the stores before."""
 
     def handler(run: RunState, effect: Effect) -> EffectOutcome:
         line = f"{run.run_id} {effect.payload['n']} {effect.mode}\n".encode()
@@ -86,6 +92,7 @@ def program(kind: str, folder: Path, fault: Callable[[str], None]) -> Stores:
         return EffectOutcome.completed({"n": effect.payload["n"]})
 
     stores = Stores(kind, folder, fault)
+    made(stores)
     kinds = (EffectType.TOOL_CALLS, EffectType.LLM_CALL)
     runtime = stores.runtime(
         MAIN, CHILD, EAR, effect_handlers=dict.fromkeys(kinds, handler), fault=fault

@@ -51,6 +51,14 @@ class LedgerOver:
         """See `DeletableLedgerStore.delete`."""
         return delete_records(self.inner, run_id)
 
+    def sync(self, run_id: str) -> None:
+        """See `UnsyncedLedgerStore.sync`."""
+        sync_records(self.inner, run_id)
+
+    def mend(self, run_id: str, *, kept: int) -> bool:
+        """See `UnsyncedLedgerStore.mend`."""
+        return mend_records(self.inner, run_id, kept=kept)
+
 
 class ObservableLedgerStore(LedgerOver):
     """A ledger that notifies subscribers in this process of each record, after its append.
@@ -71,6 +79,12 @@ class ObservableLedgerStore(LedgerOver):
     def append_many(self, records: Sequence[StepRecord]) -> None:
         """See `PagedLedgerStore.append_many`."""
         append_all(self.inner, records)
+        for record in records:
+            self._tell(record)
+
+    def append_unsynced(self, records: Sequence[StepRecord]) -> None:
+        """See `UnsyncedLedgerStore.append_unsynced`."""
+        append_unsynced(self.inner, records)
         for record in records:
             self._tell(record)
 
@@ -110,7 +124,7 @@ class HashChainedLedgerStore(LedgerOver):
 
     Each append reads the last hash from the wrapped ledger, so two of these over one ledger do not fork the
     chain. The wrapped ledger needs `append_chained`. If that is atomic across processes, this holds across
-    processes.
+    processes. Each append is synced, so a head that was read names a record that no loss of power removes.
     """
 
     def append(self, record: StepRecord) -> None:
@@ -140,6 +154,28 @@ def append_all(store: LedgerStore, records: Sequence[StepRecord]) -> None:
         return
     for record in records:
         store.append(record)
+
+
+def append_unsynced(store: LedgerStore, records: Sequence[StepRecord]) -> None:
+    """Append records of one run in order; see `UnsyncedLedgerStore`. Other stores sync them."""
+    unsynced = getattr(store, "append_unsynced", None)
+    if unsynced is None:
+        append_all(store, records)
+    else:
+        unsynced(records)
+
+
+def sync_records(store: LedgerStore, run_id: str) -> None:
+    """See `UnsyncedLedgerStore.sync`. Other stores have synced all records."""
+    sync = getattr(store, "sync", None)
+    if sync is not None:
+        sync(run_id)
+
+
+def mend_records(store: LedgerStore, run_id: str, *, kept: int) -> bool:
+    """See `UnsyncedLedgerStore.mend`. Other stores have no unsynced records."""
+    mend = getattr(store, "mend", None)
+    return mend is not None and bool(mend(run_id, kept=kept))
 
 
 def append_linked(store: LedgerStore, record: StepRecord) -> None:

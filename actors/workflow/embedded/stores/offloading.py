@@ -16,7 +16,12 @@ from actors.kernel.workflow.errors import LedgerBrokenError
 from actors.kernel.workflow.ledger_store import LedgerStore
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
-from actors.workflow.embedded.stores.ledgers import LedgerOver, append_all, append_linked
+from actors.workflow.embedded.stores.ledgers import (
+    LedgerOver,
+    append_all,
+    append_linked,
+    append_unsynced,
+)
 from actors.workflow.machine.variables import LIMITS, RUNTIME
 
 MAX_INLINE_BYTES: Final = 64 * 1024
@@ -160,6 +165,10 @@ class OffloadingLedgerStore(LedgerOver):
     def append_many(self, records: Sequence[StepRecord]) -> None:
         """See `PagedLedgerStore.append_many`."""
         append_all(self.inner, [self._slim(record) for record in records])
+
+    def append_unsynced(self, records: Sequence[StepRecord]) -> None:
+        """See `UnsyncedLedgerStore.append_unsynced`. The artifacts are synced."""
+        append_unsynced(self.inner, [self._slim(record) for record in records])
 
     def append_chained(self, record: StepRecord) -> None:
         """See `ChainableLedgerStore.append_chained`.

@@ -238,7 +238,7 @@ class Driver:
         seen = seen_by_handler(state, opened)
         kind = opened.effect.type
         if kind not in self.handlers:
-            answer = outcome_of(seen, opened, self.now())
+            answer = outcome_of(seen, opened, self.now)
             if answer is not None:
                 return answer
             if kind in {EffectType.EMIT_EVENT, EffectType.START_SUBWORKFLOW}:
@@ -246,7 +246,7 @@ class Driver:
             if kind in MEMORY_EFFECTS:
                 return self.memory.outcome(seen, opened, self.now())
         answer = self.handlers.call(seen, opened.effect, opened.next_node)
-        return self.memory.evidenced(answer, seen, opened, self.now())
+        return self.memory.evidenced(answer, seen, opened, self.now)
 
     def _pause_until(self, due: str) -> None:
         left_s = (datetime.fromisoformat(due) - self.clock.now()).total_seconds()

@@ -18,7 +18,8 @@ from typing import Any, Final
 from actors.kernel.json import canonical_json
 from actors.kernel.workflow.branches import GraphBranch, GraphFork
 from actors.kernel.workflow.durable import TRUNCATION, plain_copy
-from actors.kernel.workflow.effects import Effect, EffectType, RunStatus, StepStatus, WaitState
+from actors.kernel.workflow.effects import Effect, EffectType, RunStatus, WaitState
+from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
 from actors.workflow.machine.variables import (
@@ -88,10 +89,11 @@ def applied(state: RunState, record: StepRecord, opened: OpenStep | None = None)
         return state
     variables = varied(state.vars, opened.changed if opened else {})
     variables = varied(variables, delta, record.result)
+    runtime = {**_object_at(variables, RUNTIME)}
     if opened is not None:
-        variables = _traced(variables, record)
-    variables = _metered(variables, record)
-    variables = with_path(variables, [RUNTIME, SEQ], int(delta["seq"]) + 1)
+        runtime[TRACES] = _traced(_object_at(runtime, TRACES), record)
+    runtime[SEQ] = int(delta["seq"]) + 1
+    variables = _metered({**variables, RUNTIME: runtime}, record)
     status = RunStatus(delta.get("status", state.status))
     told = record.result if isinstance(record.result, dict) else {}
     return state.moved(
@@ -126,6 +128,8 @@ def varied(variables: dict[str, Any], delta: dict[str, Any], result: Any = None)
     Raises:
         GraphError: See `applied`.
     """
+    if not delta:
+        return variables
     for path, value in delta.get("set") or ():
         variables = with_path(variables, path, value)
     for path in delta.get("unset") or ():
@@ -137,14 +141,29 @@ def varied(variables: dict[str, Any], delta: dict[str, Any], result: Any = None)
     return variables
 
 
-def _traced(variables: dict[str, Any], record: StepRecord) -> dict[str, Any]:
-    """Return the vars with the attempt added to the last attempts of its node."""
-    before = namespace(namespace(namespace(variables, RUNTIME), TRACES), record.node_id)
+def _object_at(around: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the object of this name, or an empty one if there is none.
+
+    Raises:
+        GraphError: Another value has the name.
+    """
+    found = around.get(name)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        problem = f"{name!r} is a {type(found).__name__}, not an object. Choose another result_key"
+        raise GraphError(f"vars path {name!r}", problem)
+    return found
+
+
+def _traced(traces: dict[str, Any], record: StepRecord) -> dict[str, Any]:
+    """Return the traces with the attempt added to the last attempts of its node."""
+    before = namespace(traces, record.node_id)
     entry = {
         "ts": record.ended_at,
         "step_id": record.step_id,
         "node_id": record.node_id,
-        "status": StepStatus(record.status).value,
+        "status": str.__str__(record.status),
         "attempt": record.attempt,
         "started_at": record.started_at,
         "effect": _bounded(record.effect),
@@ -154,7 +173,7 @@ def _traced(variables: dict[str, Any], record: StepRecord) -> dict[str, Any]:
     steps = [*(before.get("steps") or ()), entry][-TRACES_PER_NODE:]
     dropped = int(before.get("dropped") or 0) + len(before.get("steps") or ()) + 1 - len(steps)
     trace = {"node_id": record.node_id, "steps": steps, "dropped": dropped}
-    return with_path(variables, [RUNTIME, TRACES, record.node_id], trace)
+    return {**traces, record.node_id: trace}
 
 
 def _bounded(value: Any) -> Any:

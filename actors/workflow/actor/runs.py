@@ -108,12 +108,16 @@ class FlowRuns:
 
         Raises:
             NoSuchRunError: See `state`.
+            GraphError: The run has not begun, so it has no state yet.
             InvalidTextError: The name or a tag has more than 1,024 bytes, the description more than 4 KiB.
             ContractError: There are more than 32 tags.
             MessageTooLargeError: The snapshot has more than 256 KiB as JSON, so no run could begin with it.
         """
         row = await self._row(run_id)
         run, seq = await self._present(row)
+        if not run.current_node:
+            problem = "it has not begun, so it has no state: make a snapshot after its first step"
+            raise GraphError(f"run {run_id}", problem)
         spec = self._specs.get(run.workflow_id)
         hash_ = None if spec is None else spec.hash
         made = Snapshot.from_run(

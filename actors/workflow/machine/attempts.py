@@ -92,6 +92,7 @@ def in_doubt(opened: OpenStep, problem: str | None = None) -> EffectOutcome:
             "node": opened.node_id,
             "effect": effect.to_dict(),
             "idempotency_key": opened.key,
+            "seq": opened.first_seq,
         },
     )
     return EffectOutcome.waiting(wait)

@@ -5,8 +5,8 @@ and ``unset`` (paths in the vars), ``put`` (objects in lists of the vars), ``key
 result in the vars), ``node``, ``status``, ``fork`` (the branches that begin), ``joined`` (the branches were
 joined), ``then`` (the effect that is open after the record). In a branch the delta also has ``branch``, the
 path to it. A record that begins an effect has ``open`` instead of ``seq``: the number of the change that the
-effect's end will be. A record of an attempt that another attempt follows has ``retry``, the instant of the next
-attempt.
+effect's end will be, and ``origin`` if a decision on an effect in doubt opened it. A record of an attempt that
+another attempt follows has ``retry``, the instant of the next attempt.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ class OpenStep:
         step_id: The id of this attempt.
         started_at: The start of the attempt, in ISO 8601 in UTC.
         due: The instant at which the attempt is due. None: the attempt has started.
+        origin: `seq` of the effect before it was in doubt, if a decision to execute it now opened it. None: it
+            was not in doubt.
     """
 
     seq: int
@@ -66,10 +68,18 @@ class OpenStep:
     step_id: str
     started_at: str
     due: str | None = None
+    origin: int | None = None
+
+    @property
+    def first_seq(self) -> int:
+        """`seq` of the effect, also of one that is executed again after it was in doubt."""
+        return self.seq if self.origin is None else self.origin
 
     def to_dict(self) -> dict[str, Any]:
         """Return the step as JSON data."""
         told = {one.name: getattr(self, one.name) for one in fields(self)}
+        if self.origin is None:
+            del told["origin"]
         return told | {"effect": self.effect.to_dict()}
 
     @classmethod
@@ -211,16 +221,21 @@ def _metered(variables: dict[str, Any], record: StepRecord) -> dict[str, Any]:
 
 
 class ShownRun(RunState):
-    """A copy of a run. Its vars are copied when they are first read, since most handlers read none."""
+    """A copy of a run. Its vars are copied when they are first read, since most handlers read none.
 
-    __slots__ = ("_kept",)
+    Attributes:
+        effect_seq: The number of the effect that its handler is called for; see `OpenStep.first_seq`.
+    """
+
+    __slots__ = ("_kept", "effect_seq")
     _kept: dict[str, Any]
+    effect_seq: int
 
     @classmethod
-    def of(cls, state: RunState, variables: dict[str, Any]) -> ShownRun:
+    def of(cls, state: RunState, variables: dict[str, Any], effect_seq: int) -> ShownRun:
         """Return a copy of `state` with these vars, which nothing changes any more."""
         shown = cls(**state.cloned_values())
-        shown._kept = variables
+        shown._kept, shown.effect_seq = variables, effect_seq
         del shown.vars
         return shown
 
@@ -234,4 +249,4 @@ class ShownRun(RunState):
 
 def seen_by_handler(state: RunState, opened: OpenStep) -> RunState:
     """Return a copy of the run with the vars that the node left when it asked for the effect."""
-    return ShownRun.of(state, varied(state.vars, opened.changed))
+    return ShownRun.of(state, varied(state.vars, opened.changed), opened.first_seq)

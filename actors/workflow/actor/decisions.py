@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from actors.kernel.json import canonical_json
+from actors.kernel.json import text_bytes
 from actors.kernel.workflow.effects import RunStatus
 from actors.kernel.workflow.errors import NodeMissingError
 from actors.kernel.workflow.run_state import RunState
@@ -132,7 +132,7 @@ class Decisions:
             step.record(self._made(path, first))
             return
         for told in step.known:
-            self.size_bytes += len(canonical_json(told))
+            self.size_bytes += text_bytes(told)
             self._take(told, {first.result_at: first.result})
 
     def _made(self, path: Path, first: Decision) -> list[dict[str, Any]]:

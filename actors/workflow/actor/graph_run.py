@@ -15,7 +15,7 @@ from actors.kernel.workflow.snapshots import Snapshot
 from actors.runtime.context.run_context import RunContext
 from actors.runtime.replay.failures import origin_of, text_of
 from actors.workflow.actor.control import RunControl
-from actors.workflow.actor.decisions import NEXT, Decision, Decisions
+from actors.workflow.actor.decisions import NEXT, Decision, Decisions, Now
 from actors.workflow.actor.emitting import emitted
 from actors.workflow.actor.outcomes import outcome_in, told_of
 from actors.workflow.actor.step_entry import OPENED_STEP, STATE, carried
@@ -25,7 +25,8 @@ from actors.workflow.actor.wait_ends import WaitEnds
 from actors.workflow.machine import attempts
 from actors.workflow.machine.branches import Path
 from actors.workflow.machine.deltas import OpenStep, seen_by_handler
-from actors.workflow.machine.requests import outcome_of
+from actors.workflow.machine.records import Transition
+from actors.workflow.machine.requests import ANSWERED, outcome_of
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.starting import new_run, restored_run
 from actors.workflow.machine.variables import RUNTIME, with_path
@@ -168,17 +169,21 @@ class GraphRun:
         if opened.due is not None:
             await self._ctx.sleep_until(datetime.fromisoformat(opened.due))
             return Decision(lambda state, now: attempts.retried(state, opened, at=now()))
-        shown, kind = seen_by_handler(seen, opened), opened.effect.type
-        place, outcome = "", None
-        if kind not in self._terms.handlers:
-            outcome = outcome_of(shown, opened, self._decided.now)
-            if outcome is None and kind is EffectType.START_SUBWORKFLOW:
-                outcome = await self._subs.begun(shown, opened)
-        if outcome is None:
-            place, outcome = await self._executed(shown, opened)
+        kind, policy = opened.effect.type, self._terms.policy
+        is_own = kind not in self._terms.handlers
+        if is_own and kind in ANSWERED:
+
+            def answered(state: RunState, now: Now) -> Transition:
+                at = now()
+                outcome = outcome_of(seen_by_handler(state, opened), opened, at)
+                return attempts.ended(state, opened, outcome, policy, at=at)
+
+            return Decision(answered)
+        shown, place = seen_by_handler(seen, opened), ""
+        if is_own and kind is EffectType.START_SUBWORKFLOW:
+            found = attempts.sound(await self._subs.begun(shown, opened), opened)
         else:
-            outcome = attempts.sound(outcome, opened)
-        policy, found = self._terms.policy, outcome
+            place, found = await self._executed(shown, opened)
         return Decision(
             lambda state, now: attempts.ended_soundly(state, opened, found, policy, at=now()),
             place,

@@ -238,7 +238,7 @@ class Driver:
         seen = seen_by_handler(state, opened)
         kind = opened.effect.type
         if kind not in self.handlers:
-            answer = outcome_of(seen, opened, self.now)
+            answer = outcome_of(seen, opened, self.now())
             if answer is not None:
                 return answer
             if kind in {EffectType.EMIT_EVENT, EffectType.START_SUBWORKFLOW}:

@@ -19,16 +19,13 @@ LONGEST_VALUE: Final = 200_000
 """Maximum length of a value that a read of the vars returns, in characters."""
 
 
-def outcome_of(run: RunState, opened: OpenStep, now: Callable[[], str]) -> EffectOutcome | None:
-    """Return the outcome of an effect that the machine executes itself. None: a handler has to execute it.
-
-    `now` returns the instant.
-    """
+def outcome_of(run: RunState, opened: OpenStep, at: str) -> EffectOutcome | None:
+    """Return the outcome of an effect that the machine executes itself. None: a handler has to execute it."""
     answer = _ANSWERS.get(opened.effect.type)
     if answer is None:
         return None
     try:
-        return answer(run, opened, now())
+        return answer(run, opened, at)
     except (GraphError, LookupError) as exc:
         return EffectOutcome.failed(str(exc), retryable=False)
 

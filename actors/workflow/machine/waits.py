@@ -172,9 +172,7 @@ def reply(
         result=payload,
         error=error and clean_text(error),
         delta=delta | (more or {}) | {"status": status.value},
-    )
-    record = replace(
-        record, idempotency_key=derive_id(place_of(state.run_id, state.vars), seq, "resume")
+        key=derive_id(place_of(state.run_id, state.vars), seq, "resume"),
     )
     try:
         after = behind(state, record)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import operator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -153,9 +155,9 @@ async def test_a_call_executed_after_a_doubt_keeps_its_key(
     run_id = await stage.runs.start("flow")
     [wait] = await stage.waits(run_id)
     answer = {"approved": True}
-    for doubts in (1, 2):
+    for paid in ([7], [7, 7]):
         await stage.runs.resume(run_id, str(wait.wait_key), answer)
-        await bed.until(lambda wanted=[7] * doubts: till.paid == wanted)
+        await bed.until(partial(operator.eq, till.paid, paid))
         await stage.restart()
         [wait] = await stage.waits(run_id)
         answer = {"execute": True}

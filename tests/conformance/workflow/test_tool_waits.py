@@ -176,7 +176,7 @@ def test_a_call_executed_after_a_doubt_keeps_its_key(
 
     monkeypatch.setattr(DirectToolInvoker, "invoke", spied)
     till = Till()
-    _, spec, run_id, wait = approving(stores, till)
+    rt, spec, run_id, wait = approving(stores, till)
     one = noted(local_llm(ScriptedModel(), till.tools()))
     key, answer = wait.wait_key, {"approved": True}
     for _ in range(2):

@@ -19,6 +19,7 @@ __all__ = [
     "number_of",
     "recordable",
     "sized",
+    "text_bytes",
     "unfenced",
 ]
 
@@ -91,6 +92,11 @@ def sized(value: object, *, where: str) -> tuple[JsonValue, int]:
     except (PydanticSerializationError, ValueError) as exc:
         raise NotSerializableError(where, type(value).__name__, str(exc)) from exc
     return result, len(text)
+
+
+def text_bytes(value: object) -> int:
+    """Return how many bytes JSON data has as text, to within the notation of its numbers."""
+    return len(to_json(value))
 
 
 def unfenced(text: str) -> str:

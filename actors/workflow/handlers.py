@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -68,11 +68,23 @@ class EffectHandlers:
         except Exception as exc:  # noqa: BLE001 - the exception of a host's function is recorded
             return _raised(exc)
 
-    async def awaited(self, run: RunState, effect: Effect, next_node: str | None) -> Any:
-        """Return the same as `call`. The handler may be a coroutine function."""
+    async def awaited(
+        self,
+        run: RunState,
+        effect: Effect,
+        next_node: str | None,
+        *,
+        waiting: Callable[[Awaitable[Any]], Awaitable[Any]] | None = None,
+    ) -> Any:
+        """Return the same as `call`. The handler may be a coroutine function.
+
+        `waiting` awaits its coroutine; None: it is awaited as it is.
+        """
         try:
             answer = self._begun(run, effect, next_node)
-            return await answer if inspect.isawaitable(answer) else answer
+            if isinstance(answer, EffectOutcome) or not inspect.isawaitable(answer):
+                return answer
+            return await (answer if waiting is None else waiting(answer))
         except Exception as exc:  # noqa: BLE001 - the exception of a host's function is recorded
             return _raised(exc)
 

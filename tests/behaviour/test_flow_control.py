@@ -294,6 +294,22 @@ async def test_a_snapshot_starts_another_run_with_its_open_waits(bed: Bed) -> No
         await runs.start("nothing")
 
 
+@pytest.mark.item(416)
+async def test_a_run_that_has_not_begun_has_no_snapshot(bed: Bed) -> None:
+    """It is refused at once, not when it is restored. After the first step there is one."""
+    runs = FlowRuns(bed.runtime, bed.name().type)
+    run_id = await runs.start("fork")  # no host has the flows
+    with pytest.raises(GraphError, match="it has not begun"):
+        await runs.snapshot(run_id, "too early")
+    assert await runs.snapshots(run=run_id) == []
+    await Flows(runs.app, [FORK]).register(bed.runtime)
+    await waits_for(runs, run_id, "x", "y")
+
+    snapshot = await runs.snapshot(run_id, "begun")
+
+    await waits_for(runs, await runs.restore(snapshot), "x", "y")
+
+
 async def waits_for_one(runs: FlowRuns, run_id: RunId, key: str) -> None:
     """Return when a run waits for this, too."""
     async with asyncio.timeout(LIMIT_S):

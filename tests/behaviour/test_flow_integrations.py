@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import operator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +16,7 @@ from actors.kernel.hidden import HiddenNames
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.secrets import Secret
 from actors.kernel.workflow.errors import GraphError, StaleResumeError
+from actors.runtime.context.model_calls import DirectToolInvoker
 from actors.storage.graphs import InMemoryGraphStore
 from actors.testing import ScriptedModel
 from actors.workflow import EffectType, RunStatus, StepPlan, WorkflowSpec
@@ -131,6 +134,40 @@ async def test_a_host_that_dies_in_an_approved_call_leaves_it_in_doubt(bed: Bed)
     state = await stage.ended(run_id)
 
     assert (till.paid, state.output["out"]) == ([7], value)
+
+
+@pytest.mark.item(435, 441)
+async def test_a_call_executed_after_a_doubt_keeps_its_key(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the next host, and also after the second doubt."""
+    keys: list[str] = []
+    invoke = DirectToolInvoker.invoke
+
+    async def spied(self: DirectToolInvoker, call: Any, **more: Any) -> Any:
+        keys.append(more["idempotency_key"])
+        return await invoke(self, call, **more)
+
+    monkeypatch.setattr(DirectToolInvoker, "invoke", spied)
+    till = Till()
+    till.holds.clear()
+    stage = await paying(bed, till)
+    run_id = await stage.runs.start("flow")
+    [wait] = await stage.waits(run_id)
+    answer = {"approved": True}
+    for paid in ([7], [7, 7]):
+        await stage.runs.resume(run_id, str(wait.wait_key), answer)
+        await bed.until(partial(operator.eq, till.paid, paid))
+        await stage.restart()
+        [wait] = await stage.waits(run_id)
+        answer = {"execute": True}
+    till.holds.set()
+    await stage.runs.resume(run_id, str(wait.wait_key), answer)
+
+    state = await stage.ended(run_id)
+
+    assert (state.status, till.paid) == (RunStatus.COMPLETED, [7] * 3)
+    assert (len(keys), len({*keys})) == (3, 1)
 
 
 @pytest.mark.item(435)

@@ -15,7 +15,7 @@ MODEL: Final = "model"
 IN_DOUBT: Final = "in_doubt"
 """Mode of a wait for a decision on an effect that may have happened.
 
-Its details also have the ``node``, the ``effect`` and its ``idempotency_key``.
+Its details also have the ``node``, the ``effect``, its ``idempotency_key``, and its ``seq`` in the ledger.
 """
 DECISIONS: Final = "_decisions"
 """Key of the decisions in the payload of TOOL_CALLS: by call id ``approved``, ``reason`` and ``by``.

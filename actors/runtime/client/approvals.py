@@ -64,14 +64,13 @@ class Approvals:
             self._on_answer(run_id, outcome.agent_id)
         return outcome.accepted
 
-    async def open_waits(self, run_id: RunId) -> list[tuple[str, dict[str, JsonValue]]]:
-        """Return the waits of a graph's run: the keys of their answers, and what each is for."""
+    async def open_waits(self, run_id: RunId) -> list[OpenWait]:
+        """Return the waits of a graph's run; the request of each is an object that says what it is for."""
         if not is_name(run_id):
             return []
         found = await self._store.lists.waits(run_id, limit=MOST)
-        graph_waits = [one.wait for one in found if one.wait.kind in GRAPH_WAITS]
-        found_in = [(one.key, one.request) for one in graph_waits]
-        return [(key, told) for key, told in found_in if isinstance(told, dict)]
+        graph_waits = [one for one in found if one.wait.kind in GRAPH_WAITS]
+        return [one for one in graph_waits if isinstance(one.wait.request, dict)]
 
     async def answer(self, run_id: RunId, key: str, payload: JsonValue, *, early: bool) -> bool:
         """Answer a wait of a graph's run, which goes on. The first one counts; False for another.

@@ -40,7 +40,6 @@ from actors.runtime.context.call import (
     tokens_left,
 )
 from actors.runtime.context.secrets import Secrets
-from actors.runtime.journal.run_log import show_while
 from actors.runtime.loop.retrying import bounded
 from actors.runtime.loop.threads import in_thread, refuse_coroutines
 from actors.runtime.replay.branches import Branch
@@ -262,7 +261,6 @@ class Effects:
             await hooks.dispatch(STARTS[call.verb], name=call.name, position=call.position)
         token = executing.set((call, self._run))
         payload = call.entry()
-        hide = show_while(self._run.log) if call.rides else None
         try:
             spans = self._run.spans
             value = await (call.execute() if spans is None else spans.effect(call))
@@ -278,8 +276,6 @@ class Effects:
             if call.receipt is not None or call.cap is not None:
                 payload |= call.described()
             executing.reset(token)
-            if hide is not None:
-                hide()
         self._run.counters.effect(call, payload, now_s=self._run.clock.monotonic())
         if not self._is_late(branch):
             self._keep(call, payload)

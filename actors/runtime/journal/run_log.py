@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from actors.errors import ActorsError, RunSuspended
 from actors.kernel.agent.message import MessageKey
@@ -30,6 +30,7 @@ from actors.runtime.replay.branch_scheduler import BranchScheduler
 from actors.runtime.replay.branches import Branch
 from actors.runtime.replay.history import History
 
+T = TypeVar("T")
 _log = logging.getLogger("callboard.journal")
 SHOWN_S: Final = 0.1
 """Seconds after which the intent of a graph's effect is flushed while it executes, with the steps before it."""
@@ -345,10 +346,10 @@ def _ignore_failure(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-def show_while(log: RunLog) -> Callable[[], None]:
-    """Call `flush_behind` for an effect that executes for `SHOWN_S`; return a function that cancels this.
+async def shown(log: RunLog, waiting: Awaitable[T]) -> T:
+    """Await a part of an effect. If it takes `SHOWN_S`, call `flush_behind` meanwhile.
 
-    The timer is made in the loop's next turn, so an effect that awaits nothing needs none.
+    The timer is made in the loop's next turn, so what waits for nothing needs none.
     """
     loop = asyncio.get_running_loop()
     handle: asyncio.Handle
@@ -357,8 +358,8 @@ def show_while(log: RunLog) -> Callable[[], None]:
         nonlocal handle
         handle = loop.call_later(SHOWN_S, partial(log.flush_behind, idle=False))
 
-    def end() -> None:
-        handle.cancel()
-
     handle = loop.call_soon(begin)
-    return end
+    try:
+        return await waiting
+    finally:
+        handle.cancel()

@@ -42,7 +42,7 @@ class RunControl:
         replay continues at the positions at which the run continued.
         """
         verbs = self._ctx.graph.boundaries
-        while True:
+        while self.is_paused or not verbs.is_clear(SIGNAL):
             known = await verbs.boundary()
             if known.is_known and not known.is_held:
                 return

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from actors.kernel.json import canonical_json
+from actors.kernel.json import text_bytes
 from actors.kernel.workflow.effects import RunStatus
 from actors.kernel.workflow.errors import NodeMissingError
 from actors.kernel.workflow.run_state import RunState
@@ -22,8 +22,10 @@ from actors.workflow.machine.recovery import behind_record
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.starting import start_record
 
-Decide: TypeAlias = Callable[[RunState, str], Transition]
-"""Function that gets the state of a branch and the instant, and returns the transition that it decides."""
+Now: TypeAlias = Callable[[], str]
+"""Function that returns the instant: ISO 8601 in UTC."""
+Decide: TypeAlias = Callable[[RunState, Now], Transition]
+"""Function that gets the state of a branch, and returns the transition that it decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ class Decisions:
             step.record(self._made(path, first))
             return
         for told in step.known:
-            self.size_bytes += len(canonical_json(told))
+            self.size_bytes += text_bytes(told)
             self._take(told, {first.result_at: first.result})
 
     def _made(self, path: Path, first: Decision) -> list[dict[str, Any]]:
@@ -140,7 +142,7 @@ class Decisions:
             seen = self.seen(path)
             if decide is None or seen is None:
                 break
-            decided, opened = decide(seen, self.now()), self.opened.pop(path, None)
+            decided, opened = decide(seen, self.now), self.opened.pop(path, None)
             for record in records_at(path, decided):
                 made.append(self._linked(record, opened, effect))
                 effect = NEXT
@@ -168,7 +170,7 @@ class Decisions:
     def _next(self, path: Path) -> Decide | None:
         """Return the next decision in a branch; None: the branch waits, or has ended."""
         seen = self.seen(path)
-        watch = self._watches.setdefault(path, LoopWatch())
+        watch = self._watches.get(path) or self._watches.setdefault(path, LoopWatch())
         is_resting = seen is None or seen.status is not RunStatus.RUNNING
         if seen is None or is_resting or path in self.opened or self.is_over(path):
             watch.forget()
@@ -177,15 +179,14 @@ class Decisions:
             return None if seen.fork.has_open else self._join
         return self._endless if watch.is_endless(seen) else self._ask
 
-    def _ask(self, seen: RunState, at: str) -> Transition:
-        del at
+    def _ask(self, seen: RunState, now: Now) -> Transition:
         if seen.current_node not in self._spec.nodes:  # the log was written with another graph
             raise NodeMissingError("", repr(seen.current_node), self._spec.title)
-        return asked(self._spec, seen, self._context, self.now)
+        return asked(self._spec, seen, self._context, now)
 
-    def _join(self, seen: RunState, at: str) -> Transition:
-        return joined(self._spec, seen, at=at)
+    def _join(self, seen: RunState, now: Now) -> Transition:
+        return joined(self._spec, seen, at=now())
 
     @staticmethod
-    def _endless(seen: RunState, at: str) -> Transition:
-        return endless(seen, at=at)
+    def _endless(seen: RunState, now: Now) -> Transition:
+        return endless(seen, at=now())

@@ -15,7 +15,7 @@ from actors.kernel.workflow.snapshots import Snapshot
 from actors.runtime.context.run_context import RunContext
 from actors.runtime.replay.failures import origin_of, text_of
 from actors.workflow.actor.control import RunControl
-from actors.workflow.actor.decisions import NEXT, Decision, Decisions
+from actors.workflow.actor.decisions import NEXT, Decision, Decisions, Now
 from actors.workflow.actor.emitting import emitted
 from actors.workflow.actor.outcomes import outcome_in, told_of
 from actors.workflow.actor.step_entry import OPENED_STEP, STATE, carried
@@ -25,7 +25,8 @@ from actors.workflow.actor.wait_ends import WaitEnds
 from actors.workflow.machine import attempts
 from actors.workflow.machine.branches import Path
 from actors.workflow.machine.deltas import OpenStep, seen_by_handler
-from actors.workflow.machine.requests import outcome_of
+from actors.workflow.machine.records import Transition
+from actors.workflow.machine.requests import ANSWERED, outcome_of
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.starting import new_run, restored_run
 from actors.workflow.machine.variables import RUNTIME, with_path
@@ -167,27 +168,37 @@ class GraphRun:
         """Make one attempt of an effect; return the decision that records its outcome."""
         if opened.due is not None:
             await self._ctx.sleep_until(datetime.fromisoformat(opened.due))
-            return Decision(lambda now, at: attempts.retried(now, opened, at=at))
-        shown, kind = seen_by_handler(seen, opened), opened.effect.type
-        place, outcome = "", None
-        if kind not in self._terms.handlers:
-            outcome = outcome_of(shown, opened, self._decided.now())
-            if outcome is None and kind is EffectType.START_SUBWORKFLOW:
-                outcome = await self._subs.begun(shown, opened)
-        if outcome is None:
-            place, outcome = await self._executed(shown, opened)
-        policy, found = self._terms.policy, outcome
+            return Decision(lambda state, now: attempts.retried(state, opened, at=now()))
+        kind, policy = opened.effect.type, self._terms.policy
+        is_own = kind not in self._terms.handlers
+        if is_own and kind in ANSWERED:
+
+            def answered(state: RunState, now: Now) -> Transition:
+                at = now()
+                outcome = outcome_of(seen_by_handler(state, opened), opened, at)
+                return attempts.ended(state, opened, outcome, policy, at=at)
+
+            return Decision(answered)
+        shown, place = seen_by_handler(seen, opened), ""
+        if is_own and kind is EffectType.START_SUBWORKFLOW:
+            found = attempts.sound(await self._subs.begun(shown, opened), opened)
+        else:
+            place, found = await self._executed(shown, opened)
         return Decision(
-            lambda now, at: attempts.ended(now, opened, found, policy, at=at), place, found.result
+            lambda state, now: attempts.ended_soundly(state, opened, found, policy, at=now()),
+            place,
+            found.result,
         )
 
     async def _executed(self, shown: RunState, opened: OpenStep) -> tuple[str, EffectOutcome]:
-        """Execute an effect once with its handler; return its position and outcome.
+        """Execute an effect once with its handler; return its position and its sound outcome.
 
         The outcome is a failure if an operator decided so or if the handler raised SystemExit.
         """
+        made: EffectOutcome | None = None
 
         async def execute() -> dict[str, Any]:
+            nonlocal made
             handlers, wanted = self._terms.handlers, opened.effect
             if wanted.type is EffectType.EMIT_EVENT and wanted.type not in handlers:
                 answer = await emitted(self._verbs, shown, opened)
@@ -197,13 +208,16 @@ class GraphRun:
                     app=self._ctx.agent_id.type,
                     root_id=str(self._ctx.meta.supervision.root_id),
                 )
-                answer = await self._terms.memory.awaited(
-                    shown, opened, self._decided.now(), shared
+                answer = await self._verbs.shown(
+                    self._terms.memory.awaited(shown, opened, self._decided.now(), shared)
                 )
             else:
-                answer = await handlers.awaited(shown, wanted, opened.next_node)
-                answer = self._terms.memory.evidenced(answer, shown, opened, self._decided.now())
-            return told_of(attempts.sound(answer, opened))
+                answer = await handlers.awaited(
+                    shown, wanted, opened.next_node, waiting=self._verbs.shown
+                )
+                answer = self._terms.memory.evidenced(answer, shown, opened, self._decided.now)
+            made = attempts.sound(answer, opened)
+            return told_of(made)
 
         async def reconcile(_key: str) -> dict[str, Any]:
             found = await self._terms.handlers.reconciled_awaited(shown, opened)
@@ -232,7 +246,7 @@ class GraphRun:
             if origin_of(exc) is None:
                 raise
             return "", EffectOutcome.failed(text_of(exc), retryable=False)
-        return place, outcome_in(told)
+        return place, made or attempts.sound(outcome_in(told), opened)
 
 
 def _snapshot_in(told: Any) -> tuple[Snapshot, bool]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from actors.kernel.workflow.effects import EffectOutcome, StepStatus, WaitState
+
+_STATUSES: Final = frozenset(StepStatus)
 
 
 def told_of(outcome: EffectOutcome) -> dict[str, Any]:
     """Return a checked outcome as JSON data."""
-    told: dict[str, Any] = {"status": StepStatus(outcome.status).value, "result": outcome.result}
+    told: dict[str, Any] = {"status": str.__str__(outcome.status), "result": outcome.result}
     if outcome.changes is not None:
         told["changes"] = outcome.changes
     if outcome.wait is not None:
@@ -21,7 +23,7 @@ def told_of(outcome: EffectOutcome) -> dict[str, Any]:
 
 def outcome_in(told: Any) -> EffectOutcome:
     """Return the outcome that an entry keeps. A value that an operator set in its place becomes the result."""
-    if not isinstance(told, dict) or told.get("status") not in {*StepStatus}:
+    if not isinstance(told, dict) or told.get("status") not in _STATUSES:
         return EffectOutcome.completed(told)
     wait = told.get("wait")
     return EffectOutcome(

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.supervision import HistoryRetention
-from actors.kernel.runtime.ids import DEFAULT_TENANT, RunId
+from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.rows import BufferedSignal, RunRow
 from actors.kernel.runtime.scheduler import RunStatus as RowStatus
@@ -108,12 +108,16 @@ class FlowRuns:
 
         Raises:
             NoSuchRunError: See `state`.
+            GraphError: The run has not begun, so it has no state yet.
             InvalidTextError: The name or a tag has more than 1,024 bytes, the description more than 4 KiB.
             ContractError: There are more than 32 tags.
             MessageTooLargeError: The snapshot has more than 256 KiB as JSON, so no run could begin with it.
         """
         row = await self._row(run_id)
         run, seq = await self._present(row)
+        if not run.current_node:
+            problem = "it has not begun, so it has no state: make a snapshot after its first step"
+            raise GraphError(f"run {run_id}", problem)
         spec = self._specs.get(run.workflow_id)
         hash_ = None if spec is None else spec.hash
         made = Snapshot.from_run(
@@ -234,7 +238,7 @@ class FlowRuns:
         return (await self._folded(run_id)).records
 
     async def waits(self, run_id: RunId) -> list[WaitState]:
-        """Return the open waits of a run that an answer from outside ends."""
+        """Return the open waits of a run that an answer from outside ends. Raises as `state` does."""
         return [WaitState.from_dict({**one}) for _, one in await self._open(run_id)]
 
     async def resume(self, run_id: RunId, wait_key: str, payload: Any) -> None:
@@ -249,7 +253,6 @@ class FlowRuns:
             NoSuchRunError: See `state`.
         """
         clean = durable_copy(payload, "payload")
-        await self._row(run_id)
         found = await self._open(run_id)
         places = [place for place, one in found if one.get("wait_key") == wait_key]
         for place, one in found:
@@ -353,13 +356,12 @@ class FlowRuns:
 
     async def _row(self, run_id: RunId) -> RunRow:
         row = await self._runtime.store.reads.run(run_id)
-        mine = row is not None and (row.agent_id.type, row.agent_id.tenant) == (
-            self.app,
-            self.tenant,
-        )
-        if row is None or row.swept or not mine:
+        if row is None or row.swept or not self._has(row.agent_id):
             raise NoSuchRunError(run_id)
         return row
+
+    def _has(self, agent_id: AgentId) -> bool:
+        return (agent_id.type, agent_id.tenant) == (self.app, self.tenant)
 
     async def _folded(self, run_id: RunId, *, from_seq: int = 0) -> Folded:
         folded = Folded()
@@ -377,7 +379,9 @@ class FlowRuns:
     async def _open(self, run_id: RunId) -> list[tuple[str, dict[str, Any]]]:
         """Return the open waits of a run for answers from outside: the keys of the answers, and the waits."""
         found = await self._runtime.approvals.open_waits(run_id)
-        return [(key, cast("dict[str, Any]", one[WAIT])) for key, one in found]
+        if not found or not self._has(found[0].agent_id):
+            await self._row(run_id)  # raises if the app has no such run
+        return [(one.wait.key, cast("dict[str, Any]", one.wait.request)[WAIT]) for one in found]
 
 
 def _with_signals(state: RunState, signals: Iterable[BufferedSignal]) -> RunState:

@@ -15,7 +15,7 @@ from actors.kernel.workflow.effects import WaitReason, WaitState
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.tool_waits import ASKED, check_answer, failed_calls, question_of
 from actors.runtime.context.run_context import RunContext
-from actors.workflow.actor.decisions import Decide, Decisions
+from actors.workflow.actor.decisions import Decide, Decisions, Now
 from actors.workflow.actor.sub_graphs import SubGraphs
 from actors.workflow.machine import records, waits
 from actors.workflow.machine.records import Transition
@@ -42,7 +42,7 @@ class WaitEnds:
         """Wait until a wait has ended; return the decision on it."""
         if wait.reason is WaitReason.SUBWORKFLOW:
             child = await self._subs.ended(str((wait.details or {}).get("sub_run_id")))
-            return lambda now, at: _or_same(waits.child_ended(now, child, at=at), now)
+            return lambda state, now: _or_same(waits.child_ended(state, child, at=now()), state)
         if wait.reason is WaitReason.UNTIL and wait.until is not None:
             await self._ctx.sleep_until(datetime.fromisoformat(wait.until))
             return _fallen_due(wait.until)
@@ -71,7 +71,7 @@ class WaitEnds:
         rows, said = failed_calls(wait, problem), problem
         if rows is not None:
             return partial(_replied, wait, rows)
-        return lambda now, at: records.failed(now, said, at=at)
+        return lambda state, now: records.failed(state, said, at=now())
 
     async def _answer(self, wait: WaitState) -> Decide:
         kind, key = cast("WaitKind", _KINDS.get(wait.reason, "job")), wait.wait_key or ""
@@ -106,7 +106,8 @@ def _event_in(wait: WaitState, answer: Any) -> Any:
     return answer.get("event_id") if is_event else None
 
 
-def _replied(wait: WaitState, answer: Any, state: RunState, at: str) -> Transition:
+def _replied(wait: WaitState, answer: Any, state: RunState, now: Now) -> Transition:
+    at = now()
     try:
         payload = durable_copy(answer, "payload", deepest=waits.room_at(wait.result_key))
     except NotSerializableError as exc:
@@ -117,7 +118,7 @@ def _replied(wait: WaitState, answer: Any, state: RunState, at: str) -> Transiti
 
 
 def _fallen_due(until: str) -> Decide:
-    return lambda now, at: _or_same(waits.fell_due(now, at=max(at, until)), now)
+    return lambda state, now: _or_same(waits.fell_due(state, at=max(now(), until)), state)
 
 
 def _or_same(decided: Transition | None, state: RunState) -> Transition:

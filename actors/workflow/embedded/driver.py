@@ -251,7 +251,7 @@ class Driver:
             if kind in MEMORY_EFFECTS:
                 return self.memory.outcome(seen, opened, self.now())
         answer = self.handlers.call(seen, opened.effect, opened.next_node)
-        return self.memory.evidenced(answer, seen, opened, self.now())
+        return self.memory.evidenced(answer, seen, opened, self.now)
 
     def _pause_until(self, due: str) -> None:
         left_s = (datetime.fromisoformat(due) - self.clock.now()).total_seconds()

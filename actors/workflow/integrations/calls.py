@@ -10,6 +10,7 @@ from actors.kernel.json_data import clean_text
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.durable import MAX_DEPTH, durable_copy
 from actors.kernel.workflow.run_state import RunState
+from actors.workflow.machine.deltas import ShownRun
 from actors.workflow.machine.variables import place_of, seq_of
 
 _DEEPEST: Final = MAX_DEPTH - 16
@@ -33,8 +34,12 @@ def calls_in(told: Any) -> list[dict[str, Any]]:
 
 
 def effect_place(run: RunState) -> str:
-    """Return the id of the effect that a run, or a branch of it, is at: the same for each attempt."""
-    return derive_id(place_of(run.run_id, run.vars), seq_of(run.vars))
+    """Return the id of the effect that a run, or a branch of it, is at.
+
+    It is the same for each attempt, also if the effect is executed again after it was in doubt.
+    """
+    seq = run.effect_seq if isinstance(run, ShownRun) else seq_of(run.vars)
+    return derive_id(place_of(run.run_id, run.vars), seq)
 
 
 def unfit(value: Any) -> str | None:

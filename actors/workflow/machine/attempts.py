@@ -38,8 +38,15 @@ _ENDS: Final = frozenset({StepStatus.COMPLETED, StepStatus.WAITING, StepStatus.F
 def ended(
     state: RunState, opened: OpenStep, outcome: Any, policy: EffectPolicy, *, at: str
 ) -> Transition:
-    """Decide on the outcome of an attempt of an effect."""
-    found, attempt = sound(outcome, opened), partial(attempt_of, state, opened, at=at)
+    """Decide on the outcome of an attempt of an effect, as a handler returned it."""
+    return ended_soundly(state, opened, sound(outcome, opened), policy, at=at)
+
+
+def ended_soundly(
+    state: RunState, opened: OpenStep, found: EffectOutcome, policy: EffectPolicy, *, at: str
+) -> Transition:
+    """Decide on an outcome that `sound` returned."""
+    attempt = partial(attempt_of, state, opened, at=at)
     if found.status == StepStatus.FAILED:
         return _attempt_failed(state, opened, found, policy, at=at)
     if found.status == StepStatus.WAITING and found.wait is not None:
@@ -85,6 +92,7 @@ def in_doubt(opened: OpenStep, problem: str | None = None) -> EffectOutcome:
             "node": opened.node_id,
             "effect": effect.to_dict(),
             "idempotency_key": opened.key,
+            "seq": opened.first_seq,
         },
     )
     return EffectOutcome.waiting(wait)

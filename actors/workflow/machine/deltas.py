@@ -5,8 +5,8 @@ and ``unset`` (paths in the vars), ``put`` (objects in lists of the vars), ``key
 result in the vars), ``node``, ``status``, ``fork`` (the branches that begin), ``joined`` (the branches were
 joined), ``then`` (the effect that is open after the record). In a branch the delta also has ``branch``, the
 path to it. A record that begins an effect has ``open`` instead of ``seq``: the number of the change that the
-effect's end will be. A record of an attempt that another attempt follows has ``retry``, the instant of the next
-attempt.
+effect's end will be, and ``origin`` if a decision on an effect in doubt opened it. A record of an attempt that
+another attempt follows has ``retry``, the instant of the next attempt.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any, Final
 from actors.kernel.json import canonical_json
 from actors.kernel.workflow.branches import GraphBranch, GraphFork
 from actors.kernel.workflow.durable import TRUNCATION, plain_copy
-from actors.kernel.workflow.effects import Effect, EffectType, RunStatus, StepStatus, WaitState
+from actors.kernel.workflow.effects import Effect, EffectType, RunStatus, WaitState
+from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
 from actors.workflow.machine.variables import (
@@ -53,6 +54,8 @@ class OpenStep:
         step_id: The id of this attempt.
         started_at: The start of the attempt, in ISO 8601 in UTC.
         due: The instant at which the attempt is due. None: the attempt has started.
+        origin: `seq` of the effect before it was in doubt, if a decision to execute it now opened it. None: it
+            was not in doubt.
     """
 
     seq: int
@@ -65,10 +68,18 @@ class OpenStep:
     step_id: str
     started_at: str
     due: str | None = None
+    origin: int | None = None
+
+    @property
+    def first_seq(self) -> int:
+        """`seq` of the effect, also of one that is executed again after it was in doubt."""
+        return self.seq if self.origin is None else self.origin
 
     def to_dict(self) -> dict[str, Any]:
         """Return the step as JSON data."""
         told = {one.name: getattr(self, one.name) for one in fields(self)}
+        if self.origin is None:
+            del told["origin"]
         return told | {"effect": self.effect.to_dict()}
 
     @classmethod
@@ -88,10 +99,11 @@ def applied(state: RunState, record: StepRecord, opened: OpenStep | None = None)
         return state
     variables = varied(state.vars, opened.changed if opened else {})
     variables = varied(variables, delta, record.result)
+    runtime = {**_object_at(variables, RUNTIME)}
     if opened is not None:
-        variables = _traced(variables, record)
-    variables = _metered(variables, record)
-    variables = with_path(variables, [RUNTIME, SEQ], int(delta["seq"]) + 1)
+        runtime[TRACES] = _traced(_object_at(runtime, TRACES), record)
+    runtime[SEQ] = int(delta["seq"]) + 1
+    variables = _metered({**variables, RUNTIME: runtime}, record)
     status = RunStatus(delta.get("status", state.status))
     told = record.result if isinstance(record.result, dict) else {}
     return state.moved(
@@ -126,6 +138,8 @@ def varied(variables: dict[str, Any], delta: dict[str, Any], result: Any = None)
     Raises:
         GraphError: See `applied`.
     """
+    if not delta:
+        return variables
     for path, value in delta.get("set") or ():
         variables = with_path(variables, path, value)
     for path in delta.get("unset") or ():
@@ -137,14 +151,29 @@ def varied(variables: dict[str, Any], delta: dict[str, Any], result: Any = None)
     return variables
 
 
-def _traced(variables: dict[str, Any], record: StepRecord) -> dict[str, Any]:
-    """Return the vars with the attempt added to the last attempts of its node."""
-    before = namespace(namespace(namespace(variables, RUNTIME), TRACES), record.node_id)
+def _object_at(around: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the object of this name, or an empty one if there is none.
+
+    Raises:
+        GraphError: Another value has the name.
+    """
+    found = around.get(name)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        problem = f"{name!r} is a {type(found).__name__}, not an object. Choose another result_key"
+        raise GraphError(f"vars path {name!r}", problem)
+    return found
+
+
+def _traced(traces: dict[str, Any], record: StepRecord) -> dict[str, Any]:
+    """Return the traces with the attempt added to the last attempts of its node."""
+    before = namespace(traces, record.node_id)
     entry = {
         "ts": record.ended_at,
         "step_id": record.step_id,
         "node_id": record.node_id,
-        "status": StepStatus(record.status).value,
+        "status": str.__str__(record.status),
         "attempt": record.attempt,
         "started_at": record.started_at,
         "effect": _bounded(record.effect),
@@ -154,7 +183,7 @@ def _traced(variables: dict[str, Any], record: StepRecord) -> dict[str, Any]:
     steps = [*(before.get("steps") or ()), entry][-TRACES_PER_NODE:]
     dropped = int(before.get("dropped") or 0) + len(before.get("steps") or ()) + 1 - len(steps)
     trace = {"node_id": record.node_id, "steps": steps, "dropped": dropped}
-    return with_path(variables, [RUNTIME, TRACES, record.node_id], trace)
+    return {**traces, record.node_id: trace}
 
 
 def _bounded(value: Any) -> Any:
@@ -192,16 +221,21 @@ def _metered(variables: dict[str, Any], record: StepRecord) -> dict[str, Any]:
 
 
 class ShownRun(RunState):
-    """A copy of a run. Its vars are copied when they are first read, since most handlers read none."""
+    """A copy of a run. Its vars are copied when they are first read, since most handlers read none.
 
-    __slots__ = ("_kept",)
+    Attributes:
+        effect_seq: The number of the effect that its handler is called for; see `OpenStep.first_seq`.
+    """
+
+    __slots__ = ("_kept", "effect_seq")
     _kept: dict[str, Any]
+    effect_seq: int
 
     @classmethod
-    def of(cls, state: RunState, variables: dict[str, Any]) -> ShownRun:
+    def of(cls, state: RunState, variables: dict[str, Any], effect_seq: int) -> ShownRun:
         """Return a copy of `state` with these vars, which nothing changes any more."""
         shown = cls(**state.cloned_values())
-        shown._kept = variables
+        shown._kept, shown.effect_seq = variables, effect_seq
         del shown.vars
         return shown
 
@@ -215,4 +249,4 @@ class ShownRun(RunState):
 
 def seen_by_handler(state: RunState, opened: OpenStep) -> RunState:
     """Return a copy of the run with the vars that the node left when it asked for the effect."""
-    return ShownRun.of(state, varied(state.vars, opened.changed))
+    return ShownRun.of(state, varied(state.vars, opened.changed), opened.first_seq)

@@ -171,6 +171,8 @@ def _trial(state: RunState, opened: OpenStep) -> None:
 def started(state: RunState, opened: OpenStep) -> StepRecord:
     """Return the record of the start of an attempt, with status STARTED."""
     delta = opened.changed | {"open": opened.seq, "next": opened.next_node}
+    if opened.origin is not None:
+        delta["origin"] = opened.origin
     return attempt_of(state, opened, StepStatus.STARTED, at=None, delta=delta)
 
 

@@ -51,7 +51,7 @@ class Transition:
     opened: OpenStep | None = None
 
 
-def recorded(
+def recorded(  # noqa: PLR0913 - the values of a record
     state: RunState,
     status: StepStatus,
     at: str,
@@ -60,9 +60,13 @@ def recorded(
     result: Any = None,
     error: str | None = None,
     delta: dict[str, Any] | None = None,
+    key: str | None = None,
     checked: bool = False,
 ) -> StepRecord:
-    """Return a record about the current node of a run. `checked`: see `StepRecord`."""
+    """Return a record about the current node of a run, with `key` as its idempotency key.
+
+    `checked`: see `StepRecord`.
+    """
     return StepRecord(
         run_id=state.run_id,
         step_id=derive_id(place_of(state.run_id, state.vars), seq_of(state.vars), 0),
@@ -75,6 +79,7 @@ def recorded(
         ended_at=at,
         actor_id=state.actor_id,
         session_id=state.session_id,
+        idempotency_key=key,
         delta=delta,
         checked=checked,
     )
@@ -142,10 +147,10 @@ def noted(state: RunState, kind: str, path: list[str], value: Any, *, at: str) -
     """
     clean = durable_copy(value, ".".join(path), deepest=MAX_DEPTH - len(path))
     effect = {"type": kind, "payload": {"value": clean}, "result_key": None}
-    record = recorded(state, StepStatus.COMPLETED, at, effect=effect)
     key = derive_id(state.run_id, seq_of(state.vars), kind, at)
+    record = recorded(state, StepStatus.COMPLETED, at, effect=effect, key=key)
     changed = replace(state, vars=with_path(state.vars, path, clean), updated_at=at)
-    return Transition(changed, (replace(record, idempotency_key=key),))
+    return Transition(changed, (record,))
 
 
 def told_of_end(after: Transition, *, at: str) -> Transition:
@@ -160,10 +165,15 @@ def told_of_end(after: Transition, *, at: str) -> Transition:
     }
     effect = {"type": EffectType.EMIT_EVENT.value, "payload": payload, "result_key": None}
     record = recorded(
-        state, StepStatus.COMPLETED, at, effect=effect, result={"delivered": 0}, checked=True
+        state,
+        StepStatus.COMPLETED,
+        at,
+        effect=effect,
+        result={"delivered": 0},
+        key=derive_id(state.run_id, seq_of(state.vars), "end"),
+        checked=True,
     )
-    key = derive_id(state.run_id, seq_of(state.vars), "end")
-    return replace(after, records=(*after.records, replace(record, idempotency_key=key)))
+    return Transition(state, (*after.records, record), after.opened)
 
 
 def is_paused(state: RunState) -> bool:

@@ -80,6 +80,7 @@ def _opened_by(record: StepRecord, delta: dict[str, Any]) -> OpenStep:
         key=record.idempotency_key or "",
         step_id=record.step_id,
         started_at=record.started_at or "",
+        origin=delta.get("origin"),
     )
 
 
@@ -102,6 +103,7 @@ def opened_behind(seen: RunState, record: StepRecord) -> OpenStep:
         step_id=derive_id(place, seq, 1),
         started_at=at,
         due=at,
+        origin=told.get("origin"),
     )
 
 

@@ -156,8 +156,10 @@ def reply(
     key, delta = wait.result_key, delta_behind(seq, wait.result_key, wait.resume_to_node)
     if behind_it is not None:
         then = {"effect": behind_it.to_dict(), "next": wait.resume_to_node}
-        own = (wait.details or {}).get("idempotency_key")
-        key, delta = None, {"seq": seq, THEN: then if own is None else then | {"key": own}}
+        details = wait.details or {}
+        kept = {"idempotency_key": "key", "seq": "origin"}  # of an effect in doubt
+        then |= {new: details[name] for name, new in kept.items() if name in details}
+        key, delta = None, {"seq": seq, THEN: then}
     status = RunStatus.RUNNING
     if error is not None:
         key, delta, status = None, {"seq": seq}, RunStatus.FAILED
@@ -170,9 +172,7 @@ def reply(
         result=payload,
         error=error and clean_text(error),
         delta=delta | (more or {}) | {"status": status.value},
-    )
-    record = replace(
-        record, idempotency_key=derive_id(place_of(state.run_id, state.vars), seq, "resume")
+        key=derive_id(place_of(state.run_id, state.vars), seq, "resume"),
     )
     try:
         after = behind(state, record)

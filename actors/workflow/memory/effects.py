@@ -93,13 +93,18 @@ class MemoryEffects:
             return found
         return found.ended(await self._summaries.awaited(run, self._asked(found), None))
 
-    def evidenced(self, outcome: Any, run: RunState, opened: OpenStep, at: str) -> Any:
-        """Return the outcome of a handler of TOOL_CALLS with the evidence of its calls."""
+    def evidenced(
+        self, outcome: Any, run: RunState, opened: OpenStep, now: Callable[[], str]
+    ) -> Any:
+        """Return the outcome of a handler of TOOL_CALLS with the evidence of its calls.
+
+        `now` returns the instant.
+        """
         store = self._store()
         is_kept = store is not None and opened.effect.type is EffectType.TOOL_CALLS
         if not is_kept or not isinstance(outcome, EffectOutcome):
             return outcome
-        return EvidenceRecorder(store).recorded(outcome, run, opened, at)
+        return EvidenceRecorder(store).recorded(outcome, run, opened, now())
 
     def _asked(self, found: Compaction) -> Effect:
         return found.asked_of_summarizer() if self._has_summarizer else found.asked_of_model()

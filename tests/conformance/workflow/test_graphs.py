@@ -576,3 +576,17 @@ def test_a_run_has_its_namespaces(stores: Stores) -> None:
     }
     with pytest.raises(GraphError, match="_runtime"):
         runtime.start(spec, vars={"_runtime": 1})
+
+
+@pytest.mark.item(473)
+@pytest.mark.parametrize("key", ["_runtime", "_runtime.node_traces"])
+def test_a_result_cannot_take_the_place_of_a_namespace(stores: Stores, key: str) -> None:
+    """A result that would replace an object of the runtime fails its effect. The vars keep the object."""
+    spec = one_effect(EffectType.TOOL_CALLS, {}, key=key)
+    handlers = {EffectType.TOOL_CALLS: lambda _run, _effect: EffectOutcome.completed("text")}
+    runtime = stores.runtime(effect_handlers=handlers)
+    state = runtime.tick(spec, runtime.start(spec))
+
+    assert state.status is RunStatus.FAILED
+    assert f"{key.rpartition('.')[2]!r} is a str, not an object" in (state.error or "")
+    assert isinstance(state.vars["_runtime"], dict)

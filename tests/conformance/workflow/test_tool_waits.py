@@ -9,6 +9,7 @@ import pytest
 
 from actors.kernel.agent.tools import ApprovalPolicy, Tool
 from actors.kernel.workflow.errors import GraphError, StaleResumeError
+from actors.runtime.context.model_calls import DirectToolInvoker
 from actors.storage.graphs import InMemoryGraphStore
 from actors.testing import ScriptedModel
 from actors.workflow import EffectType, RunStatus, StepPlan, WaitReason, WorkflowSpec, open_waits
@@ -159,6 +160,39 @@ def test_a_crash_after_a_decision_executes_the_call_at_most_once(
     assert state.status is RunStatus.COMPLETED
     with pytest.raises(StaleResumeError):
         rt.resume(spec, run_id, wait.wait_key, {"approved": True})
+
+
+@pytest.mark.item(435, 441)
+def test_a_call_executed_after_a_doubt_keeps_its_key(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after the second doubt. A service that got the first call knows it again."""
+    keys: list[str] = []
+    invoke = DirectToolInvoker.invoke
+
+    async def spied(self: DirectToolInvoker, call: Any, **more: Any) -> Any:
+        keys.append(more["idempotency_key"])
+        return await invoke(self, call, **more)
+
+    monkeypatch.setattr(DirectToolInvoker, "invoke", spied)
+    till = Till()
+    rt, spec, run_id, wait = approving(stores, till)
+    one = noted(local_llm(ScriptedModel(), till.tools()))
+    key, answer = wait.wait_key, {"approved": True}
+    for _ in range(2):
+        dying = stores.reopen().runtime(
+            effect_handlers=one.blocking_handlers, fault=Dying("executed")
+        )
+        with pytest.raises(Deaths):
+            dying.resume(spec, run_id, key, answer)
+        rt = stores.reopen().runtime(effect_handlers=one.blocking_handlers)
+        [doubt] = open_waits(rt.tick(spec, run_id))
+        key, answer = doubt.wait_key, {"execute": True}
+    state = rt.resume(spec, run_id, key, answer)
+
+    assert (state.status, till.paid) == (RunStatus.COMPLETED, [7] * 3)
+    assert len(keys) == 2 * 3
+    assert len({*keys}) == 2, "each of the two calls has one key"
 
 
 @pytest.mark.item(435)

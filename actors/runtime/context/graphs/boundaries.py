@@ -39,6 +39,13 @@ class BoundaryVerbs:
     def __init__(self, run: RunState, waits: Waits) -> None:
         self._run, self._waits = run, waits
 
+    def is_clear(self, name: str) -> bool:
+        """Return True if the log has nothing at a boundary of steps, and no signal of this name waits there."""
+        run = self._run
+        position = run.scheduler.enter("boundary").next_position
+        is_new = position not in run.history.places and not run.history.is_replaying()
+        return is_new and run.signals.is_current and not run.signals.count(name)
+
     async def boundary(self) -> Boundary:
         """Return what the log has at a boundary of steps: where it has something, nothing else decides."""
         branch = self._run.scheduler.enter("boundary")

@@ -22,6 +22,7 @@ from actors.runtime.context.graphs.model_answers import ModelAnswers, asking, sp
 from actors.runtime.context.graphs.outside_wait import ENDS, OutsideWait
 from actors.runtime.context.model_calls import Live, is_counted
 from actors.runtime.context.waits import Waits
+from actors.runtime.journal.run_log import shown
 
 _STEP: Final = "graph.step"
 _DIGEST: Final = args_hash([_STEP])
@@ -56,6 +57,8 @@ class GraphVerbs:
     Attributes:
         boundaries: The verbs between two steps.
         store: The rows of the deployment, for effects.
+        shown: Function that awaits a part of an effect. If that takes long, what was recorded before is flushed
+            meanwhile.
     """
 
     def __init__(  # noqa: PLR0917 - what a run's verbs share
@@ -67,7 +70,7 @@ class GraphVerbs:
         on_nudges: Callable[[Sequence[Nudge]], None],
     ) -> None:
         self._run, self._effects, self._waits, self._on_nudges = run, effects, waits, on_nudges
-        self._live, self.store = live, run.store
+        self._live, self.store, self.shown = live, run.store, partial(shown, run.log)
         self.boundaries = BoundaryVerbs(run, waits)
         self._asked: set[str] | None = None
 

@@ -120,6 +120,16 @@ class FactReaders:
         if (begun := self._begun.get(agent)) is not None:
             begun.hand(facts)
 
+    def forget(self, agent: AgentId) -> None:
+        """Drop the facts that are kept for callers of submits: the session is being deleted.
+
+        A deletion in another process is not known here. A caller that begins to read its run within
+        `BEGUN_S` gets what was kept for it.
+        """
+        self._begun.take(agent)
+        for place in [place for place in self._queued if place[0] == agent]:
+            del self._queued[place]
+
     def take_queued(self, agent: AgentId, run_id: RunId) -> SessionFact | None:
         """Return, once, the fact that a run was submitted if this process has submitted it lately."""
         return self._queued.pop((agent, run_id), None)

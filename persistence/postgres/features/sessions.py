@@ -276,6 +276,7 @@ class PostgresSessions(SessionStore):
         [row] = await self._links.fetch("deleting a session", SQL_BEGIN_DELETE, *args)
         if row["outcome"] == "active":
             raise SessionActiveError(str(agent), row["runs"])
+        self._readers.forget(agent)
         return bool(row["outcome"] == "ok")
 
     @override

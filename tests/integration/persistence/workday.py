@@ -12,7 +12,7 @@ import pytest
 
 from actors.errors import OutOfOrderError
 from actors.kernel.agent.message import ChatMessage, MessageKey
-from actors.kernel.agent.session import NewSession, SessionChange
+from actors.kernel.agent.session import ExpectedSession, NewSession, SessionChange
 from actors.kernel.agent.supervision import HistoryRetention, SpawnBudget
 from actors.kernel.agent.transcript import NO_CUT, NewCut, NewTurn
 from actors.kernel.runtime.commit import (
@@ -440,8 +440,8 @@ class Workday:
             def said(k: int) -> NewTurn:
                 return NewTurn(agent.key, f"{self.day}{k}", ChatMessage.of("user", "hello"))
 
-            async def begin(change: SessionChange, *turns: NewTurn) -> Turns:
-                made = await self.bed.submit(agent=agent, session=NewSession("p"))
+            async def begin(change: SessionChange, *turns: NewTurn, **session: Any) -> Turns:
+                made = await self.bed.submit(agent=agent, session=NewSession("p", **session))
                 await store.queued(agent, made.run_id)
                 run = Turns(self.bed, made.run_id, agent)
                 await run.commit(run.turn(started(agent), session=change, turns=turns))
@@ -454,7 +454,8 @@ class Workday:
             await run.complete(session=ended)
             assert [one async for one in self.bed.store.reads.tail(run.run_id)]
             await store.switch(agent, f"{self.day}1")
-            run = await begin(replace(both, head=f"{self.day}2"), said(4), said(5))
+            head = replace(both, head=f"{self.day}2")
+            run = await begin(head, said(4), said(5), expected=ExpectedSession())
             at = await store.queued(agent, run.run_id)
             facts = store.tail(agent, after=at.number if at else 0)
             async with aclosing(self.bed.store.reads.tail(run.run_id)) as log, aclosing(facts):  # type: ignore[type-var]

@@ -40,6 +40,8 @@ HTTP = {1: 20, 32: 8}
 """Statements of a turn over HTTP, with its stream of events, by how many sessions talk at the same time. How
 many are asked together, and whether a hint of another process comes before a look, differs: these are bounds.
 """
+READERS = 4
+"""Connections of the two pools for reads. Which of them the first turns start differs."""
 SLACK = 0.8
 """A count below this part of its bound needs a new bound."""
 
@@ -71,7 +73,7 @@ async def test_a_turn_over_http_makes_no_more_statements_than_recorded(postgres_
                 found = counts.read(place.runtime.store) - before  # type: ignore[arg-type]
 
                 assert found.statements.total() <= bound * sessions * each, found.statements
-                assert "pg_stat_get_activity" not in found.statements  # a session that starts
+                assert found.statements["pg_stat_get_activity"] <= READERS  # sessions that start
 
 
 def _check(found: dict[str, lone.Figures]) -> None:

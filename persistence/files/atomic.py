@@ -9,13 +9,15 @@ import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from actors.kernel.workflow.durable import row_text
 from actors.kernel.workflow.errors import GraphError, LedgerBrokenError
 from actors.kernel.workflow.run_store import Fault, no_fault
 
+_APPENDING: Final = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,200}")
 
 
@@ -86,18 +88,22 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def appending(path: Path) -> Iterator[BinaryIO]:
+def appending(path: Path) -> Iterator[FileIO]:
     """Open a file of lines for reading and appending, while no other process does; its position is the end.
 
     If a process died during a write, the bytes after the last whole line are removed.
     """
     while True:
-        is_new = not path.exists()
-        if is_new:
+        is_new = False
+        try:
+            descriptor = os.open(path, _APPENDING)
+        except FileNotFoundError:
             path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if not _is_at(file, path):
+            descriptor = os.open(path, _APPENDING | os.O_CREAT, 0o666)
+            is_new = True
+        with FileIO(descriptor, "a+") as file:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if not _is_at(descriptor, path):
                 continue
             if is_new:
                 sync_folder(path.parent)
@@ -106,34 +112,38 @@ def appending(path: Path) -> Iterator[BinaryIO]:
             return
 
 
-def _is_at(file: BinaryIO, path: Path) -> bool:
+def _is_at(descriptor: int, path: Path) -> bool:
     """Return True if an open file is still the file at `path`: it was not replaced or removed."""
     try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+        return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
 
 
+def _write(file: FileIO, content: bytes) -> None:
+    """Write all bytes. A file without a buffer may take a part of them."""
+    while content:
+        content = content[file.write(content) :]
+
+
 def append_lines(
-    file: BinaryIO, rows: list[Any], *, fault: Fault = no_fault, synced: bool = True
+    file: FileIO, rows: list[Any], *, fault: Fault = no_fault, synced: bool = True
 ) -> None:
     """Append a line for each value; on the disk when this returns, unless it is not to be `synced`."""
     content = "".join(f"{row_text(row)}\n" for row in rows).encode()
     half = len(content) // 2
     if fault is not no_fault:
-        file.write(content[:half])
-        file.flush()
+        _write(file, content[:half])
         fault("half a line written")
         content = content[half:]
-    file.write(content)
-    file.flush()
+    _write(file, content)
     fault("line written")
     if synced:
         os.fsync(file.fileno())
         fault("line synced")
 
 
-def mend(file: BinaryIO) -> None:
+def mend(file: FileIO) -> None:
     """Cut off the bytes after the last end of a line. If they are a whole record, end its line instead."""
     end = file.seek(0, os.SEEK_END)
     if not end:
@@ -146,15 +156,14 @@ def mend(file: BinaryIO) -> None:
     torn = file.read()
     if _is_json(torn):
         file.seek(0, os.SEEK_END)
-        file.write(b"\n")
-        file.flush()
+        _write(file, b"\n")
     else:
         file.truncate(start)
     os.fsync(file.fileno())
     file.seek(0, os.SEEK_END)
 
 
-def cut_hole(file: BinaryIO, kept: int) -> int:
+def cut_hole(file: FileIO, kept: int) -> int:
     """Cut off a file of lines at the first line with a NUL; return the number of bytes cut off.
 
     A loss of power leaves NULs in place of blocks that were not synced, and may leave later blocks. No value
@@ -219,7 +228,7 @@ def _is_json(text: bytes) -> bool:
     return _values(text) is not None
 
 
-def _last_line(file: BinaryIO, end: int) -> int:
+def _last_line(file: FileIO, end: int) -> int:
     """Return where the line begins that ends at `end`."""
     at = end
     while at:

@@ -7,8 +7,9 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from typing_extensions import override
 
@@ -25,8 +26,8 @@ from persistence.files.atomic import (
 )
 
 _log = logging.getLogger("callboard.workflow")
-
-
+PATHS: Final = 1024
+"""Names of files that are kept at hand."""
 Rows: TypeAlias = list[dict[str, Any]]
 
 
@@ -48,6 +49,7 @@ class JsonlLedgerStore(LedgerShelf):
         self._folder.mkdir(parents=True, exist_ok=True)
         self._places: dict[str, tuple[int, int]] = {}
         self._guard = threading.Lock()
+        self._path = lru_cache(PATHS)(self._path_of)
 
     @override
     def append_many(self, records: Sequence[StepRecord]) -> None:
@@ -117,7 +119,7 @@ class JsonlLedgerStore(LedgerShelf):
         with appending(self._path(records[0].run_id)) as file:
             append_lines(file, rows, fault=self._fault, synced=synced)
 
-    def _path(self, run_id: str) -> Path:
+    def _path_of(self, run_id: str) -> Path:
         return self._folder / file_name("ledger_", run_id, ".jsonl")
 
     def _read(self, run_id: str, offset: int) -> tuple[Rows, int]:

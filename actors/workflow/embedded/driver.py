@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from actors.errors import EffectDidNotHappen
 from actors.kernel.clock import Clock
 from actors.kernel.runtime.effects import EffectMode
-from actors.kernel.workflow.effects import Effect, EffectType, WaitReason
+from actors.kernel.workflow.effects import EffectType, WaitReason
 from actors.kernel.workflow.run_state import RunState, open_wait
 from actors.kernel.workflow.run_store import Fault, RunStore
 from actors.workflow.embedded.held_run import HeldRun
@@ -34,7 +34,6 @@ from actors.workflow.memory.effects import MEMORY_EFFECTS, MemoryEffects
 _log = logging.getLogger("callboard.workflow")
 TRAILS_S: Final = 1.0
 """Seconds by which the written checkpoint of a run that executes may be behind its ledger."""
-_ON_OTHER_RUNS: Final = MEMORY_EFFECTS | {EffectType.EMIT_EVENT, EffectType.START_SUBWORKFLOW}
 
 
 class OtherRuns(Protocol):
@@ -144,9 +143,10 @@ class Driver:
             held.take_at(path, asked(spec, seen, self.context, self.now))
             if path not in held.opened:
                 return False
+        opened = held.opened[path]
         self._try(held, path)
         if path not in held.opened:
-            self._commit(held)
+            self._commit(held, synced=opened.effect.mode is EffectMode.AT_MOST_ONCE)
         return True
 
     def grant(self, held: HeldRun) -> bool:
@@ -222,7 +222,7 @@ class Driver:
         if opened.due is not None:
             held.take_at(path, attempts.retried(seen, opened, at=self.now()))
             opened = held.opened[path]
-        held.flush(synced=not _is_repeatable(opened.effect))
+        held.flush()
         self.fault("started")
         outcome = self._executed(seen, opened)
         self.fault("executed")
@@ -258,11 +258,14 @@ class Driver:
         if left_s > 0:
             (self.sleep or time.sleep)(left_s)
 
-    def _commit(self, held: HeldRun) -> None:
-        """Make a step durable: its records, and its checkpoint unless that may be written a little later."""
+    def _commit(self, held: HeldRun, *, synced: bool) -> None:
+        """Write the records of a step, and its checkpoint unless that may be written a little later.
+
+        Records without a checkpoint and not `synced` are synced before the next effect starts.
+        """
         now = self.clock.monotonic()
         if held.may_trail and now < held.saved_at + TRAILS_S:
-            held.save_later()
+            held.save_later(synced=synced)
             self.fault("ended")
             return
         self._save(held)
@@ -274,14 +277,6 @@ class Driver:
             self.fault("ended")
         held.save()
         self.fault("saved")
-
-
-def _is_repeatable(effect: Effect) -> bool:
-    """Return True if a loss of power may lose the start of an effect: it changes nothing of other runs.
-
-    It is executed again in any case, since its end is lost, too.
-    """
-    return effect.mode is EffectMode.IDEMPOTENT and effect.type not in _ON_OTHER_RUNS
 
 
 def _is_in_doubt(opened: OpenStep) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 from actors.kernel.workflow.effects import RunStatus
 from actors.kernel.workflow.errors import LedgerBrokenError, NoSuchRunError
 from actors.kernel.workflow.ledger_store import LedgerStore
 from actors.kernel.workflow.run_state import RunState, open_waits
-from actors.kernel.workflow.run_store import GroupingRunStore, RunStore
+from actors.kernel.workflow.run_store import CreatingRunStore, GroupingRunStore, RunStore
 from actors.kernel.workflow.step_record import StepRecord
 from actors.workflow.embedded.stores.ledgers import (
     append_all,
@@ -24,9 +24,37 @@ from actors.workflow.machine.branches import Path, lifted, seen_at
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.records import Transition
 from actors.workflow.machine.recovery import folded
+from actors.workflow.machine.starting import start_record
 from actors.workflow.machine.variables import RECORDS, RUNTIME, SEQ, namespace, with_path
 
 PAGE = 1000
+
+
+def begun(
+    runs: RunStore, ledger: LedgerStore, run: RunState, *, once: bool
+) -> tuple[RunState, bool]:
+    """Write a new run and its first record, in one transaction if the stores can do that.
+
+    If `once`, the run is made only if there is none of its id. Return the run, and whether this call made it.
+    """
+    with _as_one(runs, grouped=_can_group(runs, ledger)):
+        if not once:
+            ledger.append(start_record(run))
+            runs.save(run)
+            return run, True
+        found, is_new = cast("CreatingRunStore", runs).create_if_absent(run)
+        if is_new:
+            ledger.append(start_record(run))
+        return found, is_new
+
+
+def _can_group(runs: RunStore, ledger: LedgerStore) -> bool:
+    """Return True if records and states can be one write: the store does that, and nobody hears in between."""
+    return hasattr(runs, "grouped") and not is_observed(ledger)
+
+
+def _as_one(runs: RunStore, *, grouped: bool) -> AbstractContextManager[object]:
+    return cast("GroupingRunStore", runs).grouped() if grouped else nullcontext()
 
 
 class HeldRun:
@@ -58,7 +86,7 @@ class HeldRun:
         self.recovered = {*self.opened}
         self._open_at = dict.fromkeys(self.opened, begun_at)
         self._buffer: list[StepRecord] = []
-        self.groups = isinstance(runs, GroupingRunStore) and not is_observed(ledger)
+        self.groups = _can_group(runs, ledger)
         self.is_saved, self._is_in_ledger = self.state is saved, True
         self._later = getattr(runs, "save_later", None)
         self.saved_at = -math.inf
@@ -126,7 +154,7 @@ class HeldRun:
         """
         is_behind = self._buffer or not self._is_synced
         together = self.groups and is_behind and not self.is_saved
-        with cast("GroupingRunStore", self._runs).grouped() if together else nullcontext():
+        with _as_one(self._runs, grouped=bool(together)):
             self.flush()
             if not self.is_saved:
                 self._save_state()
@@ -141,9 +169,9 @@ class HeldRun:
         is_running = self.state.status is RunStatus.RUNNING and not open_waits(self.state)
         return self._later is not None and self._is_in_ledger and is_running
 
-    def save_later(self) -> None:
-        """Write the records; show the state, see `TrailingRunStore.save_later`."""
-        self.flush()
+    def save_later(self, *, synced: bool) -> None:
+        """Write the records, see `flush`; show the state, see `TrailingRunStore.save_later`."""
+        self.flush(synced=synced)
         if self._later is not None and not self.is_saved:
             self._later(self.state)
 

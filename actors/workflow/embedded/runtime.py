@@ -24,7 +24,7 @@ from actors.kernel.workflow.run_store import CreatingRunStore, Fault, RunStore, 
 from actors.runtime.loop.clock import SystemClock
 from actors.workflow.embedded.deletion import deleted_tree
 from actors.workflow.embedded.driver import Driver
-from actors.workflow.embedded.held_run import HeldRun
+from actors.workflow.embedded.held_run import HeldRun, begun
 from actors.workflow.embedded.memory_runs import memory_effects
 from actors.workflow.embedded.other_runs import GraphLookup, RunEffects
 from actors.workflow.embedded.run_locks import RunLocks
@@ -37,7 +37,7 @@ from actors.workflow.machine.limits import LimitWarning, RuntimeConfig
 from actors.workflow.machine.policy import DefaultEffectPolicy, EffectPolicy
 from actors.workflow.machine.records import ANSWERS, Transition
 from actors.workflow.machine.spec import WorkflowSpec
-from actors.workflow.machine.starting import check_graph, check_identity, new_run, start_record
+from actors.workflow.machine.starting import check_graph, check_identity, new_run
 from actors.workflow.machine.variables import LIMITS, RUNTIME, namespace
 from actors.workflow.memory.evidence import evidence_in, evidence_of
 
@@ -124,19 +124,13 @@ class WorkflowRuntime:
         whose = {"actor_id": actor_id, "session_id": session_id, "parent_run_id": parent_run_id}
         given, at = vars or {}, self.now()
         run = new_run(workflow, given, self.config, at=at, run_id=run_id, **whose)
-        if run_id is None:
-            self.ledger_store.append(start_record(run))
-            self.run_store.save(run)
-            return run.run_id
-        if not isinstance(self.run_store, CreatingRunStore):
+        if run_id is not None and not isinstance(self.run_store, CreatingRunStore):
             raise GraphError(
                 f"run_id {run_id!r}", "the store has no create_if_absent. Leave run_id out"
             )
-        found, made = self.run_store.create_if_absent(run)
-        if made:
-            self.ledger_store.append(start_record(run))
+        found, _ = begun(self.run_store, self.ledger_store, run, once=run_id is not None)
         check_identity(found, run)
-        return run_id
+        return run.run_id
 
     def tick(
         self,

@@ -121,41 +121,44 @@ def test_another_damage_is_not_cut_off(tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8").count("\n") == 3
 
 
-ASKED = [
-    (Effect(T.LLM_CALL, {}, "out"), 0),
-    (Effect(T.LLM_CALL, {}, "out", EffectMode.AT_MOST_ONCE), 1),
-    (Effect(T.EMIT_EVENT, {"name": "n"}, "out"), 1),
-    (Effect(T.START_SUBWORKFLOW, {"workflow_id": "g"}, "out"), 1),
-    (Effect(T.MEMORY_NOTE, {"note": "n"}, "out"), 1),
+ENDS: list[tuple[EffectMode, Any, int]] = [
+    (EffectMode.IDEMPOTENT, None, 0),
+    (EffectMode.AT_MOST_ONCE, None, 1),
+    (EffectMode.IDEMPOTENT, ObservableLedgerStore, 1),
+    (EffectMode.IDEMPOTENT, HashChainedLedgerStore, 1),
 ]
 
 
 @pytest.mark.item(404, 415)
-@pytest.mark.parametrize("asked", ASKED, ids=lambda one: f"{one[0].type}-{one[0].mode}")
-@pytest.mark.parametrize("wrapper", [None, ObservableLedgerStore, HashChainedLedgerStore])
-def test_only_the_start_of_a_repeatable_effect_is_not_synced(
-    disk_stores: Stores, syncs: Syncs, wrapper: Any, asked: tuple[Effect, int]
+@pytest.mark.parametrize("told", ENDS)
+def test_only_the_end_of_an_idempotent_effect_is_synced_with_the_next_start(
+    disk_stores: Stores, syncs: Syncs, told: tuple[EffectMode, Any, int]
 ) -> None:
-    """It is in the ledger before its handler is called. A chain syncs each record."""
+    """All else is synced at once. Subscribers hear of records, and heads name records, that stay."""
+    mode, wrapper, more = told
     seen: list[tuple[int, list[str]]] = []
     ledger = disk_stores.ledger if wrapper is None else wrapper(disk_stores.ledger)
-    effect, most = asked
 
     def handler(run: RunState, _effect: Effect) -> EffectOutcome:
         found = [one["status"] for one in disk_stores.reopen().ledger.list(run.run_id)]
         seen.append((syncs.count, found))
         return EffectOutcome.completed("x")
 
-    nodes = {"work": lambda _r, _c: StepPlan("work", effect, "end"), "end": end_node}
-    spec = WorkflowSpec("g", "work", nodes)
-    runtime = disk_stores.runtime(spec, ledger_store=ledger, effect_handlers={effect.type: handler})
+    def asking(after: str) -> Any:
+        effect = Effect(T.LLM_CALL, {}, "out", mode)
+        return lambda run, _ctx: StepPlan(run.current_node, effect, after)
+
+    spec = WorkflowSpec("g", "one", {"one": asking("two"), "two": asking("end"), "end": end_node})
+    runtime = disk_stores.runtime(ledger_store=ledger, effect_handlers={T.LLM_CALL: handler})
     run_id = runtime.start(spec)
     before = syncs.count
     runtime.tick(spec, run_id)
 
-    [(count, found)] = seen
-    assert found == ["completed", "started"]
-    assert count - before == (1 if wrapper is HashChainedLedgerStore else most)
+    assert [found for _, found in seen] == [
+        ["completed", "started"],
+        ["completed", "started", "completed", "started"],
+    ]
+    assert [count - before for count, _ in seen] == [1, 1 + more + 1]
 
 
 class Repeating:
@@ -346,6 +349,29 @@ def test_a_change_that_the_ledger_does_not_give_back_is_written_at_once(
     assert [other for _, other in graph.seen] == [0, 0, 0, 3, 3, 3]
 
 
+@pytest.mark.item(391, 392, 442)
+@pytest.mark.parametrize("run_id", [None, "r1"])
+def test_a_start_is_one_transaction_where_the_stores_have_some(
+    disk_stores: Stores, syncs: Syncs, run_id: str | None
+) -> None:
+    """No process finds a run without its first record. An observed ledger has one of its own."""
+    spec = WorkflowSpec("g", "end", {"end": end_node})
+    wrapped = ObservableLedgerStore(disk_stores.ledger)
+    runtime = disk_stores.runtime()
+    seen: list[str] = []
+    wrapped.subscribe(lambda one: seen.append(one["run_id"]))
+
+    count = syncs.of(lambda: runtime.start(spec, run_id=run_id))
+    runtime.start(spec, run_id="r1")
+    runtime.start(spec, run_id="r1")
+    other = disk_stores.runtime(ledger_store=wrapped)
+    observed = syncs.of(lambda: other.start(spec, run_id="r2"))
+
+    each = {"files": (2 + 2, 4), "sqlite": (1, 2)}[disk_stores.kind]
+    assert (count, observed, seen) == (*each, ["r2"])
+    assert len(disk_stores.reopen().ledger.list("r1")) == 1
+
+
 @pytest.mark.item(443)
 def test_a_save_syncs_the_records_before_it(disk_stores: Stores, syncs: Syncs) -> None:
     """Also if it has no record of its own."""
@@ -356,3 +382,14 @@ def test_a_save_syncs_the_records_before_it(disk_stores: Stores, syncs: Syncs) -
 
     assert syncs.of(lambda: held.flush(synced=False)) == 0
     assert syncs.of(held.save) == {"files": 1 + 2, "sqlite": 1}[disk_stores.kind]
+
+
+@pytest.mark.item(443)
+def test_a_ledger_may_be_a_link(tmp_path: Path) -> None:
+    """Its target is appended to."""
+    (tmp_path / "elsewhere").touch()
+    (tmp_path / "ledger_r1.jsonl").symlink_to(tmp_path / "elsewhere")
+    JsonlLedgerStore(tmp_path).append(record_of("s0"))
+
+    assert steps(JsonlLedgerStore(tmp_path).list("r1")) == ["s0"]
+    assert (tmp_path / "elsewhere").read_bytes().endswith(b"\n")

@@ -61,7 +61,7 @@ class LedgerOver:
 
 
 class ObservableLedgerStore(LedgerOver):
-    """A ledger that notifies subscribers in this process of each record, after its append.
+    """A ledger that notifies subscribers in this process of each record, after its append, which is synced.
 
     An exception of a subscriber is logged and not raised.
     """
@@ -79,12 +79,6 @@ class ObservableLedgerStore(LedgerOver):
     def append_many(self, records: Sequence[StepRecord]) -> None:
         """See `PagedLedgerStore.append_many`."""
         append_all(self.inner, records)
-        for record in records:
-            self._tell(record)
-
-    def append_unsynced(self, records: Sequence[StepRecord]) -> None:
-        """See `UnsyncedLedgerStore.append_unsynced`."""
-        append_unsynced(self.inner, records)
         for record in records:
             self._tell(record)
 

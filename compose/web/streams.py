@@ -118,8 +118,9 @@ class Streams:
         self._count[_key(principal)] += 1
 
     def remove(self, stream: EventStream, principal: Principal) -> None:
-        """Remove a stream that has ended."""
-        self._open.pop(stream, None)
+        """Remove a stream that has ended, if it is not removed yet."""
+        if self._open.pop(stream, None) is None:
+            return
         self._count[_key(principal)] -= 1
         if not self._count[_key(principal)]:
             del self._count[_key(principal)]
@@ -165,6 +166,8 @@ class EventStream:
         self._news = asyncio.Event()
         self.is_over = False
         """True if no more events are added."""
+        self.on_last: Callable[[], object] = lambda: None
+        """Called when the client has been given all bytes, before it is told that no more come."""
 
     def beat(self) -> None:
         """Add a heartbeat, unless data already waits to be sent."""
@@ -232,6 +235,7 @@ class EventStream:
             self._lines.clear()
             self._size = 0
             yield chunk
+        self.on_last()
 
 
 class StreamResponse(StreamingResponse):
@@ -255,6 +259,8 @@ class StreamResponse(StreamingResponse):
         stream: EventStream | None = None,
     ) -> None:
         self._stream = stream or EventStream()
+        # A client that has the end of the response may open its next stream at once.
+        self._stream.on_last = partial(streams.remove, self._stream, principal)
         super().__init__(self._stream.chunks(), headers=_HEADERS, media_type=MEDIA_TYPE)
         self._streams, self._principal = streams, principal
         self._events, self._on_gone = events, on_gone

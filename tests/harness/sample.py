@@ -29,7 +29,7 @@ LEAST: Final = {
 """By folder: a test with this many parameters, or more, is sampled."""
 PARTS: Final = {
     "behaviour": 4,
-    "benchmarks": 6,
+    "benchmarks": 12,
     "conformance": 3,
     "integration": 4,
     "properties": 8,

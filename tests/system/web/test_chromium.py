@@ -82,6 +82,7 @@ async def choose(page: Page, name: str) -> None:
     await page.keyboard.press("Enter")
 
 
+@pytest.mark.slow  # the gate plays one of them
 @pytest.mark.parametrize("width", [1280, PHONE["width"]])
 async def test_a_conversation_is_renamed_and_deleted_by_keyboard(place: Place, width: int) -> None:
     """Each after a confirmation.

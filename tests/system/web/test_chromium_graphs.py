@@ -352,6 +352,7 @@ async def test_hostile_text_in_every_field_stays_text(counter: Counter) -> None:
         await check_access(page)
 
 
+@pytest.mark.slow  # the gate plays one of them
 @pytest.mark.parametrize(("scheme", "width"), SIZES)
 async def test_reading_works_with_javascript_off(counter: Counter, scheme: Any, width: int) -> None:
     """All pages, at any step; nothing is wider than the screen, and all pages are accessible."""

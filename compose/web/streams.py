@@ -167,7 +167,7 @@ class EventStream:
         self.is_over = False
         """True if no more events are added."""
         self.on_last: Callable[[], object] = lambda: None
-        """Called when the client has been given all bytes, before it is told that no more come."""
+        """Called when all bytes have been sent, before the end of the response."""
 
     def beat(self) -> None:
         """Add a heartbeat, unless data already waits to be sent."""

@@ -49,9 +49,8 @@ class SqliteLedgerStore(LedgerShelf):
 
     @override
     def sync(self, run_id: str) -> None:
-        with (
-            self._database.transaction() as connection
-        ):  # a commit that writes syncs what came before it
+        # A commit that writes syncs what came before it.
+        with self._database.transaction() as connection:
             connection.execute(SQL_REWRITE_HEAD, (run_id,))
 
     def append_chained(self, record: StepRecord) -> None:

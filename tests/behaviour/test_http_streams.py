@@ -301,28 +301,6 @@ async def _lines(lines: Any) -> Any:
         yield line
 
 
-async def test_a_stream_does_not_count_once_its_client_has_its_end() -> None:
-    """The client may open the next one at once, also at the limit of streams."""
-    open_ones = Streams()
-    for _ in range(streams.MAX_STREAMS_OF_ONE - 1):
-        open_ones.add(EventStream(), LOCAL)
-    response = streams.StreamResponse(open_ones, LOCAL, _lines([]))
-    seen = []
-
-    async def send(message: Any) -> None:
-        if message["type"] == "http.response.body":
-            seen.append(message["more_body"])
-            if message["more_body"]:
-                with pytest.raises(ProblemError):
-                    open_ones.check(LOCAL)
-            else:
-                open_ones.check(LOCAL)
-
-    await response({"type": "http"}, asyncio.Event().wait, send)  # type: ignore[arg-type]
-    assert seen == [True, False]
-    open_ones.check(LOCAL)
-
-
 async def test_streams_of_a_process_and_of_a_principal_are_limited(
     bed: Bed, app: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

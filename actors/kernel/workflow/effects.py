@@ -91,7 +91,7 @@ class Effect:
     def to_dict(self) -> dict[str, Any]:
         """Return the effect as a ledger keeps it."""
         told: dict[str, Any] = {
-            "type": str.__str__(self.type),
+            "type": str(self.type),
             "payload": self.payload,
             "result_key": self.result_key,
         }

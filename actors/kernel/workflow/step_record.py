@@ -130,7 +130,7 @@ class StepRecord:
     def values(self) -> dict[str, Any]:
         """Return the names and values of the record as they are: not checked, not copied."""
         own = dict(zip(FIELDS, _VALUES(self), strict=True))
-        own["status"] = str.__str__(self.status)
+        own["status"] = str(self.status)
         return own
 
 

@@ -11,7 +11,7 @@ _STATUSES: Final = frozenset(StepStatus)
 
 def told_of(outcome: EffectOutcome) -> dict[str, Any]:
     """Return a checked outcome as JSON data."""
-    told: dict[str, Any] = {"status": str.__str__(outcome.status), "result": outcome.result}
+    told: dict[str, Any] = {"status": str(outcome.status), "result": outcome.result}
     if outcome.changes is not None:
         told["changes"] = outcome.changes
     if outcome.wait is not None:

@@ -90,9 +90,8 @@ class HeldRun:
         self.is_saved, self._is_in_ledger = self.state is saved, True
         self._later = getattr(runs, "save_later", None)
         self.saved_at = -math.inf
-        self._is_synced = (
-            begun_at == self._count
-        )  # a driver that died may have left records unsynced
+        # A driver that died may have left records unsynced.
+        self._is_synced = begun_at == self._count
 
     def take(self, decided: Transition) -> None:
         """Apply a decision about the whole run. Effects stay open, unless the decision ends the run.

@@ -19,7 +19,6 @@ from actors.kernel.json import canonical_json
 from actors.kernel.workflow.branches import GraphBranch, GraphFork
 from actors.kernel.workflow.durable import TRUNCATION, plain_copy
 from actors.kernel.workflow.effects import Effect, EffectType, RunStatus, WaitState
-from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
 from actors.workflow.machine.variables import (
@@ -27,6 +26,7 @@ from actors.workflow.machine.variables import (
     RUNTIME,
     SEQ,
     namespace,
+    object_at,
     with_item,
     with_path,
     without_path,
@@ -99,9 +99,9 @@ def applied(state: RunState, record: StepRecord, opened: OpenStep | None = None)
         return state
     variables = varied(state.vars, opened.changed if opened else {})
     variables = varied(variables, delta, record.result)
-    runtime = {**_object_at(variables, RUNTIME)}
+    runtime = {**object_at(variables, [RUNTIME])}
     if opened is not None:
-        runtime[TRACES] = _traced(_object_at(runtime, TRACES), record)
+        runtime[TRACES] = _traced(object_at(runtime, [TRACES]), record)
     runtime[SEQ] = int(delta["seq"]) + 1
     variables = _metered({**variables, RUNTIME: runtime}, record)
     status = RunStatus(delta.get("status", state.status))
@@ -151,21 +151,6 @@ def varied(variables: dict[str, Any], delta: dict[str, Any], result: Any = None)
     return variables
 
 
-def _object_at(around: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the object of this name, or an empty one if there is none.
-
-    Raises:
-        GraphError: Another value has the name.
-    """
-    found = around.get(name)
-    if found is None:
-        return {}
-    if not isinstance(found, dict):
-        problem = f"{name!r} is a {type(found).__name__}, not an object. Choose another result_key"
-        raise GraphError(f"vars path {name!r}", problem)
-    return found
-
-
 def _traced(traces: dict[str, Any], record: StepRecord) -> dict[str, Any]:
     """Return the traces with the attempt added to the last attempts of its node."""
     before = namespace(traces, record.node_id)
@@ -173,7 +158,7 @@ def _traced(traces: dict[str, Any], record: StepRecord) -> dict[str, Any]:
         "ts": record.ended_at,
         "step_id": record.step_id,
         "node_id": record.node_id,
-        "status": str.__str__(record.status),
+        "status": str(record.status),
         "attempt": record.attempt,
         "started_at": record.started_at,
         "effect": _bounded(record.effect),

@@ -80,13 +80,24 @@ def with_path(variables: dict[str, Any], path: list[str], value: Any) -> dict[st
     head, *rest = path
     if not rest:
         return {**variables, head: value}
-    below = variables.get(head)
-    if below is None:
-        below = {}
-    if not isinstance(below, dict):
-        problem = f"{head!r} is a {type(below).__name__}, not an object. Choose another result_key"
+    return {**variables, head: with_path(object_at(variables, path), rest, value)}
+
+
+def object_at(variables: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    """Return the object with the first name of a path, or an empty one if there is none.
+
+    Raises:
+        GraphError: Another value has the name.
+    """
+    found = variables.get(path[0])
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        problem = (
+            f"{path[0]!r} is a {type(found).__name__}, not an object. Choose another result_key"
+        )
         raise GraphError(f"vars path {'.'.join(path)!r}", problem)
-    return {**variables, head: with_path(below, rest, value)}
+    return found
 
 
 def with_item(

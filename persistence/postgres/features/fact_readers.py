@@ -141,10 +141,11 @@ class FactReaders:
     @contextmanager
     def waiting(self, agent: AgentId, after: int) -> Iterator[FactReader]:
         """Yield a reader, which is woken when the session has facts after the last one that it has read."""
-        begun = self._begun.get(agent)
-        if begun is not None and begun.after == after:
+        reader = self._begun.get(agent)
+        if reader is not None and reader.after == after:
             self._begun.take(agent)
-        reader = begun if begun is not None and begun.after == after else FactReader(after)
+        else:
+            reader = FactReader(after)
         if not self._waiting:
             self._listener.follow(self._channel, self._hear)
             self._any.set()

@@ -181,9 +181,8 @@ class PostgresSessions(SessionStore):
         Other processes notify of a session that has readers, and of no other.
         """
         with self._readers.waiting(agent, after) as reader:
-            was_there = (
-                not reader.has_to_read
-            )  # of a run that began here: others hear of its reader by a poll
+            # Of a run that began here others do not hear at once: its reader polls.
+            was_there = not reader.has_to_read
             if not was_there:
                 await self._readers.watch(agent)
             while True:

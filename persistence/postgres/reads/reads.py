@@ -177,9 +177,8 @@ class Reads(ReadStore):
         """Commits are seen at once; those of other processes in half a second if their hint is lost."""
         idle, was_there = 0, from_seq > 0
         with self._readers.reading(run_id) as reader:
-            is_told = (
-                reader.has_to_read
-            )  # a run that began here is announced to others if nothing comes
+            # Others hear of the reader of a run that began here only if nothing comes.
+            is_told = reader.has_to_read
             while True:
                 reader.news.clear()
                 is_new = is_told and self._readers.tell(run_id)

@@ -33,8 +33,7 @@ class Observer:
         self._thread = threading.Thread(target=self._loop.run_forever, name=OBSERVER)
         self._thread.start()
         settings = {"application_name": OBSERVER, "lock_timeout": "10s"}
-        connecting = self._connect(postgres.url, settings)
-        self._connection = asyncio.run_coroutine_threadsafe(connecting, self._loop).result()
+        self._connection = self._result(self._connect(postgres.url, settings))
 
     @staticmethod
     async def _connect(url: str, settings: dict[str, str]) -> Connection:
@@ -42,8 +41,7 @@ class Observer:
 
     def begin(self, script: str) -> None:
         """Execute several statements before the first test."""
-        executing = self._connection.execute(script)
-        asyncio.run_coroutine_threadsafe(executing, self._loop).result()
+        self._result(self._connection.execute(script))
 
     async def fetch(self, sql: str, *args: object) -> list[asyncpg.Record]:
         """Return the rows of a statement."""
@@ -53,12 +51,15 @@ class Observer:
         """Execute several statements as one."""
         await self._call(self._connection.execute(script))
 
+    def _result(self, call: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
     async def _call(self, call: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
 
     def close(self) -> None:
         """End the connection and the thread."""
-        asyncio.run_coroutine_threadsafe(self._connection.close(), self._loop).result()
+        self._result(self._connection.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

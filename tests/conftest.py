@@ -55,9 +55,12 @@ LONGEST = (
 """Files some test of which, or whose browser, takes more than ten seconds, of a processor or of waiting."""
 
 
-def pytest_report_header() -> str:
-    """Say where the servers come from before the first test runs."""
-    return "servers: " + " ".join(f"{name}={kind.choose()}" for name, kind in KINDS.items())
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say where the servers come from, and which costly tests run, before the first test runs."""
+    said = ["servers: " + " ".join(f"{name}={kind.choose()}" for name, kind in KINDS.items())]
+    if sample.is_whole(config) and not slow.IS_SLOW:
+        said.append(f"costly tests: CALLBOARD_TEST_TURN={sample.turn(HERE)} of {sample.TURNS}")
+    return said
 
 
 @pytest.hookimpl(trylast=True)
@@ -72,9 +75,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if {f"{name}_server", f"own_{name}"} & set(getattr(item, "fixturenames", ())):
                 item.add_marker(getattr(pytest.mark, name))
     if not (slow.IS_SLOW or sample.is_selected_by_id(config)):
-        rest = sample.left_out(items, HERE)
-        config.hook.pytest_deselected(items=rest)
-        gone = set(rest)
+        gone = set(sample.left_out(items, HERE))
+        if sample.is_whole(config):
+            gone.update(sample.without_turn(items, sample.turn(HERE)))
+        config.hook.pytest_deselected(items=list(gone))
         items[:] = [item for item in items if item not in gone]
 
 

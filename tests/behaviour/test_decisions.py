@@ -89,6 +89,7 @@ async def test_a_decision_never_decides_the_next_doubt(bed: Bed, second: str) ->
     assert await bed.result(run_id) == "C"
 
 
+@pytest.mark.costly
 async def test_of_conflicting_decisions_exactly_one_counts(bed: Bed) -> None:
     """Nothing is executed without a decision.
 

@@ -92,6 +92,7 @@ async def play_all(bed: Bed, first: int, count: int) -> None:
     assert not wrong, f"{len(wrong)} differ\n" + "\n".join(wrong[:3])
 
 
+@pytest.mark.costly
 @pytest.mark.slow
 @pytest.mark.item(391, 392, 401, 410, 421, 437, 441, 442, 443, 480)
 @pytest.mark.timeout(3600)
@@ -108,6 +109,7 @@ async def test_graphs_of_agents_end_as_the_model_predicts(
     await play_all(bed, first + 5_000, half)
 
 
+@pytest.mark.costly
 @pytest.mark.slow
 @pytest.mark.nats
 @pytest.mark.item(391, 392, 401, 410, 421, 437, 441, 442, 443, 480)

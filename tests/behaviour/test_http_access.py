@@ -222,6 +222,7 @@ def test_each_endpoint_that_changes_something_has_an_action() -> None:
     assert action_of("GET", "/v1/odd") is None
 
 
+@pytest.mark.costly
 async def test_each_endpoint_accepts_exactly_the_authorised_clients(bed: Bed) -> None:
     """An unauthorised client changes nothing and reads nothing; an authorised one succeeds."""
     async with guarded_on(bed, await crew(bed)) as guarded:

@@ -65,12 +65,14 @@ async def play_all(bed: Bed, first: int) -> None:
         assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.costly
 @pytest.mark.item(352, 365, 366, 368, 374, 375, 376, 377, 379, 381, 385)
 async def test_sessions_behave_as_the_model_predicts(bed: Bed) -> None:
     """Outcomes, statuses, order, nodes, heads, windows, and the events of each reader."""
     await play_all(bed, 10_000)
 
 
+@pytest.mark.costly
 @pytest.mark.nats
 @pytest.mark.item(352, 365, 366, 368, 374, 375, 376, 377, 379, 381, 385)
 async def test_sessions_with_a_broker_behave_as_the_model_predicts(bed: Bed) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tests.behaviour.bed import Bed
 
 
+@pytest.mark.costly
 @pytest.mark.item(365, 368, 381, 385)
 @pytest.mark.timeout(120)
 async def test_concurrent_calls_have_the_outcome_of_some_order(bed: Bed) -> None:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tests.harness.servers import OwnPostgres, TestNats
 
 
+@pytest.mark.costly
 @pytest.mark.item(167)
 @pytest.mark.parametrize(
     ("run", "scale"),
@@ -81,6 +82,7 @@ async def test_a_benchmark_prints_figures_beside_its_floor_or_limit(
     _check(capsys.readouterr().out)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "run", [outside.run, between.run, asks.run, latency.run, cold.run, talks_elsewhere.run]
 )
@@ -95,6 +97,7 @@ async def test_a_benchmark_with_a_broker_prints_figures_beside_its_floor(
     _check(capsys.readouterr().out)
 
 
+@pytest.mark.costly
 async def test_steps_of_graphs_print_figures_beside_their_floors(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -103,6 +106,7 @@ async def test_steps_of_graphs_print_figures_beside_their_floors(
     _check(capsys.readouterr().out)
 
 
+@pytest.mark.costly
 async def test_a_profile_prints_the_costs_of_an_operation(
     own_postgres: OwnPostgres, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.benchmarks import http, lone
 from tests.benchmarks.counting import counting
 from tests.benchmarks.outside import Servers
@@ -46,6 +48,7 @@ SLACK = 0.8
 """A count below this part of its bound needs a new bound."""
 
 
+@pytest.mark.costly
 async def test_a_lone_operation_of_a_run_has_the_recorded_counts(postgres_dsn: str) -> None:
     """A run, a step, an ask, a child and a wake each write and start exactly this much."""
     _check(await lone.of_runs(Servers(postgres_dsn, "")))
@@ -58,6 +61,7 @@ async def test_a_lone_external_message_has_the_recorded_counts(
     _check(await lone.of_messages(Servers(postgres_dsn, nats_server.url)))
 
 
+@pytest.mark.costly
 async def test_a_turn_over_http_makes_no_more_statements_than_recorded(postgres_dsn: str) -> None:
     """The end of its stream needs no connection."""
     each = 8

@@ -10,6 +10,8 @@ import gc
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.workflow import run_state
 from actors.kernel.workflow.durable import plain_copy
@@ -33,8 +35,6 @@ from tests.conformance.workflow.stores import effect_then
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from actors.kernel.runtime.ids import RunId
     from actors.workflow import Effect, RunState
@@ -169,6 +169,7 @@ async def test_a_waiting_run_costs_rows_only(postgres_dsn: str) -> None:
             assert not {name: n for name, n in bounds.items() if round(found[name]) > n}, found
 
 
+@pytest.mark.costly
 async def test_a_long_run_loads_no_more_than_a_generation(postgres_dsn: str) -> None:
     """However many steps it has made, a bounded number of entries is read when it goes on."""
     async with Lone.on(Servers(postgres_dsn, ""), suspend_after=0.0) as (_, stage):

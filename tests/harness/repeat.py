@@ -1,7 +1,8 @@
 """Runs the gate's tests several times, each in another random order, beside busy loops: `poe repeat`.
 
 A test that fails in one round and passes in another is a defect of the test or of the product. The
-seed repeats the order of its worker's tests: `pytest --randomly-seed=SEED TEST`.
+seed repeats the order of its worker's tests: `pytest --randomly-seed=SEED TEST`. Costly tests take turns:
+two rounds have all of them.
 """
 
 from __future__ import annotations
@@ -62,11 +63,12 @@ def load(loops: int) -> Iterator[None]:
             process.wait()
 
 
-def play(seed: int, log: Path, arguments: Sequence[str]) -> tuple[list[str], str]:
+def play(seed: int, turn: int, log: Path, arguments: Sequence[str]) -> tuple[list[str], str]:
     """Run pytest once, with its output in `log`; return the failed tests and pytest's last line."""
     argv = [sys.executable, "-m", "pytest", "-q", *workers(), f"--randomly-seed={seed}", *arguments]
     with log.open("w") as output:
-        done = subprocess.run(argv, cwd=ROOT, stdout=output, stderr=output, check=False)
+        env = {**os.environ, "CALLBOARD_TEST_TURN": str(turn)}
+        done = subprocess.run(argv, cwd=ROOT, stdout=output, stderr=output, check=False, env=env)
     text = log.read_text(errors="replace")
     failed = failed_tests(text)
     if done.returncode and not failed:
@@ -90,7 +92,7 @@ def main() -> int:
         for number in range(1, chosen.rounds + 1):
             seed, began = secrets.randbelow(_SEEDS), time.monotonic()
             log = chosen.logs / f"callboard-repeat-{number}-{seed}.log"
-            names, last = play(seed, log, arguments)
+            names, last = play(seed, number, log, arguments)
             took = time.monotonic() - began
             _say(f"round {number} of {chosen.rounds}: {took:.0f} s, {last}, {log}")
             for name in names:

@@ -1,13 +1,19 @@
-"""The gate's fixed sample of the parameters of each test on real servers.
+"""The gate's sample: of the parameters of each test on real servers, and of costly tests.
 
 In memory each parameter is run. On servers a test with several parameters is run with one part of
-them (`PARTS`), chosen by name, so the same in every run. `CALLBOARD_TEST_SLOW=1`
-runs all, and so does a test that is selected by its id.
+them (`PARTS`), chosen by name, so the same in every run.
+
+A run of the whole suite plays half of the costly tests: the commit decides which half, so that one
+commit has the same tests in every run, and some commits together have all of them. A run of files
+plays all their costly tests. `CALLBOARD_TEST_SLOW=1` runs everything, and so does a test that is
+selected by its id.
 """
 
 from __future__ import annotations
 
 import math
+import os
+import subprocess
 import zlib
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
@@ -49,6 +55,37 @@ ALSO: Final = frozenset(
 SERVERS: Final = ("postgres", "nats", "redis")
 
 
+TURNS: Final = 2
+"""A whole run plays one of this many parts of the costly tests."""
+
+
+def turn(root: Path) -> int:
+    """Return the part of the costly tests that is played at this commit.
+
+    `CALLBOARD_TEST_TURN` names another. Without a repository it is the first one.
+    """
+    if named := os.environ.get("CALLBOARD_TEST_TURN"):
+        return int(named) % TURNS
+    try:
+        argv = ["git", "rev-parse", "HEAD"]
+        done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return 0
+    return int(done.stdout[:8], 16) % TURNS
+
+
+def without_turn(items: Sequence[pytest.Item], now: int) -> list[pytest.Item]:
+    """Return the costly items of which it is not the turn. All items of a test have the same turn."""
+    costly = (item for item in items if item.get_closest_marker("costly"))
+    return [item for item in costly if _number(f"{item.path.name}::{_name(item)}") % TURNS != now]
+
+
+def is_whole(config: pytest.Config) -> bool:
+    """Return whether neither files nor names select the tests of this run."""
+    source = config.args_source
+    return source is not config.ArgsSource.ARGS and not config.getoption("keyword")
+
+
 def is_selected_by_id(config: pytest.Config) -> bool:
     """Return whether tests are named by their ids: nothing of them is left out."""
     return any("::" in argument for argument in config.args)
@@ -84,5 +121,9 @@ def _rest(group: list[pytest.Item], root: Path) -> list[pytest.Item]:
     folder = _folder(group[0], root)
     if len(group) < LEAST.get(folder, 2):
         return []
-    by_name = sorted(group, key=lambda item: zlib.crc32(item.nodeid.encode()))
+    by_name = sorted(group, key=lambda item: _number(item.nodeid))
     return by_name[math.ceil(len(group) / PARTS.get(folder, 2)) :]
+
+
+def _number(name: str) -> int:
+    return zlib.crc32(name.encode())

@@ -69,6 +69,7 @@ def test_a_fixed_program_is_as_predicted(stage: Theatre, name: str, suspend_afte
     assert not found, report(found, CORPUS[name], 0)
 
 
+@pytest.mark.costly
 @pytest.mark.item(80, 172, 186, 189, 200, 485)
 @pytest.mark.parametrize("manner", DEATHS)
 @pytest.mark.parametrize("method", ["append", "commit", "ingest"])
@@ -87,6 +88,7 @@ def test_programs_survive_a_crash_at_every_write(
         is_struck, nth = faults.struck, nth + 1
 
 
+@pytest.mark.costly
 @pytest.mark.item(45, 68, 69, 70, 99, 100, 118, 163, 193, 201)
 @seeded
 @brief
@@ -99,6 +101,7 @@ def test_the_runtime_agrees_with_the_model(stage: Theatre, case: Case, seed: int
         assert not found, report(found, case, seed)
 
 
+@pytest.mark.costly
 @pytest.mark.item(80, 172, 186, 189, 200, 485)
 @seeded
 @brief
@@ -140,6 +143,7 @@ _FULL: Final = st.tuples(st.integers(0, 16), st.integers(1, 120)).map(
 )
 
 
+@pytest.mark.costly
 @seeded
 @brief
 @given(

@@ -174,6 +174,7 @@ large_parts: st.SearchStrategy[Any] = st.sampled_from(
 ) | st.lists(scalars, min_size=1, max_size=4)
 
 
+@pytest.mark.costly
 @given(large_parts, st.booleans(), agents, agents)
 @settings(max_examples=60)
 def test_whatever_a_message_may_hold_fits_into_every_server_and_is_read_again(

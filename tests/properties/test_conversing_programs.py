@@ -51,6 +51,7 @@ def test_each_recorded_call_is_made_once_over_a_crash_at_any_store_call(name: st
     die_everywhere(CONVERSING[name])
 
 
+@pytest.mark.costly
 @pytest.mark.item(286, 300)
 @pytest.mark.parametrize("brokered", [False, True], ids=["postgres", "nats"])
 def test_a_crowd_of_conversations_agrees_with_the_model(

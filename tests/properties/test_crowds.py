@@ -83,6 +83,7 @@ def wrong(stage: Theatre, crowd: Crowd, seed: int, suspend_after: float) -> list
     return reports
 
 
+@pytest.mark.costly
 @pytest.mark.item(82, 83, 84, 85, 90, 92, 126, 129, 130, 234, 237, 239, 244, 245, 246, 247)
 @pytest.mark.parametrize("suspend_after", [5.0, 0.0])
 def test_the_corpus_is_as_predicted(refuse: Refuse, suspend_after: float) -> None:
@@ -90,6 +91,7 @@ def test_the_corpus_is_as_predicted(refuse: Refuse, suspend_after: float) -> Non
     refuse(list(TALKING.values()), 0, suspend_after)
 
 
+@pytest.mark.costly
 @pytest.mark.item(82, 83, 84, 85, 90, 91, 92, 94, 95, 96, 105, 126, 129, 130, 233, 234, 237, 238)
 @pytest.mark.item(239, 242, 244, 245, 246, 247, 248)
 @pytest.mark.parametrize("part", range(PARTS))

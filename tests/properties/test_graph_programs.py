@@ -167,6 +167,7 @@ def shrunk(kind: str, folder: Path, program: list[Any], weather: Weather) -> lis
     return program
 
 
+@pytest.mark.costly
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.item(391, 392, 401, 410, 421, 437, 441, 442, 443, 480)

@@ -77,6 +77,7 @@ def test_two_events_at_one_time_are_refused() -> None:
         Model(Case([{"op": "gather", "label": "b", "branches": [branch, branch]}])).predict()
 
 
+@pytest.mark.costly
 @pytest.mark.item(193)
 @settings(
     max_examples=300,

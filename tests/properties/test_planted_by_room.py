@@ -12,6 +12,7 @@ from tests.properties import planted_by_part, planted_by_room
 TABLES = [planted_by_room, planted_by_part]
 
 
+@pytest.mark.costly
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("table", [module.__name__ for module in TABLES])

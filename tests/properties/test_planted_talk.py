@@ -102,6 +102,7 @@ PLANTED = [
 ]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_fault_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch

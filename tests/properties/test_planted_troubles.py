@@ -206,6 +206,7 @@ def finds(holds: Callable[..., None], drawn: tuple[Any, ...]) -> bool:
     return False
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("plant", "holds", "strategies"), PLANTED, ids=lambda x: getattr(x, "__name__", "")
 )

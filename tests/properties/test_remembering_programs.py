@@ -55,6 +55,7 @@ def test_each_memory_is_stored_once_over_a_crash_at_any_store_call(name: str) ->
     die_everywhere(REMEMBERING[name])
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("brokered", SERVERS.values(), ids=SERVERS)
 def test_each_memory_is_stored_once_on_real_servers(
     postgres_server: TestPostgres, nats_server: TestNats, *, brokered: bool
@@ -78,6 +79,7 @@ def test_each_memory_is_stored_once_on_real_servers(
     assert not wrong, f"{len(wrong)} deaths\n{wrong[-1]}"
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("brokered", [False, True], ids=["postgres", "nats"])
 def test_a_crowd_of_memories_agrees_with_the_model(
     postgres_server: TestPostgres, nats_server: TestNats, *, brokered: bool

@@ -114,6 +114,7 @@ def in_sandbox(text: str) -> tuple[bool, Any]:
         return False, None
 
 
+@pytest.mark.costly
 @pytest.mark.item(464)
 def test_random_expressions_have_the_value_that_python_gives_them() -> None:
     """An error in Python is an error here. At least half of the others have a value in the sandbox."""

@@ -19,6 +19,7 @@ COUNT: Final = int(os.environ.get("CALLBOARD_DIALOGUES", "5000" if IS_SLOW else 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED or IS_SLOW else 120)]
 
 
+@pytest.mark.costly
 @pytest.mark.item(352, 365, 366, 368, 374, 375, 376, 377, 379, 381, 385)
 @parts
 def test_sessions_agree_with_the_model(part: int) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tests.harness.sample import left_out
+from tests.harness.sample import TURNS, left_out, turn, without_turn
+
+if TYPE_CHECKING:
+    import pytest
 
 ROOT = Path("/tests")
 
@@ -79,3 +82,34 @@ def test_long_tests_of_processes_are_sampled_without_a_server_too() -> None:
     items = [Item("system", "test_a", kind, frozenset(("slow",))) for kind in ("files", "sqlite")]
 
     assert len(played(items)) == 1
+
+
+def test_costly_tests_take_turns_and_have_all_their_parameters_in_one() -> None:
+    """Others are in each turn."""
+    costly = [
+        Item("system", f"test_{n}", kind, frozenset(("costly",)))
+        for n in range(20)
+        for kind in ("a", "b")
+    ]
+    others = [Item("system", "test_other", str(n)) for n in range(3)]
+    items: Any = [*costly, *others]
+
+    played_by_turn = [set(items) - set(without_turn(items, now)) for now in range(TURNS)]
+
+    assert set.union(*played_by_turn) == set(items)
+    assert set.intersection(*played_by_turn) == set(others)
+    for part in played_by_turn:
+        names = [item.originalname for item in part if item in costly]
+        assert {names.count(name) for name in names} == {2}
+
+
+def test_a_commit_has_the_same_turn_in_each_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A variable names another; a folder without a repository has the first one."""
+    assert turn(Path(__file__).parent) == turn(Path(__file__).parent)
+    assert turn(tmp_path) == 0
+
+    monkeypatch.setenv("CALLBOARD_TEST_TURN", str(TURNS + 1))
+
+    assert turn(tmp_path) == 1

@@ -44,6 +44,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(str(exc))
 
 
+@pytest.mark.costly
 @pytest.mark.slow
 @pytest.mark.item(479)
 def test_the_tests_of_the_source_pass(source: Path) -> None:
@@ -56,6 +57,7 @@ def test_the_tests_of_the_source_pass(source: Path) -> None:
     assert int(passed[1]) == PASSED
 
 
+@pytest.mark.costly
 @pytest.mark.item(479)
 def test_the_tests_of_the_source_pass_on_actors(source: Path, tmp_path: Path) -> None:
     """In memory, in virtual time: all but those that are listed with the reason, and these fail."""

@@ -193,6 +193,7 @@ class Program:
             assert other == one, (self.steps, verb.__name__)
 
 
+@pytest.mark.costly
 @pytest.mark.postgres
 async def test_random_programs_show_the_same_in_both_stores(request: pytest.FixtureRequest) -> None:
     """Submits, starts, nodes, cuts, ends, switches, deletions and clears, compared after each step."""

@@ -228,6 +228,7 @@ async def test_changes_at_once_lose_nothing(stores: TaskStores) -> None:
     assert sorted(one.retry_count for one in retried if one is not None) == [*range(1, 21)]
 
 
+@pytest.mark.costly
 @pytest.mark.item(325, 333)
 async def test_many_boards_change_at_once(stores: TaskStores) -> None:
     """Each board gets its own change. A concurrent settle is applied to a whole board or not at all."""

@@ -174,6 +174,7 @@ async def test_other_kinds_of_shards_are_read_by_their_own_filter(
     assert [one.sequence for batch in got for one in batch.received] == expected
 
 
+@pytest.mark.costly
 async def test_twenty_thousand_messages_come_in_order_and_without_a_gap(
     nats_server: TestNats, namespace: str
 ) -> None:
@@ -323,6 +324,7 @@ async def test_an_ack_moves_the_consumers_floor(nats_server: TestNats, namespace
             assert numbers([await waiting]) == [700]
 
 
+@pytest.mark.costly
 async def test_a_caller_that_takes_nothing_gets_a_bounded_amount(
     nats_server: TestNats, namespace: str
 ) -> None:

@@ -104,6 +104,7 @@ async def test_a_runtime_closes_everything_on_every_way_out(
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.costly
 @pytest.mark.item(172, 484)
 async def test_a_folder_has_one_server_for_all_who_open_it(folder: Path, tmp_path: Path) -> None:
     """The second runtime uses the first one's server; afterwards the data is still there."""

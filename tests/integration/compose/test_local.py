@@ -88,6 +88,7 @@ async def test_what_all_three_hold_is_there_the_next_time(folder: Path) -> None:
     assert is_closed(folder)
 
 
+@pytest.mark.costly
 async def test_two_processes_share_the_servers_of_the_first(folder: Path) -> None:
     """The second uses them; when the first ends they end, and the next one starts its own."""
     with holder(folder) as first:

@@ -22,6 +22,7 @@ def cli(postgres_server: TestPostgres, schema: str, capsys: pytest.CaptureFixtur
     return Cli(postgres_server.url, schema, capsys)
 
 
+@pytest.mark.costly
 @pytest.mark.item(26, 240)
 def test_following_is_listed_changed_and_ended(cli: Cli) -> None:
     """Each command says what it did, also as JSON; following twice is following once."""
@@ -40,6 +41,7 @@ def test_following_is_listed_changed_and_ended(cli: Cli) -> None:
     assert cli("followers", "other").out.strip() == "no agent follows other/default"
 
 
+@pytest.mark.costly
 @pytest.mark.item(27)
 async def test_a_published_post_reaches_followers_once(cli: Cli) -> None:
     """The same id again reaches nobody twice, and a topic without followers is no error."""

@@ -37,6 +37,7 @@ def environment() -> Mapping[str, str]:
     return {**kept, "PYTHONPATH": str(ROOT)}
 
 
+@pytest.mark.costly
 @pytest.mark.item(471)
 async def test_the_sdks_client_calls_tools_and_flows(tmp_path: Path) -> None:
     """Two at once; a failure is a result; whatever a flow prints, standard output has frames alone."""
@@ -72,6 +73,7 @@ async def test_the_sdks_client_calls_tools_and_flows(tmp_path: Path) -> None:
     assert "mcp.stopped" in said
 
 
+@pytest.mark.costly
 @pytest.mark.item(471)
 async def test_progress_is_received_and_a_cancelled_call_ends_its_run(tmp_path: Path) -> None:
     """The run of the client's id is cancelled, as its only call was: the same id again says so."""
@@ -103,6 +105,7 @@ async def test_progress_is_received_and_a_cancelled_call_ends_its_run(tmp_path: 
     assert "CANCELLED" in text_of(again)
 
 
+@pytest.mark.costly
 @pytest.mark.item(471)
 async def test_nonsense_does_not_end_the_worker(tmp_path: Path) -> None:
     """Nor does half a frame at its end keep it: what it writes are frames, and SIGTERM ends it with 0."""
@@ -163,6 +166,7 @@ async def test_lines_are_limited() -> None:
     assert [len(line) async for line in lines] == [2, 2, MAX_LINE_BYTES, 4]
 
 
+@pytest.mark.costly
 @pytest.mark.item(471)
 async def test_the_inspector_calls_a_tool(tmp_path: Path) -> None:
     """`@modelcontextprotocol/inspector` in its CLI mode, under Node, with the configuration of the document."""

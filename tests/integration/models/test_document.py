@@ -6,12 +6,15 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.unit.documents import ROOT, blocks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.costly
 def test_the_code_of_the_document_runs_as_it_stands(tmp_path: Path) -> None:
     """Blocks that begin with a file's name are files; the others are one program, in their order."""
     program = []

@@ -41,6 +41,7 @@ def small() -> RetryingModel:
     return local(threads=1, context_window=1_024)
 
 
+@pytest.mark.costly
 @needs_wheels
 @pytest.mark.item(340)
 async def test_a_local_model_answers_like_a_providers() -> None:

@@ -63,6 +63,7 @@ def calls(ledger: Path) -> list[str]:
     return ledger.read_text().splitlines() if ledger.exists() else []
 
 
+@pytest.mark.costly
 async def test_a_servers_tools_are_an_agents(calendar: McpTools) -> None:
     """Values, texts, images and errors become results that a model reads; all calls share one process."""
     pids = await asyncio.gather(*(use(calendar, "cal_pid") for _ in range(5)))

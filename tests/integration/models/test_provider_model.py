@@ -370,6 +370,7 @@ async def test_a_cancelled_call_closes_the_connection(served: Provider) -> None:
     await client.aclose()
 
 
+@pytest.mark.costly
 @pytest.mark.item(340)
 async def test_reasoning_goes_back_to_its_provider_with_its_signature(served: Provider) -> None:
     """Through a log; tokens read from the cache and written to it are counted."""
@@ -395,6 +396,7 @@ async def test_reasoning_goes_back_to_its_provider_with_its_signature(served: Pr
     await client.aclose()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", [CHAT, RESPONSES])
 async def test_reasoning_of_one_provider_never_reaches_another(served: Provider, name: str) -> None:
     """Not as text either; nor does reasoning without a proof of its origin reach its own."""
@@ -422,6 +424,7 @@ async def test_reasoning_of_one_provider_never_reaches_another(served: Provider,
     await claude.aclose()
 
 
+@pytest.mark.costly
 async def test_an_error_within_a_stream_has_a_kind(served: Provider) -> None:
     """As the same error before it."""
     start = anthropic().events[0]

@@ -81,6 +81,7 @@ def count_in(folder: Path) -> int:
     return len(files_in(folder))
 
 
+@pytest.mark.costly
 @pytest.mark.item(311, 353, 382)
 async def test_artifacts_of_sessions_are_objects(settings: StoreSettings, place: str) -> None:
     """Written whole and in pieces, read in parts, and gone with their session; its turns are rows."""

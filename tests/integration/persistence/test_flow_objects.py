@@ -107,6 +107,7 @@ async def collected(runtime: Runtime) -> None:
         pass
 
 
+@pytest.mark.costly
 async def test_a_flow_is_installed_executed_and_removed_with_its_bytes_on_s3(
     postgres_dsn: str, schema: str, bucket: S3Settings
 ) -> None:

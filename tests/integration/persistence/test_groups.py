@@ -258,6 +258,7 @@ async def test_two_commits_of_one_group_that_want_one_message_do_not_both_get_it
     assert sorted([len(await kinds(run)) for run in runs]) == [1, 2]
 
 
+@pytest.mark.costly
 @pytest.mark.slow
 async def test_three_stores_with_overlapping_groups_neither_deadlock_nor_leave_gaps(
     bed: Bed, postgres_dsn: str, schema: str

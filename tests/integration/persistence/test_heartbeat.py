@@ -190,6 +190,7 @@ async def test_a_blocked_loop_is_named_and_keeps_its_lease(
     assert sum("test_a_blocked_loop_is_named" in words for words in named) == 1
 
 
+@pytest.mark.costly
 async def test_a_loop_that_stays_blocked_releases_shards_that_others_serve(
     postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -268,6 +268,7 @@ async def not_seen(url: str, schema: str, book: PlanBook) -> list[str]:
     )
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("counted", ["never", "too early"])
 async def test_while_tables_are_young(
     postgres_dsn: str, schema: str, book: PlanBook, counted: Counted

@@ -139,6 +139,7 @@ def whole(book: PlanBook) -> list[Plan]:
     ]
 
 
+@pytest.mark.costly
 @pytest.mark.item(318)
 @pytest.mark.parametrize("length", [8, 2001])
 async def test_a_search_uses_the_index(
@@ -195,6 +196,7 @@ async def test_a_filter_finds_as_many_as_match(
     assert len(whole(book)) == 1
 
 
+@pytest.mark.costly
 @pytest.mark.item(313, 318)
 @pytest.mark.parametrize("what", ["rare", "often"])
 async def test_a_filtered_search_finds_nearly_all(

@@ -332,6 +332,7 @@ async def test_a_store_that_only_asks_is_no_host(fleet: Fleet) -> None:
     assert report.surplus == ()
 
 
+@pytest.mark.costly
 async def test_three_hosts_competing_a_hundred_times_converge_each_time(fleet: Fleet) -> None:
     """After any shards were given up: one owner per epoch, and within two rounds no gap, all fair."""
     serves = Serves(types=("a", "b"))

@@ -108,6 +108,7 @@ async def live_a_day(bed: Bed, day: int) -> None:
     await asyncio.gather(*(one(n) for n in range(RUNS)))
 
 
+@pytest.mark.costly
 @pytest.mark.timeout(1800 if IS_SLOW else 120)
 async def test_tables_and_indexes_stop_growing(postgres_dsn: str, schema: str) -> None:
     """Once the first runs are old enough to go; with a vacuum a day, as autovacuum does it.

@@ -309,6 +309,7 @@ async def test_a_tenant_has_a_name(postgres_server: TestPostgres, new_schema: st
                 pass
 
 
+@pytest.mark.costly
 @pytest.mark.item(318)
 async def test_what_was_kept_survives_the_server(own_postgres: OwnPostgres) -> None:
     """A killed one: open stores go on, and another process finds all of it."""

@@ -84,6 +84,7 @@ async def until_even(rows: Rows, both: list[HostProcess]) -> None:
         await until_owned(rows, host, 16)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("where", ["step", "code"])
 @pytest.mark.parametrize("way", ["submit", "mail"])
 async def test_a_run_that_blocks_two_hosts_for_too_long_is_parked(  # noqa: PLR0917 - fixtures

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import asyncpg
+import pytest
 import redis.asyncio as aioredis
 
 from actors import Risk, RunFailedError, Secret, Tool
@@ -25,8 +26,6 @@ from tests.system.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from actors.kernel.agent.message import Message
     from actors.runtime import RunContext, Runtime
@@ -82,6 +81,7 @@ class Echo:
         return await ctx.step("note", lambda: inbox[0].payload)
 
 
+@pytest.mark.costly
 async def test_secrets_are_stored_nowhere(  # noqa: PLR0917
     postgres_server: TestPostgres,
     redis_server: TestRedis,

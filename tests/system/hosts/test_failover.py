@@ -53,6 +53,7 @@ def hosts(nats: NatsServer, postgres: PostgresServer, tmp_path: Path) -> Iterato
     found.end()
 
 
+@pytest.mark.costly
 async def test_external_messages_are_handled_after_a_failover(
     load: Load, postgres: PostgresServer
 ) -> None:
@@ -70,6 +71,7 @@ async def test_external_messages_are_handled_after_a_failover(
     assert await load.problems() == []
 
 
+@pytest.mark.costly
 async def test_messages_between_hosts_arrive_once_and_in_order_after_a_failover(
     load: Load, postgres: PostgresServer
 ) -> None:
@@ -92,6 +94,7 @@ async def test_messages_between_hosts_arrive_once_and_in_order_after_a_failover(
     assert await load.problems() == []
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("suspend_after", [0, 5])
 async def test_waits_of_two_hosts_continue_from_the_databases_state(
     hosts: Hosts, postgres: PostgresServer, tmp_path: Path, suspend_after: float
@@ -132,6 +135,7 @@ async def _begins_at(load: Load, sequence: int) -> bool:
     return int(state["first_seq"]) >= sequence
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("often")
 async def test_purged_messages_are_published_again_from_their_source(
     load: Load, postgres: PostgresServer, caplog: pytest.LogCaptureFixture
@@ -204,6 +208,7 @@ async def host_of_workers(url: str) -> AsyncIterator[Runtime]:
         yield runtime
 
 
+@pytest.mark.costly
 async def test_lost_slots_and_ticks_are_assigned_again(postgres: PostgresServer) -> None:
     """Each run under a limit completes, each tick of a schedule is one message, in order."""
     ticker = AgentId("ticker", "a")

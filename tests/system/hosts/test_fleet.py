@@ -93,6 +93,7 @@ async def test_a_host_gets_the_types_and_the_agents_that_it_serves_and_no_others
     assert all(one_after_the_other(one) for one in seen)
 
 
+@pytest.mark.costly
 @pytest.mark.item(142, 481)
 async def test_messages_for_an_unserved_type_wait_as_rows_until_a_host_serves_it(  # noqa: PLR0917 - fixtures
     fleet: Hosts, client: Runtime, rows: Rows, cli: Cli, outsider: RawNats
@@ -134,6 +135,7 @@ async def test_rows_of_an_unserved_type_are_read_when_the_host_registers_it(
     assert await rows.owner("i:default:right/a") == second.name
 
 
+@pytest.mark.costly
 @pytest.mark.item(172, 250, 481, 486)
 async def test_a_killed_hosts_messages_are_handled_by_others_within_its_lease_and_two_seconds(
     fleet: Hosts, client: Runtime, rows: Rows, outsider: RawNats
@@ -287,6 +289,7 @@ async def test_a_host_waits_for_an_absent_broker_and_logs_it(
     assert seen == [("agent:node/n0", 0), ("agent:node/n0", 1)]
 
 
+@pytest.mark.costly
 async def test_a_host_that_alone_lost_the_broker_releases_its_agents(  # noqa: PLR0917
     fleet: Hosts, client: Runtime, rows: Rows, outsider: RawNats, namespace: str
 ) -> None:
@@ -317,6 +320,7 @@ async def test_a_host_that_alone_lost_the_broker_releases_its_agents(  # noqa: P
     assert not [e for e in cut_off.events() if "lost to" in e["event"]], "it gave them up itself"
 
 
+@pytest.mark.costly
 async def test_hosts_that_all_lost_the_broker_keep_their_shards(
     fleet: Hosts, rows: Rows, client: Runtime
 ) -> None:
@@ -353,6 +357,7 @@ async def test_hosts_that_all_lost_the_broker_keep_their_shards(
     assert after == while_away == before
 
 
+@pytest.mark.costly
 @pytest.mark.slow
 @pytest.mark.item(481, 486)
 async def test_messages_between_hosts_survive_a_broker_outage_of_ten_seconds(

@@ -48,6 +48,7 @@ def _count(host: HostProcess, event: str) -> int:
     return sum(line["event"].startswith(event) for line in host.events())
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("number", [2, 3], ids=["at most once", "idempotent"])
 async def test_an_effect_during_a_full_disk_happens_once(  # noqa: PLR0917 - fixtures
     hosts: Hosts, client: Runtime, postgres_dsn: str, tmp_path: Path, number: int

@@ -131,6 +131,7 @@ async def test_a_frozen_host_that_comes_back_can_write_nothing(
     assert [pid for _, pid in executions] == [first.pid] * 2 + [second.pid] * (STEP_COUNT - 1)
 
 
+@pytest.mark.costly
 @pytest.mark.item(189, 485)
 async def test_an_effect_in_doubt_is_reported_and_decided_by_the_operator(
     hosts: Hosts, client: Runtime, cli: Cli, tmp_path: Path
@@ -181,6 +182,7 @@ async def test_a_signal_sent_while_no_host_is_up_is_delivered_by_the_next(
         assert await client.result(run_id) == {"now": True}
 
 
+@pytest.mark.costly
 async def test_a_decision_made_while_no_host_is_up_is_delivered_by_the_next(
     hosts: Hosts, client: Runtime, cli: Cli, tmp_path: Path
 ) -> None:

@@ -39,6 +39,7 @@ async def begun(ledger: Path, count: int) -> int:
     return len(lines_of(str(ledger)))
 
 
+@pytest.mark.costly
 @pytest.mark.item(218)
 async def test_two_hundred_runs_on_two_hosts_never_exceed_the_limit(
     hosts: Hosts, client: Runtime, rows: Rows, tmp_path: Path
@@ -59,6 +60,7 @@ async def test_two_hundred_runs_on_two_hosts_never_exceed_the_limit(
     assert min(taken.values()) >= 200 * 0.25, "neither host kept the other waiting"
 
 
+@pytest.mark.costly
 @pytest.mark.item(218)
 async def test_a_limit_is_changed_while_hosts_run(
     hosts: Hosts, client: Runtime, cli: Cli, tmp_path: Path
@@ -90,6 +92,7 @@ async def test_a_limit_is_changed_while_hosts_run(
         await client.result(run_id)
 
 
+@pytest.mark.costly
 @pytest.mark.item(218)
 async def test_slots_of_a_killed_host_are_free_when_its_lease_ends(
     hosts: Hosts, client: Runtime, rows: Rows, tmp_path: Path

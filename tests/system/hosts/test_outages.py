@@ -110,6 +110,7 @@ async def test_a_run_survives_an_outage_of_ten_seconds(
     assert host.is_alive
 
 
+@pytest.mark.costly
 async def test_a_run_survives_kills_of_the_server_during_its_writes(
     server: PostgresServer, own_hosts: Hosts, tmp_path: Path
 ) -> None:

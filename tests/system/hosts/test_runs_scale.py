@@ -100,6 +100,7 @@ def problems(ledger: Path) -> list[str]:
     ]
 
 
+@pytest.mark.costly
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 @pytest.mark.item(250)

@@ -58,6 +58,7 @@ async def test_a_thawed_host_fires_no_tick_again(hosts: Hosts, client: Runtime) 
     assert all(host.is_alive for host in pair)
 
 
+@pytest.mark.costly
 async def test_after_an_outage_one_message_is_sent_for_all_missed_ticks(
     own_postgres: OwnPostgres, tmp_path: Path
 ) -> None:

@@ -65,6 +65,7 @@ def said(span: Span, key: str) -> str:
     return next((one.value.string_value for one in span.attributes if one.key == key), "")
 
 
+@pytest.mark.costly
 @pytest.mark.item(483)
 async def test_a_conversation_over_two_hosts_and_a_kill_is_one_trace(
     fleet: Hosts, outsider: RawNats, namespace: str, tmp_path: Path

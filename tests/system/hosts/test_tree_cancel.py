@@ -210,6 +210,7 @@ CASES: Final = [
 ]
 
 
+@pytest.mark.costly
 @pytest.mark.timeout(120)
 @pytest.mark.item(84, 145, 231, 239, 247, 486)
 @pytest.mark.parametrize(("count", "victims", "by"), CASES if IS_SLOW else CASES[1::5])

@@ -144,6 +144,7 @@ def check_texts(seen: list[SessionEvent]) -> None:
         assert numbers == sorted({*numbers}), text
 
 
+@pytest.mark.costly
 @pytest.mark.item(374)
 @pytest.mark.timeout(600)
 async def test_watchers_have_every_event_once_over_restarts_of_both_servers(

@@ -46,6 +46,7 @@ def load(nats: NatsServer, postgres_dsn: str, schema: str) -> Load:
     return Load(nats.url, postgres_dsn, schema)
 
 
+@pytest.mark.costly
 @pytest.mark.item(482)
 @pytest.mark.parametrize("how", ["kill", "stop"])
 async def test_three_server_restarts_under_load_lose_no_message(
@@ -85,6 +86,7 @@ async def test_a_frozen_server_loses_no_message(
     assert await load.problems() == []
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("which", ["one", "all"])
 async def test_deleted_consumers_are_created_again(load: Load, which: str) -> None:
     """As if an operator had deleted too many consumers."""
@@ -102,6 +104,7 @@ async def test_deleted_consumers_are_created_again(load: Load, which: str) -> No
     assert await load.problems() == []
 
 
+@pytest.mark.costly
 async def test_a_host_too_slow_for_the_server_reconnects(
     own_nats: OwnNats, postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +135,7 @@ async def test_a_host_too_slow_for_the_server_reconnects(
     assert await load.problems() == []
 
 
+@pytest.mark.costly
 async def test_a_frozen_owner_with_messages_in_flight_changes_nothing(
     load: Load, nats: NatsServer, postgres_dsn: str
 ) -> None:
@@ -165,6 +169,7 @@ async def _owns(shards: tuple[object, ...], count: int = 1) -> bool:
     return len(shards) >= count
 
 
+@pytest.mark.costly
 async def test_nothing_is_acknowledged_while_postgres_is_out_of_reach(
     load: Load, postgres_dsn: str
 ) -> None:
@@ -195,6 +200,7 @@ async def _has_delivered(load: Load, count: int) -> bool:
     return sum(int(c["delivered"]["consumer_seq"]) for c in await load.consumers()) >= count
 
 
+@pytest.mark.costly
 async def test_postgres_killed_under_load_loses_no_message(
     own_postgres: OwnPostgres, nats: NatsServer
 ) -> None:
@@ -213,6 +219,7 @@ async def test_postgres_killed_under_load_loses_no_message(
     assert await load.problems() == []
 
 
+@pytest.mark.costly
 @pytest.mark.timeout(180 if WAITING <= 50_000 else 3600)
 async def test_a_host_that_finds_many_messages_takes_few_into_memory(
     own_nats: OwnNats, postgres_dsn: str, schema: str

@@ -42,6 +42,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mail, "GUARD_S", 0.2)
 
 
+@pytest.mark.costly
 async def test_a_deleted_data_folder_loses_no_message_of_a_run(
     load: Load, nats: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -91,6 +92,7 @@ async def test_the_loss_of_unread_external_messages_is_logged(
     assert another != edge
 
 
+@pytest.mark.costly
 @pytest.mark.item(482)
 @pytest.mark.timeout(180 if KILLS <= 20 else 1800)
 async def test_a_server_killed_right_after_it_acknowledged_loses_nothing(
@@ -182,6 +184,7 @@ def _last_block(nats: NatsServer) -> Path:
 DAMAGES: list[Any] = [_delete, _purge, _make_anew, _cut_off, _remove]
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__[1:])
 async def test_a_damaged_mail_stream_under_load_loses_no_message_of_a_run(

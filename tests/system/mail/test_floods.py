@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 import nats
+import pytest
 import pytest_asyncio
 
 from actors.kernel.runtime.ids import AgentId, partition_hash
@@ -23,8 +24,6 @@ from tests.system.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
-
-    import pytest
 
     from tests.harness.servers import TestNats, TestPostgres, TestRedis
     from tests.system.outside import Bed
@@ -104,6 +103,7 @@ async def _all_are_rows(bed: Bed) -> bool:
     return bool(count == COUNT)
 
 
+@pytest.mark.costly
 async def test_large_invalid_bodies_do_not_delay_another_tenant(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -249,6 +249,7 @@ class Attack:
         return "asked" if kind == "ask" else "answered"
 
 
+@pytest.mark.costly
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads memory from /proc")
 async def test_each_of_two_thousand_hostile_messages_has_an_outcome(
     postgres_server: TestPostgres, nats_server: TestNats, redis_server: TestRedis

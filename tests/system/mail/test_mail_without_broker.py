@@ -40,6 +40,7 @@ def load(nats: NatsServer, postgres_dsn: str, schema: str) -> Load:
     return Load(nats.url, postgres_dsn, schema)
 
 
+@pytest.mark.costly
 async def test_messages_between_hosts_go_on_while_the_broker_is_away(
     load: Load, nats: NatsServer
 ) -> None:
@@ -66,6 +67,7 @@ async def test_messages_between_hosts_go_on_while_the_broker_is_away(
     assert await load.problems() == []
 
 
+@pytest.mark.costly
 async def test_a_frozen_broker_delivers_nothing_twice(load: Load, nats: NatsServer) -> None:
     """Messages that it accepted and did not deliver are handed over, and come once more when it thaws."""
     async with load.host() as one, load.host() as other:
@@ -84,6 +86,7 @@ async def test_a_frozen_broker_delivers_nothing_twice(load: Load, nats: NatsServ
     assert await load.problems() == []
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("side", "nth", "moment"), with_moments(POINTS))
 async def test_messages_are_handled_once_and_in_order_after_any_crash_without_a_broker(  # noqa: PLR0917 - fixtures
     fleet: Hosts, nats: NatsServer, client: Runtime, rows: Rows, side: str, nth: int, moment: str

@@ -42,6 +42,7 @@ async def said_in(runtime: Runtime) -> list[str]:
         return [turn.message.text for turn in await agents.path("s1")]
 
 
+@pytest.mark.costly
 @pytest.mark.item(356, 378, 379)
 async def test_a_chat_killed_in_mid_answer_goes_on_when_it_is_opened_again(
     chat: Callable[..., ChatProcess], postgres_dsn: str, schema: str, client: Runtime

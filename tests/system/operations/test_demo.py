@@ -62,6 +62,7 @@ def test_the_demo_kills_its_host_and_the_proof_holds(tmp_path: Path) -> None:
     assert Path(shown["report"]).read_text().count("\n## ") == 8
 
 
+@pytest.mark.costly
 @pytest.mark.timeout(100)
 def test_the_demo_reads_a_given_folder_twice_with_one_data_folder(tmp_path: Path) -> None:
     """Any folder with text files works, and the data folder can be used again."""

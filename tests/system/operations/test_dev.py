@@ -103,6 +103,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
         started.process.wait()
 
 
+@pytest.mark.costly
 @pytest.mark.timeout(120)
 @pytest.mark.item(172)
 async def test_a_run_goes_on_in_changed_code_and_ctrl_c_leaves_nothing_behind(

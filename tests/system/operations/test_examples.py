@@ -67,6 +67,7 @@ def test_the_newsroom_quotes_every_file_and_reaches_every_subscriber(place: list
     assert printed.count("digest 1: 3 paragraphs") == 3
 
 
+@pytest.mark.costly
 @pytest.mark.timeout(120)
 @pytest.mark.item(108)
 def test_a_payment_waits_for_a_person(place: list[str]) -> None:
@@ -93,6 +94,7 @@ def test_guests_of_the_chat_room_get_the_same_posts_in_the_same_order(place: lis
     assert heard[0] == "  host: Good morning! Who wants coffee?"
 
 
+@pytest.mark.costly
 @pytest.mark.timeout(120)
 @pytest.mark.item(266)
 def test_the_assistant_books_approved_orders_and_keeps_its_memory(place: list[str]) -> None:
@@ -130,6 +132,7 @@ def test_an_erased_user_leaves_no_memory_in_the_assistant(place: list[str]) -> N
     assert lines[-1] == "assistant: I know nothing of that."
 
 
+@pytest.mark.costly
 @pytest.mark.timeout(120)
 @pytest.mark.item(266)
 def test_an_assistant_killed_while_it_waits_goes_on_in_the_next_process(tmp_path: Path) -> None:
@@ -224,6 +227,7 @@ def test_the_long_chat_prints_receipts_of_its_windows(model: str) -> None:
     assert last.startswith("28 turns are kept; the next window: summary 1 (")
 
 
+@pytest.mark.costly
 @pytest.mark.timeout(120)
 @pytest.mark.item(391, 398, 401, 441)
 def test_the_pipeline_proves_that_each_file_was_processed_once(
@@ -247,6 +251,7 @@ def test_the_pipeline_proves_that_each_file_was_processed_once(
     ]
 
 
+@pytest.mark.costly
 @pytest.mark.timeout(120)
 @pytest.mark.item(464)
 def test_an_imported_flow_continues_after_two_crashes() -> None:
@@ -285,6 +290,7 @@ async def test_the_drawn_flow_runs_on_hosts_too(
     assert [one["customer"] for one in names["posted"](tmp_path / "sent.jsonl")] == ["Bo"]
 
 
+@pytest.mark.costly
 @pytest.mark.timeout(120)
 @pytest.mark.item(471)
 def test_a_flow_that_calls_tools_of_mcp_is_a_tool_of_mcp() -> None:

@@ -125,6 +125,7 @@ def deployment(own_nats: OwnNats, own_postgres: OwnPostgres) -> Deployment:
     return Deployment(own_nats(), own_postgres())
 
 
+@pytest.mark.costly
 async def test_a_restored_database_gets_later_external_messages(
     deployment: Deployment, tmp_path: Path
 ) -> None:
@@ -143,6 +144,7 @@ async def test_a_restored_database_gets_later_external_messages(
     assert deployment.warehouse == ["before", "since", "since", "after"]
 
 
+@pytest.mark.costly
 async def test_a_database_older_than_its_stream_continues_at_its_cursor(
     deployment: Deployment, tmp_path: Path
 ) -> None:
@@ -180,6 +182,7 @@ class Cashier:
         self.charged[self.id.type, kind, order] = idempotency_key()
 
 
+@pytest.mark.costly
 async def test_messages_batched_differently_are_charged_under_the_same_keys(
     deployment: Deployment, tmp_path: Path
 ) -> None:

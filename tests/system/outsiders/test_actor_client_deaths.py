@@ -6,6 +6,8 @@ import asyncio
 import signal
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
+
 from actors.kernel.runtime.ids import AgentId
 from broker.client import ActorClient, Patience
 from compose import Settings
@@ -25,6 +27,7 @@ HURRY: Final = Patience(attempt_s=1, slice_s=1, grace_s=0.5, silence_s=6, unserv
 LIMIT_S: Final = 25
 
 
+@pytest.mark.costly
 async def test_a_killed_host_loses_no_answer(
     fleet: Hosts, nats_server: TestNats, namespace: str, tmp_path: Path
 ) -> None:

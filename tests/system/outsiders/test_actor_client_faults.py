@@ -87,6 +87,7 @@ async def test_a_long_ask_is_many_short_ones(nats_server: TestNats, namespace: s
     assert "result(run_id)" in caught.value.remedy
 
 
+@pytest.mark.costly
 async def test_a_question_that_timed_out_may_still_be_executed(
     nats_server: TestNats, namespace: str
 ) -> None:

@@ -95,6 +95,7 @@ async def publish(outsider: RawNats, namespace: str, payload: object) -> None:
     assert "error" not in ack, ack
 
 
+@pytest.mark.costly
 @pytest.mark.slow
 @pytest.mark.timeout(600 if COUNT > 20_000 else 180)
 @pytest.mark.item(27, 94, 242, 243, 486)

@@ -268,6 +268,7 @@ async def test_a_socket_watches_a_run(strangers: Strangers) -> None:
     assert [one["seq"] for one in later if one["kind"] == "entry"] == entries[entries.index(2) :]
 
 
+@pytest.mark.costly
 async def test_node_publishes_asks_and_watches(strangers: Strangers, node: Path) -> None:
     """With the packages of NATS and none of our code."""
 
@@ -295,6 +296,7 @@ async def test_node_publishes_asks_and_watches(strangers: Strangers, node: Path)
     assert unknown.code == 1
 
 
+@pytest.mark.costly
 async def test_node_continues_after_a_lost_connection(strangers: Strangers, node: Path) -> None:
     """No entry twice and none missing."""
     run = await strangers.waiting("w")

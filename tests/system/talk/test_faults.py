@@ -121,6 +121,7 @@ async def test_a_parent_killed_right_after_its_spawn_has_one_child(  # noqa: PLR
     assert names(tmp_path)["kid-1"] == 1
 
 
+@pytest.mark.costly
 @pytest.mark.item(145, 235)
 @pytest.mark.parametrize("suspend_after", [0, 5])
 async def test_a_child_that_ended_before_both_hosts_were_killed_is_joined(  # noqa: PLR0917 - fixtures
@@ -138,6 +139,7 @@ async def test_a_child_that_ended_before_both_hosts_were_killed_is_joined(  # no
     assert names(tmp_path) == {"kid-1": 1}
 
 
+@pytest.mark.costly
 @pytest.mark.item(145, 146, 231, 235, 244)
 @pytest.mark.parametrize("waiting", ["joins", "asks"])
 @pytest.mark.parametrize("suspend_after", [0, 5])
@@ -209,6 +211,7 @@ async def _is_over(rows: Rows) -> bool:
     return not await rows.connection.fetchval(open_runs)
 
 
+@pytest.mark.costly
 @pytest.mark.item(90, 244, 246, 248, 484)
 async def test_a_target_frozen_past_its_lease_has_not_failed(
     fleet: Hosts, client: Runtime, rows: Rows, tmp_path: Path
@@ -238,6 +241,7 @@ async def test_a_target_frozen_past_its_lease_has_not_failed(
     assert asking.is_alive
 
 
+@pytest.mark.costly
 @pytest.mark.item(90, 245, 246, 248)
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 async def test_a_target_without_a_host_has_timed_out_and_not_failed(  # noqa: PLR0917 - fixtures
@@ -274,6 +278,7 @@ def own_hosts(postgres: PostgresServer, nats: NatsServer, tmp_path: Path) -> Ite
     hosts.end()
 
 
+@pytest.mark.costly
 @pytest.mark.slow
 @pytest.mark.item(90, 145, 146, 244, 248, 482, 486)
 async def test_two_hundred_asks_survive_a_restart_of_both_servers(

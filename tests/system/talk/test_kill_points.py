@@ -104,6 +104,7 @@ async def bury(fleet: Hosts, doomed: dict[str, HostProcess], rows: Rows) -> set[
     return before
 
 
+@pytest.mark.costly
 @pytest.mark.item(145, 146, 172, 229, 231, 235, 244, 486)
 @pytest.mark.parametrize(("side", "point", "nth", "moment"), POINTS if IS_SLOW else CERTAIN[2::5])
 async def test_a_conversation_completes_after_a_crash_at_any_write(  # noqa: PLR0917 - fixtures
@@ -130,6 +131,7 @@ async def test_a_conversation_completes_after_a_crash_at_any_write(  # noqa: PLR
         assert await hosts[side].exit_code() == -9
 
 
+@pytest.mark.costly
 @pytest.mark.item(145, 146, 172, 229, 235, 244, 486)
 @pytest.mark.parametrize(("left", "right"), PAIRS if IS_SLOW else PAIRS[2::3])
 async def test_a_conversation_completes_when_both_hosts_are_killed(  # noqa: PLR0917 - fixtures
@@ -147,6 +149,7 @@ async def test_a_conversation_completes_when_both_hosts_are_killed(  # noqa: PLR
     assert [await host.exit_code() for host in hosts.values()] == [-9, -9]
 
 
+@pytest.mark.costly
 async def test_the_kill_points_of_conversations_are_complete(
     fleet: Hosts, client: Runtime, rows: Rows, tmp_path: Path
 ) -> None:

@@ -154,6 +154,7 @@ def unchanged(calls: list[dict[str, Any]], pids: dict[int, int]) -> list[bool]:
     return found
 
 
+@pytest.mark.costly
 @pytest.mark.skipif(
     bool(MISSING), reason=f"not installed: {MISSING}; `python3 dev.py` installs them"
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.system.web.conversing import APP_NAME, SPEC
 from tests.system.web.node import thread_of
 
@@ -34,6 +36,7 @@ def resolved(answer: dict[str, Any], *, approved: bool = True) -> list[dict[str,
     ]
 
 
+@pytest.mark.costly
 async def test_answers_tools_and_approvals_reach_the_real_client(fleet: Hosts) -> None:
     """It checks the order of all events itself, and refuses what does not fit the protocol."""
     _, url = await fleet.web(SPEC)
@@ -62,6 +65,7 @@ async def test_answers_tools_and_approvals_reach_the_real_client(fleet: Hosts) -
         assert thread.texts[-2:] == ["refunded 7", "It is paid."]
 
 
+@pytest.mark.costly
 async def test_the_result_of_a_tool_arrives_after_the_host_was_killed(fleet: Hosts) -> None:
     """Another host, and another API process, continue the run."""
     first, url = await fleet.web(SPEC)
@@ -83,6 +87,7 @@ async def test_the_result_of_a_tool_arrives_after_the_host_was_killed(fleet: Hos
         assert thread.texts[-1] == "You chose red."
 
 
+@pytest.mark.costly
 async def test_another_tenant_finds_nothing(fleet: Hosts, cli: Cli) -> None:
     """The real client gets a 404."""
     _, url = await fleet.web(SPEC, "--auth", "tokens")

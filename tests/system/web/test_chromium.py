@@ -82,6 +82,7 @@ async def choose(page: Page, name: str) -> None:
     await page.keyboard.press("Enter")
 
 
+@pytest.mark.costly
 @pytest.mark.slow  # the gate plays one of them
 @pytest.mark.parametrize("width", [1280, PHONE["width"]])
 async def test_a_conversation_is_renamed_and_deleted_by_keyboard(place: Place, width: int) -> None:
@@ -126,6 +127,7 @@ async def test_a_conversation_is_renamed_and_deleted_by_keyboard(place: Place, w
         assert answer.status == 410
 
 
+@pytest.mark.costly
 @pytest.mark.item(349, 351, 362, 364, 371)
 async def test_a_reload_in_the_middle_of_an_answer_shows_the_same(place: Place) -> None:
     """A second reader gets the same.
@@ -164,6 +166,7 @@ async def test_a_reload_in_the_middle_of_an_answer_shows_the_same(place: Place) 
         await check_access(page)
 
 
+@pytest.mark.costly
 @pytest.mark.item(369, 376)
 async def test_an_approval_is_given_and_refused_by_keyboard_alone(place: Place) -> None:
     """With a reason. Tools, and the file of one, are cards in place, after a reload too."""
@@ -198,6 +201,7 @@ async def test_an_approval_is_given_and_refused_by_keyboard_alone(place: Place) 
         assert (await (await download.value).path()).read_text() == "order 7: 40 EUR\n"
 
 
+@pytest.mark.costly
 @pytest.mark.item(357)
 async def test_an_edited_message_is_a_branch_on_a_phone(place: Place) -> None:
     """Arrows lead to the earlier version, and back; nothing is wider than the screen."""
@@ -223,6 +227,7 @@ async def test_an_edited_message_is_a_branch_on_a_phone(place: Place) -> None:
         assert wide <= PHONE["width"]
 
 
+@pytest.mark.costly
 @pytest.mark.item(370)
 async def test_a_specialist_is_opened_beside_the_chat_while_it_answers(place: Place) -> None:
     """With its text so far, then the rest; the conversation continues, and a run is stopped."""
@@ -256,6 +261,7 @@ async def test_a_specialist_is_opened_beside_the_chat_while_it_answers(place: Pl
         await expect(page.locator(".live > *")).to_have_count(0)
 
 
+@pytest.mark.costly
 async def test_a_page_reconnects_after_a_crash_of_its_server(place: Place) -> None:
     """It shows the outage, and misses neither stored events nor the middle of an answer."""
     gate = place.desk.hold("restart whales")
@@ -287,6 +293,7 @@ async def test_a_page_reconnects_after_a_crash_of_its_server(place: Place) -> No
             seen.is_cut = True
 
 
+@pytest.mark.costly
 async def test_a_person_signs_in_and_out(place: Place) -> None:
     """With a token. Each other page redirects to the login, and the login back."""
     secret = new_secret(BEARER)
@@ -328,6 +335,7 @@ async def test_a_person_signs_in_and_out(place: Place) -> None:
         await expect(page).to_have_url(f"{url}/")
 
 
+@pytest.mark.costly
 async def test_two_thousand_messages_are_scrolled_to_the_first(place: Place) -> None:
     """Each exists once, in order, and the reader's scroll position stays."""
     address = await place.session("many")

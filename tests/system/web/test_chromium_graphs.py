@@ -74,6 +74,7 @@ async def places_of_nodes(page: Page) -> Any:
     return await page.locator("svg.graph rect, svg.graph .edge[id]").evaluate_all(script)
 
 
+@pytest.mark.costly
 async def test_an_operator_answers_a_flows_question_and_sees_its_end(counter: Counter) -> None:
     """States change on the open page and the drawing stays in place; a link leads to the sub-run."""
     run = await counter.started("refund", order=7)
@@ -105,6 +106,7 @@ async def test_an_operator_answers_a_flows_question_and_sees_its_end(counter: Co
         await check_access(page)
 
 
+@pytest.mark.costly
 async def test_a_sub_run_opens_in_the_page_and_leads_back_by_keyboard(counter: Counter) -> None:
     """From its node in the drawing, without a new document; Escape and the browser's button lead back."""
     run = await counter.started("refund", order=11)
@@ -141,6 +143,7 @@ async def test_a_sub_run_opens_in_the_page_and_leads_back_by_keyboard(counter: C
         assert await page.evaluate("window.isSame")
 
 
+@pytest.mark.costly
 async def test_a_snapshot_is_kept_and_restored_on_the_page(counter: Counter) -> None:
     """The new run opens, at the wait that the snapshot has. An ended run keeps its snapshots."""
     run = await counter.started("refund", order=12)
@@ -164,6 +167,7 @@ async def test_a_snapshot_is_kept_and_restored_on_the_page(counter: Counter) -> 
         await expect(page.locator("#head .status")).to_have_text("completed")
 
 
+@pytest.mark.costly
 async def test_a_snapshot_of_another_version_is_restored_if_the_operator_insists(
     counter: Counter,
 ) -> None:
@@ -206,6 +210,7 @@ async def only_once_opened(route: Route) -> None:
         await route.abort()
 
 
+@pytest.mark.costly
 async def test_an_answer_from_an_outdated_page_changes_nothing(counter: Counter) -> None:
     """The page shows that, and the current state."""
     run = await counter.started("refund", order=9)
@@ -229,6 +234,7 @@ async def test_an_answer_from_an_outdated_page_changes_nothing(counter: Counter)
     assert (await counter.runs.state(run)).vars["answer"] == {"response": "yes"}
 
 
+@pytest.mark.costly
 async def test_a_page_of_a_run_reconnects_after_a_crash_of_its_server(counter: Counter) -> None:
     """It shows the outage, and then what happened meanwhile: an end of which the ledger has no record."""
     run = await counter.started("refund", order=5)
@@ -251,6 +257,7 @@ async def test_a_page_of_a_run_reconnects_after_a_crash_of_its_server(counter: C
             await expect(page.locator("#told")).to_be_hidden()
 
 
+@pytest.mark.costly
 async def test_a_failed_node_is_found_and_the_vars_before_it_are_read(counter: Counter) -> None:
     """By the scrubber, with an undeclared move as a dashed line; by links, slider and ledger."""
     run = await counter.started("charges", order=1, next="charge")
@@ -280,6 +287,7 @@ async def test_a_failed_node_is_found_and_the_vars_before_it_are_read(counter: C
         await check_access(page)
 
 
+@pytest.mark.costly
 async def test_a_run_is_paused_messaged_and_cancelled_by_an_operator(counter: Counter) -> None:
     """After a login, with its CSRF token.
 
@@ -330,6 +338,7 @@ async def test_a_run_is_paused_messaged_and_cancelled_by_an_operator(counter: Co
         assert (await runs.state(run)).error == "cancelled on its page"
 
 
+@pytest.mark.costly
 async def test_hostile_text_in_every_field_stays_text(counter: Counter) -> None:
     """Of flow, node, prompt, choice, key, vars, message and error."""
     await counter.started(EVIL, x=EVIL)
@@ -352,6 +361,7 @@ async def test_hostile_text_in_every_field_stays_text(counter: Counter) -> None:
         await check_access(page)
 
 
+@pytest.mark.costly
 @pytest.mark.slow  # the gate plays one of them
 @pytest.mark.parametrize(("scheme", "width"), SIZES)
 async def test_reading_works_with_javascript_off(counter: Counter, scheme: Any, width: int) -> None:

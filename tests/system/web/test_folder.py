@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.system.web.conversing import APP_NAME, SPEC, WORDS, client_of, done
 from tests.system.web.test_streams import END, reading, text_of, until_end
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from tests.system.processes import Hosts
 
 
+@pytest.mark.costly
 async def test_two_processes_share_the_servers_of_a_folder(hosts: Hosts, tmp_path: Path) -> None:
     """The first one runs them. The second one gets pieces of its answers over NATS."""
     data = "--data", str(tmp_path / "data")

@@ -69,6 +69,7 @@ def reserved_port() -> Iterator[int]:
         yield held.getsockname()[1]
 
 
+@pytest.mark.costly
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl: install it")
 @pytest.mark.parametrize(
     ("language", "auth", "least"), [("sh", "none", LEAST), ("bash", "tokens", 10)]
@@ -86,6 +87,7 @@ async def test_the_commands_of_the_page_have_the_documented_output(  # noqa: PLR
     assert [(want, one) for want, one in zip(wanted, said, strict=True) if want not in one] == []
 
 
+@pytest.mark.costly
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl: install it")
 async def test_the_commands_of_the_readme_have_the_documented_output(tmp_path: Path) -> None:
     """One server with its own NATS and PostgreSQL, and nothing else."""

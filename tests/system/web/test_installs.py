@@ -32,6 +32,7 @@ ASK: dict[str, Any] = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.item(469, 470)
 async def test_another_host_continues_a_run_of_an_installed_flow(fleet: Hosts) -> None:
     """The first host is killed while the run waits. The second one does not know the bundle."""
@@ -63,6 +64,7 @@ async def test_another_host_continues_a_run_of_an_installed_flow(fleet: Hosts) -
     assert page.status_code == 200
 
 
+@pytest.mark.costly
 @pytest.mark.item(471)
 async def test_a_crash_during_installs_leaves_only_complete_bundles(fleet: Hosts) -> None:
     """Each listed bundle can be opened; a missing one can be installed."""

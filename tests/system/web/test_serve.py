@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 WAIT = {"prefer": "wait=20"}
 
 
+@pytest.mark.costly
 @pytest.mark.item(349, 356, 361, 364, 366, 372, 378)
 async def test_any_api_process_serves_any_session(fleet: Hosts) -> None:
     """One executes the agents, the other one has none. Both show the same, and both accept messages."""
@@ -57,6 +58,7 @@ async def test_any_api_process_serves_any_session(fleet: Hosts) -> None:
         assert await process.exit_code() == 0
 
 
+@pytest.mark.costly
 @pytest.mark.item(416, 418, 459)
 async def test_a_process_without_agents_starts_and_answers_runs_of_flows(fleet: Hosts) -> None:
     """It registers the flows and executes none; it streams the ledger up to the run's end."""

@@ -74,6 +74,7 @@ def text_of(events: list[dict[str, Any]]) -> str:
     return said
 
 
+@pytest.mark.costly
 @pytest.mark.item(348, 349, 361, 364, 371, 374, 375, 378)
 async def test_a_stream_continues_at_another_process_after_a_disconnect(fleet: Hosts) -> None:
     """In the middle of an answer, after the last event: no event is missing, none comes twice."""
@@ -108,6 +109,7 @@ async def test_a_stream_continues_at_another_process_after_a_disconnect(fleet: H
     assert over.status_code == 204
 
 
+@pytest.mark.costly
 @pytest.mark.item(356, 372, 375)
 async def test_a_stream_survives_the_process_that_served_it(fleet: Hosts) -> None:
     """An API process is killed, then another one shuts down, while a host continues: clients reconnect."""
@@ -148,6 +150,7 @@ async def test_a_stream_survives_the_process_that_served_it(fleet: Hosts) -> Non
     assert stored(seen) == stored(whole)
 
 
+@pytest.mark.costly
 @pytest.mark.item(372, 379)
 async def test_a_lost_connection_cancels_only_if_the_query_asks_for_it(fleet: Hosts) -> None:
     """The server notices the end of the connection at once."""

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 import jwt
+import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from compose.commands.output import Exit
@@ -39,6 +40,7 @@ async def refusal(client: httpx2.AsyncClient, **headers: str) -> str:
     return "" if answer.status_code == 200 else str(answer.json()["code"])
 
 
+@pytest.mark.costly
 async def test_a_token_is_valid_on_each_process_until_it_is_revoked(fleet: Hosts, cli: Cli) -> None:
     """Its principal has its sessions on both. A revoked token is refused, and its streams end."""
     serving, here = await fleet.web(SPEC, "--auth", "tokens")
@@ -91,6 +93,7 @@ async def test_a_token_is_valid_on_each_process_until_it_is_revoked(fleet: Hosts
         assert [secret for secret in secrets if secret in logged] == []
 
 
+@pytest.mark.costly
 async def test_a_login_is_valid_on_each_process(fleet: Hosts, cli: Cli) -> None:
     """By its cookies, as a browser keeps them; a logout at one process ends it at the other."""
     _, here = await fleet.web("--no-agents", "--app", APP_NAME, "--auth", "tokens")

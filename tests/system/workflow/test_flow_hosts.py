@@ -120,6 +120,7 @@ async def test_a_blocking_handler_runs_in_a_thread(
     assert [one["status"] for one in records[1:-2]] == ["started", "completed"]
 
 
+@pytest.mark.costly
 @pytest.mark.slow
 @pytest.mark.item(391, 398, 404, 415, 441)
 @pytest.mark.timeout(300)

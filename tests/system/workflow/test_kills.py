@@ -72,6 +72,7 @@ def check(found: dict[str, Any]) -> bool:
     return is_doubted
 
 
+@pytest.mark.costly
 @pytest.mark.system
 @pytest.mark.slow
 @pytest.mark.item(391, 398, 404, 414, 415, 421, 441, 442, 443)

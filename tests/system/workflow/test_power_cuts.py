@@ -59,6 +59,7 @@ def left(found: list[tuple[str, Content, list[str]]], folder: Path) -> Iterator[
         yield point, place
 
 
+@pytest.mark.costly
 @pytest.mark.system
 @pytest.mark.slow
 @pytest.mark.item(398, 404, 414, 415, 441, 442, 443)

@@ -50,6 +50,7 @@ def test_the_blocks_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.costly
 @pytest.mark.item(475)
 def test_the_commands_to_try_by_hand_do_what_is_said(tmp_path: Path) -> None:
     """All that need no server, as one script; what is said of their outputs is there."""

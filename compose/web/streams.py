@@ -35,6 +35,8 @@ MAX_STREAMS_OF_ONE: Final = 64
 MAX_BEHIND: Final = 1_000
 """A stream ends when more than this many lines, or `MAX_BEHIND_BYTES`, wait for its client."""
 MAX_BEHIND_BYTES: Final = 1024 * 1024
+TURNS: Final = 2
+"""Turns of the event loop that a piece of an answer waits for further ones, which are sent with it."""
 RETRY_MS: Final = 2_000
 """Milliseconds after which a client reconnects when its stream ended."""
 RETRY_AFTER: Final = {"retry-after": "5"}
@@ -162,6 +164,8 @@ class EventStream:
     def __init__(self) -> None:
         self._lines: deque[bytes] = deque((_RETRY,))
         self._size = 0
+        self._is_urgent = True
+        """True if a line waits that is not a piece of an answer."""
         self._last_id: str | None = None
         self._news = asyncio.Event()
         self.is_over = False
@@ -193,7 +197,7 @@ class EventStream:
                     if self.is_over:
                         return
                     self._last_id = line.id or self._last_id
-                    self._add(data)
+                    self._add(data, is_urgent=line.id is not None)
         except Exception as exc:  # noqa: BLE001 - the boundary of a request
             self.end(self.problem_line(exc))
         self.is_over = True
@@ -219,21 +223,29 @@ class EventStream:
         is_full = len(self._lines) > MAX_BEHIND or self._size + len(data) > MAX_BEHIND_BYTES
         return self._size > 0 and is_full
 
-    def _add(self, data: bytes) -> None:
+    def _add(self, data: bytes, *, is_urgent: bool = True) -> None:
         self._lines.append(data)
         self._size += len(data)
+        self._is_urgent |= is_urgent
         self._news.set()
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """Yield all buffered bytes at once, as soon as there are some."""
+        """Yield all buffered bytes at once, as soon as there are some.
+
+        If only pieces of answers are buffered, other tasks run first: with a thousand readers, a write for each
+        piece costs more than all else.
+        """
         while self._lines or not self.is_over:
             if not self._lines:
                 self._news.clear()
                 await self._news.wait()
                 continue
+            turns = 0 if self._is_urgent else TURNS
+            for _ in range(turns):
+                await asyncio.sleep(0)
             chunk = b"".join(self._lines)
             self._lines.clear()
-            self._size = 0
+            self._size, self._is_urgent = 0, False
             yield chunk
         self.on_last()
 

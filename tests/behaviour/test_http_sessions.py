@@ -189,6 +189,26 @@ async def test_sessions_execute_at_the_same_time_over_http(bed: Bed, app: str) -
 
 
 @pytest.mark.item(352, 365, 366, 368, 370, 377, 379, 385)
+async def test_a_session_is_renamed_while_it_gets_messages(bed: Bed, app: str) -> None:
+    """Neither waits for the other's outcome, and nothing of either is lost."""
+    async with web_on(bed, Echo().agent(), app_name=app) as web:
+        await web.post("/v1/sessions", {"session_id": "s", "metadata": {"k": 1}})
+        posts = [web("POST", "/v1/sessions/s/runs", {"text": f"{n}"}) for n in range(10)]
+        names = [web("PATCH", "/v1/sessions/s", {"title": f"name {n}"}) for n in range(10)]
+        mixed = [one for pair in zip(posts, names, strict=True) for one in pair]
+
+        answers = await asyncio.gather(*mixed)
+
+        assert {answer.status for answer in answers} == {200, 202}
+        runs = [answer.data["run_id"] for answer in answers[::2]]
+        for run in runs:
+            await bed.result(run)
+        shown = await web.get("/v1/sessions/s")
+        assert shown["title"] in {f"name {n}" for n in range(10)}
+        assert (shown["metadata"], shown["queue"]) == ({"k": 1}, [])
+        assert {run["run_id"] for run in (await web.get("/v1/sessions/s/runs"))["runs"]} == {*runs}
+
+
 async def test_queued_runs_start_in_order_and_can_be_cancelled(bed: Bed, app: str) -> None:
     """The session shows its queue. While runs are open it is neither switched nor deleted."""
     echo = Echo()

@@ -214,10 +214,11 @@ async def first_event(place: Served, *, total: int) -> None:
 
         return StreamingResponse(lines(), media_type=SSE)
 
-    async with bare({"/runs/{key}": handler}) as url:
-        floors = await _first(url, "/runs/first-{}", b"event: run.started", total)
-    for n in range(CROWD):
+    for n in range(CROWD):  # conversations of the same length
+        await made(place, f"floor-{n}")
         await made(place, f"first-{n}")
+    async with bare({"/runs/{key}": handler}) as url:
+        floors = await _first(url, "/runs/floor-{}", b"event: run.started", total)
     found = await _first(place.url, "/v1/sessions/first-{}/runs", b"event: loop_started", total)
     values = {part: (share(found, part), share(floors, part)) for part in (0.5, 0.99)}
     report(

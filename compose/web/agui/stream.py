@@ -35,6 +35,8 @@ from compose.web.streams import EventLine, EventStream
 
 QUIET_S: Final = 0.25
 """Seconds without events after which a run that also does other work is reported as waiting for its client."""
+MOST_QUIET_S: Final = 4.0
+"""The same, at most, while the store's waits differ from the events that were read."""
 
 
 class AguiStream(EventStream):
@@ -140,7 +142,8 @@ class AguiReader:
         snapshots = [one.messages for one in self._first if isinstance(one, MessagesSnapshotEvent)]
         shown = ShownMessages(snapshots[-1] if snapshots else given.messages)
         self._tree = RunTree(run_id, shown=shown, answered=self._gate.answered)
-        self._is_open = self._is_quiet = self._is_lagging = False
+        self._is_open = self._is_quiet = False
+        self._quiet_s = QUIET_S
 
     async def lines(self) -> AsyncGenerator[EventLine, None]:
         """Yield the lines of the stream."""
@@ -166,16 +169,18 @@ class AguiReader:
         for line in self._pass(None):
             yield line
         while self._tree.end is None and not await self._is_waiting(sources.followed):
-            is_pending = bool(self._tree.pending()) and not self._is_lagging
             try:
-                event = await sources.next(QUIET_S if is_pending else None)
+                event = await sources.next(self._quiet_s if self._tree.pending() else None)
             except StopAsyncIteration:
                 raise UnknownRunError(self._run_id) from None  # deleted with its session
             self._is_quiet = event is None
             if event is None:
                 continue
-            self._is_lagging = False
-            for line in self._lines_of(event):
+            self._quiet_s = QUIET_S
+            lines = self._lines_of(event)
+            if event.type == "run_waiting" and await self._is_waiting(sources.followed):
+                return  # the last line says so
+            for line in lines:
                 yield line
 
     def _lines_of(self, event: SessionEvent) -> list[EventLine]:
@@ -200,7 +205,7 @@ class AguiReader:
         """Return True if the stream should end because the run or a descendant waits for the client.
 
         It compares the pending answers that were read with the store's waits, so that no question is missing
-        and none has an answer already.
+        and none has an answer already. If they differ, it compares them again after the next event, or later.
         """
         tree = self._tree
         pending = tree.pending()
@@ -210,8 +215,8 @@ class AguiReader:
         runtime = self._call.runtime
         waited = await open_interrupts(runtime, (self._run_id, *followed))
         waited |= (await runtime.approvals.open_calls(self._run_id)).keys()
-        self._is_lagging = waited - self._gate.answered != asked
-        return not self._is_lagging
+        self._quiet_s = min(2 * self._quiet_s, MOST_QUIET_S)
+        return waited - self._gate.answered == asked
 
 
 async def open_interrupts(runtime: Runtime, run_ids: Iterable[str]) -> set[str]:

@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.storage.session import NO_FACT, SessionFact
 from actors.runtime.client.live_events import MergedLog
-from actors.runtime.loop.tasks import start_task
+from actors.runtime.loop.ahead import Ahead
 from actors.runtime.runtime import Runtime
 from actors.sessions.cursor import EventCursor
 from actors.sessions.errors import CursorError
 from actors.sessions.events import EVENTS, SessionEvent
 from actors.sessions.translation import FoundEvent, RunTranslator, TranslatedLog
 
-T = TypeVar("T")
-
-MOST_AHEAD: Final = 64
-"""Number of values that `Ahead` reads before they are taken."""
 FIRST_FACT_S: Final = 0.5
 """Seconds that a reader of one run waits for a fact before it reads if the run still exists."""
 LOOK_BACK: Final = 50
@@ -79,8 +75,7 @@ class SessionFeed:
         With `only`: until that run has ended.
         """
         await self.take_position()
-        facts = self.runtime.store.sessions.tail(self.agent, after=self.at.last_fact)
-        async with aclosing(Ahead(facts)) as ahead, self._read_early(ahead.news):
+        async with self._facts() as ahead, self._read_early(ahead.news):
             if self.only is not None and await self._is_gone(self.only, ahead):
                 return
             while True:
@@ -94,6 +89,21 @@ class SessionFeed:
                     yield event
                 if self.only == fact.run_id and fact.kind == "ended":
                     return
+
+    @asynccontextmanager
+    async def _facts(self) -> AsyncIterator[Ahead[SessionFact]]:
+        """Yield the facts after the cursor, and new ones."""
+        sessions, after = self.runtime.store.sessions, self.at.last_fact
+        with sessions.handed(self.agent, after=after) as handed:
+            facts = self._facts_after(lambda: after if handed is None else handed.begin - 1)
+            async with aclosing(Ahead(facts, handed=handed)) as ahead:
+                yield ahead
+
+    async def _facts_after(self, after: Callable[[], int]) -> AsyncGenerator[SessionFact, None]:
+        facts = self.runtime.store.sessions.tail(self.agent, after=after())
+        async with aclosing(facts):  # type: ignore[type-var]
+            async for fact in facts:
+                yield fact
 
     async def _is_gone(self, run_id: RunId, facts: Ahead[SessionFact]) -> bool:
         """Return True if a run was deleted with its session: not if the feed's next fact is of that run."""
@@ -325,75 +335,3 @@ class TranslatedEvents:
             for entry in await self._log.take():
                 self._found += await self._translated.of(entry)
         return self._found.popleft() if self._found else None
-
-
-class Ahead(Generic[T]):
-    """An iterator whose values are read ahead by a task, up to `MOST_AHEAD` of them.
-
-    Args:
-        values: The iterator. Reading begins with the first call of a method.
-        news: Is set when there is another value, and at the end. Iterators that are read together share it.
-    """
-
-    def __init__(self, values: AsyncIterator[T], news: asyncio.Event | None = None) -> None:
-        self._values = values
-        self.news = news or asyncio.Event()
-        self._read: deque[T] = deque()
-        self._has_slot = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._is_over = False
-        self._error: Exception = StopAsyncIteration()
-
-    async def _read_all(self) -> None:
-        try:
-            async for value in self._values:
-                self._read.append(value)
-                self.news.set()
-                if len(self._read) >= MOST_AHEAD:
-                    self._has_slot.clear()
-                    await self._has_slot.wait()
-        except Exception as exc:  # noqa: BLE001 - raised to the reader, which is another task
-            self._error = exc
-        self._is_over = True
-        self.news.set()
-
-    def has_next(self) -> bool:
-        """Return True if `take` need not wait: the next value, or the end, is known."""
-        if self._task is None:
-            self._task = start_task(self._read_all(), name="read ahead", done=_ignore)
-        return bool(self._read) or self._is_over
-
-    async def until_next(self) -> None:
-        """Wait until `take` need not wait."""
-        while not self.has_next():
-            self.news.clear()
-            await self.news.wait()
-
-    async def take(self) -> T:
-        """Return the next value.
-
-        Raises:
-            StopAsyncIteration: There is none.
-        """
-        await self.until_next()
-        if not self._read:
-            raise self._error
-        self._has_slot.set()
-        return self._read.popleft()
-
-    def known(self) -> T | None:
-        """Return the next value if it is there already, and leave it there."""
-        return self._read[0] if self.has_next() and self._read else None
-
-    async def aclose(self) -> None:
-        """End the iterator."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
-        close = getattr(self._values, "aclose", None)
-        if close is not None:
-            await close()
-
-
-def _ignore(task: asyncio.Task[None]) -> None:
-    """Do nothing: the reader has the error."""

@@ -14,12 +14,13 @@ from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.storage.session import SessionFact
+from actors.runtime.loop.ahead import Ahead
 from actors.runtime.runtime import Runtime
 from actors.sessions.artifacts import artifacts_of
 from actors.sessions.cursor import EventCursor
 from actors.sessions.errors import ConsumedError, UnknownChildError
 from actors.sessions.events import EVENTS, SessionEvent
-from actors.sessions.feed import Ahead, SessionFeed
+from actors.sessions.feed import SessionFeed
 from actors.sessions.translation import RunTranslator
 
 RunPhase: TypeAlias = Literal["queued", "running", "completed", "failed", "cancelled"]

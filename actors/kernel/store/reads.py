@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from actors.kernel.json import JsonValue
+from actors.kernel.runtime.hints import Handed
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import BufferedSignal, LoadedRun, RunRow
@@ -63,3 +65,11 @@ class ReadStore(Protocol):
 
         Ends after a terminal entry, and when a run that was there is there no more.
         """
+
+    def handed(self, run_id: RunId) -> AbstractContextManager[Handed[RunLogEntry] | None]:
+        """Yield the entries of a run that this process has submitted lately and executes; None: use `tail`.
+
+        Of a submit one reader gets them. It has to use `tail` if it has to read, or if none come for a while.
+        """
+        del run_id
+        return nullcontext()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -19,6 +19,7 @@ from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
 from actors.kernel.store.store import RunStore
 from actors.runtime.client.catch_up import CatchUp
 from actors.runtime.client.open_answers import OpenAnswers
+from actors.runtime.loop.ahead import Pulled
 from actors.runtime.loop.tasks import TaskScope
 
 MAX_DELTAS: Final = 10_000
@@ -141,8 +142,7 @@ class LiveEvents:
         """
         feed = Feed(news)
         order = PieceOrder(partial(self._last_seq, run_id) if whole else None, after)
-        async with TaskScope() as scope:
-            scope.start(_read_log(log, feed), name=f"tail {run_id}")
+        async with TaskScope() as scope, self._entries(run_id, log, feed, scope, after=after):
             if not pieces:
                 yield MergedLog(feed, order)
                 return
@@ -159,6 +159,34 @@ class LiveEvents:
                 readers.discard(feed)
                 if not readers and self._readers.get(run_id) is readers:
                     del self._readers[run_id]
+
+    @asynccontextmanager
+    async def _entries(
+        self,
+        run_id: RunId,
+        log: AsyncIterator[RunLogEntry],
+        feed: Feed,
+        scope: TaskScope,
+        *,
+        after: int,
+    ) -> AsyncIterator[None]:
+        """Add the entries of a log to a feed, those of a run that began here without a task."""
+        reads = self._store.reads
+        with reads.handed(run_id) if after < 0 else nullcontext() as handed:
+
+            def read() -> None:
+                rest = log if handed is None else reads.tail(run_id, from_seq=handed.begin)
+                scope.start(_read_log(rest, feed), name=f"tail {run_id}")
+
+            if handed is None:
+                read()
+            else:
+                feed.pulled = Pulled(handed, feed.news, read)
+            try:
+                yield
+            finally:
+                if feed.pulled is not None:
+                    feed.pulled.close()
 
     async def _last_seq(self, run_id: RunId) -> int:
         row = await self._store.reads.run(run_id)
@@ -291,6 +319,7 @@ class Feed:
 
     Attributes:
         news: Is set when there is something to take.
+        pulled: Entries that are not added by a task.
     """
 
     def __init__(self, news: asyncio.Event | None = None) -> None:
@@ -300,9 +329,21 @@ class Feed:
         self._error: Exception | None = None
         self.news = news or asyncio.Event()
         self._has_slot = asyncio.Event()
+        self.pulled: Pulled[RunLogEntry] | None = None
+
+    def _pull(self) -> None:
+        """Take the entries that were handed over, before whatever comes next."""
+        if self.pulled is None or len(self._items) - self._deltas >= MAX_ENTRIES:
+            return
+        for entry in self.pulled.take():
+            self._items.append(entry)
+            if entry.is_terminal:
+                self.pulled.close()
+                self._is_over = True
 
     def add_delta(self, delta: RunLogEntry) -> None:
         """Add a piece; of too many the oldest goes."""
+        self._pull()
         if self._deltas >= MAX_DELTAS:
             oldest = next(i for i, item in enumerate(self._items) if item.seq < 0)
             del self._items[oldest]
@@ -326,6 +367,7 @@ class Feed:
 
     def has_next(self) -> bool:
         """Return True if there is something to take, or the log has ended."""
+        self._pull()
         return bool(self._items) or self._is_over
 
     async def until_next(self) -> None:

@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Final
 
 from actors.errors import ActorsError
+from actors.runtime.loop.ahead import Ahead
 from actors.sessions.events import SessionEvent
-from actors.sessions.feed import Ahead
 
 MAX_FOLLOWED: Final = 32
 """Maximum number of descendants that are read at once. For further ones only start and end are sent."""

@@ -7,16 +7,16 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
-from operator import attrgetter
 from typing import Final, LiteralString
 
 from actors.errors import ActorsError
+from actors.kernel.runtime.hints import Handed
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.storage.session import SessionFact
 from persistence.postgres.connection.batch import lookups
 from persistence.postgres.connection.link import Link, Row
 from persistence.postgres.connection.listener import Listener
-from persistence.postgres.reads.log_readers import Begun, Handed
+from persistence.postgres.reads.log_readers import Begun
 
 _log = logging.getLogger("callboard.postgres")
 
@@ -54,18 +54,6 @@ update sessions set watched_until = clock_timestamp() + interval '60 s'
 """Skips a session whose row another transaction has locked: the next call sets its `watched_until`."""
 
 
-class FactReader(Handed[SessionFact]):
-    """A reader of a session.
-
-    Attributes:
-        after: The number of the last fact it has read.
-    """
-
-    def __init__(self, after: int) -> None:
-        super().__init__(attrgetter("number"), MOST_HANDED)
-        self.after = after
-
-
 class FactReaders:
     """Readers of this process that wait for the next fact of a session.
 
@@ -81,9 +69,9 @@ class FactReaders:
     def __init__(self, link: Link, listener: Listener, channel: str) -> None:
         self._link, self._listener, self._channel = link, listener, channel
         self.writers: tuple[Link, ...] = ()
-        self._waiting: dict[AgentId, set[FactReader]] = {}
+        self._waiting: dict[AgentId, set[Handed[SessionFact]]] = {}
         self._queued: dict[tuple[AgentId, RunId], SessionFact] = {}
-        self._begun: Begun[AgentId, FactReader] = Begun(lambda _, __: None)
+        self._begun: Begun[AgentId, Handed[SessionFact]] = Begun(lambda _, __: None)
         self._any = asyncio.Event()
         self._watched: dict[AgentId, float] = {}
         self._watches = lookups(self._write_watched, lambda _, rows: bool(rows), limit=1)
@@ -103,7 +91,7 @@ class FactReaders:
 
         This process executes the run: it writes the facts that follow. Those of others are found by a poll.
         """
-        reader = FactReader(fact.number - 1)
+        reader = _reader(fact.number)
         reader.has_to_read = False
         reader.hand((fact,))
         self._begun.put(agent, reader)
@@ -139,20 +127,32 @@ class FactReaders:
             self.wake(AgentId.parse(payload))
 
     @contextmanager
-    def waiting(self, agent: AgentId, after: int) -> Iterator[FactReader]:
-        """Yield a reader, which is woken when the session has facts after the last one that it has read."""
+    def begun(self, agent: AgentId, after: int) -> Iterator[Handed[SessionFact] | None]:
+        """Yield the reader that `begin` has kept, if it continues after this fact."""
         reader = self._begun.get(agent)
-        if reader is not None and reader.after == after:
-            self._begun.take(agent)
-        else:
-            reader = FactReader(after)
+        if reader is None or reader.begin != after + 1:
+            yield None
+            return
+        self._begun.take(agent)
+        with self._waits(agent, reader):
+            yield reader
+
+    @contextmanager
+    def waiting(self, agent: AgentId, after: int) -> Iterator[Handed[SessionFact]]:
+        """Yield a reader, which is woken when the session has facts after the last one that it has read."""
+        reader = _reader(after + 1)
+        with self._waits(agent, reader):
+            yield reader
+
+    @contextmanager
+    def _waits(self, agent: AgentId, reader: Handed[SessionFact]) -> Iterator[None]:
         if not self._waiting:
             self._listener.follow(self._channel, self._hear)
             self._any.set()
         readers = self._waiting.setdefault(agent, set())
         readers.add(reader)
         try:
-            yield reader
+            yield
         finally:
             readers.discard(reader)
             if not readers:
@@ -199,5 +199,13 @@ class FactReaders:
             await self._link.fetch("following sessions", SQL_WATCH_SESSIONS, agents)
         for row in await self._link.fetch("following sessions", SQL_LOOK_AT_SESSIONS, agents):
             for reader in self._waiting.get(AgentId.parse(row["agent"]), ()):
-                if row["last_fact"] > reader.after:
+                if row["last_fact"] >= reader.begin:
                     reader.hand(())
+
+
+def _reader(begin: int) -> Handed[SessionFact]:
+    return Handed(_number_of, begin, MOST_HANDED)
+
+
+def _number_of(fact: SessionFact) -> int:
+    return fact.number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Final, LiteralString
 
@@ -10,6 +11,7 @@ from pydantic_core import from_json
 from typing_extensions import override
 
 from actors.kernel.agent.transcript import NO_CUT, Turn
+from actors.kernel.runtime.hints import Handed
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.storage.errors import SessionActiveError, UnknownNodeError, UnknownSessionError
 from actors.kernel.storage.session import NO_FACT, SessionFact, SessionRow, SessionStore
@@ -180,26 +182,30 @@ class PostgresSessions(SessionStore):
 
         Other processes notify of a session that has readers, and of no other.
         """
+        was_there = False
         with self._readers.waiting(agent, after) as reader:
-            # Of a run that began here others do not hear at once: its reader polls.
-            was_there = not reader.has_to_read
-            if not was_there:
-                await self._readers.watch(agent)
+            await self._readers.watch(agent)
             while True:
                 reader.news.clear()
-                found = reader.take(reader.after + 1)
+                found = reader.take()
                 if reader.has_to_read and not found:
                     reader.has_to_read = False
-                    found = await self.facts(agent, after=reader.after, limit=TAIL_PAGE)
+                    found = await self.facts(agent, after=reader.begin - 1, limit=TAIL_PAGE)
                     reader.has_to_read |= len(found) == TAIL_PAGE
                 for fact in found:
-                    reader.after = fact.number
+                    reader.begin = fact.number + 1
                     yield fact
                 if found and not was_there:  # it may have been created after its notification
                     was_there = True
                     reader.has_to_read |= await self._readers.watch(agent, is_there=True)
                 if not reader.has_to_read:
                     await reader.news.wait()
+
+    @override
+    def handed(
+        self, agent: AgentId, *, after: int
+    ) -> AbstractContextManager[Handed[SessionFact] | None]:
+        return self._readers.begun(agent, after)
 
     @override
     async def path(

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from operator import attrgetter
 from typing import Final, Generic, LiteralString, TypeVar
 
 from pydantic_core import from_json, to_json
 
 from actors.errors import PersistenceError
-from actors.kernel.runtime.hints import FOLLOWED_S, FollowedLogs, LogHints
+from actors.kernel.runtime.hints import FOLLOWED_S, FollowedLogs, Handed, LogHints
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
 from persistence.postgres.connection.batch import Batched, Batcher
@@ -115,46 +113,6 @@ class NotifiedLogs:
         await self._links.fetch("hinting that logs grew", SQL_SAY, channels, payloads)
 
 
-class Handed(Generic[T]):
-    """Numbered rows that commits have handed to a reader, which then need not read them.
-
-    Args:
-        number: Returns the number of a row.
-        most: Number of rows from which on a slow reader is handed no more. It reads them instead.
-
-    Attributes:
-        news: Is set when there are more rows.
-        has_to_read: True if there may be rows that were not handed over.
-    """
-
-    def __init__(self, number: Callable[[T], int], most: int) -> None:
-        self.news, self.has_to_read = asyncio.Event(), True
-        self._number, self._most = number, most
-        self._rows: deque[T] = deque()
-
-    def hand(self, rows: Sequence[T]) -> None:
-        """Take the rows of a commit; none: they have to be read."""
-        if not rows or len(self._rows) >= self._most:
-            self._rows.clear()
-            self.has_to_read = True
-        else:
-            self._rows += rows
-        self.news.set()
-
-    def take(self, begin: int) -> list[T]:
-        """Return the handed rows from a number on. If rows before them are missing, all have to be read."""
-        found: list[T] = []
-        while self._rows:
-            row = self._rows.popleft()
-            number, wanted = self._number(row), begin + len(found)
-            if number > wanted:
-                self._rows.clear()
-                self.has_to_read = True
-            elif number == wanted:
-                found.append(row)
-        return found
-
-
 class Begun(Generic[K, T]):
     """Readers that exist since a submit, each for the caller that will read. After `BEGUN_S` they are dropped.
 
@@ -190,10 +148,6 @@ class Begun(Generic[K, T]):
     def _forget(self, key: K) -> None:
         if (reader := self.take(key)) is not None:
             self._drop(key, reader)
-
-
-def _log_reader() -> Handed[RunLogEntry]:
-    return Handed(attrgetter("seq"), MOST_HANDED)
 
 
 @dataclass(slots=True)
@@ -251,21 +205,31 @@ class LogReaders:
 
         The run was submitted just now, and this process executes it: no entry was written before.
         """
-        reader = self._add(run_id)
+        reader = self._add(run_id, 0)
         reader.has_to_read = False
         self._begun.put(run_id, reader)
 
     @contextmanager
-    def reading(self, run_id: RunId) -> Iterator[Handed[RunLogEntry]]:
-        """Yield a reader, which is woken when the log has grown."""
-        reader = self._begun.take(run_id) or self._add(run_id)
+    def begun(self, run_id: RunId) -> Iterator[Handed[RunLogEntry] | None]:
+        """Yield the reader that `begin` has kept, if there is one."""
+        reader = self._begun.take(run_id)
+        try:
+            yield reader
+        finally:
+            if reader is not None:
+                self._remove(run_id, reader)
+
+    @contextmanager
+    def reading(self, run_id: RunId, begin: int) -> Iterator[Handed[RunLogEntry]]:
+        """Yield a reader of a log from a seq on, which is woken when the log has grown."""
+        reader = self._add(run_id, begin)
         try:
             yield reader
         finally:
             self._remove(run_id, reader)
 
-    def _add(self, run_id: RunId) -> Handed[RunLogEntry]:
-        reader = _log_reader()
+    def _add(self, run_id: RunId, begin: int) -> Handed[RunLogEntry]:
+        reader = Handed[RunLogEntry](_seq_of, begin, MOST_HANDED)
         self._logs.setdefault(run_id, _Log()).readers.add(reader)
         return reader
 
@@ -288,3 +252,7 @@ class LogReaders:
             chosen.say_followed(run_id)
             log.told_at = now
         return is_new
+
+
+def _seq_of(entry: RunLogEntry) -> int:
+    return entry.seq

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final, LiteralString
 
@@ -12,6 +13,7 @@ from typing_extensions import override
 
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.decisions import RESERVED, decided_seq
+from actors.kernel.runtime.hints import Handed
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import BufferedSignal, LoadedRun, RunRow
@@ -176,20 +178,18 @@ class Reads(ReadStore):
     async def tail(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
         """Commits are seen at once; those of other processes in half a second if their hint is lost."""
         idle, was_there = 0, from_seq > 0
-        with self._readers.reading(run_id) as reader:
-            # Others hear of the reader of a run that began here only if nothing comes.
-            is_told = reader.has_to_read
+        with self._readers.reading(run_id, from_seq) as reader:
             while True:
                 reader.news.clear()
-                is_new = is_told and self._readers.tell(run_id)
-                entries = reader.take(from_seq)
+                is_new = self._readers.tell(run_id)
+                entries = reader.take()
                 if reader.has_to_read and not entries:
                     reader.has_to_read = False
-                    entries = await self._new.call((run_id, from_seq))
+                    entries = await self._new.call((run_id, reader.begin))
                     reader.has_to_read |= len(entries) == NEW_ENTRIES
                 for entry in entries:
+                    reader.begin, idle, was_there = entry.seq + 1, 0, True
                     yield entry
-                    from_seq, idle, was_there = entry.seq + 1, 0, True
                     if entry.is_terminal:
                         return
                 if reader.has_to_read:
@@ -198,13 +198,19 @@ class Reads(ReadStore):
                     async with asyncio.timeout(FIRST_POLL_S if is_new else TAIL_POLL_S):
                         await reader.news.wait()
                 except TimeoutError:
-                    reader.has_to_read = is_told = True
+                    reader.has_to_read = True
                     if is_new:
                         continue
                     idle += 1
                     # The log may have been swept or erased. This is rare, so polls 1, 2, 4, 8, … check for it.
-                    if idle.bit_count() == 1 and await self._is_over(run_id, from_seq, was_there):
+                    if idle.bit_count() == 1 and await self._is_over(
+                        run_id, reader.begin, was_there
+                    ):
                         return
+
+    @override
+    def handed(self, run_id: RunId) -> AbstractContextManager[Handed[RunLogEntry] | None]:
+        return self._readers.begun(run_id)
 
     async def _is_over(self, run_id: RunId, from_seq: int, was_there: bool) -> bool:
         """Return True if no entry will follow: the log was removed, or has been read to its end."""

@@ -26,6 +26,8 @@ MAX_DELTAS: Final = 10_000
 """Maximum number of pieces kept for a slow reader; the oldest are dropped, and the run is never slowed."""
 MAX_ENTRIES: Final = 256
 """Number of entries that are read ahead of a slow reader; further entries stay in the log."""
+QUIET_S: Final = 0.5
+"""Seconds without an entry after which the log of a run that began here is read: others may write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,7 @@ class LiveEvents:
             if handed is None:
                 read()
             else:
-                feed.pulled = Pulled(handed, feed.news, read)
+                feed.pulled = Pulled(handed, feed.news, read, quiet_s=QUIET_S)
             try:
                 yield
             finally:

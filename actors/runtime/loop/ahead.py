@@ -14,27 +14,34 @@ T = TypeVar("T")
 
 MOST_AHEAD: Final = 64
 """Number of values that `Ahead` reads before they are taken."""
-NOTHING_S: Final = 0.5
-"""Seconds without a row after which `Pulled` has its reader read the store."""
 
 
 class Pulled(Generic[T]):
     """Rows that commits hand over, which a reader takes without a task.
 
-    If rows may be missing, or none came for `NOTHING_S`, the reader has to read the store from then on.
+    If rows may be missing, the reader has to read the store from then on.
 
     Args:
         handed: The rows.
         news: Is set when there are more rows.
         read: Function that begins to read the store from `handed.begin` on. It is called once.
+        quiet_s: Seconds without a row after which the reader reads the store, too. None: the store looks for
+            rows of other processes.
     """
 
-    def __init__(self, handed: Handed[T], news: asyncio.Event, read: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        handed: Handed[T],
+        news: asyncio.Event,
+        read: Callable[[], object],
+        *,
+        quiet_s: float | None = None,
+    ) -> None:
         handed.news = news
-        self._handed, self._read = handed, read
-        self._loop = asyncio.get_running_loop()
+        self._handed, self._read, self._quiet_s = handed, read, quiet_s
         self._came_any = self._is_over = False
-        self._timer = self._loop.call_later(NOTHING_S, self._expire)
+        self._timer: asyncio.TimerHandle | None = None
+        self._wait()
 
     def take(self) -> list[T]:
         """Return the next rows, perhaps none."""
@@ -51,12 +58,17 @@ class Pulled(Generic[T]):
     def close(self) -> None:
         """Take no more rows."""
         self._is_over = True
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _wait(self) -> None:
+        if self._quiet_s is not None:
+            self._timer = asyncio.get_running_loop().call_later(self._quiet_s, self._expire)
 
     def _expire(self) -> None:
         if self._came_any:
             self._came_any = False
-            self._timer = self._loop.call_later(NOTHING_S, self._expire)
+            self._wait()
         else:
             self._handed.hand(())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +11,11 @@ import pytest
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.session import NewSession
 from actors.kernel.agent.transcript import NewTurn
+from actors.kernel.storage.session import NO_FACT
+from actors.runtime.client import live_events
+from actors.runtime.client.live_events import LiveEvents
+from actors.runtime.loop.ahead import Ahead
+from actors.runtime.loop.clock import SystemClock
 from persistence.postgres.commits import hand_over
 from persistence.postgres.features import fact_readers
 from persistence.postgres.reads import log_readers, reads
@@ -20,7 +25,7 @@ from tests.integration.persistence.hosts import host, store_of
 from tests.system.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
     from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.log_entry import RunLogEntry
@@ -33,7 +38,8 @@ FOLLOWED = NewSession("p", is_followed=True)
 @pytest.fixture(autouse=True)
 def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers read only what they are told of."""
-    for module, name in ((reads, "TAIL_POLL_S"), (reads, "FIRST_POLL_S"), (fact_readers, "LOOK_S")):
+    polls = (reads, "TAIL_POLL_S"), (reads, "FIRST_POLL_S"), (fact_readers, "LOOK_S")
+    for module, name in (*polls, (live_events, "QUIET_S")):
         monkeypatch.setattr(module, name, 3_600)
 
 
@@ -57,16 +63,36 @@ async def follow(bed: Bed, **parts: Any) -> Turns:
     return Turns(bed, (await bed.submit(agent=CHAT, session=FOLLOWED, **parts)).run_id, CHAT)
 
 
+def log_of(bed: Bed, run_id: RunId) -> AsyncGenerator[RunLogEntry, None]:
+    """Return the entries of a run, as its reader gets them."""
+    return LiveEvents(SystemClock(), bed.store).merge(run_id, bed.store.reads.tail(run_id))
+
+
+@asynccontextmanager
+async def facts_of(bed: Bed) -> AsyncIterator[Ahead[SessionFact]]:
+    """Yield the facts of the session, as its reader gets them."""
+    sessions = bed.store.sessions
+    with sessions.handed(CHAT, after=NO_FACT) as handed:
+
+        async def rest() -> AsyncIterator[SessionFact]:
+            after = NO_FACT if handed is None else handed.begin - 1
+            async with aclosing(sessions.tail(CHAT, after=after)) as tail:  # type: ignore[type-var]
+                async for fact in tail:
+                    yield fact
+
+        async with asyncio.timeout(20), aclosing(Ahead(rest(), handed=handed)) as facts:
+            yield facts
+
+
 async def entries_of(bed: Bed, run_id: RunId) -> list[RunLogEntry]:
     """Return the entries of an ended run, as its reader gets them."""
     async with asyncio.timeout(20):
-        return [entry async for entry in bed.store.reads.tail(run_id)]
+        return [entry async for entry in log_of(bed, run_id)]
 
 
-async def take(facts: AsyncIterator[SessionFact], count: int) -> list[SessionFact]:
+async def take(facts: Ahead[SessionFact], count: int) -> list[SessionFact]:
     """Return the next facts."""
-    async with asyncio.timeout(20):
-        return [await anext(facts) for _ in range(count)]
+    return [await facts.take() for _ in range(count)]
 
 
 async def test_a_reader_that_comes_late_reads_nothing(
@@ -78,7 +104,7 @@ async def test_a_reader_that_comes_late_reads_nothing(
         await run.commit(run.turn(started(CHAT), session=STARTED))
         await run.complete(turns=(node("a"),), session=ENDED)
         found = await entries_of(bed, run.run_id)
-        async with aclosing(bed.store.sessions.tail(CHAT)) as tail:  # type: ignore[type-var]
+        async with facts_of(bed) as tail:
             facts = await take(tail, 3)
         assert asked == []
 
@@ -86,7 +112,7 @@ async def test_a_reader_that_comes_late_reads_nothing(
         assert facts == await bed.store.sessions.facts(CHAT)
         assert [fact.kind for fact in facts] == ["queued", "started", "ended"]
         assert await entries_of(bed, run.run_id) == found
-        async with aclosing(bed.store.sessions.tail(CHAT)) as tail:  # type: ignore[type-var]
+        async with facts_of(bed) as tail:
             assert await take(tail, 3) == facts
         assert asked == ["_fetch_new", "_write_watched"]
 
@@ -115,24 +141,15 @@ async def test_the_reader_of_a_joined_run_reads_its_beginning(
     async with host(postgres_dsn, schema) as bed:
         run, store = await follow(bed), store_of(bed)
         await run.commit(run.turn(started(CHAT), session=STARTED))
-        await _end(bed.store.reads.tail(run.run_id))
-        await _end(bed.store.sessions.tail(CHAT))
+        async with aclosing(log_of(bed, run.run_id)) as log, facts_of(bed) as facts:
+            await anext(log)
+            await facts.take()
         joined = await follow(bed, on_conflict="join")
         assert joined.run_id == run.run_id
         assert not store._log_readers.takes_entries(run.run_id)
-        async with (
-            asyncio.timeout(20),
-            aclosing(bed.store.reads.tail(run.run_id)) as log,  # type: ignore[type-var]
-            aclosing(bed.store.sessions.tail(CHAT)) as facts,  # type: ignore[type-var]
-        ):
+        async with aclosing(log_of(bed, run.run_id)) as log, facts_of(bed) as facts:
             assert (await anext(log)).seq == 0
             assert [fact.kind for fact in await take(facts, 2)] == ["queued", "started"]
-
-
-async def _end(tail: Any) -> None:
-    """Let a reader take the first row, and end."""
-    async with asyncio.timeout(20), aclosing(tail):
-        await anext(tail)
 
 
 async def test_a_run_that_another_host_executes_is_found_by_a_poll(
@@ -145,8 +162,10 @@ async def test_a_run_that_another_host_executes_is_found_by_a_poll(
         run.bed = rival
         await run.commit(run.turn(started(CHAT), session=STARTED))
         await run.complete(session=ENDED)
-        for module, name in ((reads, "TAIL_POLL_S"), (fact_readers, "LOOK_S")):
-            monkeypatch.setattr(module, name, 0.01)
+        monkeypatch.setattr(fact_readers, "LOOK_S", 0.01)
+        async with facts_of(bed) as facts:
+            assert [one.kind for one in await take(facts, 3)] == ["queued", "started", "ended"]
+        monkeypatch.setattr(live_events, "QUIET_S", 0.01)
         assert [entry.seq for entry in await entries_of(bed, run.run_id)] == [0, 1]
 
 

@@ -93,8 +93,9 @@ class SessionFeed:
     @asynccontextmanager
     async def _facts(self) -> AsyncIterator[Ahead[SessionFact]]:
         """Yield the facts after the cursor, and new ones."""
-        sessions, after = self.runtime.store.sessions, self.at.last_fact
-        with sessions.handed(self.agent, after=after) as handed:
+        followed, after = self.runtime.store.followed, self.at.last_fact
+        kept = nullcontext() if followed is None else followed.facts_of(self.agent, after=after)
+        with kept as handed:
             facts = self._facts_after(lambda: after if handed is None else handed.begin - 1)
             async with aclosing(Ahead(facts, handed=handed)) as ahead:
                 yield ahead

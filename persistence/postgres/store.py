@@ -13,9 +13,7 @@ from typing_extensions import override
 
 from actors.errors import PersistenceError
 from actors.kernel.runtime.hints import LogHints, Nudge
-from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.blob import ArtifactBytes
-from actors.kernel.storage.session import SessionFact
 from actors.kernel.store.store import RunStore
 from persistence.background import background
 from persistence.postgres.commits.committer import Committer
@@ -25,7 +23,7 @@ from persistence.postgres.connection.link import KEYED, Link, Links
 from persistence.postgres.connection.listener import Listener
 from persistence.postgres.connection.outage import ServerOutage
 from persistence.postgres.connection.settings import StoreSettings
-from persistence.postgres.features.fact_readers import FactReaders
+from persistence.postgres.features.fact_readers import FactReaders, PostgresFollowedRuns
 from persistence.postgres.features.follows import Follows
 from persistence.postgres.features.limits import PostgresLimits
 from persistence.postgres.features.retention import Retention
@@ -116,20 +114,19 @@ class PostgresStore(RunStore):
         self.artifacts = PostgresArtifacts(links, artifact_bytes)
         # Rows, so that no host needs a bucket to read a conversation.
         large_turns = PostgresArtifacts(links)
-        self._listener = Listener(settings, outage)
-        notified = NotifiedLogs(settings, links, self._listener)
+        self._listener = listener = Listener(settings, outage)
+        notified = NotifiedLogs(settings, links, listener)
         self._log_readers = log_readers = LogReaders(notified)
         self.reads = Reads(settings, links, reading, log_readers)
         self.lists = Lists(links, answering)
         self.transcripts = Transcripts(links, large_turns.of)
-        self._fact_readers = readers = FactReaders(
-            reading, self._listener, settings.sessions_channel
-        )
+        self._fact_readers = readers = FactReaders(reading, listener, settings.sessions_channel)
         self.sessions = PostgresSessions(links, keyed_links, self.transcripts, readers)
         self.arrivals = Arrivals(
             settings, links, arriving, answering, reads=self.reads, on_session=readers.wake
         )
-        self.arrivals.on_begun = self._begin
+        self.followed = PostgresFollowedRuns(log_readers, readers)
+        self.arrivals.on_begun = self.followed.begin
         self.commits = Committer(
             settings,
             outage,
@@ -219,11 +216,6 @@ class PostgresStore(RunStore):
                 await link.close()
             await self._links.close()
             await self._keyed_links.close()
-
-    def _begin(self, agent: AgentId, queued: SessionFact) -> None:
-        """Keep facts and entries of a submitted run for its first reader: see `NewSession.is_followed`."""
-        self._fact_readers.begin(agent, queued)
-        self._log_readers.begin(queued.run_id)
 
     def _on_new_incarnation(self) -> None:
         """Have what this host remembers of rows read again: first, so that it begins nothing by it."""

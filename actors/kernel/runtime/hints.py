@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, Literal, Protocol, TypeVar
+from typing import Final, Literal, Protocol
 
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 from actors.kernel.runtime.log_entry import RunLogEntry
-
-T = TypeVar("T")
 
 FOLLOWED_S: Final = 60.0
 """Seconds that a log counts as followed after an announcement; followers repeat it three times as often."""
@@ -101,47 +97,3 @@ class FollowedLogs:
         """Return True if another process follows the log."""
         until = self._until.get(run_id)
         return until is not None and until > self._now()
-
-
-class Handed(Generic[T]):
-    """Numbered rows that commits of this process have handed to a reader, which then need not read them.
-
-    Args:
-        number: Returns the number of a row.
-        begin: Number of the first row that is wanted.
-        most: Number of rows from which on a slow reader is handed no more. It reads them instead.
-
-    Attributes:
-        begin: Number of the next row.
-        news: Is set when there are more rows.
-        has_to_read: True if there may be rows that were not handed over.
-    """
-
-    def __init__(self, number: Callable[[T], int], begin: int, most: int) -> None:
-        self.news, self.has_to_read = asyncio.Event(), True
-        self.begin = begin
-        self._number, self._most = number, most
-        self._rows: deque[T] = deque()
-
-    def hand(self, rows: Sequence[T]) -> None:
-        """Take the rows of a commit; none: they have to be read."""
-        if not rows or len(self._rows) >= self._most:
-            self._rows.clear()
-            self.has_to_read = True
-        else:
-            self._rows += rows
-        self.news.set()
-
-    def take(self) -> list[T]:
-        """Return the handed rows from `begin` on. If rows before them are missing, all have to be read."""
-        found: list[T] = []
-        while self._rows:
-            row = self._rows.popleft()
-            number = self._number(row)
-            if number > self.begin:
-                self._rows.clear()
-                self.has_to_read = True
-            elif number == self.begin:
-                found.append(row)
-                self.begin += 1
-        return found

@@ -7,7 +7,6 @@ conversation, see `TranscriptStore`.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol
@@ -15,7 +14,6 @@ from typing import Final, Protocol
 from actors.kernel.agent.session import FactKind
 from actors.kernel.agent.transcript import NO_CUT, Turn
 from actors.kernel.json import JsonValue
-from actors.kernel.runtime.hints import Handed
 from actors.kernel.runtime.ids import AgentId, RunId
 
 NO_FACT: Final = 0
@@ -103,16 +101,6 @@ class SessionStore(Protocol):
 
         May begin before the session is there.
         """
-
-    def handed(
-        self, agent: AgentId, *, after: int
-    ) -> AbstractContextManager[Handed[SessionFact] | None]:
-        """Yield the facts of a session whose run this process has submitted lately; None: use `tail`.
-
-        See `ReadStore.handed`.
-        """
-        del agent, after
-        return nullcontext()
 
     async def path(
         self,

@@ -1,18 +1,21 @@
-"""Reads by id."""
+"""Reads by id, and rows that commits hand over to readers."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from actors.kernel.json import JsonValue
-from actors.kernel.runtime.hints import Handed
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import BufferedSignal, LoadedRun, RunRow
 from actors.kernel.runtime.waits import Answer
+from actors.kernel.storage.session import SessionFact
+
+T = TypeVar("T")
 
 SMALL_STATE_KEYS: Final = 100
 SMALL_STATE_BYTES: Final = 16_384
@@ -66,10 +69,61 @@ class ReadStore(Protocol):
         Ends after a terminal entry, and when a run that was there is there no more.
         """
 
-    def handed(self, run_id: RunId) -> AbstractContextManager[Handed[RunLogEntry] | None]:
-        """Yield the entries of a run that this process has submitted lately and executes; None: use `tail`.
 
-        Of a submit one reader gets them. It has to use `tail` if it has to read, or if none come for a while.
-        """
-        del run_id
-        return nullcontext()
+class Handed(Generic[T]):
+    """Numbered rows that commits of this process have handed to a reader, which then need not read them.
+
+    Args:
+        number: Returns the number of a row.
+        begin: Number of the first row that is wanted.
+        most: Number of rows from which on a slow reader is handed no more. It reads them instead.
+
+    Attributes:
+        begin: Number of the next row.
+        on_news: Called when there are more rows.
+        has_to_read: True if there may be rows that were not handed over.
+    """
+
+    def __init__(self, number: Callable[[T], int], begin: int, most: int) -> None:
+        self.begin, self.has_to_read = begin, True
+        self.on_news: Callable[[], object] = lambda: None
+        self._number, self._most = number, most
+        self._rows: deque[T] = deque()
+
+    def hand(self, rows: Sequence[T]) -> None:
+        """Take the rows of a commit; none: they have to be read."""
+        if not rows or len(self._rows) >= self._most:
+            self._rows.clear()
+            self.has_to_read = True
+        else:
+            self._rows += rows
+        self.on_news()
+
+    def take(self) -> list[T]:
+        """Return the handed rows from `begin` on. If rows before them are missing, all have to be read."""
+        found: list[T] = []
+        while self._rows:
+            row = self._rows.popleft()
+            number = self._number(row)
+            if number > self.begin:
+                self._rows.clear()
+                self.has_to_read = True
+            elif number == self.begin:
+                found.append(row)
+                self.begin += 1
+        return found
+
+
+class FollowedRuns(Protocol):
+    """Runs that this process has submitted lately and executes: their rows are kept for one reader each.
+
+    The reader has to read the store if the rows say so, or if no entry comes for a while.
+    """
+
+    def entries_of(self, run_id: RunId) -> AbstractContextManager[Handed[RunLogEntry] | None]:
+        """Yield the entries of a run from its first one on; None: they are not kept."""
+
+    def facts_of(
+        self, agent: AgentId, *, after: int
+    ) -> AbstractContextManager[Handed[SessionFact] | None]:
+        """Yield the facts of a session after this one; None: they are not kept."""

@@ -23,7 +23,7 @@ from actors.kernel.store.insight import InsightStore
 from actors.kernel.store.limits import LimitStore
 from actors.kernel.store.lists import ListStore
 from actors.kernel.store.operators import OperatorStore, RetentionStore
-from actors.kernel.store.reads import ReadStore
+from actors.kernel.store.reads import FollowedRuns, ReadStore
 from actors.kernel.store.schedule import ScheduleStore
 from actors.kernel.store.shards import BacklogStore, ShardStore
 
@@ -51,6 +51,8 @@ class RunStore(Protocol):
     """Work of the owner of shards."""
     reads: ReadStore
     """Runs and state, by id."""
+    followed: FollowedRuns | None = None
+    """Rows that commits hand over to readers; None: readers read them."""
     lists: ListStore
     """Lists of runs, waits and dead letters."""
     operators: OperatorStore

@@ -173,8 +173,8 @@ class LiveEvents:
         after: int,
     ) -> AsyncIterator[None]:
         """Add the entries of a log to a feed, those of a run that began here without a task."""
-        reads = self._store.reads
-        with reads.handed(run_id) if after < 0 else nullcontext() as handed:
+        reads, followed = self._store.reads, self._store.followed if after < 0 else None
+        with nullcontext() if followed is None else followed.entries_of(run_id) as handed:
 
             def read() -> None:
                 rest = log if handed is None else reads.tail(run_id, from_seq=handed.begin)

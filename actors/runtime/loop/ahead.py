@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Final, Generic, TypeVar
 
-from actors.kernel.runtime.hints import Handed
+from actors.kernel.store.reads import Handed
 from actors.runtime.loop.tasks import start_task
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class Pulled(Generic[T]):
         *,
         quiet_s: float | None = None,
     ) -> None:
-        handed.news = news
+        handed.on_news = news.set
         self._handed, self._read, self._quiet_s = handed, read, quiet_s
         self._came_any = self._is_over = False
         self._timer: asyncio.TimerHandle | None = None

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from math import inf
 from typing import Final, LiteralString
 
+from typing_extensions import override
+
 from actors.errors import ActorsError
-from actors.kernel.runtime.hints import Handed
 from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.storage.session import SessionFact
+from actors.kernel.store.reads import FollowedRuns, Handed
 from persistence.postgres.connection.batch import lookups
 from persistence.postgres.connection.link import Link, Row
 from persistence.postgres.connection.listener import Listener
-from persistence.postgres.reads.log_readers import Begun
+from persistence.postgres.reads.log_readers import Begun, LogReaders
 
 _log = logging.getLogger("callboard.postgres")
 
@@ -201,6 +204,33 @@ class FactReaders:
             for reader in self._waiting.get(AgentId.parse(row["agent"]), ()):
                 if row["last_fact"] >= reader.begin:
                     reader.hand(())
+
+
+class PostgresFollowedRuns(FollowedRuns):
+    """The `FollowedRuns` of PostgreSQL.
+
+    Args:
+        logs: The readers of logs.
+        facts: The readers of sessions.
+    """
+
+    def __init__(self, logs: LogReaders, facts: FactReaders) -> None:
+        self._logs, self._facts = logs, facts
+
+    def begin(self, agent: AgentId, queued: SessionFact) -> None:
+        """Keep facts and entries of a submitted run for its first reader: see `NewSession.is_followed`."""
+        self._facts.begin(agent, queued)
+        self._logs.begin(queued.run_id)
+
+    @override
+    def entries_of(self, run_id: RunId) -> AbstractContextManager[Handed[RunLogEntry] | None]:
+        return self._logs.begun(run_id)
+
+    @override
+    def facts_of(
+        self, agent: AgentId, *, after: int
+    ) -> AbstractContextManager[Handed[SessionFact] | None]:
+        return self._facts.begun(agent, after)
 
 
 def _reader(begin: int) -> Handed[SessionFact]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Final, LiteralString
 
@@ -11,7 +11,6 @@ from pydantic_core import from_json
 from typing_extensions import override
 
 from actors.kernel.agent.transcript import NO_CUT, Turn
-from actors.kernel.runtime.hints import Handed
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.storage.errors import SessionActiveError, UnknownNodeError, UnknownSessionError
 from actors.kernel.storage.session import NO_FACT, SessionFact, SessionRow, SessionStore
@@ -182,11 +181,12 @@ class PostgresSessions(SessionStore):
 
         Other processes notify of a session that has readers, and of no other.
         """
-        was_there = False
+        was_there, news = False, asyncio.Event()
         with self._readers.waiting(agent, after) as reader:
+            reader.on_news = news.set
             await self._readers.watch(agent)
             while True:
-                reader.news.clear()
+                news.clear()
                 found = reader.take()
                 if reader.has_to_read and not found:
                     reader.has_to_read = False
@@ -199,13 +199,7 @@ class PostgresSessions(SessionStore):
                     was_there = True
                     reader.has_to_read |= await self._readers.watch(agent, is_there=True)
                 if not reader.has_to_read:
-                    await reader.news.wait()
-
-    @override
-    def handed(
-        self, agent: AgentId, *, after: int
-    ) -> AbstractContextManager[Handed[SessionFact] | None]:
-        return self._readers.begun(agent, after)
+                    await news.wait()
 
     @override
     async def path(

@@ -12,9 +12,10 @@ from typing import Final, Generic, LiteralString, TypeVar
 from pydantic_core import from_json, to_json
 
 from actors.errors import PersistenceError
-from actors.kernel.runtime.hints import FOLLOWED_S, FollowedLogs, Handed, LogHints
+from actors.kernel.runtime.hints import FOLLOWED_S, FollowedLogs, LogHints
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
+from actors.kernel.store.reads import Handed
 from persistence.postgres.connection.batch import Batched, Batcher
 from persistence.postgres.connection.link import Links
 from persistence.postgres.connection.listener import Listener

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final, LiteralString
 
@@ -13,7 +12,6 @@ from typing_extensions import override
 
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.decisions import RESERVED, decided_seq
-from actors.kernel.runtime.hints import Handed
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import BufferedSignal, LoadedRun, RunRow
@@ -177,10 +175,11 @@ class Reads(ReadStore):
     @override
     async def tail(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
         """Commits are seen at once; those of other processes in half a second if their hint is lost."""
-        idle, was_there = 0, from_seq > 0
+        idle, was_there, news = 0, from_seq > 0, asyncio.Event()
         with self._readers.reading(run_id, from_seq) as reader:
+            reader.on_news = news.set
             while True:
-                reader.news.clear()
+                news.clear()
                 is_new = self._readers.tell(run_id)
                 entries = reader.take()
                 if reader.has_to_read and not entries:
@@ -196,7 +195,7 @@ class Reads(ReadStore):
                     continue
                 try:
                     async with asyncio.timeout(FIRST_POLL_S if is_new else TAIL_POLL_S):
-                        await reader.news.wait()
+                        await news.wait()
                 except TimeoutError:
                     reader.has_to_read = True
                     if is_new:
@@ -207,10 +206,6 @@ class Reads(ReadStore):
                         run_id, reader.begin, was_there
                     ):
                         return
-
-    @override
-    def handed(self, run_id: RunId) -> AbstractContextManager[Handed[RunLogEntry] | None]:
-        return self._readers.begun(run_id)
 
     async def _is_over(self, run_id: RunId, from_seq: int, was_there: bool) -> bool:
         """Return True if no entry will follow: the log was removed, or has been read to its end."""

@@ -71,8 +71,9 @@ def log_of(bed: Bed, run_id: RunId) -> AsyncGenerator[RunLogEntry, None]:
 @asynccontextmanager
 async def facts_of(bed: Bed) -> AsyncIterator[Ahead[SessionFact]]:
     """Yield the facts of the session, as its reader gets them."""
-    sessions = bed.store.sessions
-    with sessions.handed(CHAT, after=NO_FACT) as handed:
+    sessions, followed = bed.store.sessions, store_of(bed).followed
+    assert followed is not None
+    with followed.facts_of(CHAT, after=NO_FACT) as handed:
 
         async def rest() -> AsyncIterator[SessionFact]:
             after = NO_FACT if handed is None else handed.begin - 1

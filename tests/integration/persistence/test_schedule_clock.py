@@ -91,8 +91,9 @@ async def test_a_step_of_the_machines_clock_moves_no_tick(postgres_dsn: str, sch
         opened = open_postgres_store(postgres_dsn, schema=schema, owner=owner)
         async with opened as store, Runtime(store=store, owner=owner, clock=Wrong(ahead)) as host:
             await host.register(agent)
-            due = await store.schedules.now() + timedelta(seconds=0.3)
-            await host.schedules.create(name, AGENT, at=due)
+            soon = await host.schedules.create(name, AGENT, delay_s=0.3)
+            due = soon.next_at
+            assert due is not None
             await host.schedules.create(f"{name}-far", AGENT, at=due + HOUR / 2)
             await agent.until(1)
             assert await store.schedules.now() >= due

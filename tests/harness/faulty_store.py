@@ -166,7 +166,7 @@ class FaultyStore:
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._store, name)
-        if name in _ROLES:
+        if name in _ROLES and member is not None:
             role = self._role(member)
             setattr(self, name, role)
             return role

@@ -108,8 +108,6 @@ class SessionFeed:
 
     async def _is_gone(self, run_id: RunId, facts: Ahead[SessionFact]) -> bool:
         """Return True if a run was deleted with its session: not if the feed's next fact is of that run."""
-        facts.has_next()  # begins to read
-        await asyncio.sleep(0)  # facts that were handed over are known then
         if not facts.has_next():
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_FACT_S):

@@ -9,6 +9,7 @@ from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 from actors.kernel.runtime.rows import LoadedRun
 from actors.kernel.runtime.scheduler import RunStatus, ShardLease
 from actors.runtime.context.host_services import HostServices
+from actors.runtime.loop.sleepers import Sleepers
 from actors.runtime.worker.held_shards import HeldShards
 from actors.runtime.worker.mailbox import Adoption, Holding, Mailbox, MailboxCapacity
 
@@ -16,7 +17,7 @@ from actors.runtime.worker.mailbox import Adoption, Holding, Mailbox, MailboxCap
 class MailboxTable:
     """MailboxTable by agent, made when something comes and forgotten when they are empty, or their run sleeps.
 
-    Of an agent whose run sleeps only the name and the run's priority are here: enough to know that it
+    Of an agent whose run sleeps only a hash and the run's priority are here: enough to know that it
     is not free. What is in the rows is read when something comes for it.
 
     Args:
@@ -36,7 +37,7 @@ class MailboxTable:
     ) -> None:
         self._store, self._registry, self._clock = env.store, env.agents, env.clock
         self._shards, self._capacity, self._on_asked = shards, capacity, on_asked
-        self._asleep: dict[ShardId, dict[str, int]] = {}
+        self._asleep: dict[ShardId, Sleepers] = {}
         self._by_agent: dict[AgentId, Mailbox] = {}
         self._by_shard: dict[ShardId, dict[AgentId, Mailbox]] = {}
 
@@ -108,7 +109,11 @@ class MailboxTable:
         """The runs that hold these agents sleep, with these priorities, as the store says."""
         for shard, agents in asleep.items():
             if shard in self._shards:  # it may have been lost while it was read
-                self._asleep.setdefault(shard, {}).update(agents)
+                self._asleep.setdefault(shard, Sleepers()).update(agents)
+
+    def _falls_asleep(self, mailbox: Mailbox) -> None:
+        asleep = self._asleep.setdefault(mailbox.shard, Sleepers())
+        asleep.add(str(mailbox.agent_id), mailbox.priority)
 
     def adopted(self, mailbox: Mailbox) -> None:
         """The runs of its shard are known, but for those that sleep."""
@@ -123,7 +128,7 @@ class MailboxTable:
 
     def _wakes(self, agent_id: AgentId, shard: ShardId) -> int | None:
         asleep = self._asleep.get(shard)
-        return asleep.pop(str(agent_id), None) if asleep else None
+        return asleep.pop(str(agent_id)) if asleep else None
 
     def ask(self, mailbox: Mailbox) -> None:
         """Ask which run holds the agent. Nothing starts before the answer."""
@@ -150,7 +155,7 @@ class MailboxTable:
         if mailbox.holding is Holding.EXECUTING:
             return  # its run is loaded, or writes, and is notified if that is not its turn
         if mailbox.adoption is Adoption.UNDER_WAY:
-            self.sleep({mailbox.shard: {str(agent_id): mailbox.priority}})
+            self._falls_asleep(mailbox)
         elif mailbox.adoption is Adoption.DONE and mailbox.run_id is None:
             self.ask(mailbox)
 
@@ -225,7 +230,7 @@ class MailboxTable:
         if mailbox.is_empty:
             self._delete(mailbox)
         elif mailbox.may_sleep(self._clock.now()):
-            self._asleep.setdefault(mailbox.shard, {})[str(mailbox.agent_id)] = mailbox.priority
+            self._falls_asleep(mailbox)
             self._delete(mailbox)
 
     def _delete(self, mailbox: Mailbox) -> None:

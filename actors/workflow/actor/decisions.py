@@ -59,10 +59,12 @@ class Decisions:
         head: The hash of the last record.
         entries: Number of log entries that the decisions take in this generation.
         size_bytes: Size of their records as JSON, in bytes.
+        now: Returns the instant, for a record.
     """
 
     def __init__(self, verbs: GraphVerbs, spec: WorkflowSpec, artifacts: Any) -> None:
         self._verbs, self._spec = verbs, spec
+        self.now: Now = lambda: verbs.now().isoformat()  # no method: a cycle would be left to the collector
         self._context = NodeContext(now=self.now, artifacts=artifacts)
         self._watches: dict[Path, LoopWatch] = {}
         self._noted: dict[tuple[str, ...], int] = {}
@@ -71,10 +73,6 @@ class Decisions:
         self.opened: dict[Path, OpenStep] = {}
         self.head: str | None = None
         self.entries = self.size_bytes = 0
-
-    def now(self) -> str:
-        """Return the instant, for a record: ISO 8601 in UTC."""
-        return self._verbs.now().isoformat()
 
     def begin(self, new: Callable[[str], RunState], restored_from: str | None = None) -> None:
         """Begin with the state that the log has. If the log has none, begin with a new state."""

@@ -170,7 +170,7 @@ class EventStream:
         self._news = asyncio.Event()
         self.is_over = False
         """True if no more events are added."""
-        self.on_last: Callable[[], object] = lambda: None
+        self.on_last: Callable[[EventStream], object] = lambda _: None
         """Called when all bytes have been sent, before the end of the response."""
 
     def beat(self) -> None:
@@ -247,7 +247,7 @@ class EventStream:
             self._lines.clear()
             self._size, self._is_urgent = 0, False
             yield chunk
-        self.on_last()
+        self.on_last(self)
 
 
 class StreamResponse(StreamingResponse):
@@ -272,7 +272,7 @@ class StreamResponse(StreamingResponse):
     ) -> None:
         self._stream = stream or EventStream()
         # A client that has the end of the response may open its next stream at once.
-        self._stream.on_last = partial(streams.remove, self._stream, principal)
+        self._stream.on_last = partial(streams.remove, principal=principal)
         super().__init__(self._stream.chunks(), headers=_HEADERS, media_type=MEDIA_TYPE)
         self._streams, self._principal = streams, principal
         self._events, self._on_gone = events, on_gone

@@ -140,6 +140,10 @@ class Journal(Protocol):
         """Keep a result; the first one wins, another for the same effect is ignored."""
 
 
+async def _closed() -> None:
+    raise AssertionError("the call of this effect is over")
+
+
 @dataclass(slots=True)
 class EffectCall:
     """A call of an effect verb.
@@ -196,6 +200,10 @@ class EffectCall:
 
     def __post_init__(self) -> None:
         self.digest = text_hash(self.words)
+
+    def close(self) -> None:
+        """Drop its functions, which may refer to it: the memory would be left to the garbage collector."""
+        self.execute, self.on_recorded = _closed, None
 
     def entry(self, **more: JsonValue) -> dict[str, JsonValue]:
         """Return the payload of an entry about this effect."""

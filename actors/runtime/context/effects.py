@@ -17,9 +17,7 @@ from actors.errors import (
     BudgetExhaustedError,
     ContractError,
     EffectDidNotHappen,
-    EffectError,
     EffectInDoubtError,
-    RetryAfter,
 )
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.middleware import HookKind as H
@@ -43,7 +41,7 @@ from actors.runtime.context.secrets import Secrets
 from actors.runtime.loop.retrying import bounded
 from actors.runtime.loop.threads import in_thread, refuse_coroutines
 from actors.runtime.replay.branches import Branch
-from actors.runtime.replay.failures import mark_recorded, record_error, recorded_error
+from actors.runtime.replay.failures import outcome_of, record_error
 from actors.runtime.replay.history import Place
 
 _log = logging.getLogger("callboard.context")
@@ -149,6 +147,12 @@ class Effects:
             NonDeterminismError: The log has something else here.
             Exception: What the effect raised, as rebuilt from its record.
         """
+        try:
+            return await self._perform(call, beside)
+        finally:
+            call.close()
+
+    async def _perform(self, call: EffectCall, beside: str | None) -> JsonValue:
         run, met = self._run, Call(self._run, call.verb, beside=beside)
         branch, call.position = met.branch, met.position
         check_name_of(f"name of ctx.{call.verb}", call.name)
@@ -160,7 +164,7 @@ class Effects:
             known = await self._unsettled(branch, call, place)
         if known is not None:
             await run.scheduler.resume_at(branch, known.seq, call.verb)
-            return _outcome(known.seq, known.payload, call.mode)
+            return outcome_of(known.seq, known.payload, call.mode)
         call.id = Effect.id_of_text(run.run_id, call.position, call.verb, call.words)
         call.key = call.key or call.id
         is_open = place is not None and place.begin is not None and place.end is None
@@ -326,7 +330,7 @@ class Effects:
         run.scheduler.queue_resume(branch, seq)
         await run.log.durable(branch, seq)
         await run.scheduler.await_resume(branch, call.verb)
-        return _outcome(seq, payload, call.mode)
+        return outcome_of(seq, payload, call.mode)
 
     async def _in_doubt(self, branch: Branch, call: EffectCall) -> tuple[int, Payload] | None:
         """Return the decision as recorded now, None to execute; raise when it is unknown."""
@@ -372,19 +376,6 @@ def effect(
     """Return an effect that a crash may repeat."""
     begin, end = K.EFFECT_INTENT, K.EFFECT_RESULT
     return EffectCall(verb, begin, end, name, canonical_json(words), EffectMode.IDEMPOTENT, execute)
-
-
-def _outcome(seq: int, payload: Payload, mode: EffectMode) -> JsonValue:
-    """Return the recorded value, or raise the recorded error."""
-    if payload.get("action") == "fail":
-        exc: Exception = EffectError("operator", str(payload.get("error") or "failed by operator"))
-    elif payload.get("status") == "error":
-        exc = recorded_error(payload)
-    else:
-        return payload.get("value")
-    may_repeat = mode is EffectMode.IDEMPOTENT or isinstance(exc, RetryAfter)
-    mark_recorded(exc, seq, may_repeat=may_repeat)
-    raise exc
 
 
 def spent_on(value: object) -> BudgetDelta:

@@ -38,7 +38,8 @@ class Pulled(Generic[T]):
         quiet_s: float | None = None,
     ) -> None:
         handed.on_news = news.set
-        self._handed, self._read, self._quiet_s = handed, read, quiet_s
+        self._handed, self._quiet_s = handed, quiet_s
+        self._read: Callable[[], object] = read
         self._came_any = self._is_over = False
         self._timer: asyncio.TimerHandle | None = None
         self._wait()
@@ -51,13 +52,14 @@ class Pulled(Generic[T]):
         if rows:
             self._came_any = True
         elif self._handed.has_to_read:
+            read = self._read
             self.close()
-            self._read()
+            read()
         return rows
 
     def close(self) -> None:
         """Take no more rows."""
-        self._is_over = True
+        self._is_over, self._read = True, _no_more  # `read` may be of an object that has this one
         if self._timer is not None:
             self._timer.cancel()
 
@@ -95,7 +97,7 @@ class Ahead(Generic[T]):
         self._has_slot = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_over = False
-        self._error: Exception = StopAsyncIteration()
+        self._error: Exception | None = None
 
     async def _read_all(self) -> None:
         try:
@@ -135,7 +137,7 @@ class Ahead(Generic[T]):
         """
         await self.until_next()
         if not self._read:
-            raise self._error
+            raise self._error or StopAsyncIteration
         self._has_slot.set()
         return self._read.popleft()
 
@@ -147,12 +149,18 @@ class Ahead(Generic[T]):
         """End the iterator."""
         if self._pulled is not None:
             self._pulled.close()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        self._is_over = True
+        task, self._task = self._task, None  # its error has a frame that has this
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
         close = getattr(self._values, "aclose", None)
         if close is not None:
             await close()
+
+
+def _no_more() -> None:
+    """Read nothing: the reader is closed."""
 
 
 def _ignore(task: asyncio.Task[None]) -> None:

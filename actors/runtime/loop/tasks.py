@@ -126,8 +126,7 @@ class TaskScope:
 
     async def close(self) -> None:
         """Cancel all tasks and wait until they have ended."""
-        me = asyncio.current_task()
-        while pending := [task for task in self._tasks if task is not me]:
+        while pending := self._tasks - {asyncio.current_task()}:
             for task in pending:
                 task.cancel()
             await asyncio.wait(pending)

@@ -46,6 +46,7 @@ class Alarm:
         if self._clock.now() < self._at:
             self._handle = self._arm()
         else:
+            self._handle.cancel()  # it keeps what it called, which is this: a cycle
             self._ring()
 
     def cancel(self) -> None:

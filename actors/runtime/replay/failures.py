@@ -6,14 +6,16 @@ Live code gets the rebuilt error too, so that an author's `except` sees the same
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from pydantic_core import to_json
 
-from actors.errors import EffectError
+from actors.errors import EffectError, RetryAfter
 from actors.kernel.json import JsonValue, recordable
 from actors.kernel.json_data import MAX_ERROR, clean_text
+from actors.kernel.runtime.effects import EffectMode
 
 _MAX_NAME: Final = 500
 _MAX_ARGS_BYTES: Final = 256 * 1024
@@ -115,9 +117,27 @@ def raise_if_refused(seq: int, payload: dict[str, JsonValue]) -> None:
         Exception: What was recorded, rebuilt; it may be the error that ends an attempt.
     """
     if payload.get("status") == "error":
+        raise mark_recorded(recorded_error(payload), seq, may_repeat=True)
+
+
+def outcome_of(seq: int, payload: dict[str, JsonValue], mode: EffectMode) -> JsonValue:
+    """Return what an entry holds of an effect: the value, or raise the error.
+
+    Raises:
+        Exception: What was recorded, rebuilt.
+    """
+    if payload.get("action") == "fail" or payload.get("status") == "error":
+        raise _failure(seq, payload, mode)
+    return payload.get("value")
+
+
+def _failure(seq: int, payload: dict[str, JsonValue], mode: EffectMode) -> Exception:
+    if payload.get("action") == "fail":
+        exc: Exception = EffectError("operator", str(payload.get("error") or "failed by operator"))
+    else:
         exc = recorded_error(payload)
-        mark_recorded(exc, seq, may_repeat=True)
-        raise exc
+    may_repeat = mode is EffectMode.IDEMPOTENT or isinstance(exc, RetryAfter)
+    return mark_recorded(exc, seq, may_repeat=may_repeat)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +148,15 @@ class Provenance:
     may_repeat: bool
 
 
-def mark_recorded(exc: BaseException, seq: int, *, may_repeat: bool) -> None:
-    """Remember on the error which log entry it came from."""
-    try:
+def mark_recorded(exc: Exception, seq: int, *, may_repeat: bool) -> Exception:
+    """Remember on the error which log entry it came from, and return it.
+
+    Raise it from here, without a variable: the frame would have the error, whose traceback has the frame,
+    and only the garbage collector would free both.
+    """
+    with suppress(Exception):  # such as one with __slots__: the ending is then the last seq
         setattr(exc, _MARK, Provenance(seq, may_repeat))
-    except Exception:  # noqa: BLE001 - such as one with __slots__: the ending is then the last seq
-        return
+    return exc
 
 
 def origin_of(exc: BaseException) -> Provenance | None:

@@ -64,7 +64,8 @@ class Decisions:
 
     def __init__(self, verbs: GraphVerbs, spec: WorkflowSpec, artifacts: Any) -> None:
         self._verbs, self._spec = verbs, spec
-        self.now: Now = lambda: verbs.now().isoformat()  # no method: a cycle would be left to the collector
+        # No method: the context would refer to this object, and the collector alone would free the run.
+        self.now: Now = lambda: verbs.now().isoformat()
         self._context = NodeContext(now=self.now, artifacts=artifacts)
         self._watches: dict[Path, LoopWatch] = {}
         self._noted: dict[tuple[str, ...], int] = {}

@@ -11,6 +11,7 @@ MANY = 20_000
 
 
 def test_it_is_a_mapping_that_forgets_what_it_returns() -> None:
+    """As a dict, in random order of calls."""
     rng, model, sleepers = random.Random(5), dict[str, int](), Sleepers()
     for _ in range(5_000):
         agent, priority = f"desk/{rng.randrange(300)}", rng.randrange(-9, 9)
@@ -30,6 +31,7 @@ def test_it_is_a_mapping_that_forgets_what_it_returns() -> None:
 
 
 def test_an_agent_takes_12_bytes() -> None:
+    """However long its name is. The arrays have a little room for the next ones."""
     sleepers = Sleepers()
     for number in range(MANY):
         sleepers.add(f"desk/of-a-flow-with-a-long-name:{number}", 5)

@@ -51,7 +51,7 @@ class Counted:
     def evaluate(self, code: str, inputs: Mapping[str, Any], limits: Any) -> Any:
         """Evaluate, and count it."""
         self.count += 1
-        return _EVALUATE(code, inputs, limits)
+        return _EVALUATE(code, inputs, replace(limits, seconds=30.0))  # a busy machine is slow
 
 
 _EVALUATE: Final = sandbox.evaluate

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import secrets
+from typing import Any, Literal
 
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import DEFAULT_TENANT
+from actors.kernel.runtime.scheduler import TERMINAL
 from actors.workflow.actor.runs import FlowRuns
 from compose.commands import options as opt
+from compose.commands.api import NO_SERVER, Api, ApiTarget, ApiUnreachableError, quoted
 from compose.commands.graphs.look import OwnerOpt, open_graph_run
+from compose.commands.graphs.served import served_run, told_by
 from compose.commands.options import HERE, Target, parse_json
 
 
 async def resume(
-    run: opt.RunIdArg, key: str, payload: opt.JsonArg = "null", /, *, target: Target = HERE
+    run: opt.RunIdArg,
+    key: str,
+    payload: opt.JsonArg = "null",
+    /,
+    *,
+    api: ApiTarget = NO_SERVER,
+    target: Target = HERE,
 ) -> int:
     """Answer a wait of a run, once. The run continues.
 
     Examples: `callboard graphs resume 0f3c… ok '{"response": "yes"}'`;
-    `callboard graphs resume 0f3c… job-7 @result.json --json`
+    `callboard graphs resume 0f3c… job-7 @result.json --json`;
+    `callboard graphs resume 0f3c… ok true --server http://127.0.0.1:8123`
 
     Parameters
     ----------
@@ -28,8 +39,11 @@ async def resume(
         The answer, JSON data; - reads it from standard input, @FILE from a file.
     """
     answer = parse_json(payload, what="the answer")
-    async with open_graph_run(target, run) as (_, runs, row):
-        await runs.resume(row.run_id, key, answer)
+    if (there := served_run(api, target, run)) is not None:
+        await there.send(f"waits/{quoted(key)}", {"payload": answer})
+    else:
+        async with open_graph_run(target, run) as (_, runs, row):
+            await runs.resume(row.run_id, key, answer)
     return target.tell({"run": run, "answered": key}, f"answered {key}: the run continues")
 
 
@@ -42,6 +56,7 @@ async def emit(
     key: str | None = None,
     id: str | None = None,  # noqa: A002 - the name of the option
     tenant: OwnerOpt = DEFAULT_TENANT,
+    api: ApiTarget = NO_SERVER,
     target: Target = HERE,
 ) -> int:
     """Answer all waits of a tenant's runs for an event.
@@ -65,15 +80,36 @@ async def emit(
     data = parse_json(payload, what="the event")
     if (key is None) != (scope == "global"):
         raise ContractError("--key goes with --scope session, workflow and run, and with no other")
-    within = {} if key is None else {f"{scope}_id": key}
-    async with target.client() as runtime:
-        runs = FlowRuns(runtime, "", tenant=tenant)
-        told = await runs.emit(name, data, event_id=id, scope=scope, **within)
+    api.check_unused()
+    if api.server is not None:
+        told = await _emitted(api.opened(target, tenant=tenant), name, data, scope, key, id)
+    else:
+        within = {} if key is None else {f"{scope}_id": key}
+        async with target.client() as runtime:
+            runs = FlowRuns(runtime, "", tenant=tenant)
+            told = await runs.emit(name, data, event_id=id, scope=scope, **within)
     return target.tell(told, f"answered {told['delivered']} wait(s) for {name}")
 
 
+async def _emitted(  # noqa: PLR0917 - an event, as `emit` was given it
+    api: Api, name: str, data: Any, scope: str, key: str | None, id_: str | None
+) -> dict[str, Any]:
+    id_ = id_ or secrets.token_hex(16)  # so that a repeated event is the same
+    body = {"name": name, "payload": data, "scope": scope, "key": key, "id": id_}
+    try:
+        return await told_by(api, "POST", "/v1/events", body)
+    except ApiUnreachableError as exc:
+        remedy = f"{exc.remedy} with --id {id_}"
+        raise ApiUnreachableError(exc.url, exc.problem, remedy) from exc
+
+
 async def cancel(
-    run: opt.RunIdArg, /, *, reason: str = "cancelled by operator", target: Target = HERE
+    run: opt.RunIdArg,
+    /,
+    *,
+    reason: str = "cancelled by operator",
+    api: ApiTarget = NO_SERVER,
+    target: Target = HERE,
 ) -> int:
     """Ask a run of a flow and its sub-graphs to stop. An ended run does not change.
 
@@ -84,12 +120,13 @@ async def cancel(
     reason
         Text that the run's log keeps.
     """
-    async with open_graph_run(target, run) as (_, runs, row):
-        await runs.cancel(row.run_id, reason=reason)
-    status = str(row.status)
-    text = (
-        f"run {run} has ended {status} already"
-        if row.status.is_terminal
-        else f"asked {run} to stop"
-    )
+    if (there := served_run(api, target, run)) is not None:
+        status = str((await there.shown())["status"]).upper()
+        await there.send("cancel", {"reason": reason})
+    else:
+        async with open_graph_run(target, run) as (_, runs, row):
+            await runs.cancel(row.run_id, reason=reason)
+        status = str(row.status)
+    is_over = status in TERMINAL
+    text = f"run {run} has ended {status} already" if is_over else f"asked {run} to stop"
     return target.tell({"run": run, "was": status}, text)

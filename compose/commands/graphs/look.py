@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,11 +15,13 @@ from actors.kernel.store.lists import RunFilter
 from actors.kernel.workflow.step_record import verify_ledger_chain
 from actors.runtime.replay.summary import known_id
 from actors.workflow.actor.flow_address import flow_and_id
-from actors.workflow.actor.ledger_feed import ledger_feed
+from actors.workflow.actor.ledger_feed import PlacedRecord, ledger_feed
 from actors.workflow.actor.run_lists import flow_of, flow_runs
 from actors.workflow.actor.runs import FlowRuns
 from actors.workflow.machine.limits import limit_status
 from compose.commands import options as opt
+from compose.commands.api import NO_SERVER, ApiTarget
+from compose.commands.graphs.served import list_served, served_run, show_served
 from compose.commands.options import HERE, Target
 from compose.commands.output import Exit, ago, picked, print_json, short
 from compose.commands.runs.list import open_run, status_of, status_text
@@ -57,23 +59,31 @@ async def list_graph_runs(
     tenant: OwnerOpt = DEFAULT_TENANT,
     after: str | None = None,
     limit: opt.LimitOpt = 50,
+    api: ApiTarget = NO_SERVER,
     target: Target = HERE,
 ) -> None:
     """List runs of the flows of an app, newest first.
 
     Examples:
     `callboard graphs list billing --data ./data`;
-    `callboard graphs list billing --flow refund --status suspended --json`
+    `callboard graphs list billing --flow refund --status suspended --json`;
+    `callboard graphs list billing --status running --server http://127.0.0.1:8123`
 
     Parameters
     ----------
     flow
         Only runs of this flow. The command reads at most 5,000 runs to find them.
     status
-        Only runs in this status: pending, running, suspended, completed, failed or cancelled.
+        Only runs in this status: pending, running, suspended, completed, failed or cancelled. With --server:
+        running (any open run), completed, failed or cancelled, once.
     after
         Only runs after this run in the list. Give the last run of the page before.
     """
+    api.check_unused()
+    if api.server is not None:
+        among_served = {"app": app, "flow": flow, "after": after, "limit": str(limit)}
+        await list_served(api.opened(target, tenant=tenant), target, among_served, status)
+        return
     wanted = [status_of(text) for text in status or ()]
     among = RunFilter(type=app, tenant=tenant, after=known_id(after) if after else None)
     async with target.client() as runtime:
@@ -99,12 +109,18 @@ def _row(row: RunRow) -> tuple[object, ...]:
     return row.run_id, flow, id_, status_text(row), ago(row.created_at), ago(row.updated_at)
 
 
-async def show(run: opt.RunIdArg, /, *, target: Target = HERE) -> None:
+async def show(run: opt.RunIdArg, /, *, api: ApiTarget = NO_SERVER, target: Target = HERE) -> None:
     """Show a run of a flow: its node, its waits and its variables.
 
+    With `--server` and `--json` the data is that of `GET /v1/graph-runs/{run}`.
+
     Examples: `callboard graphs show 0f3c…`;
-    `callboard graphs show 0f3c… --json`
+    `callboard graphs show 0f3c… --json`;
+    `callboard graphs show 0f3c… --server http://127.0.0.1:8123`
     """
+    if (there := served_run(api, target, run)) is not None:
+        show_served(await there.shown(), target)
+        return
     async with open_graph_run(target, run) as (_, runs, row):
         waits = await runs.waits(row.run_id)
         state = await runs.state(row.run_id)
@@ -134,38 +150,58 @@ async def show(run: opt.RunIdArg, /, *, target: Target = HERE) -> None:
 
 
 async def ledger(
-    run: opt.RunIdArg, /, *, follow: opt.FollowFlag = False, target: Target = HERE
+    run: opt.RunIdArg,
+    /,
+    *,
+    follow: opt.FollowFlag = False,
+    api: ApiTarget = NO_SERVER,
+    target: Target = HERE,
 ) -> None:
     """Print the ledger of a run of a flow: a record for each step. With `--json` each line is one object.
 
     Examples: `callboard graphs ledger 0f3c…`;
-    `callboard graphs ledger 0f3c… --follow --json`
+    `callboard graphs ledger 0f3c… --follow --json`;
+    `callboard graphs ledger 0f3c… --follow --server http://127.0.0.1:8123`
 
     Parameters
     ----------
     follow
         Print new records as they are written, until the run has ended.
     """
-    rows: list[tuple[str, ...]] = []
+    if (there := served_run(api, target, run)) is not None:
+        await _print_ledger(there.followed() if follow else there.ledger(), target, follow=follow)
+        return
     async with open_graph_run(target, run) as (runtime, _, row):
-        feed = ledger_feed(runtime, row.run_id, follow=follow)
-        async with aclosing(feed) as records:
-            async for n, one in _numbered(records):
-                if target.json:
-                    print_json(one, compact=True)
-                elif follow:
-                    say(ledger_line(n, one))
-                else:
-                    rows.append(_cells(n, one))
+        feed = _records(ledger_feed(runtime, row.run_id, follow=follow))
+        await _print_ledger(feed, target, follow=follow)
+
+
+async def _records(
+    feed: AsyncGenerator[PlacedRecord, None],
+) -> AsyncGenerator[dict[str, Any], None]:
+    async with aclosing(feed) as records:
+        async for one in records:
+            yield one.record
+
+
+async def _print_ledger(
+    feed: AsyncGenerator[dict[str, Any], None], target: Target, *, follow: bool
+) -> None:
+    rows: list[tuple[str, ...]] = []
+    n = 0
+    async with aclosing(feed) as records:
+        async for one in records:
+            if "step_id" not in one:
+                continue  # the run's end, at a server
+            if target.json:
+                print_json(one, compact=True)
+            elif follow:
+                say(ledger_line(n, one))
+            else:
+                rows.append(_cells(n, one))
+            n += 1
     if not (target.json or follow):
         print_table(_COLUMNS, rows, empty="the ledger is empty: the run has not started")
-
-
-async def _numbered(records: Any) -> AsyncIterator[tuple[int, dict[str, Any]]]:
-    n = 0
-    async for _, record in records:
-        yield n, record
-        n += 1
 
 
 def ledger_line(n: int, record: dict[str, Any]) -> str:
@@ -181,7 +217,14 @@ def _cells(n: int, record: dict[str, Any]) -> tuple[str, ...]:
     return str(n), ended, str(record.get("node_id")), str(record.get("status")), kind, short(result)
 
 
-async def verify(run: opt.RunIdArg, /, *, head: str | None = None, target: Target = HERE) -> int:
+async def verify(
+    run: opt.RunIdArg,
+    /,
+    *,
+    head: str | None = None,
+    api: ApiTarget = NO_SERVER,
+    target: Target = HERE,
+) -> int:
     """Check the chain of hashes of a run's ledger. The exit code is 1 if a record was changed or removed.
 
     Examples: `callboard graphs verify 0f3c…`;
@@ -193,12 +236,15 @@ async def verify(run: opt.RunIdArg, /, *, head: str | None = None, target: Targe
         The hash of the last record, which you kept elsewhere. With it the command also finds removed records at
         the ledger's end.
     """
-    async with open_graph_run(target, run) as (_, runs, row):
-        records = await runs.ledger(row.run_id)
+    if (there := served_run(api, target, run)) is not None:
+        records = [one async for one in there.ledger()]
+    else:
+        async with open_graph_run(target, run) as (_, runs, row):
+            records = await runs.ledger(row.run_id)
     verdict = verify_ledger_chain(records, head_hash=head)
     text = f"the chain holds: {verdict['count']} record(s), head {verdict['head_hash']}"
     if not verdict["ok"]:
         kind = verdict["errors"][0]["type"]
         text = f"THE CHAIN IS BROKEN at record {verdict['first_bad_index']}: {kind}"
-    target.tell({"run": row.run_id, **verdict}, text)
+    target.tell({"run": run, **verdict}, text)
     return Exit.OK if verdict["ok"] else Exit.FAILED

@@ -12,7 +12,10 @@ from actors.kernel.storage.run_snapshots import RunSnapshot
 from actors.workflow import Snapshot
 from actors.workflow.actor.runs import FlowRuns
 from compose.commands import options as opt
+from compose.commands.api import NO_SERVER, ApiTarget
 from compose.commands.graphs.look import AppArg, OwnerOpt, open_graph_run
+from compose.commands.graphs.served import served_run
+from compose.commands.graphs.served_snapshots import ServedSnapshots, kept_snapshot
 from compose.commands.options import HERE, Target, parse_json
 from compose.commands.output import ago, picked, print_json
 from compose.commands.terminal import say
@@ -29,6 +32,7 @@ async def snapshot(
     description: str = "",
     by: str = "",
     print: bool = False,  # noqa: A002 - the name of the option
+    api: ApiTarget = NO_SERVER,
     target: Target = HERE,
 ) -> int:
     """Store a snapshot of a run of a flow, and print the snapshot's id. `restore` starts another run with it.
@@ -45,10 +49,19 @@ async def snapshot(
     description
         Description of the snapshot, for people.
     by
-        Name of the person who makes the snapshot.
+        Name of the person who makes the snapshot. A server uses the name of the token.
     print
         Print the whole snapshot as JSON, and do not store it.
     """
+    if (there := served_run(api, target, run)) is not None:
+        if by:
+            raise ContractError("--by: a server uses the name of the token")
+        told = {"description": description, "tags": tag or []}
+        if print:
+            print_json(await there.snapshot(name) | told)
+            return 0
+        id_ = await kept_snapshot(there, name, description=description, tags=tag or ())
+        return target.tell({"snapshot": id_, "run": run}, id_)
     async with open_graph_run(target, run) as (_, runs, row):
         made = await runs.snapshot(
             row.run_id, name, description=description, tags=tag or (), by=by, keep=not print
@@ -59,7 +72,7 @@ async def snapshot(
     return target.tell({"snapshot": made.snapshot_id, "run": run}, made.snapshot_id)
 
 
-async def snapshots(
+async def snapshots(  # noqa: PLR0913 - each is an option
     app: AppArg,
     /,
     *,
@@ -69,12 +82,14 @@ async def snapshots(
     tenant: OwnerOpt = DEFAULT_TENANT,
     after: str | None = None,
     limit: opt.LimitOpt = 50,
+    api: ApiTarget = NO_SERVER,
     target: Target = HERE,
 ) -> None:
     """List stored snapshots of runs of an app's flows, newest first.
 
     Examples: `callboard graphs snapshots billing --tag prices`;
-    `callboard graphs snapshots billing --run 0f3c… --json`
+    `callboard graphs snapshots billing --run 0f3c… --json`;
+    `callboard graphs snapshots billing --server http://127.0.0.1:8123`
 
     Parameters
     ----------
@@ -87,6 +102,11 @@ async def snapshots(
     after
         Only snapshots after this snapshot in the list. Give the last snapshot of the page before.
     """
+    api.check_unused()
+    if api.server is not None:
+        among = {"run": run, "tag": tag, "query": query, "after": after, "limit": str(limit)}
+        await ServedSnapshots(api.opened(target, tenant=tenant), app).tell_page(target, among)
+        return
     wanted = None if run is None else RunId(run)
     async with target.client() as runtime:
         runs = FlowRuns(runtime, app, tenant=tenant)
@@ -119,6 +139,7 @@ async def restore(
     id: str | None = None,  # noqa: A002 - the name of the option
     force: bool = False,
     tenant: OwnerOpt = DEFAULT_TENANT,
+    api: ApiTarget = NO_SERVER,
     target: Target = HERE,
 ) -> int:
     """Start a new run with the state of a snapshot, and print its id. An open wait is opened again.
@@ -136,6 +157,13 @@ async def restore(
     force
         Start the run even if the graph has changed since the snapshot. Its nodes must still fit.
     """
+    api.check_unused()
+    if api.server is not None:
+        if saved.lstrip()[:1] in {"{", "@", "-"}:
+            raise ContractError("SNAPSHOT: with --server give the id of a stored snapshot")
+        served = ServedSnapshots(api.opened(target, tenant=tenant), app)
+        run = await served.restored(saved, key=id, force=force)
+        return target.tell({"run": run}, run)
     found = _saved(saved) if saved.lstrip()[:1] in {"{", "@", "-"} else saved
     async with target.client() as runtime:
         runs = FlowRuns(runtime, app, tenant=tenant)
@@ -144,7 +172,13 @@ async def restore(
 
 
 async def delete_snapshot(
-    app: AppArg, id_: SavedArg, /, *, tenant: OwnerOpt = DEFAULT_TENANT, target: Target = HERE
+    app: AppArg,
+    id_: SavedArg,
+    /,
+    *,
+    tenant: OwnerOpt = DEFAULT_TENANT,
+    api: ApiTarget = NO_SERVER,
+    target: Target = HERE,
 ) -> int:
     """Remove a stored snapshot. Runs that were started with it stay.
 
@@ -155,8 +189,12 @@ async def delete_snapshot(
     id_
         Id of the snapshot.
     """
-    async with target.client() as runtime:
-        await FlowRuns(runtime, app, tenant=tenant).delete_snapshot(id_)
+    api.check_unused()
+    if api.server is not None:
+        await ServedSnapshots(api.opened(target, tenant=tenant), app).delete(id_)
+    else:
+        async with target.client() as runtime:
+            await FlowRuns(runtime, app, tenant=tenant).delete_snapshot(id_)
     return target.tell({"snapshot": id_, "deleted": True}, f"deleted {id_}")
 
 

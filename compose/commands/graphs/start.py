@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -22,16 +21,12 @@ from actors.workflow.actor.ledger_feed import ledger_feed
 from actors.workflow.actor.run_lists import run_of_id
 from actors.workflow.actor.runs import FlowRuns
 from compose.commands import options as opt
-from compose.commands.api import NO_SERVER, OVER, Api, ApiTarget, ApiUnreachableError, quoted
+from compose.commands.api import NO_SERVER, Api, ApiTarget, ApiUnreachableError, quoted
 from compose.commands.graphs.look import AppArg, OwnerOpt, ledger_line
+from compose.commands.graphs.served import ServedRun
 from compose.commands.options import HERE, Target, parse_json
 from compose.commands.output import Exit, print_json
 from compose.commands.terminal import say
-
-MOST_LOST: Final = 10
-"""Number of attempts to continue a lost stream, without a record in between, before the command gives up."""
-PAUSE_S: Final = 2.0
-"""Seconds before a lost stream is continued."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +123,7 @@ async def _start_at(api: Api, order: RunOrder, target: Target, *, follow: bool) 
     if not isinstance(run, str):
         raise api.odd(str(told))
     _tell(target, run, is_new=status == HTTPStatus.CREATED, follow=follow)
-    return await _followed(_records_of(api, run), target) if follow else Exit.OK
+    return await _followed(ServedRun(api, run).followed(), target) if follow else Exit.OK
 
 
 def _tell(target: Target, run: str, *, is_new: bool, follow: bool) -> None:
@@ -162,38 +157,3 @@ async def _records(runtime: Runtime, run: Any) -> AsyncGenerator[dict[str, Any],
             yield one.record
     row = await row_of(runtime.store, run)
     yield {"run": run, "status": str(row.status).lower()}
-
-
-async def _end_of(api: Api, run: str) -> dict[str, Any]:
-    _, told = await api.ask("GET", f"/v1/graph-runs/{quoted(run)}")
-    return {"run": run, "status": told["status"]}
-
-
-async def _records_of(api: Api, run: str) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield the records of a run at a server, and the run's end. A lost stream is continued.
-
-    Raises:
-        ApiUnreachableError: The stream cannot be continued. The run is not concerned.
-    """
-    place, lost = None, 0
-    path = f"/v1/graph-runs/{quoted(run)}/ledger?live=false"
-    while True:
-        problem = "the stream ended"
-        try:
-            async with aclosing(api.events(path, place)) as events:
-                async for one in events:
-                    if one.name in {"end", OVER}:
-                        yield one.data or await _end_of(api, run)
-                        return
-                    if one.name == "step":
-                        place, lost = one.id, 0
-                        yield one.data
-                    elif one.name == "problem":
-                        problem = str(one.data.get("detail"))
-        except ApiUnreachableError as exc:
-            problem = exc.problem
-        lost += 1
-        if lost > MOST_LOST:
-            remedy = f"The run continues. `callboard graphs show {run}` shows it"
-            raise ApiUnreachableError(api.url, problem, remedy)
-        await asyncio.sleep(PAUSE_S)

@@ -1,4 +1,4 @@
-"""`callboard flows … --server` and `graphs start --server`, with an API that is served at a socket."""
+"""`callboard flows … --server` and `callboard graphs … --server`, with an API that is served at a socket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from actors.kernel.runtime.ids import RunId
 from actors.kernel.storage.token import NewToken
 from actors.storage.tokens import BEARER, digest_of, new_secret
 from actors.workflow.installed import InstalledFlows
-from compose.commands.graphs import start as starting
+from compose.commands.graphs import served
 from compose.commands.output import Exit
 from tests.behaviour.test_http_installs import REFUND
 from tests.harness.proxy import FaultProxy
@@ -180,6 +180,113 @@ async def test_a_run_at_a_server_is_started_once_and_followed(cli: Cli) -> None:
     assert (unknown.code, "unknown_flow" in unknown.err) == (Exit.NOT_FOUND, True)
 
 
+async def test_a_run_at_a_server_is_shown_and_answered(cli: Cli) -> None:
+    """Its waits, records and chain, as with a database. A wait takes one answer."""
+    async with flows_served() as (url, runs, _):
+        begin = ("graphs", "start", "billing", "refund", '{"order": 7}', "--id", "r-7", "--json")
+        run = (await told(cli, *begin, at=url)).data["run"]
+        key = await key_of_wait(runs, run)
+        open_ = await told(cli, "graphs", "show", run, at=url)
+        shown = (await told(cli, "graphs", "show", run, "--json", at=url)).data
+        done = await told(cli, "graphs", "resume", run, key, '{"response": "yes"}', at=url)
+        late = await told(cli, "graphs", "resume", run, key, '{"response": "no"}', at=url)
+        event = ("graphs", "emit", "opened", "--json")
+        while not (await told(cli, *event, at=url)).data["delivered"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        followed = await told(cli, "graphs", "ledger", run, "--follow", "--json", at=url)
+        ledger = await runs.ledger(run)
+        table = await told(cli, "graphs", "ledger", run, at=url)
+        verdict = await told(cli, "graphs", "verify", run, "--json", at=url)
+        wrong = await told(cli, "graphs", "verify", run, "--head", "0" * 64, at=url)
+        listed = await told(cli, "graphs", "list", "billing", "--limit", "1", at=url)
+        pages = (
+            await told(cli, "graphs", "list", "billing", "--flow", "refund", "--json", at=url)
+        ).data
+        over = await told(cli, "graphs", "cancel", run, at=url)
+        unknown = await told(cli, "graphs", "show", "none", at=url)
+
+    assert f"waits for user {key}: Refund 40 EUR? (yes / no)" in open_.out
+    assert (shown["wait"]["key"], shown["node"]) == (key, "ask")
+    assert done.out.strip() == f"answered {key}: the run continues"
+    assert (late.code, "stale_resume" in late.err) == (Exit.USAGE, True)
+    assert [json.loads(line) for line in followed.out.splitlines()] == ledger
+    assert "wait_event" not in table.out
+    assert "ask_user" in table.out
+    assert verdict.data["count"] == len(ledger)
+    assert (verdict.code, wrong.code, "IS BROKEN" in wrong.out) == (Exit.OK, Exit.FAILED, True)
+    assert "there may be more: --after " in listed.out
+    assert [(one["run"], one["status"]) for one in pages] == [(run, "completed")]
+    assert over.out.strip() == f"run {run} has ended COMPLETED already"
+    assert (unknown.code, "none" in unknown.err) == (Exit.NOT_FOUND, True)
+
+
+async def test_a_run_at_a_server_is_controlled(cli: Cli) -> None:
+    """Paused, steered, limited, continued and stopped."""
+    async with flows_served() as (url, runs, _):
+        begin = ("graphs", "start", "billing", "refund", '{"order": 7}', "--json")
+        run = (await told(cli, *begin, at=url)).data["run"]
+        key = await key_of_wait(runs, run)
+        said = [
+            await told(cli, "graphs", "pause", run, "--reason", "look", at=url),
+            await told(cli, "graphs", "steer", run, "be careful", at=url),
+            await told(cli, "graphs", "limits", run, '{"max_iterations": 9}', at=url),
+            await told(cli, "graphs", "resume", run, key, '{"response": "yes"}', at=url),
+        ]
+        while not (held := await runs.state(run)).vars["_runtime"].get("inbox"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        shown = (await told(cli, "graphs", "show", run, "--json", at=url)).data
+        said.append(await told(cli, "graphs", "resume-run", run, at=url))
+        said.append(await told(cli, "graphs", "cancel", run, "--json", at=url))
+        while not (await runs.state(run)).status.is_terminal:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        ended = await told(cli, "graphs", "list", "billing", "--status", "cancelled", at=url)
+        two = ("--status", "failed", "--status", "running")
+        many = await told(cli, "graphs", "list", "billing", *two, at=url)
+        odd = await told(cli, "graphs", "list", "billing", "--status", "suspended", at=url)
+
+    assert [one.code for one in said] == [Exit.OK] * 6
+    assert "be careful" in str(held.vars["_runtime"]["inbox"])
+    assert (shown["is_paused"], shown["limits"]["iterations"]["max"]) == (True, 9)
+    assert run in ended.out
+    assert (many.code, "give it once with --server" in many.err) == (Exit.USAGE, True)
+    assert (odd.code, "cancelled" in odd.err) == (Exit.USAGE, True)
+
+
+async def test_snapshots_at_a_server_are_stored_restored_and_deleted(cli: Cli) -> None:
+    """By the app's name and the snapshot's id. The author is the token's principal."""
+    begin = ("graphs", "start", "billing", "refund", '{"order": 7}', "--json")
+    async with flows_served() as (url, runs, _):
+        run = (await told(cli, *begin, at=url)).data["run"]
+        await key_of_wait(runs, run)
+        keep = ("graphs", "snapshot", run, "before the payment", "--tag", "prices")
+        id_ = (await told(cli, *keep, at=url)).out.strip()
+        printed = (await told(cli, *keep, "--print", at=url)).data
+        by = await told(cli, *keep, "--by", "eve", at=url)
+        few = ("graphs", "snapshots", "billing", "--tag", "prices", "--limit", "1")
+        table = await told(cli, *few, at=url)
+        listed = (await told(cli, *few, "--run", run, "--json", at=url)).data
+        back = ("graphs", "restore", "billing", id_, "--id", "r-8", "--json")
+        first, again = [(await told(cli, *back, at=url)).data["run"] for _ in range(2)]
+        await key_of_wait(runs, RunId(first))
+        other = await told(cli, "graphs", "restore", "other", id_, at=url)
+        value = await told(cli, "graphs", "restore", "billing", json.dumps(printed), at=url)
+        gone = await told(cli, "graphs", "delete-snapshot", "billing", id_, at=url)
+        late = await told(cli, "graphs", "delete-snapshot", "billing", id_, at=url)
+        left = await told(cli, *few, at=url)
+
+    assert (printed["name"], printed["tags"]) == ("before the payment", ["prices"])
+    assert printed["run_state"]["current_node"] == "ask"
+    assert (by.code, "the name of the token" in by.err) == (Exit.USAGE, True)
+    assert id_ in table.out
+    assert [(one["snapshot"], one["created_by"]) for one in listed] == [(id_, "local")]
+    assert first == again != run
+    assert (other.code, "is kept" in other.err) == (Exit.NOT_FOUND, True)
+    assert (value.code, "the id of a stored snapshot" in value.err) == (Exit.USAGE, True)
+    assert gone.out.strip() == f"deleted {id_}"
+    assert late.code == Exit.NOT_FOUND
+    assert "there is no such snapshot of a run of billing" in left.out
+
+
 async def test_the_token_is_in_a_file_or_a_variable(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +325,11 @@ async def test_the_token_is_in_a_file_or_a_variable(
         (("flows", "remove", "x", "--data", "d"), "--server and --data do not go together"),
         (("flows", "show", "x", "--tenant", "acme"), "the tenant of --server is that of the token"),
         (("graphs", "start", "a", "f", "--schema", "s"), "--server and --schema do not go"),
+        (("graphs", "show", "x", "--data", "d"), "--server and --data do not go together"),
+        (
+            ("graphs", "emit", "x", "--tenant", "acme"),
+            "the tenant of --server is that of the token",
+        ),
         (("flows", "list", "--token-file", "/nothing/here"), "/nothing/here: No such file"),
     ],
 )
@@ -251,12 +363,15 @@ async def test_servers_that_do_not_answer_are_named(cli: Cli, tmp_path: Path) ->
     moved = b"HTTP/1.1 302 Found\r\nlocation: http://elsewhere/\r\ncontent-length: 0\r\n\r\n"
     cut = b"HTTP/1.1 201 Created\r\ncontent-length: 500\r\n\r\n{"
     start = ("graphs", "start", "billing", "refund")
+    steer = ("graphs", "steer", "0f3c", "be careful")
     closed = await told(cli, "flows", "list", at="http://127.0.0.1:1")
-    async with answering(page, moved, cut, cut) as url:
+    async with answering(page, moved, cut, cut, cut, cut) as url:
         odd = await told(cli, "flows", "list", at=url)
         away = await told(cli, "flows", "list", "--json", at=url)
         lost = await told(cli, "flows", "install", saved(tmp_path, "refund.json"), at=url)
         begun = await told(cli, *start, at=url)
+        steered = await told(cli, *steer, at=url)
+        emitted = await told(cli, "graphs", "emit", "paid", at=url)
 
     assert (closed.code, "http://127.0.0.1:1: no answer" in closed.err) == (Exit.UNREACHABLE, True)
     assert "Start `callboard serve`, or correct --server" in closed.err
@@ -264,6 +379,9 @@ async def test_servers_that_do_not_answer_are_named(cli: Cli, tmp_path: Path) ->
     assert (away.code, "a redirect" in json.loads(away.err)["error"]) == (Exit.FAILED, True)
     assert (lost.code, "it is executed once" in lost.err) == (Exit.UNREACHABLE, True)
     assert (begun.code, "with --id " in begun.err) == (Exit.UNREACHABLE, True)
+    look = f"Before you repeat it, look with `callboard graphs ledger 0f3c --server {url}`"
+    assert (steered.code, look in steered.err) == (Exit.UNREACHABLE, True)
+    assert (emitted.code, "with --id " in emitted.err) == (Exit.UNREACHABLE, True)
 
 
 async def test_a_start_whose_answer_is_lost_is_repeated_once(cli: Cli) -> None:
@@ -284,7 +402,7 @@ async def test_a_start_whose_answer_is_lost_is_repeated_once(cli: Cli) -> None:
 
 async def test_a_lost_stream_is_continued(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind the last record: none is missing and none comes twice. If it stays away, the run is named."""
-    monkeypatch.setattr(starting, "PAUSE_S", 0.01)
+    monkeypatch.setattr(served, "PAUSE_S", 0.01)
     begin = ("graphs", "start", "billing", "refund", '{"order": 7}', "--follow", "--json")
     async with flows_served() as (url, runs, _), FaultProxy.to(url) as proxy:
         at = proxy.through(url)

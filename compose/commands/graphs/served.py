@@ -1,0 +1,201 @@
+"""Runs of flows of a running server, over its HTTP API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from datetime import datetime
+from typing import Any, Final
+
+from actors.errors import ContractError
+from compose.commands.api import OVER, Api, ApiTarget, ApiUnreachableError, quoted
+from compose.commands.options import Target
+from compose.commands.output import ago, print_json, short
+from compose.commands.terminal import print_facts, say
+
+MOST_LOST: Final = 10
+"""Number of attempts to continue a lost stream, without a record in between, before the command gives up."""
+PAUSE_S: Final = 2.0
+"""Seconds before a lost stream is continued."""
+MOST_RECORDS: Final = 500
+"""Number of records of a ledger that one request reads."""
+
+
+class ServedRun:
+    """A run of a flow at a server.
+
+    Args:
+        api: The server.
+        run: The run's id.
+    """
+
+    def __init__(self, api: Api, run: str) -> None:
+        self._api, self._run = api, run
+        self._path = f"/v1/graph-runs/{quoted(run)}"
+
+    async def shown(self) -> dict[str, Any]:
+        """Return the run as the server shows it: `GET /v1/graph-runs/{run}`."""
+        return await told_by(self._api, "GET", self._path)
+
+    async def send(
+        self, verb: str, body: Mapping[str, Any] | None = None, *, look: str = ""
+    ) -> dict[str, Any]:
+        """Send a change of the run, and return the answer.
+
+        Args:
+            verb: The end of the path.
+            body: JSON data.
+            look: The command that shows whether the change was made, for a change that is made twice if it is
+                sent twice. An error about a lost answer names the command.
+        """
+        try:
+            return await told_by(self._api, "POST", f"{self._path}/{verb}", body)
+        except ApiUnreachableError as exc:
+            if not look:
+                raise
+            shown = look.format(run=self._run, url=self._api.url)
+            remedy = f"The request may have been executed. Before you repeat it, look with {shown}"
+            raise ApiUnreachableError(exc.url, exc.problem, remedy) from exc
+
+    async def snapshot(self, name: str) -> dict[str, Any]:
+        """Return a snapshot of the run, which the server does not store."""
+        return await told_by(self._api, "GET", f"{self._path}/snapshot", query={"name": name})
+
+    async def ledger(self) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the records that the run has so far."""
+        after: str | None = None
+        while True:
+            query = {"after": after, "limit": str(MOST_RECORDS)}
+            page = await told_by(self._api, "GET", f"{self._path}/ledger", query=query)
+            for one in page["records"]:
+                yield one
+            after = page["next"]
+            if after is None:
+                return
+
+    async def followed(self) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the records as they are written, and the run's end, which has no `step_id`.
+
+        A lost stream is continued.
+
+        Raises:
+            ApiUnreachableError: The stream cannot be continued. The run is not concerned.
+        """
+        place, lost = None, 0
+        while True:
+            problem = "the stream ended"
+            try:
+                async with aclosing(
+                    self._api.events(f"{self._path}/ledger?live=false", place)
+                ) as events:
+                    async for one in events:
+                        if one.name in {"end", OVER}:
+                            yield one.data or await self._end()
+                            return
+                        if one.name == "step":
+                            place, lost = one.id, 0
+                            yield one.data
+                        elif one.name == "problem":
+                            problem = str(one.data.get("detail"))
+            except ApiUnreachableError as exc:
+                problem = exc.problem
+            lost += 1
+            if lost > MOST_LOST:
+                show = f"`callboard graphs show {self._run} --server {self._api.url}`"
+                remedy = f"The run continues. {show} shows it"
+                raise ApiUnreachableError(self._api.url, problem, remedy)
+            await asyncio.sleep(PAUSE_S)
+
+    async def _end(self) -> dict[str, Any]:
+        return {"run": self._run, "status": (await self.shown())["status"]}
+
+
+def served_run(api: ApiTarget, target: Target, run: str) -> ServedRun | None:
+    """Return the run at the server that `--server` names; None if there is no such option.
+
+    Raises:
+        ContractError: Options contradict each other.
+    """
+    api.check_unused()
+    return None if api.server is None else ServedRun(api.opened(target), run)
+
+
+async def told_by(
+    api: Api,
+    method: str,
+    path: str,
+    body: Any = None,
+    *,
+    query: Mapping[str, str | None] | None = None,
+) -> dict[str, Any]:
+    """Return the JSON object that answers a request.
+
+    Raises:
+        ApiUnreachableError, ApiRefusedError, ApiNotFoundError, ApiFailedError: There is no such answer.
+    """
+    _, told = await api.ask(method, path, body, query=query)
+    if not isinstance(told, dict):
+        raise api.odd(str(told))
+    return told
+
+
+async def list_served(
+    api: Api, target: Target, among: Mapping[str, str | None], status: list[str] | None
+) -> None:
+    """Print a page of runs of a server.
+
+    Raises:
+        ContractError: `status` has several values.
+    """
+    if status and len(status) > 1:
+        raise ContractError("--status: give it once with --server")
+    query = {**among, "status": status[0].lower() if status else None}
+    page = await told_by(api, "GET", "/v1/graph-runs", query=query)
+    target.table(
+        page["runs"],
+        dict,
+        ("run", "flow", "status", "created ago", "changed ago"),
+        _row,
+        empty=f"there is no such run of a flow of {among['app']}",
+    )
+    if page["next"] is not None and not target.json:
+        say(f"there may be more: --after {page['next']}")
+
+
+def _row(run: dict[str, Any]) -> tuple[object, ...]:
+    created, changed = (_ago(run[name]) for name in ("created_at", "updated_at"))
+    return run["run"], run["flow"], _status(run), created, changed
+
+
+def _status(run: dict[str, Any]) -> str:
+    return f"PARKED ({run['parked']})" if run["parked"] else str(run["status"])
+
+
+def _ago(at: str | None) -> str:
+    return ago(None if at is None else datetime.fromisoformat(at))
+
+
+def show_served(run: dict[str, Any], target: Target) -> None:
+    """Print a run as a server shows it."""
+    if target.json:
+        print_json(run)
+        return
+    public = ((name, short(value)) for name, value in run["vars"].items() if name[:1] != "_")
+    print_facts(
+        (
+            ("run", run["run"]),
+            ("flow", run["flow"]),
+            ("status", _status(run)),
+            ("node", run["node"]),
+            ("created", f"{_ago(run['created_at'])} ago"),
+            ("changed", f"{_ago(run['updated_at'])} ago"),
+            ("output", short(run["output"])),
+            ("error", run["error"]),
+            *public,
+        )
+    )
+    for one in run["waits"]:
+        until = "" if one["until"] is None else f", until {one['until']}"
+        choices = f" ({' / '.join(one['choices'])})" if one["choices"] else ""
+        say(f"waits for {one['reason']} {one['key']}{until}: {one['prompt'] or ''}{choices}")

@@ -99,7 +99,7 @@ async def _emitted(  # noqa: PLR0917 - an event, as `emit` was given it
     try:
         return await told_by(api, "POST", "/v1/events", body)
     except ApiUnreachableError as exc:
-        remedy = f"{exc.remedy} with --id {id_}"
+        remedy = f"{exc.remedy}: with --id {id_} it is one event"
         raise ApiUnreachableError(exc.url, exc.problem, remedy) from exc
 
 

@@ -144,7 +144,7 @@ async def test_a_sub_run_opens_in_the_page_and_leads_back_by_keyboard(counter: C
 
 
 @pytest.mark.costly
-async def test_a_snapshot_is_kept_and_restored_on_the_page(counter: Counter) -> None:
+async def test_a_snapshot_is_kept_restored_and_deleted_on_the_page(counter: Counter) -> None:
     """The new run opens, at the wait that the snapshot has. An ended run keeps its snapshots."""
     run = await counter.started("refund", order=12)
     await when_it_waits(counter, run)
@@ -165,6 +165,15 @@ async def test_a_snapshot_is_kept_and_restored_on_the_page(counter: Counter) -> 
         assert counter.page_of(run) not in page.url
         await page.get_by_role("button", name="no").click()
         await expect(page.locator("#head .status")).to_have_text("completed")
+        await page.goto(counter.page_of(run))
+        for answer, left in (("Keep it", 1), ("Delete it", 0)):
+            await page.get_by_role("button", name="Delete before").click()
+            await expect(page.locator("#delete .reason")).to_have_text(f"before {EVIL}")
+            await check_access(page)
+            await page.get_by_role("button", name=answer).click()
+            await expect(page.locator("#delete")).to_be_hidden()
+            await expect(page.locator("#snapshots strong")).to_have_count(left)
+        await expect(page.locator("#snapshots")).to_contain_text("None is kept")
 
 
 @pytest.mark.costly

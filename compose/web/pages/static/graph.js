@@ -134,7 +134,17 @@ const DO = {
     form.reset();
   },
   restore: (button) => restore(button.closest("[data-snapshot]").dataset.snapshot, false),
+  delete: (button) => {
+    const one = button.closest("[data-snapshot]");
+    const name = (form) => (form.querySelector(".reason").textContent = one.querySelector("strong").textContent);
+    inDialog("delete", () => deleteSnapshot(one.dataset.snapshot), name);
+  },
 };
+
+async function deleteSnapshot(snapshot) {
+  await ask("DELETE", `/graph-snapshots/${part(snapshot)}`);
+  again();
+}
 
 /** Begin a run with a snapshot, and open it. If the flow has changed, ask whether to do it anyway. */
 async function restore(snapshot, force) {

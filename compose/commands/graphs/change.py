@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from typing import Any, Literal
+
+from typing_extensions import TypedDict
 
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import DEFAULT_TENANT
@@ -12,8 +15,14 @@ from actors.workflow.actor.runs import FlowRuns
 from compose.commands import options as opt
 from compose.commands.api import NO_SERVER, Api, ApiTarget, ApiUnreachableError, quoted
 from compose.commands.graphs.look import OwnerOpt, open_graph_run
-from compose.commands.graphs.served import served_run, told_by
+from compose.commands.graphs.served import NamedRunData, served_run, told_by
 from compose.commands.options import HERE, Target, parse_json
+
+
+class EmittedData(TypedDict):
+    """The answer to an event. See `EmittedJson` of the server."""
+
+    delivered: int
 
 
 async def resume(
@@ -40,7 +49,7 @@ async def resume(
     """
     answer = parse_json(payload, what="the answer")
     if (there := served_run(api, target, run)) is not None:
-        await there.send(f"waits/{quoted(key)}", {"payload": answer})
+        await there.send(f"waits/{quoted(key)}", {"payload": answer}, NamedRunData)
     else:
         async with open_graph_run(target, run) as (_, runs, row):
             await runs.resume(row.run_id, key, answer)
@@ -82,7 +91,9 @@ async def emit(
         raise ContractError("--key goes with --scope session, workflow and run, and with no other")
     api.check_unused()
     if api.server is not None:
-        told = await _emitted(api.opened(target, tenant=tenant), name, data, scope, key, id)
+        told: Mapping[str, Any] = await _emitted(
+            api.opened(target, tenant=tenant), name, data, scope, key, id
+        )
     else:
         within = {} if key is None else {f"{scope}_id": key}
         async with target.client() as runtime:
@@ -93,11 +104,11 @@ async def emit(
 
 async def _emitted(  # noqa: PLR0917 - an event, as `emit` was given it
     api: Api, name: str, data: Any, scope: str, key: str | None, id_: str | None
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     id_ = id_ or secrets.token_hex(16)  # so that a repeated event is the same
     body = {"name": name, "payload": data, "scope": scope, "key": key, "id": id_}
     try:
-        return await told_by(api, "POST", "/v1/events", body)
+        return await told_by(api, EmittedData, "POST", "/v1/events", body)
     except ApiUnreachableError as exc:
         remedy = f"{exc.remedy}: with --id {id_} it is one event"
         raise ApiUnreachableError(exc.url, exc.problem, remedy) from exc
@@ -122,7 +133,7 @@ async def cancel(
     """
     if (there := served_run(api, target, run)) is not None:
         status = str((await there.shown())["status"]).upper()
-        await there.send("cancel", {"reason": reason})
+        await there.send("cancel", {"reason": reason}, NamedRunData)
     else:
         async with open_graph_run(target, run) as (_, runs, row):
             await runs.cancel(row.run_id, reason=reason)

@@ -10,7 +10,7 @@ from actors.errors import ContractError
 from compose.commands import options as opt
 from compose.commands.api import NO_SERVER, ApiTarget
 from compose.commands.graphs.look import open_graph_run
-from compose.commands.graphs.served import served_run
+from compose.commands.graphs.served import NamedRunData, served_run
 from compose.commands.options import HERE, Target, parse_json
 
 
@@ -36,7 +36,7 @@ async def pause(
         Text that the run's ledger keeps.
     """
     if (there := served_run(api, target, run)) is not None:
-        await there.send("pause", {"reason": reason})
+        await there.send("pause", {"reason": reason}, NamedRunData)
     else:
         async with open_graph_run(target, run) as (_, runs, row):
             await runs.pause_run(row.run_id, reason)
@@ -51,7 +51,7 @@ async def resume_run(
     Example: `callboard graphs resume-run 0f3c…`
     """
     if (there := served_run(api, target, run)) is not None:
-        await there.send("resume")
+        await there.send("resume", None, NamedRunData)
     else:
         async with open_graph_run(target, run) as (_, runs, row):
             await runs.resume_run(row.run_id)
@@ -72,7 +72,7 @@ async def steer(
     """
     if (there := served_run(api, target, run)) is not None:
         look = "`callboard graphs ledger {run} --server {url}`"
-        await there.send("steer", {"message": message}, look=look)
+        await there.send("steer", {"message": message}, NamedRunData, look=look)
     else:
         async with open_graph_run(target, run) as (_, runs, row):
             await runs.steer(row.run_id, message)
@@ -98,7 +98,7 @@ async def limits(
     """
     given = _object(updates, "UPDATES")
     if (there := served_run(api, target, run)) is not None:
-        await there.send("limits", {"updates": given})
+        await there.send("limits", {"updates": given}, NamedRunData)
     else:
         async with open_graph_run(target, run) as (_, runs, row):
             await runs.update_limits(row.run_id, given)

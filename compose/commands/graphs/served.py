@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from actors.errors import ContractError
 from compose.commands.api import OVER, Api, ApiTarget, ApiUnreachableError, quoted
@@ -22,6 +25,61 @@ MOST_RECORDS: Final = 500
 """Number of records of a ledger that one request reads."""
 
 
+T = TypeVar("T")
+
+
+class WaitData(TypedDict):
+    """A wait of a run in an answer. See `GraphWaitJson` of the server."""
+
+    reason: str
+    key: str | None
+    prompt: str | None
+    choices: list[str] | None
+    until: str | None
+
+
+class ListedRunData(TypedDict):
+    """A run in an answer. See `ListedGraphRunJson` of the server."""
+
+    run: str
+    flow: str
+    status: str
+    parked: str | None
+    created_at: str | None
+    updated_at: str | None
+
+
+class RunData(ListedRunData):
+    """A run with its state. See `GraphRunJson` of the server."""
+
+    node: str
+    waits: list[WaitData]
+    vars: dict[str, Any]
+    output: Any
+    error: str | None
+
+
+class NamedRunData(TypedDict):
+    """A run that was changed. See `GraphRunNameJson` of the server."""
+
+    run: str
+    status: str
+
+
+class RunPageData(TypedDict):
+    """A page of runs."""
+
+    runs: list[ListedRunData]
+    next: str | None
+
+
+class LedgerPageData(TypedDict):
+    """A page of a ledger."""
+
+    records: list[dict[str, Any]]
+    next: str | None
+
+
 class ServedRun:
     """A run of a flow at a server.
 
@@ -34,23 +92,24 @@ class ServedRun:
         self._api, self._run = api, run
         self._path = f"/v1/graph-runs/{quoted(run)}"
 
-    async def shown(self) -> dict[str, Any]:
+    async def shown(self) -> RunData:
         """Return the run as the server shows it: `GET /v1/graph-runs/{run}`."""
-        return await told_by(self._api, "GET", self._path)
+        return await told_by(self._api, RunData, "GET", self._path)
 
     async def send(
-        self, verb: str, body: Mapping[str, Any] | None = None, *, look: str = ""
-    ) -> dict[str, Any]:
+        self, verb: str, body: Mapping[str, Any] | None, kind: type[T], *, look: str = ""
+    ) -> T:
         """Send a change of the run, and return the answer.
 
         Args:
             verb: The end of the path.
             body: JSON data.
+            kind: The fields of the answer.
             look: The command that shows whether the change was made, for a change that is made twice if it is
                 sent twice. An error about a lost answer names the command.
         """
         try:
-            return await told_by(self._api, "POST", f"{self._path}/{verb}", body)
+            return await told_by(self._api, kind, "POST", f"{self._path}/{verb}", body)
         except ApiUnreachableError as exc:
             if not look:
                 raise
@@ -60,14 +119,16 @@ class ServedRun:
 
     async def snapshot(self, name: str) -> dict[str, Any]:
         """Return a snapshot of the run, which the server does not store."""
-        return await told_by(self._api, "GET", f"{self._path}/snapshot", query={"name": name})
+        path = f"{self._path}/snapshot"
+        return await told_by(self._api, dict[str, Any], "GET", path, query={"name": name})
 
     async def ledger(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the records that the run has so far."""
         after: str | None = None
         while True:
             query = {"after": after, "limit": str(MOST_RECORDS)}
-            page = await told_by(self._api, "GET", f"{self._path}/ledger", query=query)
+            path = f"{self._path}/ledger"
+            page = await told_by(self._api, LedgerPageData, "GET", path, query=query)
             for one in page["records"]:
                 yield one
             after = page["next"]
@@ -121,23 +182,27 @@ def served_run(api: ApiTarget, target: Target, run: str) -> ServedRun | None:
     return None if api.server is None else ServedRun(api.opened(target), run)
 
 
-async def told_by(
+async def told_by(  # noqa: PLR0917 - a request, and the kind of its answer
     api: Api,
+    kind: type[T],
     method: str,
     path: str,
     body: Any = None,
     *,
     query: Mapping[str, str | None] | None = None,
-) -> dict[str, Any]:
-    """Return the JSON object that answers a request.
+    headers: Mapping[str, str] | None = None,
+) -> T:
+    """Return the JSON data that answers a request, whole. It has the fields of `kind`, perhaps others, too.
 
     Raises:
         ApiUnreachableError, ApiRefusedError, ApiNotFoundError, ApiFailedError: There is no such answer.
     """
-    _, told = await api.ask(method, path, body, query=query)
-    if not isinstance(told, dict):
-        raise api.odd(str(told))
-    return told
+    _, told = await api.ask(method, path, body, query=query, headers=headers)
+    try:
+        TypeAdapter(kind).validate_python(told)
+    except ValidationError:
+        raise api.odd(str(told)) from None
+    return cast("T", told)
 
 
 async def list_served(
@@ -151,7 +216,7 @@ async def list_served(
     if status and len(status) > 1:
         raise ContractError("--status: give it once with --server")
     query = {**among, "status": status[0].lower() if status else None}
-    page = await told_by(api, "GET", "/v1/graph-runs", query=query)
+    page = await told_by(api, RunPageData, "GET", "/v1/graph-runs", query=query)
     target.table(
         page["runs"],
         dict,
@@ -163,20 +228,20 @@ async def list_served(
         say(f"there may be more: --after {page['next']}")
 
 
-def _row(run: dict[str, Any]) -> tuple[object, ...]:
-    created, changed = (_ago(run[name]) for name in ("created_at", "updated_at"))
+def _row(run: ListedRunData) -> tuple[object, ...]:
+    created, changed = _ago(run["created_at"]), _ago(run["updated_at"])
     return run["run"], run["flow"], _status(run), created, changed
 
 
-def _status(run: dict[str, Any]) -> str:
-    return f"PARKED ({run['parked']})" if run["parked"] else str(run["status"])
+def _status(run: ListedRunData) -> str:
+    return f"PARKED ({run['parked']})" if run["parked"] else run["status"]
 
 
 def _ago(at: str | None) -> str:
     return ago(None if at is None else datetime.fromisoformat(at))
 
 
-def show_served(run: dict[str, Any], target: Target) -> None:
+def show_served(run: RunData, target: Target) -> None:
     """Print a run as a server shows it."""
     if target.json:
         print_json(run)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
+
+from typing_extensions import TypedDict
 
 from actors.kernel.workflow.errors import NoSuchSnapshotError
 from compose.commands.api import Api, ApiUnreachableError, quoted
@@ -15,6 +17,36 @@ from compose.commands.output import ago
 from compose.commands.terminal import say
 
 _SNAPSHOTS: Final = "/v1/graph-snapshots"
+
+
+class SnapshotData(TypedDict):
+    """A snapshot in an answer. See `KeptSnapshotJson` of the server."""
+
+    snapshot: str
+    run: str
+    app: str
+    name: str
+    tags: list[str]
+    created_at: str
+
+
+class MadeSnapshotData(TypedDict):
+    """A snapshot that was stored."""
+
+    snapshot: str
+
+
+class RestoredData(TypedDict):
+    """The run that was started from a snapshot."""
+
+    run: str
+
+
+class SnapshotPageData(TypedDict):
+    """A page of snapshots."""
+
+    snapshots: list[SnapshotData]
+    next: str | None
 
 
 class ServedSnapshots:
@@ -31,7 +63,7 @@ class ServedSnapshots:
     async def tell_page(self, target: Target, among: Mapping[str, str | None]) -> None:
         """Print a page, newest first."""
         query = {"app": self._app, **among}
-        page = await told_by(self._api, "GET", _SNAPSHOTS, query=query)
+        page = await told_by(self._api, SnapshotPageData, "GET", _SNAPSHOTS, query=query)
         target.table(
             page["snapshots"],
             dict,
@@ -56,13 +88,18 @@ class ServedSnapshots:
         path, key = await self._path(id_), key or secrets.token_hex(16)
         headers = {"idempotency-key": key}
         try:
-            _, told = await self._api.ask(
-                "POST", f"{path}/restore", {"force": force}, headers=headers
+            told = await told_by(
+                self._api,
+                RestoredData,
+                "POST",
+                f"{path}/restore",
+                {"force": force},
+                headers=headers,
             )
         except ApiUnreachableError as exc:
             remedy = f"{exc.remedy}: with --id {key} it starts one run"
             raise ApiUnreachableError(exc.url, exc.problem, remedy) from exc
-        return str(told["run"])
+        return told["run"]
 
     async def delete(self, id_: str) -> None:
         """Remove a snapshot.
@@ -74,7 +111,7 @@ class ServedSnapshots:
 
     async def _path(self, id_: str) -> str:
         path = f"{_SNAPSHOTS}/{quoted(id_)}"
-        if (await told_by(self._api, "GET", path))["app"] != self._app:
+        if (await told_by(self._api, SnapshotData, "GET", path))["app"] != self._app:
             raise NoSuchSnapshotError(id_)
         return path
 
@@ -85,9 +122,9 @@ async def kept_snapshot(
     """Store a snapshot of a run; return the snapshot's id."""
     body = {"name": name, "description": description, "tags": list(tags)}
     look = "`callboard graphs snapshots APP --run {run} --server {url}`"
-    return str((await there.send("snapshots", body, look=look))["snapshot"])
+    return (await there.send("snapshots", body, MadeSnapshotData, look=look))["snapshot"]
 
 
-def _row(one: dict[str, Any]) -> tuple[object, ...]:
+def _row(one: SnapshotData) -> tuple[object, ...]:
     kept = ago(datetime.fromisoformat(one["created_at"]))
     return one["snapshot"], one["run"], one["name"], ", ".join(one["tags"]), kept

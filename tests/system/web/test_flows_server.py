@@ -365,13 +365,18 @@ async def test_servers_that_do_not_answer_are_named(cli: Cli, tmp_path: Path) ->
     start = ("graphs", "start", "billing", "refund")
     steer = ("graphs", "steer", "0f3c", "be careful")
     closed = await told(cli, "flows", "list", at="http://127.0.0.1:1")
-    async with answering(page, moved, cut, cut, cut, cut) as url:
+    bare = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+    async with answering(page, moved, cut, cut, cut, cut, *[bare] * 4) as url:
         odd = await told(cli, "flows", "list", at=url)
         away = await told(cli, "flows", "list", "--json", at=url)
         lost = await told(cli, "flows", "install", saved(tmp_path, "refund.json"), at=url)
         begun = await told(cli, *start, at=url)
         steered = await told(cli, *steer, at=url)
         emitted = await told(cli, "graphs", "emit", "paid", at=url)
+        bares = [
+            await told(cli, "graphs", *words, at=url)
+            for words in (["show", "x"], ["list", "a"], ["ledger", "x"], ["snapshots", "a"])
+        ]
 
     assert (closed.code, "http://127.0.0.1:1: no answer" in closed.err) == (Exit.UNREACHABLE, True)
     assert "Start `callboard serve`, or correct --server" in closed.err
@@ -382,6 +387,9 @@ async def test_servers_that_do_not_answer_are_named(cli: Cli, tmp_path: Path) ->
     look = f"Before you repeat it, look with `callboard graphs ledger 0f3c --server {url}`"
     assert (steered.code, look in steered.err) == (Exit.UNREACHABLE, True)
     assert (emitted.code, "with --id " in emitted.err) == (Exit.UNREACHABLE, True)
+    assert [(one.code, "is none of the API" in one.err) for one in bares] == [
+        (Exit.FAILED, True)
+    ] * 4
 
 
 async def test_a_start_whose_answer_is_lost_is_repeated_once(cli: Cli) -> None:

@@ -119,7 +119,7 @@ async def show(run: opt.RunIdArg, /, *, api: ApiTarget = NO_SERVER, target: Targ
     `callboard graphs show 0f3c… --server http://127.0.0.1:8123`
     """
     if (there := served_run(api, target, run)) is not None:
-        show_served(await there.shown(), target)
+        show_served(await there.shown(), target, there.url)
         return
     async with open_graph_run(target, run) as (_, runs, row):
         waits = await runs.waits(row.run_id)

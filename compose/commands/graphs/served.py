@@ -25,6 +25,9 @@ MOST_RECORDS: Final = 500
 """Number of records of a ledger that one request reads."""
 
 
+_WITHIN: Final = ("until", "subworkflow")
+"""Reasons of waits that no client can answer."""
+
 T = TypeVar("T")
 
 
@@ -86,10 +89,13 @@ class ServedRun:
     Args:
         api: The server.
         run: The run's id.
+
+    Attributes:
+        url: The server's address.
     """
 
     def __init__(self, api: Api, run: str) -> None:
-        self._api, self._run = api, run
+        self._api, self._run, self.url = api, run, api.url
         self._path = f"/v1/graph-runs/{quoted(run)}"
 
     async def shown(self) -> RunData:
@@ -241,8 +247,8 @@ def _ago(at: str | None) -> str:
     return ago(None if at is None else datetime.fromisoformat(at))
 
 
-def show_served(run: RunData, target: Target) -> None:
-    """Print a run as a server shows it."""
+def show_served(run: RunData, target: Target, url: str) -> None:
+    """Print a run as the server of this address shows it."""
     if target.json:
         print_json(run)
         return
@@ -264,3 +270,5 @@ def show_served(run: RunData, target: Target) -> None:
         until = "" if one["until"] is None else f", until {one['until']}"
         choices = f" ({' / '.join(one['choices'])})" if one["choices"] else ""
         say(f"waits for {one['reason']} {one['key']}{until}: {one['prompt'] or ''}{choices}")
+        if one["reason"] not in _WITHIN:
+            say(f"  callboard graphs resume {run['run']} {one['key']} JSON --server {url}")

@@ -206,6 +206,7 @@ async def test_a_run_at_a_server_is_shown_and_answered(cli: Cli) -> None:
         unknown = await told(cli, "graphs", "show", "none", at=url)
 
     assert f"waits for user {key}: Refund 40 EUR? (yes / no)" in open_.out
+    assert f"callboard graphs resume {run} {key} JSON --server {url}" in open_.out
     assert (shown["wait"]["key"], shown["node"]) == (key, "ask")
     assert done.out.strip() == f"answered {key}: the run continues"
     assert (late.code, "stale_resume" in late.err) == (Exit.USAGE, True)

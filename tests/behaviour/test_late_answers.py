@@ -13,6 +13,8 @@ from actors.kernel.runtime.scheduler import RetryPolicy
 from tests.harness.faulty_store import Faults, Manner
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from actors.kernel.agent.message import Message
     from actors.kernel.runtime.ids import AgentId, RunId
     from actors.runtime import RunContext
@@ -31,6 +33,12 @@ async def sleeper(bed: Bed) -> AgentId:
         return await ctx.sleep_until_signal("go")
 
     return await bed.serve(act, retry=RetryPolicy(max_retries=0, on_exhausted="pause"))
+
+
+def has_shard_of(bed: Bed, agent: AgentId) -> Callable[..., bool]:
+    """Return whether a read is of the shards among which this agent's is."""
+    shard = bed.runtime.store.shards.shard_of(agent)
+    return lambda shards: shard in shards
 
 
 async def asleep(bed: Bed, run_id: RunId) -> None:
@@ -175,12 +183,12 @@ async def test_a_signal_of_a_suspended_run_is_not_lost_after_one_of_an_ended_run
 async def test_a_run_that_suspends_while_its_shard_is_read_is_not_lost(bed: Bed) -> None:
     """Its first commit executed when the store was read again: the run occupies its agent, and is woken."""
     commits = Faults(nth=0, method="commit", manner=Manner.HOLD)
-    reads = Faults(nth=1, method="sleepers", manner=Manner.LATE_ANSWER)
+    reads = Faults(method="sleepers", manner=Manner.LATE_ANSWER)
     bed.go_wrong(commits)
     bed.go_wrong(reads)
     await bed.restart(suspend_after=0.0)
     agent = await sleeper(bed)
-    reads.nth = len(reads.calls)
+    reads.wanted, reads.nth = has_shard_of(bed, agent), len(reads.calls)
     sleeps = await bed.submit(agent, "signal")
     await commits.held.wait()
     bed.runtime._host.notifications.publish(Nudge("life"))
@@ -210,9 +218,10 @@ async def test_nothing_is_kept_of_a_shard_that_was_released_while_it_was_read(be
     faults = Faults(method="sleepers", manner=Manner.LATE_ANSWER)
     bed.go_wrong(faults)
     await bed.restart()
-    await asleep(bed, await bed.submit(await sleeper(bed), "signal"))
+    agent = await sleeper(bed)
+    await asleep(bed, await bed.submit(agent, "signal"))
 
-    faults.nth = len(faults.calls)
+    faults.wanted, faults.nth = has_shard_of(bed, agent), len(faults.calls)
     bed.runtime._host.notifications.publish(Nudge("life"))
     await faults.held.wait()
     bed.runtime._host.worker.adoption.give_up(bed.runtime._host.worker.held.leases)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.kernel.runtime.commit import Suspend
+from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.runtime.context.call import RunState
@@ -17,6 +18,7 @@ from actors.runtime.execution.ending import Ending
 from actors.runtime.execution.execution import Execution
 from actors.runtime.journal.run_log import RunLog
 from actors.runtime.replay.branch_scheduler import BranchScheduler
+from actors.runtime.sharding import recovery
 from actors.runtime.worker.mailbox import Mailbox
 from tests.behaviour.agents import Acting
 from tests.harness.faulty_store import Faults
@@ -213,3 +215,28 @@ async def test_a_hint_of_an_ended_run_wakes_no_other_run(bed: Bed) -> None:
     await bed.runtime.signal(sleeps, "go", 2)
     assert await bed.result(sleeps) == 2
     await bed.until(lambda: bed.world.count["note"] == 1)
+
+
+@pytest.mark.item(107)
+async def test_many_sleepers_are_read_one_shard_at_a_time(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the names of 100,000 are in memory at once. If there are few, the next read is of more shards."""
+    reads: list[int] = []
+    bed.go_wrong(Faults(method="sleepers", wanted=lambda shards: bool(reads.append(len(shards)))))
+    monkeypatch.setattr(recovery, "MANY_SLEEPERS", 0)
+    type_, runs = await asleep(bed)
+    await bed.crash()
+    reads.clear()
+
+    await bed.start()
+    await serve(bed, type_)
+    await bed.runtime.signal(runs[0], "go", "went")
+    assert await bed.result(runs[0]) == "went"
+    assert set(reads) == {1}
+    monkeypatch.setattr(recovery, "MANY_SLEEPERS", 10**6)
+    reads.clear()
+    bed.runtime._host.notifications.publish(Nudge("life"))
+    await bed.until(lambda: sum(reads) >= len(bed.runtime._host.worker.held.leases))
+    assert reads[0] == 1
+    assert len(reads) == 1 or max(reads) > 1

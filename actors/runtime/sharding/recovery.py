@@ -32,6 +32,8 @@ UNNOTICED_S: Final = 20.0
 """Age of what a scan looks at because its hint may have been lost: several scans."""
 
 PAGE: Final = 500
+MANY_SLEEPERS: Final = 2_000
+"""Number of sleeping agents after which the next read is of one shard: it has their names in memory."""
 READ_AGAIN_S: Final = 1.0
 """Pause before messages are read again that the store could not give."""
 _SIGNALS_LIMIT_S: Final = 120.0
@@ -69,7 +71,7 @@ class Recovery:
         while shards := self._adoption.begin():
             incarnation = self._incarnations
             # First: what comes for one of them from now on finds it, what came before is in the rows.
-            self._adoption.sleep(await self._store.backlog.sleepers(shards))
+            await self._read_sleepers(shards)
             for blocking in await self._store.backlog.blockings(shards):
                 self._adoption.gave_up(blocking)
             await self._read_runs(shards)
@@ -144,6 +146,15 @@ class Recovery:
             row = await self._store.reads.run(run_id)
             if row is not None and row.cancel_requested is not None:
                 self._intake.cancel(run_id, agent_id, row.cancel_requested)
+
+    async def _read_sleepers(self, shards: Sequence[ShardId]) -> None:
+        """Read which agents sleep: of one shard at first, then of more while they have few."""
+        begin, count = 0, 1
+        while some := shards[begin : begin + count]:
+            found = await self._store.backlog.sleepers(some)
+            self._adoption.sleep(found)
+            begin += count
+            count = count * 2 if sum(map(len, found.values())) < MANY_SLEEPERS else 1
 
     async def _read_runs(self, shards: Sequence[ShardId], *, is_new: bool = True) -> None:
         """Read open runs that do not sleep: all of new shards, else those that no hint may have announced."""

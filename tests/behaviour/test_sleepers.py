@@ -24,8 +24,10 @@ from tests.behaviour.agents import Acting
 from tests.harness.faulty_store import Faults
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import RunId
+    from actors.kernel.runtime.ids import RunId, ShardId
     from actors.runtime import RunContext
     from actors.runtime.context.host_services import ExecutionResult
     from actors.runtime.replay.verdict import Verdict
@@ -223,7 +225,12 @@ async def test_many_sleepers_are_read_one_shard_at_a_time(
 ) -> None:
     """Else the names of 100,000 are in memory at once. If there are few, the next read is of more shards."""
     reads: list[int] = []
-    bed.go_wrong(Faults(method="sleepers", wanted=lambda shards: bool(reads.append(len(shards)))))
+
+    def read(shards: Sequence[ShardId]) -> bool:
+        reads.append(len(shards))
+        return False
+
+    bed.go_wrong(Faults(method="sleepers", wanted=read))
     monkeypatch.setattr(recovery, "MANY_SLEEPERS", 0)
     type_, runs = await asleep(bed)
     await bed.crash()

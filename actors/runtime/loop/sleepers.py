@@ -10,9 +10,10 @@ from collections.abc import Mapping
 class Sleepers:
     """A set of agents, each with the priority of its run.
 
-    An agent is known by the 64-bit hash of its text, in sorted arrays. Two agents with the same hash
-    count as one. The hash has a random key, so that nobody can choose such names; among a million agents
-    of one shard the chance of such a pair is less than 1 in 30 million.
+    An agent is known by the 64-bit hash of its text, in sorted arrays. Two agents with one hash count as
+    one: when one of them wakes, the other would be taken for free. Among a million agents of one shard the
+    chance of such a pair is less than 1 in 30 million. Nobody can choose such names, since Python's hash has
+    a random key in each process (unless `PYTHONHASHSEED` is set).
     """
 
     __slots__ = ("_hashes", "_priorities")

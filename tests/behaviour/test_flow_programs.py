@@ -47,21 +47,27 @@ async def dying(bed: Bed, seed: int, flows: Flows) -> AsyncIterator[None]:
     await bed.restart()
     await flows.register(bed.runtime)
 
+    taking_over = asyncio.Lock()
+
     async def take_over() -> None:
         while True:
             await died.wait()
-            died.clear()
-            await bed.restart()
-            await flows.register(bed.runtime)
+            async with taking_over:
+                died.clear()
+                await bed.restart()
+                await flows.register(bed.runtime)
 
     task = asyncio.ensure_future(take_over())
     try:
         yield
     finally:
-        task.cancel()
+        faults.nth, faults.also = None, ()
+        async with taking_over:  # the next group needs a host
+            task.cancel()
         await asyncio.wait({task})
         bed.open_store = opened
-        faults.nth, faults.also = None, ()
+        if died.is_set():
+            await bed.restart()
 
 
 def count_on(bed: Bed) -> int:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar, cast
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from cyclopts import Parameter
+from pydantic import TypeAdapter, ValidationError
 
 from actors.errors import ActorsError, ContractError, Facts
 from actors.kernel.runtime.ids import DEFAULT_TENANT
@@ -20,6 +22,8 @@ from compose.assembly.settings import read_settings
 from compose.commands.options import HERE, Target
 from compose.commands.output import NoDataError
 from compose.host.own_address import is_own_address
+
+T = TypeVar("T")
 
 TOKEN_VARIABLE: Final = "CALLBOARD_API_TOKEN"  # noqa: S105 - the name of a variable
 TIMEOUT_S: Final = 120.0
@@ -182,6 +186,24 @@ class Api:
         status, raw = await self.read(method, path, body, query=query, headers=headers)
         return status, self._data(raw.decode(errors="replace")) if raw else None
 
+    async def told(
+        self,
+        kind: type[T],
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, str | None] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> T:
+        """Return the JSON data of an answer. It has the fields of `kind`, perhaps others, too. See `ask`."""
+        _, told = await self.ask(method, path, body, query=query, headers=headers)
+        try:
+            TypeAdapter(kind).validate_python(told)
+        except ValidationError:
+            raise self.odd(str(told)) from None
+        return cast("T", told)
+
     async def read(
         self,
         method: str,
@@ -320,6 +342,15 @@ class Api:
             return kind(self.url, f"{detail} ({code})", remedy)
         errors = tuple(problem.get("errors") or ())
         return ApiRefusedError(self.url, detail, code, remedy, errors)
+
+
+@contextmanager
+def repeated(how: str) -> Iterator[None]:
+    """Let an error about a server that does not answer say how to repeat the request and do it once."""
+    try:
+        yield
+    except ApiUnreachableError as exc:
+        raise ApiUnreachableError(exc.url, exc.problem, f"{exc.remedy}: {how}") from exc
 
 
 def _checked(url: str) -> SplitResult:

@@ -13,9 +13,9 @@ from actors.kernel.runtime.ids import DEFAULT_TENANT
 from actors.kernel.runtime.scheduler import TERMINAL
 from actors.workflow.actor.runs import FlowRuns
 from compose.commands import options as opt
-from compose.commands.api import NO_SERVER, Api, ApiTarget, ApiUnreachableError, quoted
+from compose.commands.api import NO_SERVER, Api, ApiTarget, quoted, repeated
 from compose.commands.graphs.look import OwnerOpt, open_graph_run
-from compose.commands.graphs.served import NamedRunData, served_run, told_by
+from compose.commands.graphs.served import NamedRunData, served_run
 from compose.commands.options import HERE, Target, parse_json
 
 
@@ -107,11 +107,8 @@ async def _emitted(  # noqa: PLR0917 - an event, as `emit` was given it
 ) -> Mapping[str, Any]:
     id_ = id_ or secrets.token_hex(16)  # so that a repeated event is the same
     body = {"name": name, "payload": data, "scope": scope, "key": key, "id": id_}
-    try:
-        return await told_by(api, EmittedData, "POST", "/v1/events", body)
-    except ApiUnreachableError as exc:
-        remedy = f"{exc.remedy}: with --id {id_} it is one event"
-        raise ApiUnreachableError(exc.url, exc.problem, remedy) from exc
+    with repeated(f"with --id {id_} it is one event"):
+        return await api.told(EmittedData, "POST", "/v1/events", body)
 
 
 async def cancel(

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import Parameter
 
 from actors.errors import UnknownRunError
-from actors.kernel.runtime.ids import DEFAULT_TENANT
+from actors.kernel.runtime.ids import DEFAULT_TENANT, RunId
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.store.lists import RunFilter
+from actors.kernel.workflow.effects import WaitState
+from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import verify_ledger_chain
 from actors.runtime.replay.summary import known_id
 from actors.workflow.actor.flow_address import flow_and_id
-from actors.workflow.actor.ledger_feed import PlacedRecord, ledger_feed
+from actors.workflow.actor.ledger_feed import ledger_feed
 from actors.workflow.actor.run_lists import flow_of, flow_runs
 from actors.workflow.actor.runs import FlowRuns
 from actors.workflow.machine.limits import limit_status
 from compose.commands import options as opt
 from compose.commands.api import NO_SERVER, ApiTarget
-from compose.commands.graphs.served import list_served, served_run, show_served
+from compose.commands.graphs.served import RunData, list_served, print_run, served_run
 from compose.commands.options import HERE, Target
 from compose.commands.output import Exit, ago, picked, print_json, short
 from compose.commands.runs.list import open_run, status_of, status_text
-from compose.commands.terminal import print_facts, print_table, say
+from compose.commands.terminal import print_table, say
 
 if TYPE_CHECKING:
     from actors.runtime import Runtime
@@ -119,7 +121,11 @@ async def show(run: opt.RunIdArg, /, *, api: ApiTarget = NO_SERVER, target: Targ
     `callboard graphs show 0f3c… --server http://127.0.0.1:8123`
     """
     if (there := served_run(api, target, run)) is not None:
-        show_served(await there.shown(), target, there.url)
+        shown = await there.shown()
+        if target.json:
+            print_json(shown)
+        else:
+            print_run(shown, url=there.url)
         return
     async with open_graph_run(target, run) as (_, runs, row):
         waits = await runs.waits(row.run_id)
@@ -128,25 +134,17 @@ async def show(run: opt.RunIdArg, /, *, api: ApiTarget = NO_SERVER, target: Targ
         told = [one.to_dict() for one in waits]
         print_json({**state.to_dict(), "waits": told, "limits": limit_status(state)})
         return
-    print_facts(
-        (
-            ("run", row.run_id),
-            ("flow", state.workflow_id),
-            ("status", f"PARKED ({row.parked})" if row.parked else state.status.value),
-            ("node", state.current_node),
-            ("session", state.session_id),
-            ("created", f"{ago(row.created_at)} ago"),
-            ("changed", f"{ago(row.updated_at)} ago"),
-            ("output", short(state.output)),
-            ("error", state.error),
-            *((name, short(value)) for name, value in state.vars.items() if name[:1] != "_"),
-        )
+    print_run(_data_of(row, state, waits))
+
+
+def _data_of(row: RunRow, state: RunState, waits: Sequence[WaitState]) -> RunData:
+    """Return a stored run in the form of an answer of a server."""
+    facts = picked(row, "run=run_id parked created_at updated_at")
+    facts |= picked(
+        state, "flow=workflow_id status node=current_node session=session_id vars output error"
     )
-    for one in waits:
-        until = "" if one.until is None else f", until {one.until}"
-        choices = "" if not one.choices else f" ({' / '.join(one.choices)})"
-        say(f"waits for {one.reason.value} {one.wait_key}{until}: {one.prompt or ''}{choices}")
-        say(f"  callboard graphs resume {row.run_id} {one.wait_key} JSON")
+    told = [picked(one, "reason key=wait_key prompt choices until") for one in waits]
+    return cast("RunData", {**facts, "waits": told})
 
 
 async def ledger(
@@ -169,44 +167,42 @@ async def ledger(
         Print new records as they are written, until the run has ended.
     """
     if (there := served_run(api, target, run)) is not None:
-        await _print_ledger(there.followed() if follow else there.ledger(), target, follow=follow)
+        await print_ledger(there.followed() if follow else there.ledger(), target, follow=follow)
         return
     async with open_graph_run(target, run) as (runtime, _, row):
-        feed = _records(ledger_feed(runtime, row.run_id, follow=follow))
-        await _print_ledger(feed, target, follow=follow)
+        records = stored_ledger(runtime, row.run_id, follow=follow)
+        await print_ledger(records, target, follow=follow)
 
 
-async def _records(
-    feed: AsyncGenerator[PlacedRecord, None],
+async def stored_ledger(
+    runtime: Runtime, run: RunId, *, follow: bool
 ) -> AsyncGenerator[dict[str, Any], None]:
-    async with aclosing(feed) as records:
+    """Yield the records of a run; with `follow` as they are written, until the run has ended."""
+    async with aclosing(ledger_feed(runtime, run, follow=follow)) as records:
         async for one in records:
             yield one.record
 
 
-async def _print_ledger(
+async def print_ledger(
     feed: AsyncGenerator[dict[str, Any], None], target: Target, *, follow: bool
-) -> None:
-    rows: list[tuple[str, ...]] = []
-    n = 0
+) -> dict[str, Any]:
+    """Print records, with `follow` one line each. Return the end of the run if it is there, unprinted."""
+    n, rows, end = 0, list[tuple[str, ...]](), dict[str, Any]()
     async with aclosing(feed) as records:
         async for one in records:
             if "step_id" not in one:
-                continue  # the run's end, at a server
+                end = one
+                continue
             if target.json:
                 print_json(one, compact=True)
             elif follow:
-                say(ledger_line(n, one))
+                say("  ".join(_cells(n, one)))
             else:
                 rows.append(_cells(n, one))
             n += 1
     if not (target.json or follow):
         print_table(_COLUMNS, rows, empty="the ledger is empty: the run has not started")
-
-
-def ledger_line(n: int, record: dict[str, Any]) -> str:
-    """Return a record as one line."""
-    return "  ".join(_cells(n, record))
+    return end
 
 
 def _cells(n: int, record: dict[str, Any]) -> tuple[str, ...]:

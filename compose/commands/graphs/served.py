@@ -6,15 +6,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from datetime import datetime
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NotRequired, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from actors.errors import ContractError
 from compose.commands.api import OVER, Api, ApiTarget, ApiUnreachableError, quoted
 from compose.commands.options import Target
-from compose.commands.output import ago, print_json, short
+from compose.commands.output import ago, short
 from compose.commands.terminal import print_facts, say
 
 MOST_LOST: Final = 10
@@ -23,8 +22,6 @@ PAUSE_S: Final = 2.0
 """Seconds before a lost stream is continued."""
 MOST_RECORDS: Final = 500
 """Number of records of a ledger that one request reads."""
-
-
 _WITHIN: Final = ("until", "subworkflow")
 """Reasons of waits that no client can answer."""
 
@@ -53,9 +50,10 @@ class ListedRunData(TypedDict):
 
 
 class RunData(ListedRunData):
-    """A run with its state. See `GraphRunJson` of the server."""
+    """A run with its state. See `GraphRunJson` of the server, which does not tell the session."""
 
     node: str
+    session: NotRequired[str | None]
     waits: list[WaitData]
     vars: dict[str, Any]
     output: Any
@@ -100,7 +98,7 @@ class ServedRun:
 
     async def shown(self) -> RunData:
         """Return the run as the server shows it: `GET /v1/graph-runs/{run}`."""
-        return await told_by(self._api, RunData, "GET", self._path)
+        return await self._api.told(RunData, "GET", self._path)
 
     async def send(
         self, verb: str, body: Mapping[str, Any] | None, kind: type[T], *, look: str = ""
@@ -115,7 +113,7 @@ class ServedRun:
                 sent twice. An error about a lost answer names the command.
         """
         try:
-            return await told_by(self._api, kind, "POST", f"{self._path}/{verb}", body)
+            return await self._api.told(kind, "POST", f"{self._path}/{verb}", body)
         except ApiUnreachableError as exc:
             if not look:
                 raise
@@ -126,15 +124,14 @@ class ServedRun:
     async def snapshot(self, name: str) -> dict[str, Any]:
         """Return a snapshot of the run, which the server does not store."""
         path = f"{self._path}/snapshot"
-        return await told_by(self._api, dict[str, Any], "GET", path, query={"name": name})
+        return await self._api.told(dict[str, Any], "GET", path, query={"name": name})
 
     async def ledger(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the records that the run has so far."""
-        after: str | None = None
+        path, after = f"{self._path}/ledger", None
         while True:
             query = {"after": after, "limit": str(MOST_RECORDS)}
-            path = f"{self._path}/ledger"
-            page = await told_by(self._api, LedgerPageData, "GET", path, query=query)
+            page = await self._api.told(LedgerPageData, "GET", path, query=query)
             for one in page["records"]:
                 yield one
             after = page["next"]
@@ -188,29 +185,6 @@ def served_run(api: ApiTarget, target: Target, run: str) -> ServedRun | None:
     return None if api.server is None else ServedRun(api.opened(target), run)
 
 
-async def told_by(  # noqa: PLR0917 - a request, and the kind of its answer
-    api: Api,
-    kind: type[T],
-    method: str,
-    path: str,
-    body: Any = None,
-    *,
-    query: Mapping[str, str | None] | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> T:
-    """Return the JSON data that answers a request, whole. It has the fields of `kind`, perhaps others, too.
-
-    Raises:
-        ApiUnreachableError, ApiRefusedError, ApiNotFoundError, ApiFailedError: There is no such answer.
-    """
-    _, told = await api.ask(method, path, body, query=query, headers=headers)
-    try:
-        TypeAdapter(kind).validate_python(told)
-    except ValidationError:
-        raise api.odd(str(told)) from None
-    return cast("T", told)
-
-
 async def list_served(
     api: Api, target: Target, among: Mapping[str, str | None], status: list[str] | None
 ) -> None:
@@ -222,7 +196,7 @@ async def list_served(
     if status and len(status) > 1:
         raise ContractError("--status: give it once with --server")
     query = {**among, "status": status[0].lower() if status else None}
-    page = await told_by(api, RunPageData, "GET", "/v1/graph-runs", query=query)
+    page = await api.told(RunPageData, "GET", "/v1/graph-runs", query=query)
     target.table(
         page["runs"],
         dict,
@@ -247,11 +221,8 @@ def _ago(at: str | None) -> str:
     return ago(None if at is None else datetime.fromisoformat(at))
 
 
-def show_served(run: RunData, target: Target, url: str) -> None:
-    """Print a run as the server of this address shows it."""
-    if target.json:
-        print_json(run)
-        return
+def print_run(run: RunData, *, url: str = "") -> None:
+    """Print a run for people. `url` is the address of its server."""
     public = ((name, short(value)) for name, value in run["vars"].items() if name[:1] != "_")
     print_facts(
         (
@@ -259,6 +230,7 @@ def show_served(run: RunData, target: Target, url: str) -> None:
             ("flow", run["flow"]),
             ("status", _status(run)),
             ("node", run["node"]),
+            ("session", run.get("session")),
             ("created", f"{_ago(run['created_at'])} ago"),
             ("changed", f"{_ago(run['updated_at'])} ago"),
             ("output", short(run["output"])),
@@ -266,9 +238,10 @@ def show_served(run: RunData, target: Target, url: str) -> None:
             *public,
         )
     )
+    there = f" --server {url}" if url else ""
     for one in run["waits"]:
         until = "" if one["until"] is None else f", until {one['until']}"
         choices = f" ({' / '.join(one['choices'])})" if one["choices"] else ""
         say(f"waits for {one['reason']} {one['key']}{until}: {one['prompt'] or ''}{choices}")
         if one["reason"] not in _WITHIN:
-            say(f"  callboard graphs resume {run['run']} {one['key']} JSON --server {url}")
+            say(f"  callboard graphs resume {run['run']} {one['key']} JSON{there}")

@@ -10,8 +10,8 @@ from typing import Final
 from typing_extensions import TypedDict
 
 from actors.kernel.workflow.errors import NoSuchSnapshotError
-from compose.commands.api import Api, ApiUnreachableError, quoted
-from compose.commands.graphs.served import ServedRun, told_by
+from compose.commands.api import Api, quoted, repeated
+from compose.commands.graphs.served import ServedRun
 from compose.commands.options import Target
 from compose.commands.output import ago
 from compose.commands.terminal import say
@@ -63,7 +63,7 @@ class ServedSnapshots:
     async def tell_page(self, target: Target, among: Mapping[str, str | None]) -> None:
         """Print a page, newest first."""
         query = {"app": self._app, **among}
-        page = await told_by(self._api, SnapshotPageData, "GET", _SNAPSHOTS, query=query)
+        page = await self._api.told(SnapshotPageData, "GET", _SNAPSHOTS, query=query)
         target.table(
             page["snapshots"],
             dict,
@@ -87,18 +87,10 @@ class ServedSnapshots:
         """
         path, key = await self._path(id_), key or secrets.token_hex(16)
         headers = {"idempotency-key": key}
-        try:
-            told = await told_by(
-                self._api,
-                RestoredData,
-                "POST",
-                f"{path}/restore",
-                {"force": force},
-                headers=headers,
+        with repeated(f"with --id {key} it starts one run"):
+            told = await self._api.told(
+                RestoredData, "POST", f"{path}/restore", {"force": force}, headers=headers
             )
-        except ApiUnreachableError as exc:
-            remedy = f"{exc.remedy}: with --id {key} it starts one run"
-            raise ApiUnreachableError(exc.url, exc.problem, remedy) from exc
         return told["run"]
 
     async def delete(self, id_: str) -> None:
@@ -111,7 +103,7 @@ class ServedSnapshots:
 
     async def _path(self, id_: str) -> str:
         path = f"{_SNAPSHOTS}/{quoted(id_)}"
-        if (await told_by(self._api, SnapshotData, "GET", path))["app"] != self._app:
+        if (await self._api.told(SnapshotData, "GET", path))["app"] != self._app:
             raise NoSuchSnapshotError(id_)
         return path
 

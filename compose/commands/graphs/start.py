@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -13,16 +11,15 @@ from cyclopts import Parameter
 
 from actors.errors import ContractError
 from actors.kernel.json import JsonValue
-from actors.kernel.runtime.ids import DEFAULT_TENANT
+from actors.kernel.runtime.ids import DEFAULT_TENANT, RunId
 from actors.runtime import Runtime
 from actors.runtime.replay.summary import row_of
 from actors.workflow.actor.flow_address import flow_address
-from actors.workflow.actor.ledger_feed import ledger_feed
 from actors.workflow.actor.run_lists import run_of_id
 from actors.workflow.actor.runs import FlowRuns
 from compose.commands import options as opt
-from compose.commands.api import NO_SERVER, Api, ApiTarget, ApiUnreachableError, quoted
-from compose.commands.graphs.look import AppArg, OwnerOpt, ledger_line
+from compose.commands.api import NO_SERVER, Api, ApiTarget, quoted, repeated
+from compose.commands.graphs.look import AppArg, OwnerOpt, print_ledger, stored_ledger
 from compose.commands.graphs.served import ServedRun
 from compose.commands.options import HERE, Target, parse_json
 from compose.commands.output import Exit, print_json
@@ -91,10 +88,14 @@ async def start(  # noqa: PLR0913 - each is an option
     async with target.client() as runtime:
         run, is_new = await _started(runtime, order, tenant)
         _tell(target, run, is_new=is_new, follow=follow)
-        return await _followed(_records(runtime, run), target) if follow else Exit.OK
+        if not follow:
+            return Exit.OK
+        await print_ledger(stored_ledger(runtime, run, follow=True), target, follow=True)
+        row = await row_of(runtime.store, run)
+    return _tell_end(target, {"run": run, "status": str(row.status).lower()})
 
 
-async def _started(runtime: Runtime, order: RunOrder, tenant: str) -> tuple[str, bool]:
+async def _started(runtime: Runtime, order: RunOrder, tenant: str) -> tuple[RunId, bool]:
     """Start the run; return its id, and whether it is new."""
     if order.id is not None:
         agent = flow_address(order.app, order.flow, order.id, tenant)
@@ -108,7 +109,7 @@ async def _started(runtime: Runtime, order: RunOrder, tenant: str) -> tuple[str,
 async def _start_at(api: Api, order: RunOrder, target: Target, *, follow: bool) -> int:
     key = order.id or secrets.token_hex(16)  # so that a repeated start is the same run
     body = {"vars": order.variables, "actor_id": order.actor, "session_id": order.session}
-    try:
+    with repeated(f"with --id {key} it starts one run"):
         status, told = await api.ask(
             "POST",
             f"/v1/flows/{quoted(order.flow)}/runs",
@@ -116,14 +117,15 @@ async def _start_at(api: Api, order: RunOrder, target: Target, *, follow: bool) 
             query={"app": order.app},
             headers={"idempotency-key": key},
         )
-    except ApiUnreachableError as exc:
-        remedy = f"{exc.remedy}: with --id {key} it starts one run"
-        raise ApiUnreachableError(exc.url, exc.problem, remedy) from exc
     run = told.get("run") if isinstance(told, dict) else None
     if not isinstance(run, str):
         raise api.odd(str(told))
     _tell(target, run, is_new=status == HTTPStatus.CREATED, follow=follow)
-    return await _followed(ServedRun(api, run).followed(), target) if follow else Exit.OK
+    if not follow:
+        return Exit.OK
+    return _tell_end(
+        target, await print_ledger(ServedRun(api, run).followed(), target, follow=True)
+    )
 
 
 def _tell(target: Target, run: str, *, is_new: bool, follow: bool) -> None:
@@ -133,27 +135,10 @@ def _tell(target: Target, run: str, *, is_new: bool, follow: bool) -> None:
         say(run)
 
 
-async def _followed(feed: AsyncGenerator[dict[str, Any], None], target: Target) -> Exit:
-    """Print records, and at last the run's end."""
-    n, end = 0, {"run": "", "status": ""}
-    async with aclosing(feed) as records:
-        async for one in records:
-            if "step_id" not in one:
-                end = one
-            elif not target.json:
-                say(ledger_line(n, one))
-                n += 1
-            if target.json:
-                print_json(one, compact=True)
-    if not target.json:
+def _tell_end(target: Target, end: dict[str, Any]) -> Exit:
+    """Print a run's end."""
+    if target.json:
+        print_json(end, compact=True)
+    else:
         say(f"{end['run']} is {end['status']}")
     return Exit.OK if end["status"] == "completed" else Exit.FAILED
-
-
-async def _records(runtime: Runtime, run: Any) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield the records of a run as they are written, and the run's end."""
-    async with aclosing(ledger_feed(runtime, run, follow=True)) as records:
-        async for one in records:
-            yield one.record
-    row = await row_of(runtime.store, run)
-    yield {"run": run, "status": str(row.status).lower()}

@@ -16,6 +16,7 @@ from actors.runtime.context.call import RunState
 from actors.runtime.context.waits import Waits
 from actors.runtime.execution.ending import Ending
 from actors.runtime.execution.execution import Execution
+from actors.runtime.execution.start import place_of
 from actors.runtime.journal.run_log import RunLog
 from actors.runtime.replay.branch_scheduler import BranchScheduler
 from actors.runtime.sharding import recovery
@@ -188,6 +189,32 @@ async def test_a_take_over_reads_no_suspended_run(bed: Bed) -> None:
     await bed.until(lambda: not mailboxes(type_))  # each polls once more for messages of its agent
     for method in ("load", "signals", "find_run_for_agent"):
         assert faults.calls.count(method) <= 12, method
+
+
+@pytest.mark.item(107)
+async def test_a_late_hint_leaves_no_object(bed: Bed) -> None:
+    """It comes while messages of a new shard are read: the agent may have some, and in the end has none."""
+    type_, runs = await asleep(bed)
+    rows = [await bed.row(run_id) for run_id in runs]
+    told: list[int] = []
+
+    def hints(shards: Sequence[ShardId]) -> bool:
+        intake = bed.runtime._host.worker.intake
+        if not told:
+            for row in rows[::2]:
+                intake.offer(place_of(row))
+            for row in rows[1::2]:
+                intake.signalled(row.run_id, row.agent_id)
+        told.append(mailboxes(type_))
+        return False
+
+    await bed.crash()
+    bed.go_wrong(Faults(method="who_has_mail", wanted=hints))
+    await bed.start()
+    await serve(bed, type_)
+    await bed.until(lambda: told)
+    assert told[0] > 0
+    await bed.until(lambda: not mailboxes(type_))
 
 
 @pytest.mark.item(107)

@@ -215,10 +215,7 @@ class MailboxTable:
         current = [lease.shard for lease in leases if self._shards.holds(lease)]
         self._shards.unread.difference_update(current)
         for mailbox in self.in_shards(current):
-            may_wait = mailbox.missed or mailbox.is_reading or mailbox.holding is Holding.EXECUTING
-            if mailbox.adoption is Adoption.DONE and not may_wait:
-                mailbox.spilled = False
-                self.forget_empty(mailbox)
+            self.forget_empty(mailbox)
 
     def forget_empty(self, mailbox: Mailbox) -> None:
         """Forget a mailbox of which there is nothing to know, or only that its run sleeps.
@@ -227,11 +224,24 @@ class MailboxTable:
         """
         if not self.is_known(mailbox) or mailbox.shard in self._shards.loading:
             return
+        if self._has_all(mailbox):
+            mailbox.spilled = False
         if mailbox.is_empty:
             self._delete(mailbox)
         elif mailbox.may_sleep(self._clock.now()):
             self._falls_asleep(mailbox)
             self._delete(mailbox)
+
+    def _has_all(self, mailbox: Mailbox) -> bool:
+        """Return True if all messages that waited were announced, and those of this agent are here.
+
+        The shard's may have been read while the store was asked for the run that holds the agent, or
+        while that run executed. A read of the agent's messages that is under way decides itself.
+        """
+        is_known = mailbox.adoption in (Adoption.DONE, Adoption.ASKED)
+        is_known = is_known and mailbox.shard not in self._shards.unread
+        may_wait = mailbox.missed or mailbox.is_reading or mailbox.holding is Holding.EXECUTING
+        return is_known and not may_wait
 
     def _delete(self, mailbox: Mailbox) -> None:
         del self._by_agent[mailbox.agent_id]

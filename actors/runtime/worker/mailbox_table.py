@@ -215,6 +215,8 @@ class MailboxTable:
         current = [lease.shard for lease in leases if self._shards.holds(lease)]
         self._shards.unread.difference_update(current)
         for mailbox in self.in_shards(current):
+            if self._has_all(mailbox):
+                mailbox.spilled = False
             self.forget_empty(mailbox)
 
     def forget_empty(self, mailbox: Mailbox) -> None:
@@ -224,7 +226,7 @@ class MailboxTable:
         """
         if not self.is_known(mailbox) or mailbox.shard in self._shards.loading:
             return
-        if self._has_all(mailbox):
+        if mailbox.holding is Holding.SUSPENDED and self._has_all(mailbox):
             mailbox.spilled = False
         if mailbox.is_empty:
             self._delete(mailbox)

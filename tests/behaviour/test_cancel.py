@@ -12,6 +12,7 @@ from actors.errors import CancellationError, RunFailedError
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from tests.behaviour.agents import World
+from tests.harness.faulty_store import Faults, Manner
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -264,3 +265,26 @@ async def test_a_cancel_survives_a_crash(bed: Bed) -> None:
     await bed.start()
     await _is_cancelled(bed, run_id)
     assert bed.world.count["hang"] == 1
+
+
+@pytest.mark.item(66)
+async def test_a_cancel_that_the_store_could_not_write_is_tried_again(
+    bed: Bed, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The host says so in a warning: it is no error of the host, and needs no operator."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        await ctx.sleep_until_signal("go")
+
+    faults = Faults(method="commit", manner=Manner.ERROR_BEFORE)
+    bed.go_wrong(faults)
+    await bed.restart()
+    run_id = await bed.submit(await bed.serve(act))
+    await bed.seen(run_id, EntryKind.RUN_SUSPENDED)
+    faults.nth = len(faults.calls)
+    await bed.runtime.cancel(run_id, reason="enough")
+    await _is_cancelled(bed, run_id)
+    assert faults.struck
+    told = [record for record in caplog.records if record.name == "callboard.worker"]
+    assert [record.levelname for record in told if "cancel" in record.message] == ["WARNING"]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from actors.kernel.store.lists import RunFilter
 from actors.workflow.actor import graph_run
 from actors.workflow.actor.flows import Flows
 from tests.behaviour.test_conversation_deaths import is_a_runs
 from tests.harness.faulty_store import Faults, Manner
 from tests.harness.slow import IS_SLOW
+from tests.model.leftovers import leftovers
 from tests.properties.flows import FlowPlay, flows_of
 
 if TYPE_CHECKING:
@@ -95,6 +97,8 @@ async def play_all(bed: Bed, first: int, count: int) -> None:
                 found = await asyncio.gather(*(play.play(client, app) for play in plays))
         told = zip(plays, found, strict=True)
         wrong += [f"seed {play.seed}: {one}" for play, many_ in told for one in many_]
+        runs = await bed.runtime.store.lists.runs(among=RunFilter(type=app), limit=10_000)
+        wrong += await leftovers(bed.runtime, bed.runtime.store, runs)
     assert not wrong, f"{len(wrong)} differ\n" + "\n".join(wrong[:3])
 
 

@@ -214,6 +214,7 @@ async def test_a_late_hint_leaves_no_object(bed: Bed) -> None:
     await serve(bed, type_)
     await bed.until(lambda: told)
     assert told[0] > 0
+    await bed.until(lambda: not bed.runtime._host.worker.dispatcher.load)
     await bed.until(lambda: not mailboxes(type_))
 
 

@@ -13,6 +13,7 @@ from actors.runtime import Runtime
 from actors.runtime.delivery.mail_service import Broker
 from tests.harness.faulty_store import Faults
 from tests.model.drive import STUCK_S, Stage
+from tests.model.leftovers import leftovers
 from tests.model.program import in_tenant
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ class Crowd:
             self._listed = (-1.0, [])
             for stage in self._stages:
                 await stage.look()
+            left = await leftovers(runtime, self._ground.store, await self._list_runs())
+            self._stages[0].seen.leftovers = left
             for arrival in arrivals:
                 arrival.cancel()
             await runtime.stop()

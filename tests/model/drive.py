@@ -24,6 +24,7 @@ from tests.model.agent import Execution, ProgramAgent, World
 from tests.model.anchor import Anchor, agents_of, anchor
 from tests.model.completions import policy_of
 from tests.model.ground import MemoryGround, message_of, run_of
+from tests.model.leftovers import leftovers
 from tests.model.memories import Shelf, shelf_of
 from tests.model.operators import Act, Operator
 from tests.model.reading import essential, seconds
@@ -88,6 +89,7 @@ class Observed:
     was one. over_at: The end of everything, in virtual seconds. sent: Messages in the sink's inbox.
     calls: Names of the store calls made. sessions: Conversations with turns, by ``AGENT SESSION``.
     keeps: Whether their turns stay when runs end. shelf: The memories of the case's tenant.
+    leftovers: See `leftovers`.
     """
 
     row: RunRow | None = None
@@ -113,6 +115,7 @@ class Observed:
     sessions: dict[str, Session] = field(default_factory=dict)
     keeps: bool = False
     shelf: Shelf = field(default_factory=Shelf)
+    leftovers: list[str] = field(default_factory=list)
 
     @property
     def log(self) -> list[Line]:
@@ -276,6 +279,7 @@ class Stage:
         while not await self.ground.is_settled() and self.loop.time() < limit:  # noqa: ASYNC110
             await asyncio.sleep(0.5)
         await self.look()
+        self.seen.leftovers = await leftovers(runtime, self.store, await self.list_runs())
 
     async def submit(self, runtime: Runtime) -> None:
         """Start the case."""

@@ -159,6 +159,7 @@ def broken_promises(case: Case, observed: Observed) -> list[str]:
     """Return the violated laws that hold with any fault and any duration."""
     found = executed_twice(observed)
     found += [f"{one.name} executed by a dead host" for one in observed.ghosts]
+    found += [f"left in the host: {one}" for one in observed.leftovers]
     return found + broken_rows(case, observed)
 
 

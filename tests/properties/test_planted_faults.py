@@ -14,6 +14,7 @@ from actors.runtime.replay.branch_queue import BranchQueue
 from actors.runtime.replay.branches import Select
 from actors.runtime.replay.history import History
 from actors.runtime.replay.verdict import judge
+from actors.runtime.worker.mailbox_table import MailboxTable
 from tests.harness.faulty_store import Faults, Manner
 from tests.model.drawing import drawn_cases
 from tests.model.signs import TieError
@@ -103,6 +104,16 @@ def no_ending(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(f"{judge.__module__}.origin_of", lambda _exc: None)
 
 
+def sleepers_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A host takes an agent for free whose run sleeps."""
+    patch.setattr(MailboxTable, "_falls_asleep", lambda _self, _mailbox: None)
+
+
+def mailboxes_stay(patch: pytest.MonkeyPatch) -> None:
+    """A host keeps an object for each agent that it has ever seen."""
+    patch.setattr(MailboxTable, "_delete", lambda _self, _mailbox: None)
+
+
 PLANTED = [
     out_of_order,
     no_abandoned,
@@ -113,6 +124,8 @@ PLANTED = [
     not_durable,
     losers_stay_open,
     no_ending,
+    sleepers_are_forgotten,
+    mailboxes_stay,
 ]
 
 

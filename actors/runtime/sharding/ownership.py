@@ -166,7 +166,7 @@ class Ownership:
         if not self._notifications.is_open:
             return
         if report.unknown or report.lost:
-            self._tasks.start(self.claim(), name="claim after a heartbeat")
+            self._recovery.soon(self.claim, name="claim after a heartbeat")
         if report.surplus:
             self._rebalancer.follow(report.surplus, self._tasks)
 

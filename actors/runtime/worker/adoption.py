@@ -145,6 +145,9 @@ class ShardAdoption:
                 # Out of the map at once: the run may be adopted again before its code has unwound.
                 del self._executing[execution.lease.run_id]
                 execution.drop("the shard was lost")
+        for mailbox in self._mailboxes.in_shards(shards):
+            if mailbox.run_id is not None:
+                self._state.forget(mailbox.run_id)
         self._mailboxes.forget_shards(shards)
         fresh, shard_of = self._state.fresh, self._state.store.shards.shard_of
         for run_id in [i for i, run in fresh.items() if shard_of(run.agent_id) in shards]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from actors.errors import ActorsError
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.session import SessionChange
 from actors.kernel.agent.supervision import HistoryRetention
@@ -24,6 +26,7 @@ from actors.runtime.execution.start import place_of_child
 from actors.runtime.loop.notifications import Notifications
 from actors.runtime.replay.history import History
 from actors.runtime.replay.verdict import cancelled, with_orphans
+from actors.runtime.worker.dispatcher import TRY_AGAIN_S
 from actors.runtime.worker.held_shards import run_lease
 from actors.runtime.worker.mailbox import Adoption, Holding, Mailbox
 from actors.runtime.worker.mailbox_loader import MailboxLoader
@@ -194,13 +197,25 @@ class Intake:
             return
         mailbox = self._mailboxes.presumed(agent_id, run_id) or self._mailboxes.of(agent_id)
         if mailbox is not None:
-            self._state.tasks.start(self.cancel_waiting(mailbox, run_id), name=f"cancel {run_id}")
+            self._state.tasks.start(
+                self._cancel_waiting(mailbox, run_id, reason), name=f"cancel {run_id}"
+            )
 
     def mail_of(self, agent_id: AgentId) -> WaitingMail:
         """Return the waiting messages of an agent that executes here, for `ctx.receive`."""
         mailbox = self._mailboxes.find(agent_id)
         assert mailbox is not None, "an agent that executes has a mailbox"
         return WaitingMail(mailbox, self.loader.beside)
+
+    async def _cancel_waiting(self, mailbox: Mailbox, run_id: RunId, reason: str) -> None:
+        try:
+            await self.cancel_waiting(mailbox, run_id)
+        except ActorsError as exc:
+            if self._dispatcher.is_stopping or not self._mailboxes.is_known(mailbox):
+                return
+            _log.warning("the cancel of a run is tried again", extra={"run": run_id}, exc_info=exc)
+            loop = asyncio.get_running_loop()
+            loop.call_later(TRY_AGAIN_S, self.cancel, run_id, mailbox.agent_id, reason)
 
     async def cancel_waiting(self, mailbox: Mailbox, run_id: RunId) -> None:
         """End a run that is not in memory: its terminal entry is written without its code."""
@@ -215,8 +230,7 @@ class Intake:
         if not is_over:
             self._mailboxes.forget_empty(mailbox)
             return
-        self._state.fresh.pop(run_id, None)
-        self._state.refusals.pop(run_id, None)
+        self._state.forget(run_id)
         execution = self._executing.get(run_id)
         if execution is not None:
             # It has begun meanwhile, in vain, and learns that at its next flush.

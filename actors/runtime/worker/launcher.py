@@ -132,6 +132,7 @@ class Launcher:
             return None  # a cancel has ended it and let the agent go on, or another run holds it
         if not found or found[0].row.status.is_terminal:
             mailbox.free()
+            self._state.forget(run_id)
             # Callers that were notified of its end here read its row.
             self._state.completions.complete(run_id, None)
             return await self.go_on(mailbox, ExecutionResult(None))

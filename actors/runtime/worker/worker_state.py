@@ -63,3 +63,9 @@ class WorkerState:
         self.setbacks = Setbacks()
         self.blockings: dict[RunId, Blocking] = {}
         self.completions = Completions()
+
+    def forget(self, run_id: RunId) -> None:
+        """Remember nothing of a run's last execution: the run has ended, or is another host's."""
+        self.fresh.pop(run_id, None)
+        self.refusals.pop(run_id, None)
+        self.setbacks.forget(run_id)

@@ -132,7 +132,8 @@ class Launcher:
             return None  # a cancel has ended it and let the agent go on, or another run holds it
         if not found or found[0].row.status.is_terminal:
             mailbox.free()
-            self._state.forget(run_id)
+            if found:  # else a message begins it again: no refused write of it is in the rows
+                self._state.forget(run_id)
             # Callers that were notified of its end here read its row.
             self._state.completions.complete(run_id, None)
             return await self.go_on(mailbox, ExecutionResult(None))

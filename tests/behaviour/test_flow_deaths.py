@@ -163,7 +163,8 @@ def plain(record: dict[str, Any]) -> str:
     # A repeated emission finds no wait: its listener has got the event.
     is_timed = record["node_id"] in {"rest", "tell", "end"} or record["status"] == "waiting"
     told = {one: record[one] for one in words} | {"result": None if is_timed else record["result"]}
-    told["branch"] = (record["delta"] or {}).get("branch")
+    # A branch is named after the record of its fork: an effect in doubt has two records more.
+    told["branch"] = [one.partition(".")[2] for one in (record["delta"] or {}).get("branch") or ()]
     return re.sub("[0-9a-f]{32}", "ID", json.dumps(told, sort_keys=True))
 
 

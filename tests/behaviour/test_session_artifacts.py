@@ -209,4 +209,4 @@ async def test_a_large_stream_takes_little_memory(bed: Bed, app: str) -> None:
             tracemalloc.stop()
         assert (ref.size_bytes, digest.hexdigest()) == (256 * MIB, ref.id)
         assert peak < 32 * MIB
-        await talks.delete_session("s")
+        assert await own.delete("large")

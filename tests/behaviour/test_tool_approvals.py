@@ -15,6 +15,7 @@ from tests.behaviour.test_approvals import opened
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
     from actors.kernel.agent.tools import InvocationResult
+    from actors.kernel.runtime.ids import RunId
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
@@ -110,15 +111,15 @@ async def test_a_crash_between_approval_and_call_makes_no_new_request(bed: Bed) 
 
 async def test_decision_and_result_are_the_same_on_replay(bed: Bed) -> None:
     """The recorded decision leads to the recorded result."""
+    asks: asyncio.Queue[RunId] = asyncio.Queue()
 
     async def body(ctx: RunContext) -> InvocationResult:
+        asks.put_nowait(ctx.run_id)
         return await ctx.tool("pay", amount=3)
 
     async def decide() -> None:
-        async with asyncio.timeout(20):
-            while not (found := await bed.runtime.approvals.open()):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        await bed.runtime.approvals.decide(found[0].id, approve=True, by="Alex")
+        [request] = await opened(bed.runtime, await asks.get())
+        await bed.runtime.approvals.decide(request.id, approve=True, by="Alex")
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(decide())

@@ -104,7 +104,7 @@ def modes_of(speaker: Speaker, kids: str) -> dict[str, Agent]:
     main = ReActAgent(
         AgentId(kids, "main"),
         model=FunctionModel(speaker),
-        tools=[Tool("pay", "Pays.", _pay, risk=Risk.CRITICAL)],
+        tools=[Tool("pay", "Pays.", _pay, risk=Risk.CRITICAL, idempotent=True)],
         context=ContextConfig(StoreHistory(), SlidingWindowCompaction(WINDOW)),
     )
     return {"normal": main, "boss": _Boss(kids), "wait": _Waiter(kids)}

@@ -14,6 +14,7 @@ from actors.kernel.agent.transcript import NO_CUT, Turn
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.storage.errors import SessionActiveError, UnknownNodeError, UnknownSessionError
 from actors.kernel.storage.session import NO_FACT, SessionFact, SessionRow, SessionStore
+from actors.kernel.text import is_name
 from persistence.postgres.commits.encode import columns, json_text
 from persistence.postgres.connection.batch import lookups
 from persistence.postgres.connection.link import Links, Row
@@ -220,7 +221,8 @@ class PostgresSessions(SessionStore):
 
     @override
     async def nodes(self, agent: AgentId, ids: Sequence[str]) -> list[Turn]:
-        rows = await self._nodes.call((str(agent), agent.key, json_text([*ids], "ids of nodes")))
+        named = [one for one in ids if is_name(one)]  # no other text is the id of anything
+        rows = await self._nodes.call((str(agent), agent.key, json_text(named, "ids of nodes")))
         return await self._transcripts.turns_of(agent, rows)
 
     async def _fetch_nodes(self, places: list[tuple[str, str, str]]) -> list[Row]:
@@ -228,6 +230,8 @@ class PostgresSessions(SessionStore):
 
     @override
     async def switch(self, agent: AgentId, node: str) -> None:
+        if not is_name(node):
+            raise UnknownNodeError(str(agent), node)
         args = (str(agent), partition_hash(agent), agent.key, node)
         [row] = await self._links.fetch("switching a session", SQL_SWITCH_SESSION, *args)
         match row["outcome"]:

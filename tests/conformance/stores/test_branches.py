@@ -12,7 +12,7 @@ from actors.kernel.agent.session import ROOT, SessionChange
 from actors.kernel.agent.transcript import NO_CUT, NewCut, NewTurn
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.erasure import EraseRequest
-from actors.kernel.storage.errors import SessionDeletingError
+from actors.kernel.storage.errors import SessionDeletingError, UnknownNodeError
 from actors.runtime.sharding.erasing import Erasing
 from tests.conformance.bed import Turns, result, started
 from tests.conformance.run_store.test_sessions import CHAT, ENDED, begin, node, said, submit
@@ -84,6 +84,17 @@ async def test_what_is_said_after_a_switch_begins_a_branch(bed: Bed) -> None:
         ("j", "f"),
     ]
     assert [one.ordinal for one in nodes] == [0, 4, 6, 9]
+
+
+@pytest.mark.item(376)
+@pytest.mark.parametrize("odd", ["a\0b", "x\ud800", "x" * 3_000, ""])
+async def test_odd_text_is_the_id_of_no_node(bed: Bed, odd: str) -> None:
+    """As any other unknown id, also where the database would refuse the text."""
+    store = bed.store.sessions
+    await said(bed, "a")
+    assert [one.id for one in await store.nodes(CHAT, ["a", odd])] == ["a"]
+    with pytest.raises(UnknownNodeError):
+        await store.switch(CHAT, odd)
 
 
 async def test_a_branch_may_begin_with_its_first_node(bed: Bed) -> None:

@@ -11,6 +11,7 @@ from typing_extensions import override
 from actors.errors import (
     ContractError,
     Facts,
+    InvalidTextError,
     PersistenceError,
     StoreRefusedError,
     StoreUnreachableError,
@@ -106,6 +107,8 @@ DRIVER_ERRORS: Final = (
     asyncpg.InternalClientError,
 )
 """Errors of a call to the driver. `InternalClientError` occurs if the server vanishes during a call."""
+_NO_TEXT = (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError)
+"""The server's errors about text that it cannot keep. The driver's has a `UnicodeEncodeError` as cause."""
 _LOST = (
     OSError,
     TimeoutError,
@@ -215,8 +218,11 @@ def pooled(url: str, problem: str) -> DatabaseUrlError:
     return DatabaseUrlError(url, problem, remedy)
 
 
-def translate(exc: Exception, doing: str) -> RefusedError:
+def translate(exc: Exception, doing: str) -> RefusedError | InvalidTextError:
     """Return a driver's error as one of ours. Only this module knows driver errors."""
+    if isinstance(exc, _NO_TEXT) or isinstance(exc.__cause__, UnicodeEncodeError):
+        problem = "has a NUL or half a surrogate pair: no database takes it, leave it out"
+        return InvalidTextError(f"{doing}: a text", problem)
     if isinstance(exc, asyncpg.PostgresError):
         return RefusedError(doing, str(exc), exc.sqlstate)
     return RefusedError(doing, f"{type(exc).__name__}: {exc}")

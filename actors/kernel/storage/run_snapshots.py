@@ -54,6 +54,7 @@ class NewRunSnapshot:
             raise ContractError(f"tags of a snapshot: {len(self.tags)}; give {MAX_TAGS} at most")
         for tag in self.tags:
             check_name_of("tag of a snapshot", tag)
+        check_name_of("principal that makes a snapshot", self.created_by)
 
     @property
     def folded(self) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Final, TypeAlias, get_args
 
-from actors.errors import DecisionRefusedError, UnknownRunError
+from actors.errors import ContractError, DecisionRefusedError, UnknownRunError
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.session import NewSession
 from actors.kernel.agent.supervision import (
@@ -38,6 +38,7 @@ Terms: TypeAlias = tuple[
     SpawnBudget | None, ExecutionBudget | None, HistoryRetention | None, str | None
 ]
 """Budgets of spawning and of spending, what becomes of children, and the session; None: the default."""
+_RULES: Final = get_args(OnConflict)
 
 
 class Writer:
@@ -58,6 +59,9 @@ class Writer:
         self, run: NewRun, sent: Message, on_conflict: OnConflict, *, is_apart: bool = False
     ) -> RunId:
         """Queue a run for a message with its sender; see `ArrivalStore.submit`."""
+        if on_conflict not in _RULES:
+            msg = f"on_conflict is {on_conflict!r}: give one of {', '.join(_RULES)}"
+            raise ContractError(msg)
         done = await self._store.arrivals.submit(
             run, sent, on_conflict=on_conflict, is_apart=is_apart
         )

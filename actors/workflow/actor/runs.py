@@ -299,10 +299,10 @@ class FlowRuns:
 
         Raises:
             GraphError: The event has no name, its scope does not exist, or the id of the scope is missing.
-            NotSerializableError: A value in `payload` is not JSON data; the error has its path.
+            NotSerializableError: A value is not JSON data, or no database takes a text; the error has its path.
         """
         clean = durable_copy(payload, "payload")
-        told = {"name": name, "payload": clean, "scope": "global"} | scope
+        told = durable_copy({"name": name, "scope": "global"} | scope, "event") | {"payload": clean}
         needed = f"{told['scope']}_id"
         if told["scope"] in SCOPES and told["scope"] != "global" and not scope.get(needed):
             raise GraphError(f"event {name!r}", f"scope {told['scope']!r} needs {needed}")
@@ -355,7 +355,7 @@ class FlowRuns:
             raise GraphError(f"run {run_id}", f"it is {ended}: start a new run")
 
     async def _row(self, run_id: RunId) -> RunRow:
-        row = await self._runtime.store.reads.run(run_id)
+        row = await self._runtime.store.reads.run(run_id) if is_name(run_id) else None
         if row is None or row.swept or not self._has(row.agent_id):
             raise NoSuchRunError(run_id)
         return row

@@ -65,7 +65,9 @@ def check_early(run_id: str, wait_key: str) -> None:
 
     Raises:
         StaleResumeError: It is a decision on an effect that is not in doubt.
+        NotSerializableError: No database takes the key.
     """
+    durable_copy(wait_key, "wait_key")
     if wait_key.startswith(f"{IN_DOUBT}:"):
         raise StaleResumeError(run_id, f"Run does not wait for {wait_key!r}")
 

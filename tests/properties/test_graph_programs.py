@@ -74,9 +74,13 @@ def tell(
 
 
 def subs_of(ledger: list[dict[str, Any]]) -> set[str]:
-    """Return the nodes of a ledger that start a sub-graph."""
-    kinds = {one["node_id"]: (one["effect"] or {}).get("type") for one in ledger[::-1]}
-    return {node for node, kind in kinds.items() if kind == "start_subworkflow"}
+    """Return the nodes of a ledger that start a sub-graph.
+
+    Not every record of such a node has that effect: a run's first record names its first node, and
+    has none; the end of a wait has another one.
+    """
+    told = [one for one in ledger if (one["effect"] or {}).get("type") == "start_subworkflow"]
+    return {one["node_id"] for one in told}
 
 
 def unheld(
@@ -202,3 +206,12 @@ def test_the_second_round_of_a_loop_is_in_doubt(tmp_path: Path) -> None:
         folder = tmp_path / str(dies)
         folder.mkdir()
         play("memory", folder, program, Weather(steps=100, dies=dies, written="drawn"))
+
+
+def test_the_parent_of_an_effect_in_doubt_waits_at_its_first_node(tmp_path: Path) -> None:
+    """Found by seed 3165: the waits of a sub-graph that is its parent's first node were not left out."""
+    blocks = [[("work", 0, 17, True)], [("work", 0, 71, True)]]
+    for dies in range(1, 16):
+        folder = tmp_path / str(dies)
+        folder.mkdir()
+        play("memory", folder, [("sub", [("par", blocks)], False)], Weather(steps=7, dies=dies))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from actors.errors import RegistrationError
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId, TopicId
 from tests.harness.checks import received
@@ -14,7 +15,7 @@ from tests.model.sessions import sessions_of
 from tests.model.world import Answer, Left, Letter, Scene
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.log_entry import RunLogEntry
@@ -100,8 +101,7 @@ async def anchor(
     follows, is_fair = [], True
     if case.cast:
         follows = await _follows(store)
-        shards = {store.shards.shard_of(agent) for agent in [root, *agents_of(case, rows)]}
-        is_fair = not await store.posts.behind(sorted(shards))
+        is_fair = not await _are_posts_behind(store, [root, *agents_of(case, rows)])
     arrived |= {letter.id for letter in read}
     scene = Scene(
         at,
@@ -139,6 +139,15 @@ def _taken(entries: list[RunLogEntry]) -> list[str]:
     joined = [str(e.payload["child"]) for e in entries if e.kind == "child.completed"]
     replied = [e.position for e in entries if e.kind == "ask.replied"]
     return [*joined, *(asked[position] for position in replied if position in asked)]
+
+
+async def _are_posts_behind(store: RunStore, agents: Sequence[AgentId]) -> bool:
+    """Return whether posts wait for fan-out in these agents' shards."""
+    try:
+        shards = {store.shards.shard_of(agent) for agent in agents}
+    except RegistrationError:
+        return False  # no host has declared their types yet, so nobody follows anything
+    return bool(await store.posts.behind(sorted(shards)))
 
 
 async def _follows(store: RunStore) -> list[tuple[str, str]]:

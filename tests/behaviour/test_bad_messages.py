@@ -160,6 +160,30 @@ async def test_what_the_failed_attempt_had_not_committed_is_dropped(bed: Bed) ->
     assert await bed.runtime.store.reads.state(agent) == dict.fromkeys(PAYLOADS, 1)
 
 
+async def test_a_child_that_the_failed_attempt_had_not_committed_is_dropped(bed: Bed) -> None:
+    """A spawn that is not written stops no split: each message's own run spawns its child."""
+    got: list[object] = []
+
+    async def child(ctx: RunContext, inbox: list[Message]) -> None:
+        await ctx.step("got", got.extend, [message.payload for message in inbox])
+
+    served = await bed.serve(child)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        handles = [await ctx.spawn(served, message.payload) for message in inbox]
+        if any(message.payload == "m4" for message in inbox):
+            raise TerminalError("m4 is bad")
+        for handle in handles:
+            await ctx.join(handle)
+
+    agent = await batch(bed, act, PAYLOADS)
+    rows = await all_over(bed, agent, len(PAYLOADS))
+
+    assert [row.status for row in rows].count(RunStatus.FAILED) == 1
+    assert set(map(str, got)) - {"m4"} == set(PAYLOADS) - {"m4"}
+    assert len(got) == len(set(map(str, got)))
+
+
 async def test_a_crash_after_the_split_changes_nothing(bed: Bed) -> None:
     """The released messages are rows; the run that failed goes on with the message it kept."""
     seen = bed.world.order

@@ -43,7 +43,7 @@ def _end_by(error: BaseException, run: Run) -> list[tuple[str, dict[str, Any]]]:
     record, ending = error_record(error), ending_of(error)
     wait = error.delay_s if isinstance(error, RetryAfter) else policy.delay_s(counted, 0.5)
     if run.others():
-        del run.log[run.beginning :]
+        run.drop_from(run.beginning)
         wait = 0.0 if _is_hopeless(error, policy) else wait
         return [_failed(run, record, None, wait, kept=1)]
     if isinstance(error, BudgetExhaustedError):

@@ -187,9 +187,13 @@ class Run(Remembering):
         """Drop the commit; the run is executed again, and these spawns raise."""
         if self.is_working:
             raise TieError("a spawn is refused while effects execute")
-        del self.log[self.flushed :]
-        self.extra = {seq: what for seq, what in self.extra.items() if seq < self.flushed}
+        self.drop_from(self.flushed)
         self.refused = dict.fromkeys(signal.positions, signal.limit)
+
+    def drop_from(self, seq: int) -> None:
+        """Forget the entries from this one on; none of them is durable, and others get their numbers."""
+        del self.log[seq:]
+        self.extra = {n: what for n, what in self.extra.items() if n < seq}
 
     @property
     @override

@@ -46,6 +46,8 @@ def tell(to: str, payload: Any = 3) -> dict[str, Any]:
     return {"op": "tell", "to": to, "payload": payload}
 
 
+UUID: Final = {"op": "uuid"}
+FAIL: Final = {"op": "raise", "error": "ScriptedError"}
 RECEIVE: Final = {"op": "receive", "d": 16, "into": "y"}
 
 TALKING: Final[dict[str, Case]] = {
@@ -146,5 +148,22 @@ TALKING: Final[dict[str, Case]] = {
             ask("p1/a"),
         ],
         cast={"p1": [step(2), sleep(5), reply(1)], "p2": [step(1), reply(2)]},
+    ),
+    "taken apart after a spawn": finish(
+        [tell("p1/a"), sleep(1), tell("p1/a", 4), sleep(1), tell("p1/a", 5)],
+        cast={"p1": [UUID, spawn("p2", None), FAIL], "p2": [step(1)]},
+    ),
+    "taken apart after a reply": finish(
+        [
+            {
+                "op": "gather",
+                "branches": [
+                    [tell("p1/a")],
+                    [sleep(1), ask("p1/a", 99)],
+                    [sleep(2), ask("p1/a", 99)],
+                ],
+            }
+        ],
+        cast={"p1": [UUID, reply(7, 1), FAIL]},
     ),
 }

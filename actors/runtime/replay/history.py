@@ -83,6 +83,8 @@ class History:
         mode: Its agent's mode, from the generation's first entry; None: the agent has none.
         retry: That agent's policy, if the call that started the run gave none.
         parent_agent: The agent that spawned the run, as far as the generation's first entry says.
+        is_at_beginning: True if the log, as it was read, holds only starts and failures of executions, and
+            no call of the code.
     """
 
     places: dict[str, Place] = field(default_factory=dict)
@@ -105,6 +107,7 @@ class History:
     mode: str | None = None
     retry: RetryPolicy | None = None
     parent_agent: str | None = None
+    is_at_beginning: bool = True
     _limits: list[tuple[int, int]] = field(default_factory=list)
     _closed: list[Place] = field(default_factory=list)
     """The places of the last entries, if they abandon effects."""
@@ -133,6 +136,8 @@ class History:
         for entry in current:
             history._add(entry, is_void=entry.seq in void)
         history._find_strict()
+        begun = history.places or history.children or history.generation
+        history.is_at_beginning = not begun
         return history
 
     @property
@@ -244,11 +249,6 @@ class History:
         if self.is_strict(entry.seq) and not place.ends_void:
             raise NonDeterminismError(position, _describe(entry), f"{what} (hash {digest})")
         return None
-
-    @property
-    def is_at_beginning(self) -> bool:
-        """True if the log holds only starts and failures of executions, and no call of the code."""
-        return not (self.places or self.children or self.generation)
 
     @property
     def left_behind(self) -> tuple[str, ...]:

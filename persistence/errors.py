@@ -11,7 +11,6 @@ from typing_extensions import override
 from actors.errors import (
     ContractError,
     Facts,
-    InvalidTextError,
     PersistenceError,
     StoreRefusedError,
     StoreUnreachableError,
@@ -98,6 +97,11 @@ class IndexInUseError(Facts, PersistenceError):
 
 RefusedError = StoreRefusedError
 """Error of one refused statement; other statements may succeed."""
+
+
+class TextRefusedError(RefusedError, ContractError):
+    """A text has a NUL or half a surrogate pair, which PostgreSQL keeps nowhere: an error of the caller."""
+
 
 DRIVER_ERRORS: Final = (
     OSError,
@@ -218,11 +222,9 @@ def pooled(url: str, problem: str) -> DatabaseUrlError:
     return DatabaseUrlError(url, problem, remedy)
 
 
-def translate(exc: Exception, doing: str) -> RefusedError | InvalidTextError:
+def translate(exc: Exception, doing: str) -> RefusedError:
     """Return a driver's error as one of ours. Only this module knows driver errors."""
-    if isinstance(exc, _NO_TEXT) or isinstance(exc.__cause__, UnicodeEncodeError):
-        problem = "has a NUL or half a surrogate pair: no database takes it, leave it out"
-        return InvalidTextError(f"{doing}: a text", problem)
     if isinstance(exc, asyncpg.PostgresError):
-        return RefusedError(doing, str(exc), exc.sqlstate)
+        is_text = isinstance(exc, _NO_TEXT) or isinstance(exc.__cause__, UnicodeEncodeError)
+        return (TextRefusedError if is_text else RefusedError)(doing, str(exc), exc.sqlstate)
     return RefusedError(doing, f"{type(exc).__name__}: {exc}")

@@ -23,6 +23,7 @@ from actors.runtime.context.host_services import HostServices
 from actors.runtime.execution.ending import wait_cycle_error
 from actors.runtime.execution.modes import ENDED, is_session, with_heard
 from actors.runtime.execution.start import place_of_child
+from actors.runtime.journal.setbacks import refusal_of
 from actors.runtime.loop.notifications import Notifications
 from actors.runtime.replay.history import History
 from actors.runtime.replay.verdict import cancelled, with_orphans
@@ -214,8 +215,9 @@ class Intake:
             if self._dispatcher.is_stopping or not self._mailboxes.is_known(mailbox):
                 return
             _log.warning("the cancel of a run is tried again", extra={"run": run_id}, exc_info=exc)
-            loop = asyncio.get_running_loop()
-            loop.call_later(TRY_AGAIN_S, self.cancel, run_id, mailbox.agent_id, reason)
+            if refusal_of(exc) is None:  # what the store refuses is left to the scans
+                loop = asyncio.get_running_loop()
+                loop.call_later(TRY_AGAIN_S, self.cancel, run_id, mailbox.agent_id, reason)
 
     async def cancel_waiting(self, mailbox: Mailbox, run_id: RunId) -> None:
         """End a run that is not in memory: its terminal entry is written without its code."""

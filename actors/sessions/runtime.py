@@ -174,6 +174,7 @@ class AgentRuntime:
             UnknownNodeError: The session has no such node.
             SessionDeletingError: The session is being deleted.
             RunConflictError: `on_conflict="reject"` and the session has an open run.
+            ContractError: `on_conflict` is no rule.
             MessageTooLargeError: The message has more than 256 KiB as JSON.
         """
         self._refuse_closed()

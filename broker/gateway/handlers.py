@@ -16,7 +16,7 @@ from actors.kernel.runtime.communication import FollowMode
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId, run_id_of_submit
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.supervisor import RunResult
-from actors.kernel.store.arrivals import OnConflict
+from actors.kernel.store.arrivals import CONFLICT_RULES, OnConflict
 from actors.kernel.store.outside import Caller, Front, Order
 from broker.gateway.responses import (
     GRANT,
@@ -38,7 +38,6 @@ MIN_PRIORITY: Final = 5
 """The least priority of runs of external clients without a grant. Lower numbers go first in a tenant."""
 MAX_PRIORITY: Final = 1000
 MAX_METADATA: Final = 32
-_CONFLICTS: Final = get_args(OnConflict)
 _MODES: Final = get_args(FollowMode)
 _CLOUD_EVENT: Final = ("ce-id", "ce-specversion", "ce-type")
 
@@ -313,8 +312,8 @@ def _seconds(value: JsonValue, what: str) -> float:
 def _on_conflict(value: str | None) -> OnConflict:
     if value is None:
         return "queue"
-    if value not in _CONFLICTS:
-        raise malformed(f"on_conflict is {value!r}, not one of {', '.join(_CONFLICTS)}"[:500])
+    if value not in CONFLICT_RULES:
+        raise malformed(f"on_conflict is {value!r}, not one of {', '.join(CONFLICT_RULES)}"[:500])
     return value  # type: ignore[return-value] # checked
 
 

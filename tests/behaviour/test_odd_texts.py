@@ -127,15 +127,15 @@ async def test_over_http_they_are_errors_of_the_client(bed: Bed, odd: str) -> No
         for asked in ("/v1/graph-runs/{}", "/v1/flows/{}", "/v1/graph-runs/{}/ledger"):
             told = await web("GET", asked.format(quote(odd, errors="surrogatepass")))
             assert told.status in (400, 404, 422), (asked, told)
-        for posted, body in {
-            f"{path}/waits/{quote(odd, errors='surrogatepass')}": {"payload": 1},
-            f"{path}/cancel": {"reason": odd},
-            f"{path}/pause": {"reason": odd},
-            f"{path}/steer": {"message": odd},
-            f"{path}/snapshots": {"name": odd},
-            "/v1/flows/refund/runs": {"vars": {odd: odd}},
-            "/v1/events": {"name": odd, "id": "e", "payload": {}},
-            "/v1/events?": {"name": "e", "scope": "session", "key": odd, "id": "e", "payload": {}},
-        }.items():
+        for posted, body in (
+            (f"{path}/waits/{quote(odd, errors='surrogatepass')}", {"payload": 1}),
+            (f"{path}/cancel", {"reason": odd}),
+            (f"{path}/pause", {"reason": odd}),
+            (f"{path}/steer", {"message": odd}),
+            (f"{path}/snapshots", {"name": odd}),
+            ("/v1/flows/refund/runs", {"vars": {odd: odd}}),
+            ("/v1/events", {"name": odd, "id": "e", "payload": {}}),
+            ("/v1/events", {"name": "e", "scope": "session", "key": odd, "id": "e", "payload": {}}),
+        ):
             told = await web("POST", posted, body)
             assert 400 <= told.status < 500, (posted, told)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias, get_args
 
 from actors.errors import ContractError
 from actors.kernel.agent.message import Message
@@ -16,6 +16,18 @@ from actors.kernel.runtime.waits import Answer
 MOST_ANSWERED: Final = 2000
 """Runs whose waits one call of `emit` answers: it holds their rows."""
 OnConflict: TypeAlias = Literal["queue", "join", "reject", "interrupt"]
+CONFLICT_RULES: Final = get_args(OnConflict)
+
+
+def check_on_conflict(rule: object) -> None:
+    """Check that this is a rule for an agent that has an open run.
+
+    Raises:
+        ContractError: It is not.
+    """
+    if rule not in CONFLICT_RULES:
+        rules = ", ".join(CONFLICT_RULES)
+        raise ContractError(f"on_conflict is one of {rules}, not {str(rule)[:40]!r}")
 
 
 @dataclass(frozen=True, slots=True)

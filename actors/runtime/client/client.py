@@ -103,7 +103,7 @@ class Client:
 
         Raises:
             RunConflictError: `on_conflict="reject"` and the agent is busy.
-            ContractError: `tenant` is not the agent's.
+            ContractError: `tenant` is not the agent's, or `on_conflict` is no rule.
             MessageTooLargeError: The payload has more than 256 KiB as JSON; so for all that is sent.
         """
         _check_tenant(agent_id, tenant)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final, TypeAlias, get_args
+from typing import TypeAlias
 
-from actors.errors import ContractError, DecisionRefusedError, UnknownRunError
+from actors.errors import DecisionRefusedError, UnknownRunError
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.session import NewSession
 from actors.kernel.agent.supervision import (
@@ -27,7 +27,7 @@ from actors.kernel.runtime.decisions import (
 from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_submit
 from actors.kernel.runtime.rows import LoadedRun, NewRun, SignalOutcome
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.kernel.store.arrivals import OnConflict
+from actors.kernel.store.arrivals import OnConflict, check_on_conflict
 from actors.kernel.store.store import RunStore
 from actors.kernel.text import check_name_of, check_number
 from actors.runtime.context.spawning import check_policy, check_supervision
@@ -38,7 +38,6 @@ Terms: TypeAlias = tuple[
     SpawnBudget | None, ExecutionBudget | None, HistoryRetention | None, str | None
 ]
 """Budgets of spawning and of spending, what becomes of children, and the session; None: the default."""
-_RULES: Final = get_args(OnConflict)
 
 
 class Writer:
@@ -59,9 +58,7 @@ class Writer:
         self, run: NewRun, sent: Message, on_conflict: OnConflict, *, is_apart: bool = False
     ) -> RunId:
         """Queue a run for a message with its sender; see `ArrivalStore.submit`."""
-        if on_conflict not in _RULES:
-            msg = f"on_conflict is {on_conflict!r}: give one of {', '.join(_RULES)}"
-            raise ContractError(msg)
+        check_on_conflict(on_conflict)
         done = await self._store.arrivals.submit(
             run, sent, on_conflict=on_conflict, is_apart=is_apart
         )

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from actors.errors import NotSerializableError
-from actors.kernel.json_data import SCALARS, check_json, check_text
+from actors.kernel.json_data import SCALARS, check_json
 
 __all__ = [
     "JsonValue",
@@ -59,6 +59,9 @@ def canonical_json(value: object) -> str:
     try:
         return _canonical(value)
     except (TypeError, ValueError, RecursionError) as exc:
+        check_json(
+            value, where="arguments"
+        )  # names the culprit; the encoder says nothing of a remedy
         raise NotSerializableError("arguments", type(value).__name__, str(exc)) from exc
 
 
@@ -70,11 +73,11 @@ def recordable(value: object, *, where: str) -> JsonValue:
         where: Names the location in the error, for example ``step 'charge' at 4``.
 
     Raises:
-        NotSerializableError: Not JSON data: another type, a key that is not a str, NaN or infinity,
-            or nested deeper than 64.
+        NotSerializableError: Not JSON data: another type, a key that is not a str, NaN or infinity, an
+            integer of more than 4,300 digits, or nested deeper than 64.
     """
     if type(value) in SCALARS:
-        check_text(value, where)
+        check_json(value, where=where)
         return value  # type: ignore[return-value]
     return sized(value, where=where)[0]
 

@@ -183,8 +183,11 @@ async def completed(
     on_piece: OnPiece,
     *,
     guards: Sequence[Guard] = (),
+    is_checked: bool = False,
 ) -> LLMResponse:
     """Return the model's answer. Its pieces are shown as they come, or after the guardrails have passed it.
+
+    With `is_checked` guards have passed the messages.
 
     Raises:
         ContractError: The stream ended without a `Completion`.
@@ -192,8 +195,9 @@ async def completed(
     """
     if not guards:
         return await _streamed(model, messages, options, on_piece)
-    asked = await checked(guards, "input", messages)
-    response = await _streamed(model, asked, options, lambda *_: None)
+    if not is_checked:
+        messages = await checked(guards, "input", messages)
+    response = await _streamed(model, messages, options, lambda *_: None)
     [answer] = await checked(guards, "output", [response.message()])
     response = response.model_copy(update={"content": answer.content})
     if response.text:
@@ -207,11 +211,6 @@ async def _streamed(
     options: GenerationOptions | None,
     on_piece: OnPiece,
 ) -> LLMResponse:
-    """Return the model's answer, telling its pieces as they come.
-
-    Raises:
-        ContractError: The stream ended without a `Completion`.
-    """
     n, stream = 0, model.generate_stream(messages, options=options)
     try:
         async for event in stream:

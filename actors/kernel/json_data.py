@@ -16,6 +16,8 @@ MAX_DIGITS: Final = 4_300
 _FIRST_TOO_LONG: Final = 10**MAX_DIGITS
 TOO_LONG: Final = f"more than {MAX_DIGITS:,} digits: record it as text, for example by hex()"
 """The problem with a longer integer, and the remedy."""
+REPLACEMENT: Final = "\ufffd"
+"""The character in place of one that cannot be stored."""
 
 
 def check_json(value: object, *, where: str) -> None:
@@ -94,3 +96,12 @@ def clean_text(text: str, limit: int = MAX_ERROR) -> str:
     plain = str.__str__(text)[:limit]  # not a subclass with ways of its own
     plain = plain.replace("\x00", "\\x00").encode(errors="backslashreplace").decode()
     return plain[:limit]
+
+
+def clean(text: str) -> str:
+    """Return the text with U+FFFD for NUL and unpaired surrogates. Surrogate pairs become their character."""
+    if "\x00" in text:
+        text = text.replace("\x00", REPLACEMENT)
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -238,7 +238,8 @@ class BranchScheduler:
     def durable_upto(self, seq: int) -> None:
         """Note that the log is durable up to `seq`."""
         self._durable = max(self._durable, seq)
-        self._resume_next()
+        if self.root is not None:  # else the code is not called yet, and nobody waits
+            self._resume_next()
 
     def _ended(self, branch: Branch) -> None:
         """Note that a child's code has ended."""

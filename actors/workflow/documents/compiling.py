@@ -17,6 +17,7 @@ from actors.workflow.documents.document import (
     EffectNode,
     EndNode,
     FlowDocument,
+    FlowNode,
     ForkNode,
     LoopNode,
     SwitchNode,
@@ -35,6 +36,7 @@ from actors.workflow.documents.nodes import (
 from actors.workflow.documents.reducers import REDUCERS
 from actors.workflow.documents.templates import DataPlace, Template, template
 from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.machine.variables import RUNTIME, TEMP
 
 _NEEDS: Final[dict[EffectType, tuple[str, ...]]] = {
     EffectType.ASK_USER: ("prompt",),
@@ -102,6 +104,10 @@ class _Compiler:
             self._check_effect(name, node)
         if isinstance(node, CodeNode):
             self._check_code(name, node)
+        if isinstance(node, FlowNode):
+            for taken in {RUNTIME, TEMP} & node.with_.keys():
+                problem = f"{taken} is the runtime's: the other flow does not get it"
+                self.findings.warn(problem, "Use another name", "nodes", name, "with", taken)
         attribute, make = TEMPLATED[node.kind]
         data = getattr(node, attribute)
         return make(name, node, self._template(data, name, attribute.removesuffix("_")))

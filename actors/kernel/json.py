@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
@@ -16,12 +16,15 @@ __all__ = [
     "canonical_json",
     "check_json",
     "compact_encoder",
+    "fresh",
     "number_of",
     "recordable",
     "sized",
     "text_bytes",
     "unfenced",
 ]
+
+T = TypeVar("T")
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
@@ -92,6 +95,20 @@ def sized(value: object, *, where: str) -> tuple[JsonValue, int]:
     except (PydanticSerializationError, ValueError) as exc:
         raise NotSerializableError(where, type(value).__name__, str(exc)) from exc
     return result, len(text)
+
+
+def fresh(value: T) -> T:
+    """Return JSON data for code that may change it: lists and objects are copied, anything else is shared.
+
+    What a verb records is kept until it is written, and some of it for later calls. Code that got the kept
+    object would change the log.
+    """
+    kind, found = type(value), cast("Any", value)
+    if kind is dict:
+        found = {key: fresh(item) for key, item in found.items()}
+    elif kind is list or kind is tuple:
+        found = kind(map(fresh, found))
+    return cast("T", found)
 
 
 def text_bytes(value: object) -> int:

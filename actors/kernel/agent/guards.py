@@ -51,7 +51,7 @@ class Guard(Protocol):
         Args:
             stage: ``input``: the window before the model is asked. ``output``: its answer. ``tool_call``:
                 a message with one `tool_call` block. ``tool_result``: a message with one `tool_result`.
-            messages: See `stage`.
+            messages: See `stage`. They are copies: only `Replace` changes anything.
         """
 
 
@@ -66,7 +66,7 @@ async def checked(
     """
     current = list(messages)
     for guard in guards:
-        verdict = await guard.check(stage, current)
+        verdict = await guard.check(stage, [message.copied() for message in current])
         if isinstance(verdict, Block):
             raise MiddlewareTermination(f"guard {_name(guard)} blocked {stage}: {verdict.reason}")
         if isinstance(verdict, Replace):

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tool_arguments import ToolArguments
-from actors.kernel.json import JsonValue, canonical_json
+from actors.kernel.json import JsonValue, canonical_json, fresh
 from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.seconds import check_s
 
@@ -156,7 +156,7 @@ def client_tools_in(payload: JsonValue) -> tuple[ToolSpec, ...]:
     found: dict[str, ToolSpec] = {}
     for one in given if isinstance(given, list) else ():
         try:
-            spec = ToolSpec.model_validate(one)
+            spec = ToolSpec.model_validate(fresh(one))
         except ValidationError:
             continue
         found.setdefault(spec.name, spec)

@@ -90,7 +90,7 @@ def inbox_of(
         history.recoveries += 1
     elif loaded.row.status is RunStatus.SUSPENDED:
         log.record(EntryKind.RUN_RESUMED, "", {"reason": "woken"})
-    return recorded_inbox(history, loaded)
+    return [message.copied() for message in recorded_inbox(history, loaded)]
 
 
 def session_named_in(inbox: Sequence[Message]) -> str | None:

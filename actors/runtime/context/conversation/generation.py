@@ -111,15 +111,13 @@ class Generation:
         if model is None:
             msg = f"agent {self._run.agent_id} has no `model`: set it on the agent to use ctx.generate"
             raise ContractError(msg)
-        turns = [ChatMessage.of("user", one) if isinstance(one, str) else one for one in new]
-        for turn in turns:
-            check_turn(turn)
+        turns = own_turns(new)
         name = self._sessions.name_of(session)
         call = self._call(model, turns, request, session=session, name=name)
         response = LLMResponse.model_validate(await self._effects.perform(call))
         sessions = self._sessions
         if not sessions.is_in_store:
-            said = [*turns, response.message()]
+            said = [*turns, response.message().copied()]
             sessions.remember(name, said)
             history = sessions.memory.history
             if history is not None and sessions.is_written:
@@ -166,7 +164,7 @@ class Generation:
             said, tokens = [*turns], [*new.sizes]
             if payload["status"] == "ok":
                 response = LLMResponse.model_validate(payload["value"])
-                answer = response.message()
+                answer = response.message().copied()
                 said.append(answer)
                 tokens.append(response.usage.output or counter.count(answer))
                 self._sessions.answered[name] = None
@@ -318,6 +316,18 @@ class _Window:
             "window": window_digest(self.shown),
             "tools": digest(tools) if tools else None,
         }
+
+
+def own_turns(new: Sequence[str | ChatMessage]) -> list[ChatMessage]:
+    """Return turns that may be kept: a plain text is the user's, a message of the author is copied.
+
+    Raises:
+        MessageTooLargeError: A turn has more than 32 MiB as JSON.
+    """
+    turns = [ChatMessage.of("user", one) if isinstance(one, str) else one.copied() for one in new]
+    for turn in turns:
+        check_turn(turn)
+    return turns
 
 
 def reserved_tokens(

@@ -25,18 +25,23 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
+from actors.context.repair import repaired
 from actors.context.tokens import TokenCounter
 from actors.errors import ModelError
 from actors.kernel.agent.llm import GenerationOptions, LLMResponse, ReasoningDelta, TextDelta, Usage
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.model_registry import ModelRegistry
+from actors.kernel.json_data import clean
 from compose.models.cache_points import (
     TOOLS,
     behind_the_last_answer,
     behind_the_summary,
     takes_points,
 )
-from compose.models.clean_text import TextPieces, clean, clean_json
+from compose.models.clean_text import TextPieces, clean_json
+from compose.models.fitting.names import by_sent_name, names_for
+from compose.models.fitting.rules import rules_of
+from compose.models.fitting.turns import called_names, fitted_options, fitted_turns, renamed
 from compose.models.incoming import blocks_of
 from compose.models.outgoing import model_messages
 from compose.models.pricing import cost_usd
@@ -58,7 +63,7 @@ class ModelCall:
     def parameters(self) -> ModelRequestParameters:
         """Return instructions, tools and the answer's schema in pydantic-ai's form."""
         options, made = self.options, ModelRequestParameters()
-        if options.system_instructions:
+        if options.system_instructions and options.system_instructions.strip():
             made.instruction_parts = [InstructionPart(content=clean(options.system_instructions))]
         made.function_tools = [
             ToolDefinition(
@@ -102,13 +107,13 @@ async def pieces(
         Exception: An error of pydantic-ai.
         ModelError: The answer is incomplete, or the provider refuses to answer.
     """
-    messages, settings = _request(sdk, request)
+    sent = _request(sdk, request)
     text, reasoning = TextPieces(), TextPieces()
     async with model_request_stream(
         sdk,
-        messages,
-        model_settings=settings,
-        model_request_parameters=request.parameters(),
+        sent.messages,
+        model_settings=sent.settings,
+        model_request_parameters=sent.parameters,
         instrument=False,
     ) as stream:
         async for event in stream:
@@ -117,22 +122,52 @@ async def pieces(
                 yield TextDelta(text=shown)
             if thought and (shown := reasoning.add(thought)):
                 yield ReasoningDelta(text=shown)
-        answer = _whole(stream, sdk)
+        answer = sent.renamed(_whole(stream, sdk))
     if shown := text.rest():
         yield TextDelta(text=shown)
     yield answer
 
 
-def _request(sdk: Model, request: ModelCall) -> tuple[list[ModelMessage], ModelSettings]:
-    """Return messages and settings in the SDK's form, with cache points if the provider accepts them."""
-    settings = request.model_settings()
-    chat = [_clean(message) for message in request.messages]
-    is_marked = takes_points(sdk.system, chat, settings)
+@dataclass(frozen=True, slots=True)
+class _SentRequest:
+    """A request in the SDK's form, as its provider accepts it.
+
+    Attributes:
+        names: Our names of tools by those of the provider that differ.
+    """
+
+    messages: list[ModelMessage]
+    settings: ModelSettings
+    parameters: ModelRequestParameters
+    names: Mapping[str, str]
+
+    def renamed(self, answer: ModelResponse) -> ModelResponse:
+        """Return the answer with our names of tools."""
+        if not self.names:
+            return answer
+        parts = [
+            renamed(part, self.names) if isinstance(part, ToolCallPart) else part
+            for part in answer.parts
+        ]
+        return replace(answer, parts=parts)
+
+
+def _request(sdk: Model, request: ModelCall) -> _SentRequest:
+    """Return the request as the provider accepts it, with cache points if the provider has them."""
+    chat = repaired([_clean(message) for message in request.messages])
+    is_marked = takes_points(sdk.system, chat, request.model_settings())
     if is_marked:
         chat = behind_the_summary(chat)
-        settings = cast("ModelSettings", TOOLS | settings)
     messages = [_without_foreign_data(message, sdk) for message in model_messages(chat)]
-    return (behind_the_last_answer(messages) if is_marked else messages), settings
+    rules = rules_of(sdk.system)
+    declared = [tool.name for tool in request.options.tools]
+    names = names_for(rules, declared, called_names(messages))
+    fitted = replace(request, options=fitted_options(request.options, names))
+    messages, settings = fitted_turns(messages, rules, names), fitted.model_settings()
+    if is_marked:
+        messages = behind_the_last_answer(messages)
+        settings = cast("ModelSettings", TOOLS | settings)
+    return _SentRequest(messages, settings, fitted.parameters(), by_sent_name(names))
 
 
 def _clean(message: ChatMessage) -> ChatMessage:

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from enum import Enum
 from itertools import islice
 from numbers import Integral, Real
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 
@@ -24,12 +24,15 @@ __all__ = [
     "canonical_json",
     "check_json",
     "compact_encoder",
+    "fresh",
     "number_of",
     "recordable",
     "sized",
     "text_bytes",
     "unfenced",
 ]
+
+T = TypeVar("T")
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 MAX_ITEMS: Final = 100_000
@@ -106,6 +109,20 @@ def sized(value: object, *, where: str) -> tuple[JsonValue, int]:
     except (PydanticSerializationError, ValueError) as exc:
         raise NotSerializableError(where, type(value).__name__, str(exc)) from exc
     return result, len(text)
+
+
+def fresh(value: T) -> T:
+    """Return JSON data for code that may change it: lists and objects are copied, anything else is shared.
+
+    What a verb records is kept until it is written, and some of it for later calls. Code that got the kept
+    object would change the log.
+    """
+    kind, found = type(value), cast("Any", value)
+    if kind is dict:
+        found = {key: fresh(item) for key, item in found.items()}
+    elif kind is list or kind is tuple:
+        found = kind(map(fresh, found))
+    return cast("T", found)
 
 
 def text_bytes(value: object) -> int:

@@ -52,7 +52,7 @@ class Guard(Protocol):
             stage: ``input``: the turns that are new in a conversation, or the messages of `ctx.llm`, before the
                 model is asked. ``output``: its answer. ``tool_call``: a message with one `tool_call` block.
                 ``tool_result``: a message with one `tool_result`.
-            messages: See `stage`.
+            messages: See `stage`. They are copies: only `Replace` changes anything.
         """
 
 
@@ -72,12 +72,12 @@ async def checked(
     """
     current = list(messages)
     for guard in guards:
-        verdict = await guard.check(stage, current)
+        verdict = await guard.check(stage, [message.copied() for message in current])
         if isinstance(verdict, Block):
             error = InputBlockedError if stage == "input" else MiddlewareTermination
             raise error(f"guard {_name(guard)} blocked {stage}: {verdict.reason}")
         if isinstance(verdict, Replace):
-            current = list(verdict.messages)
+            current = [message.copied() for message in verdict.messages]
         elif not isinstance(verdict, Allow):
             msg = (
                 f"guard {_name(guard)} returned {verdict!r}: return Allow(), Replace(…) or Block(…)"

@@ -33,7 +33,7 @@ from actors.kernel.agent.tools import (
     ToolInvoker,
     ToolSpec,
 )
-from actors.kernel.json import JsonValue, canonical_json, sized
+from actors.kernel.json import JsonValue, canonical_json, fresh, sized
 from actors.kernel.runtime.communication import Approval
 from actors.kernel.runtime.effects import EffectCall, EffectMode
 from actors.kernel.runtime.live import MAX_DELTA_BYTES, Delta
@@ -256,6 +256,7 @@ class Toolkit:
 
         At most once unless the tool is idempotent; a `Secret` among the arguments stands for its value.
         """
+        arguments = fresh(arguments)  # what a person agrees to is what the tool gets
         tool, sealed = self.find(name), secrets.sealed(arguments)
         shown = arguments if sealed is None else sealed.shown
 

@@ -394,6 +394,8 @@ class Execution:
         if moves != self._scheduler.live.moves:
             self._on_idle()
             return
+        if self._scheduler.refuse_time_limit():
+            return
         self._ending.wake = Suspend(self._wake_set())
         self._ending.open_waits = self._waits.rows(True)
         self._scheduler.unwind(RunSuspended())

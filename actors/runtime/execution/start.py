@@ -173,7 +173,7 @@ def inbox_of(
         _record_mark(run, mark)
     elif loaded.row.status is RunStatus.SUSPENDED:
         log.record(EntryKind.RUN_RESUMED, "", {"reason": "woken"})
-    return recorded_inbox(history, loaded)
+    return [message.copied() for message in recorded_inbox(history, loaded)]
 
 
 def _record_mark(run: RunState, mark: dict[str, JsonValue] | None) -> None:

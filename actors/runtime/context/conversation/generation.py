@@ -16,7 +16,6 @@ from actors.kernel.agent.guards import checked
 from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolSpec
-from actors.kernel.agent.transcript import check_turn
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.effects import EffectCall
 from actors.runtime.context.call import Payload, RunState
@@ -27,6 +26,7 @@ from actors.runtime.context.conversation.new_turns import (
     as_data,
     asked_turns,
     ids_of,
+    own_turns,
     stored_turns,
     with_id,
 )
@@ -105,15 +105,13 @@ class Generation:
         if model is None:
             msg = f"agent {self._run.agent_id} has no `model`: set it on the agent to use ctx.generate"
             raise ContractError(msg)
-        turns = [ChatMessage.of("user", one) if isinstance(one, str) else one for one in new]
-        for turn in turns:
-            check_turn(turn)
+        turns = own_turns(new)
         name = self._sessions.name_of(session)
         call = self._call(model, turns, request, session=session, name=name)
         response = LLMResponse.model_validate(await self._effects.perform(call))
         sessions = self._sessions
         if not sessions.is_in_store:
-            said = [*asked_turns(turns, call.payload), response.message()]
+            said = [*asked_turns(turns, call.payload), response.message().copied()]
             sessions.remember(name, said)
             history = sessions.memory.history
             if history is not None and sessions.is_written:
@@ -150,7 +148,7 @@ class Generation:
             ids = ids_of(call, self._run.run_id, len(turns), len(said))
             if payload["status"] == "ok":
                 response = LLMResponse.model_validate(payload["value"])
-                answer = response.message()
+                answer = response.message().copied()
                 said.append(answer)
                 tokens.append(response.usage.output or counter.count(answer))
                 self._sessions.answered[name] = None

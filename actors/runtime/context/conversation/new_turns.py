@@ -16,7 +16,7 @@ from actors.errors import ModelError, ModelErrorKind
 from actors.kernel.agent.guards import InputBlockedError
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolResult
-from actors.kernel.agent.transcript import TOKENS, turn_id
+from actors.kernel.agent.transcript import TOKENS, check_turn, turn_id
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.effects import EffectCall
 from actors.runtime.context.call import Payload
@@ -86,6 +86,18 @@ def with_id(
     if tokens is not None:
         marks[TOKENS] = str(tokens)
     return message.with_metadata(message.metadata | marks)
+
+
+def own_turns(new: Sequence[str | ChatMessage]) -> list[ChatMessage]:
+    """Return turns that may be kept: a plain text is the user's, a message of the author is copied.
+
+    Raises:
+        MessageTooLargeError: A turn has more than 32 MiB as JSON.
+    """
+    turns = [ChatMessage.of("user", one) if isinstance(one, str) else one.copied() for one in new]
+    for turn in turns:
+        check_turn(turn)
+    return turns
 
 
 def asked_turns(turns: Sequence[ChatMessage], payload: Payload) -> list[ChatMessage]:

@@ -45,6 +45,7 @@ from compose.models.incoming import blocks_of
 from compose.models.outgoing import model_messages
 from compose.models.pricing import cost_usd
 from compose.models.provider_errors import model_error
+from compose.models.stream_ends import has_end, watch_ends
 
 __all__ = ["ModelCall", "model_error", "pieces", "response"]
 
@@ -106,6 +107,7 @@ async def pieces(
         Exception: An error of pydantic-ai.
         ModelError: The answer is incomplete, or the provider refuses to answer.
     """
+    watch_ends(sdk)
     sent = _request(sdk, request)
     text, reasoning = TextPieces(), TextPieces()
     async with model_request_stream(
@@ -196,16 +198,24 @@ def _said(event: object) -> tuple[str, str]:
 
 
 def _whole(stream: StreamedResponse, sdk: Model) -> ModelResponse:
+    """Return the answer of a stream that has ended.
+
+    Raises:
+        ModelError: The provider refused to answer, or its answer has no end.
+    """
     answer = stream.get()
-    # Only a finish reason or usage shows that the answer is complete.
-    is_told = bool(
-        answer.usage.total_tokens or (answer.provider_details or {}).get("finish_reason")
-    )
-    if answer.state in {"incomplete", "interrupted"} or not is_told:
+    if answer.finish_reason == "content_filter":
+        reason = (answer.provider_details or {}).get(
+            "refusal"
+        ) or "the provider's filter stopped it"
+        raise ModelError("refused", problem=clean(f"{sdk.model_name}: {reason}"))
+    if answer.state in {"incomplete", "interrupted"} or not has_end(stream, answer):
         problem = f"{sdk.model_name}: the stream ended before the answer was complete"
         raise ModelError("connection", problem=problem)
-    if answer.finish_reason == "content_filter" and not answer.parts:
-        raise ModelError("refused", problem=f"{sdk.model_name}: the provider's filter stopped it")
+    if answer.finish_reason == "error":
+        raise ModelError(
+            "overloaded", problem=f"{sdk.model_name}: the provider broke the answer off"
+        )
     return answer
 
 
@@ -243,13 +253,13 @@ def response(
     else:
         cost = cost_usd(answer, usage, name, registry)
         usage = usage.model_copy(update={"cost_usd": cost})
-    details = answer.provider_details or {}
-    return LLMResponse(
-        content=content,
-        usage=usage,
-        model=answer.model_name or name,
-        stop_reason=str(details.get("finish_reason") or answer.finish_reason or "stop"),
+    told = (answer.provider_details or {}).get("finish_reason") or answer.finish_reason or "stop"
+    response = LLMResponse(
+        content=content, usage=usage, model=answer.model_name or name, stop_reason=str(told)
     )
+    if answer.finish_reason == "length" and not response.reached_limit:
+        return response.model_copy(update={"stop_reason": "length"})
+    return response
 
 
 def _usage(answer: ModelResponse) -> Usage:

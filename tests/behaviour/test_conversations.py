@@ -303,6 +303,50 @@ async def test_a_chat_calls_tools_until_the_model_is_done(bed: Bed) -> None:
     assert {spec.name for spec in model.asked[0].options.tools} == {"double", "broken"}
 
 
+async def test_a_call_of_an_answer_that_a_limit_cut_off_is_not_made(bed: Bed) -> None:
+    """Its arguments may fit though they are not whole; the model reads why, and calls again."""
+    paid: list[int] = []
+
+    async def pay(amount: int = 100) -> str:
+        paid.append(amount)
+        return "paid"
+
+    model = ScriptedModel(
+        ModelReply(text="paying", calls=[call("pay", "1")], stop_reason="max_tokens"),
+        ModelReply(calls=[call("pay", "2", amount=1)]),
+        ModelReply(text="paid on", stop_reason="length"),
+    )
+
+    async def body(ctx: RunContext) -> list[Any]:
+        reply = await ctx.chat("pay 1", session="s")
+        return [reply.text, reply.output, reply.turns, reply.stopped]
+
+    values = await bed.live_and_replayed(body, model=model, tools=[tool("pay", pay)])
+
+    assert all(value == ["paid on", "paid on", 3, "length"] for value in values)
+    assert paid == [1]
+    answer = model.asked[1].messages[-1].content[0]
+    assert (answer.text, answer.model_extra["is_error"]) == (  # type: ignore[index]
+        "not called: a limit of tokens cut the answer off",
+        True,
+    )
+
+
+async def test_half_of_an_output_is_none(bed: Bed) -> None:
+    """Half of a number is a number: the model is asked for it again."""
+    model = ScriptedModel(ModelReply(text="12", stop_reason="length"), "123")
+    model.has_response_format = True  # type: ignore[attr-defined]
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> list[Any]:
+        del inbox
+        reply = await ctx.chat("how many?", output=int)
+        return [reply.output, reply.stopped]
+
+    agent = await bed.serve(act, model=model)
+
+    assert await bed.result(await bed.submit(agent)) == [123, "end"]
+
+
 @pytest.mark.parametrize("is_native", [False, True])
 async def test_an_output_fits_its_type_or_is_corrected(bed: Bed, is_native: bool) -> None:
     """The model gets the mismatch twice; then the chat fails with it."""

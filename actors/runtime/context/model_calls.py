@@ -19,6 +19,7 @@ from actors.kernel.agent.llm import (
     LLMClient,
     LLMResponse,
     ReasoningDelta,
+    Restart,
     TextDelta,
 )
 from actors.kernel.agent.message import ChatMessage
@@ -186,19 +187,21 @@ async def completed(
 ) -> LLMResponse:
     """Return the model's answer. Its pieces are shown as they come, or after the guardrails have passed it.
 
+    An answer that a limit of tokens cut off is marked as such.
+
     Raises:
         ContractError: The stream ended without a `Completion`.
         MiddlewareTermination: A guard blocked the question or the answer.
     """
     if not guards:
-        return await _streamed(model, messages, options, on_piece)
+        return (await _streamed(model, messages, options, on_piece)).marked()
     asked = await checked(guards, "input", messages)
     response = await _streamed(model, asked, options, lambda *_: None)
     [answer] = await checked(guards, "output", [response.message()])
     response = response.model_copy(update={"content": answer.content})
     if response.text:
         on_piece(TextDelta(text=response.text), 0)
-    return response
+    return response.marked()
 
 
 async def _streamed(
@@ -217,6 +220,9 @@ async def _streamed(
         async for event in stream:
             if isinstance(event, Completion):
                 return event.response
+            if isinstance(event, Restart):
+                n = 0  # the first piece of an attempt replaces those before it
+                continue
             on_piece(event, n)
             n += 1
     finally:

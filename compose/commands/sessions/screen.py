@@ -14,7 +14,7 @@ from actors.kernel.agent.transcript import Turn
 from actors.kernel.json import JsonValue
 from actors.sessions.events import EVENTS, SessionEvent
 from compose.commands.output import short
-from compose.commands.sessions.nodes import lines_of_blocks
+from compose.commands.sessions.nodes import ENDS_EARLY, lines_of_blocks
 from compose.commands.sessions.tree import SHOWN_ID
 from compose.host.visible import visible
 
@@ -164,6 +164,8 @@ class TextScreen(ChatScreen):
                 self._said[run_id] = said["text"]
             self._end_line()
             self._answer = ""
+            if said.get("stopped") == "length":
+                self._line(ENDS_EARLY, style="dim")
 
     def _completed(self, run_id: str, output: JsonValue) -> None:
         """Show the output of a run that gave no answer."""

@@ -24,6 +24,8 @@ OUTPUT_TOOL: Final = "final_result"
 """The tool by which a model that knows no JSON schema gives its output."""
 MAX_CORRECTIONS: Final = 2
 """Number of times that a model is asked again because its output does not fit."""
+CUT: Final = "a limit of tokens cut the answer off"
+"""What a model is told of an answer that has no end."""
 MAX_SHOWN: Final = 2_000
 """Characters of a problem that a model is shown."""
 
@@ -37,14 +39,15 @@ class ChatResult(Generic[T]):
         text: Text of the last answer.
         usage: Usage of all model calls of the chat together.
         turns: Number of model calls.
-        stopped: ``end``: the model was done. ``max_turns``: it wanted to go on.
+        stopped: ``end``: the model was done. ``length``: a limit of tokens cut its answer off. ``max_turns``:
+            it wanted to go on.
     """
 
     output: T | None
     text: str
     usage: Usage
     turns: int
-    stopped: Literal["end", "max_turns"]
+    stopped: Literal["end", "length", "max_turns"]
 
 
 class Output(Generic[T]):
@@ -58,6 +61,11 @@ class Output(Generic[T]):
     def __init__(self, of: type[T] | None, model: LLMClient | None) -> None:
         self._adapter: TypeAdapter[T] | None = None if of is None else TypeAdapter(of)
         self._is_native = bool(getattr(model, "has_response_format", False))
+
+    @property
+    def is_typed(self) -> bool:
+        """True if not any text will do."""
+        return self._adapter is not None
 
     @property
     def tool(self) -> ToolSpec | None:
@@ -170,7 +178,8 @@ class ChatLoop(Generic[T]):
             if found is not None:
                 # Their calls are answered, so that the conversation can go on.
                 await self.keep([_result(call, "accepted", is_error=False) for call in calls])
-                return ChatResult(found[0], response.text, usage, n, "end")
+                stopped: Literal["end", "length"] = "length" if response.is_cut_off else "end"
+                return ChatResult(found[0], response.text, usage, n, stopped)
             turns = await self._results(calls)
         await self.keep([one for one in turns if isinstance(one, ChatMessage)])
         return ChatResult(None, response.text, usage, max_turns, "max_turns")
@@ -191,7 +200,11 @@ class ChatLoop(Generic[T]):
             ends = [c for c in calls if isinstance(c, ToolCall) and c.name == OUTPUT_TOOL]
             if ends:
                 return (self.output.of_call(ends[0].arguments),)
-        return None if calls else (self.output.of_text(response.text),)
+        if calls:
+            return None
+        if response.is_cut_off and self.output.is_typed:
+            raise ValueError(CUT)  # half of a number is a number
+        return (self.output.of_text(response.text),)
 
     async def _results(self, calls: Sequence[ToolCall | ToolResult]) -> list[ChatMessage]:
         """Return what the tools gave, in the order of the calls. They run at the same time."""
@@ -215,7 +228,14 @@ def _result_of(payload: Any, name: str) -> InvocationResult:
 
 def _calls_of(response: LLMResponse) -> list[ToolCall | ToolResult]:
     """Return the calls of an answer; for one that cannot be read, what is said of it instead."""
-    return [_call_of(block) for block in response.content if block.type == "tool_call"]
+    calls = [_call_of(block) for block in response.content if block.type == "tool_call"]
+    if not response.is_cut_off:
+        return calls
+    # Arguments that were cut may fit all the same.
+    return [
+        ToolResult(id=call.id, name=call.name, text=f"not called: {CUT}", is_error=True)
+        for call in calls
+    ]
 
 
 def _call_of(block: ContentBlock) -> ToolCall | ToolResult:

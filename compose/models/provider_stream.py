@@ -38,8 +38,8 @@ from compose.models.cache_points import (
     takes_points,
 )
 from compose.models.clean_text import TextPieces, clean, clean_json
-from compose.models.fitting.names import by_sent_name, names_for
-from compose.models.fitting.rules import rules_of
+from compose.models.fitting.names import by_sent_name, fitted_name, names_for
+from compose.models.fitting.rules import ProviderRules, rules_of
 from compose.models.fitting.turns import called_names, fitted_options, fitted_turns, renamed
 from compose.models.incoming import blocks_of
 from compose.models.outgoing import model_messages
@@ -60,7 +60,7 @@ class ModelCall:
     options: GenerationOptions
     settings: Mapping[str, Any]
 
-    def parameters(self) -> ModelRequestParameters:
+    def parameters(self, rules: ProviderRules) -> ModelRequestParameters:
         """Return instructions, tools and the answer's schema in pydantic-ai's form."""
         options, made = self.options, ModelRequestParameters()
         if options.system_instructions and options.system_instructions.strip():
@@ -75,9 +75,9 @@ class ModelCall:
         ]
         if options.response_format is not None:
             made.output_mode = "native"
-            name = options.response_format.get("title") or "answer"
+            name = str(options.response_format.get("title") or "answer")
             made.output_object = OutputObjectDefinition(
-                json_schema=options.response_format, name=str(name)
+                json_schema=options.response_format, name=fitted_name(name, rules)
             )
         return made
 
@@ -168,7 +168,7 @@ def _request(sdk: Model, request: ModelCall) -> _SentRequest:
     if is_marked:
         messages = behind_the_last_answer(messages)
         settings = cast("ModelSettings", TOOLS | settings)
-    return _SentRequest(messages, settings, fitted.parameters(), by_sent_name(names))
+    return _SentRequest(messages, settings, fitted.parameters(rules), by_sent_name(names))
 
 
 def _clean(message: ChatMessage) -> ChatMessage:

@@ -113,7 +113,7 @@ async def test_options_are_sent_in_the_providers_words(served: Provider) -> None
     """Instructions, tools, the choice of one, limits, stops, a schema; and further settings as they are."""
     served.script = [chat("ok")]
     client = client_of(served, settings={"seed": 7, "temperature": 1.0})
-    schema = {"title": "day", "type": "object", "properties": {"day": {"type": "string"}}}
+    schema = {"title": "Day[int]", "type": "object", "properties": {"day": {"type": "string"}}}
     options = GenerationOptions(
         system_instructions="Be brief.",
         tools=(ToolSpec(name="book", description="Books."), ToolSpec(name="drop")),
@@ -133,7 +133,7 @@ async def test_options_are_sent_in_the_providers_words(served: Provider) -> None
     assert asked["tool_choice"]["function"] == {"name": "book"}
     assert (asked["temperature"], asked["top_p"], asked["seed"]) == (0.5, 0.25, 7)
     assert (asked["max_completion_tokens"], asked["stop"]) == (9, ["END"])
-    assert asked["response_format"]["json_schema"]["name"] == "day"
+    assert asked["response_format"]["json_schema"]["name"] == "Day_int_"
     await client.aclose()
 
 

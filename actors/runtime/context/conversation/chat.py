@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from actors.errors import ContractError, OutputError
 from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse, Usage
@@ -22,6 +24,8 @@ T = TypeVar("T")
 
 OUTPUT_TOOL: Final = "final_result"
 """The tool by which a model that knows no JSON schema gives its output."""
+_VALUE: Final = "value"
+"""Key of an output whose type is no object."""
 MAX_CORRECTIONS: Final = 2
 """Number of times that a model is asked again because its output does not fit."""
 CUT: Final = "a limit of tokens cut the answer off"
@@ -72,18 +76,23 @@ class Output(Generic[T]):
         """The tool that takes the output; None: none is needed."""
         if self._adapter is None or self._is_native:
             return None
-        schema = self._adapter.json_schema()
-        if schema.get("type") != "object":
-            schema = {"type": "object", "properties": {"value": schema}, "required": ["value"]}
         described = "Give the final answer. Call it once, when you are done."
-        return ToolSpec(name=OUTPUT_TOOL, description=described, parameters=schema)
+        return ToolSpec(name=OUTPUT_TOOL, description=described, parameters=self._schema)
 
     def options(self, options: GenerationOptions | None) -> GenerationOptions | None:
         """Return the author's options with the schema, where the model takes one."""
         if self._adapter is None or not self._is_native:
             return options
-        schema = self._adapter.json_schema()
-        return (options or GenerationOptions()).model_copy(update={"response_format": schema})
+        schema = {"response_format": self._adapter.json_schema()}
+        return (options or GenerationOptions()).model_copy(update=schema)
+
+    @property
+    def schema(self) -> dict[str, Any] | None:
+        """The schema that the model is sent in place of that of `options`; None: none is sent.
+
+        Replay compares the options, so those of recorded calls have to stay as they are.
+        """
+        return self._schema if self._adapter is not None and self._is_native else None
 
     def of_text(self, text: str) -> T:
         """Return the output that a text is.
@@ -93,7 +102,7 @@ class Output(Generic[T]):
         """
         if self._adapter is None:
             return text  # type: ignore[return-value]
-        return self._adapter.validate_python(from_json(_json_in(text)))
+        return self._of_data(from_json(_json_in(text)))
 
     def of_call(self, arguments: dict[str, Any]) -> T:
         """Return the output that a call of the output tool gives.
@@ -101,9 +110,41 @@ class Output(Generic[T]):
         Raises:
             ValueError: It does not fit.
         """
+        return self._of_data(arguments)
+
+    @cached_property
+    def _schema(self) -> dict[str, Any]:
+        """JSON schema of type object: providers take no other at the root."""
+        assert self._adapter is not None
+        schema = self._adapter.json_schema()
+        if schema.get("type") == "object":
+            return {"properties": {}, **schema}
+        definitions = {key: schema.pop(key) for key in ("$defs",) if key in schema}
+        wrapped = {"type": "object", "properties": {_VALUE: schema}, "required": [_VALUE]}
+        return {**wrapped, "additionalProperties": False, **definitions}
+
+    def _of_data(self, data: Any) -> T:
+        """Return the output that JSON data is, with or without the object around it.
+
+        Raises:
+            ValueError: It does not fit.
+        """
         assert self._adapter is not None
         is_wrapped = self._adapter.json_schema().get("type") != "object"
-        return self._adapter.validate_python(arguments["value"] if is_wrapped else arguments)
+        if is_wrapped and isinstance(data, dict) and data.keys() == {_VALUE}:
+            try:
+                return self._valid(data[_VALUE])
+            except ValueError:
+                # A model that was not given the schema may mean its own key.
+                with suppress(ValueError):
+                    return self._valid(data)
+                raise
+        return self._valid(data)
+
+    def _valid(self, data: Any) -> T:
+        assert self._adapter is not None
+        # As JSON, because a strict type takes a date or an enum as text only from JSON.
+        return self._adapter.validate_json(to_json(data, inf_nan_mode="constants"))
 
 
 class ToolsOfChat:
@@ -186,7 +227,9 @@ class ChatLoop(Generic[T]):
 
     def _request(self) -> GenerationRequest:
         specs = (*self.tools.tools, *filter(None, [self.output.tool]))
-        return GenerationRequest(self.output.options(self.options), specs, self.tools.instructions)
+        return GenerationRequest(
+            self.output.options(self.options), specs, self.tools.instructions, self.output.schema
+        )
 
     def _final(
         self, response: LLMResponse, calls: Sequence[ToolCall | ToolResult]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from actors.kernel.storage.memory import Memory
 
 PINNED: Final = "pinned"
+NEW: Final = "new"
+"""The value of `pinned` of the turns that a call adds: no strategy drops or shortens them in its window."""
 SUMMARY: Final = "summary"
 RECALLED: Final = "recalled"
 UPTO: Final = "upto"
@@ -49,6 +51,11 @@ def has_no_marks(message: ChatMessage) -> bool:
 def is_pinned(message: ChatMessage) -> bool:
     """Return True if no strategy may drop or replace the turn."""
     return bool(message.metadata.get(PINNED))
+
+
+def is_new(message: ChatMessage) -> bool:
+    """Return True if the call whose window is made adds the turn."""
+    return message.metadata.get(PINNED) == NEW
 
 
 def is_summary(message: ChatMessage) -> bool:

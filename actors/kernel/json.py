@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import dataclasses
 import json
-from collections.abc import Callable
-from typing import TypeAlias
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Set as AbstractSet
+from enum import Enum
+from itertools import islice
+from numbers import Integral, Real
+from typing import Any, Final, TypeAlias
 
-from pydantic_core import PydanticSerializationError, from_json, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 
 from actors.errors import NotSerializableError
-from actors.kernel.json_data import SCALARS, check_json, check_text
+from actors.kernel.json_data import MAX_DEPTH, SCALARS, check_json, clean, is_short
 
 __all__ = [
     "JsonValue",
+    "as_json_data",
     "canonical_json",
     "check_json",
     "compact_encoder",
@@ -24,6 +32,9 @@ __all__ = [
 ]
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
+MAX_ITEMS: Final = 100_000
+"""Number of items that are taken from an iterator, which may be endless."""
+_TOO_DEEP: Final = "(nested too deep to be shown)"
 
 
 def compact_encoder(*, sort_keys: bool) -> Callable[[object], str]:
@@ -59,6 +70,9 @@ def canonical_json(value: object) -> str:
     try:
         return _canonical(value)
     except (TypeError, ValueError, RecursionError) as exc:
+        check_json(
+            value, where="arguments"
+        )  # names the culprit; the encoder says nothing of a remedy
         raise NotSerializableError("arguments", type(value).__name__, str(exc)) from exc
 
 
@@ -70,11 +84,11 @@ def recordable(value: object, *, where: str) -> JsonValue:
         where: Names the location in the error, for example ``step 'charge' at 4``.
 
     Raises:
-        NotSerializableError: Not JSON data: another type, a key that is not a str, NaN or infinity,
-            or nested deeper than 64.
+        NotSerializableError: Not JSON data: another type, a key that is not a str, NaN or infinity, an
+            integer of more than 4,300 digits, or nested deeper than 64.
     """
     if type(value) in SCALARS:
-        check_text(value, where)
+        check_json(value, where=where)
         return value  # type: ignore[return-value]
     return sized(value, where=where)[0]
 
@@ -108,3 +122,87 @@ def unfenced(text: str) -> str:
 def number_of(value: object) -> float:
     """Return a number of JSON data; 0 for anything else."""
     return float(value) if isinstance(value, int | float) else 0.0
+
+
+def as_json_data(value: object) -> JsonValue:
+    """Return any value as JSON data; JSON data is returned as it is.
+
+    NUL and half surrogate pairs become U+FFFD, NaN and infinity text, and an integer that no decoder reads
+    hexadecimal text. Bytes become text, or base64 if they are none. Models, dataclasses, enums, dates, sets
+    and the like become what pydantic makes of them, keys become text, and any other object its `str`. An
+    exception of a value's own iteration is raised.
+    """
+    try:
+        # In a list, because the value will be part of an entry.
+        check_json([value], where="value")
+    except (NotSerializableError, RecursionError):
+        return _data_of(value, 1)
+    return value  # type: ignore[return-value]
+
+
+def _data_of(value: object, depth: int) -> JsonValue:  # noqa: PLR0911 - one for each kind
+    if depth >= MAX_DEPTH:
+        return _TOO_DEEP
+    match value:
+        case None | bool():
+            return value
+        case Enum():  # before text and numbers: an enum may be both
+            return _data_of(value.value, depth + 1)
+        case str():
+            return clean(str.__str__(value))
+        case Integral():
+            number = int(value)
+            return number if is_short(number) else hex(number)
+        case Real():
+            return float(value) if math.isfinite(value) else str(float(value))
+        case bytes() | bytearray() | memoryview():
+            return _text_of_bytes(bytes(value))
+        case Mapping():
+            return {_key_of(key): _data_of(item, depth + 1) for key, item in value.items()}
+        case Sequence() | AbstractSet() | ValuesView():
+            return [_data_of(item, depth + 1) for item in value]
+        case Iterator():
+            return [_data_of(item, depth + 1) for item in islice(value, MAX_ITEMS)]
+    return _data_of_object(value, depth)
+
+
+def _data_of_object(value: object, depth: int) -> JsonValue:
+    for convert in (_to_jsonable, _fields_of):
+        try:
+            return _data_of(convert(value), depth + 1)
+        except Exception:  # noqa: BLE001, S112 - code of the value's class; the next way is tried
+            continue
+    return _text_of(value)
+
+
+def _to_jsonable(value: object) -> Any:
+    return to_jsonable_python(value, bytes_mode="base64")
+
+
+def _fields_of(value: object) -> Any:
+    """Return the fields of an object that pydantic cannot serialise, for example because of a text in it."""
+    if (dump := getattr(value, "model_dump", None)) is not None:
+        return dump()
+    if (to_list := getattr(value, "tolist", None)) is not None:  # an array of numpy
+        return to_list()
+    return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}  # type: ignore[arg-type]
+
+
+def _text_of(value: object) -> str:
+    try:
+        return clean(str(value))
+    except Exception:  # noqa: BLE001 - code of the value's class
+        return f"({type(value).__name__} without a text)"
+
+
+def _text_of_bytes(data: bytes) -> str:
+    try:
+        return clean(data.decode())
+    except UnicodeDecodeError:
+        return base64.b64encode(data).decode()
+
+
+def _key_of(key: object) -> str:
+    """Return a key as text: that of a number or None as in JSON."""
+    data = _data_of(key, 0)
+    return data if isinstance(data, str) else to_json(data).decode()

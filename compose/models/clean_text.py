@@ -5,17 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-REPLACEMENT: Final = "\ufffd"
+from actors.kernel.json_data import clean
+
 _HIGH: Final = re.compile(r"[\ud800-\udbff]\Z")
-
-
-def clean(text: str) -> str:
-    """Return the text with U+FFFD for NUL and unpaired surrogates. Surrogate pairs become their character."""
-    if "\x00" in text:
-        text = text.replace("\x00", REPLACEMENT)
-    if text.isascii():
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def clean_json(value: Any) -> Any:

@@ -15,7 +15,7 @@ from actors.context.tokens import texts_of
 from actors.errors import ContractError
 from actors.kernel.agent.llm import GenerationOptions, LLMResponse, StreamEvent, collected
 from actors.kernel.agent.message import ChatMessage
-from compose.models.clean_text import clean
+from actors.kernel.json_data import clean
 from compose.models.llama_server import LlamaServer
 from compose.models.provider_model import ProviderModel
 from compose.models.retrying_model import RetryingModel, TryLimits

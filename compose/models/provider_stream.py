@@ -31,13 +31,14 @@ from actors.errors import ModelError
 from actors.kernel.agent.llm import GenerationOptions, LLMResponse, ReasoningDelta, TextDelta, Usage
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.model_registry import ModelRegistry
+from actors.kernel.json_data import clean
 from compose.models.cache_points import (
     TOOLS,
     behind_the_last_answer,
     behind_the_summary,
     takes_points,
 )
-from compose.models.clean_text import TextPieces, clean, clean_json
+from compose.models.clean_text import TextPieces, clean_json
 from compose.models.fitting.names import by_sent_name, fitted_name, names_for
 from compose.models.fitting.rules import ProviderRules, rules_of
 from compose.models.fitting.turns import called_names, fitted_options, fitted_turns, renamed

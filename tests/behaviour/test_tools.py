@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from datetime import date
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from actors.errors import RunFailedError, TerminalError
-from actors.kernel.agent.tools import Tool
+from actors.kernel.agent.tools import InvocationResult, Tool
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime import idempotency_key
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
-    from actors.kernel.agent.tools import InvocationResult
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
@@ -30,9 +32,6 @@ def _tools(bed: Bed) -> list[Tool]:
     async def final() -> None:
         raise TerminalError("the account is closed")
 
-    async def odd() -> object:
-        return object()
-
     async def slow() -> None:
         await asyncio.Event().wait()
 
@@ -40,7 +39,6 @@ def _tools(bed: Bed) -> list[Tool]:
         Tool("pay", "Pay an amount.", pay),
         Tool("broken", "Never works.", broken, idempotent=True),
         Tool("final", "Ends the run.", final),
-        Tool("odd", "Returns no JSON.", odd, idempotent=True),
         Tool("slow", "Takes too long.", slow, idempotent=True, timeout_s=0.05),
     ]
 
@@ -163,16 +161,33 @@ async def test_errors_about_the_run_pass_through_a_tool(bed: Bed) -> None:
 
 
 @pytest.mark.item(79)
-async def test_a_tool_whose_value_is_not_json_ends_the_run(bed: Bed) -> None:
-    """The author has to correct it; a model could not."""
+async def test_a_value_of_any_type_is_a_result(bed: Bed) -> None:
+    """The tool has acted: no value of it ends the run. The result is JSON data, the same on replay."""
+    text, bad_text = InvocationResult(status="ok", text="a\0b", structured={1}), "half \udcff"
+    values = [
+        object(),
+        {"at": date(2026, 1, 2), 3: Decimal("1.10")},
+        math.nan,
+        b"\xff",
+        bad_text,
+        text,
+    ]
+    rest = iter(values * 2)
 
-    async def act(ctx: RunContext, inbox: list[Message]) -> None:
-        del inbox
-        await ctx.tool("odd")
+    async def odd() -> object:
+        return next(rest)
 
-    run_id = await bed.submit(await bed.serve(act, tools=_tools(bed)))
-    with pytest.raises(RunFailedError, match="tool 'odd': a object cannot be recorded"):
-        await bed.result(run_id)
+    async def body(ctx: RunContext) -> list[InvocationResult]:
+        return [await ctx.tool("odd") for _ in values]
+
+    tools = [Tool("odd", "Returns anything.", odd)]
+    live, replayed = await bed.live_and_replayed(body, tools=tools)
+    assert live == replayed
+    assert [one.status for one in live] == ["ok"] * len(values)
+    first, *others = [one.structured for one in live]
+    assert first.startswith("<object object")
+    assert others == [{"at": "2026-01-02", "3": "1.10"}, "nan", "/w==", "half \ufffd", [1]]
+    assert [one.text for one in live[-2:]] == ["half \ufffd", "a\ufffdb"]
 
 
 @pytest.mark.item(44)

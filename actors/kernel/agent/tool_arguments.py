@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, NotRequired, Required, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
@@ -64,6 +65,32 @@ class ToolArguments:
                 for one in exc.errors(include_url=False, include_input=False)
             ]
             raise ValueError(f"the arguments do not fit: {'; '.join(problems)}") from None
+
+
+def check_function(function: Any, tool: str, *, thread: bool) -> bool:
+    """Check that a function can be a tool's, and return True if it is a coroutine function.
+
+    A plain function is called in a thread, because it may block.
+
+    Raises:
+        ContractError: It cannot be called, it is a generator, or it is a coroutine function and `thread` is
+            set.
+    """
+    if not callable(function):
+        msg = f"tool {tool!r}: {type(function).__name__} is no function"
+        raise ContractError(f"{msg}: give one with `def` or `async def`")
+    inner: Any = function
+    while isinstance(inner, partial):
+        inner = inner.func
+    called = inner if inspect.isroutine(inner) else type(inner).__call__
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        msg = f"tool {tool!r} yields, and a tool has one result: return a list or a text"
+        raise ContractError(msg)
+    is_async = inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(called)
+    if is_async and thread:
+        msg = f"tool {tool!r}: thread=True is for plain functions, and this one is `async`: leave it out"
+        raise ContractError(msg)
+    return is_async
 
 
 def _fields_of(function: Callable[..., Any], tool: str) -> tuple[_Fields, bool]:

@@ -6,22 +6,24 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import Any, Final, Literal, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Annotated, Any, Final, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage, ContentBlock
-from actors.kernel.agent.tool_arguments import ToolArguments
-from actors.kernel.json import JsonValue, canonical_json
+from actors.kernel.agent.tool_arguments import ToolArguments, check_function
+from actors.kernel.json import JsonValue, as_json_data, canonical_json
+from actors.kernel.json_data import clean
 from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.seconds import check_s
 
 ToolFunction: TypeAlias = Callable[..., Awaitable[Any]] | Callable[..., Any]
-"""Called with the call's arguments by keyword; what it returns must be JSON data, or an `InvocationResult`.
+"""Called with the call's arguments by keyword; returns any value, or an `InvocationResult`.
 
-A plain function is one for `Tool(thread=True)`.
+A plain function is called in a thread.
 """
+_Clean: TypeAlias = Annotated[str, AfterValidator(clean)]
 
 _NO_PARAMETERS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
@@ -77,7 +79,9 @@ class Tool:
     Attributes:
         name: The tool's name for the model and `ctx.tool`; unique within an agent.
         description: For the model.
-        run: The function; called with the arguments by keyword.
+        run: The function; called with the arguments by keyword. A plain function is called in a thread of
+            its own, so it may block. Out of time or cancelled, the thread goes on and what it returns is
+            dropped.
         parameters: JSON schema of the arguments. By default it is made of the function's signature and
             type hints, see `ToolArguments`; a call's arguments are then checked against the hints, and the
             function gets values of their types. With a schema of the author's it gets what the model gave.
@@ -85,11 +89,11 @@ class Tool:
         idempotent: Whether calling it twice is as good as once. False: after a crash in the middle
             of a call it is never called again; the call is in doubt.
         timeout_s: Seconds one call may take; None for no limit.
-        thread: `run` is a plain function and is called in a thread of its own: it may block. Out of
-            time or cancelled, the thread goes on and what it returns is dropped.
+        thread: States that `run` is a plain function; a coroutine function is then refused.
 
     Raises:
-        ContractError: No schema can be made of the signature, or `timeout_s` is no time.
+        ContractError: `run` is no function or yields, no schema can be made of its signature, or `timeout_s`
+            is no time.
     """
 
     name: str
@@ -101,14 +105,22 @@ class Tool:
     timeout_s: float | None = None
     thread: bool = False
     _arguments: ToolArguments | None = field(default=None, init=False, repr=False, compare=False)
+    _is_async: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        is_async = check_function(self.run, self.name, thread=self.thread)
+        object.__setattr__(self, "_is_async", is_async)
         if not self.parameters:
             arguments = ToolArguments(self.run, self.name)
             object.__setattr__(self, "_arguments", arguments)
             object.__setattr__(self, "parameters", arguments.schema)
         if self.timeout_s is not None and self.timeout_s != inf:
             check_s(f"timeout_s of tool {self.name!r}", self.timeout_s)
+
+    @property
+    def is_async(self) -> bool:
+        """True if `run` is a coroutine function, and is called in the event loop."""
+        return self._is_async
 
     @property
     def mode(self) -> EffectMode:
@@ -218,7 +230,7 @@ class ToolResult(BaseModel):
 
 
 class InvocationResult(BaseModel):
-    """The outcome of a call. It is recorded, so `structured` is JSON data.
+    """The outcome of a call. It is recorded, so values become JSON data; see `as_json_data`.
 
     Attributes:
         status: ``ok``; ``error`` when the tool failed or does not exist; ``denied`` when a person
@@ -232,10 +244,19 @@ class InvocationResult(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     status: Literal["ok", "error", "denied"]
-    text: str = ""
-    structured: Any = None
-    artifact_ref: str | None = None
-    error_type: str | None = None
+    text: _Clean = ""
+    structured: Annotated[Any, AfterValidator(as_json_data)] = None
+    artifact_ref: _Clean | None = None
+    error_type: _Clean | None = None
+
+    @classmethod
+    def of(cls, value: Any) -> InvocationResult:
+        """Return what a tool returned, of whatever type, as the result of its call."""
+        if isinstance(value, InvocationResult):
+            return value
+        result = cls(status="ok", structured=value)
+        is_text = isinstance(result.structured, str)
+        return result.model_copy(update={"text": result.structured}) if is_text else result
 
     def result(self, call: ToolCall) -> ToolResult:
         """Return what the model reads: the text, else the tool's value as JSON."""

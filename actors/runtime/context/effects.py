@@ -164,6 +164,7 @@ class Effects:
             known = await self._unsettled(branch, call, place)
         if known is not None:
             await run.scheduler.resume_at(branch, known.seq, call.verb)
+            call.payload = known.payload
             return outcome_of(known.seq, known.payload, call.mode)
         call.id = Effect.id_of_text(run.run_id, call.position, call.verb, call.words)
         call.key = call.key or call.id
@@ -325,7 +326,7 @@ class Effects:
         self, branch: Branch, call: EffectCall, seq: int, payload: Payload
     ) -> JsonValue:
         run = self._run
-        run.recovering = False
+        run.recovering, call.payload = False, payload
         branch.begun.pop(call.position, None)
         run.scheduler.queue_resume(branch, seq)
         await run.log.durable(branch, seq)

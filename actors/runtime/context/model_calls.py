@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from inspect import isawaitable
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from actors.errors import ContractError, MessageTooLargeError, MiddlewareTermination, RunError
@@ -33,7 +34,7 @@ from actors.kernel.agent.tools import (
     ToolInvoker,
     ToolSpec,
 )
-from actors.kernel.json import JsonValue, canonical_json, recordable, sized
+from actors.kernel.json import JsonValue, canonical_json, sized
 from actors.kernel.runtime.communication import Approval
 from actors.kernel.runtime.effects import EffectCall, EffectMode
 from actors.kernel.runtime.live import MAX_DELTA_BYTES, Delta
@@ -42,7 +43,7 @@ from actors.runtime.context.call import RunState
 from actors.runtime.context.effects import Effects, effect, idempotency_key
 from actors.runtime.context.host_services import HostServices
 from actors.runtime.context.secrets import Secrets
-from actors.runtime.loop.threads import in_thread, refuse_coroutines
+from actors.runtime.loop.threads import in_thread
 from actors.runtime.replay.branches import BranchState
 from actors.runtime.replay.failures import text_of, type_of
 
@@ -184,10 +185,11 @@ async def completed(
     on_piece: OnPiece,
     *,
     guards: Sequence[Guard] = (),
+    is_checked: bool = False,
 ) -> LLMResponse:
     """Return the model's answer. Its pieces are shown as they come, or after the guardrails have passed it.
 
-    An answer that a limit of tokens cut off is marked as such.
+    An answer that a limit of tokens cut off has a mark. With `is_checked` guards have passed the messages.
 
     Raises:
         ContractError: The stream ended without a `Completion`.
@@ -195,8 +197,9 @@ async def completed(
     """
     if not guards:
         return (await _streamed(model, messages, options, on_piece)).marked()
-    asked = await checked(guards, "input", messages)
-    response = await _streamed(model, asked, options, lambda *_: None)
+    if not is_checked:
+        messages = await checked(guards, "input", messages)
+    response = await _streamed(model, messages, options, lambda *_: None)
     [answer] = await checked(guards, "output", [response.message()])
     response = response.model_copy(update={"content": answer.content})
     if response.text:
@@ -210,26 +213,18 @@ async def _streamed(
     options: GenerationOptions | None,
     on_piece: OnPiece,
 ) -> LLMResponse:
-    """Return the model's answer, telling its pieces as they come.
-
-    Raises:
-        ContractError: The stream ended without a `Completion`.
-    """
     n, stream = 0, model.generate_stream(messages, options=options)
     try:
         async for event in stream:
             if isinstance(event, Completion):
                 return event.response
-            if isinstance(event, Restart):
-                n = 0  # the first piece of an attempt replaces those before it
-                continue
-            on_piece(event, n)
-            n += 1
+            if isinstance(event, TextDelta | ReasoningDelta):
+                on_piece(event, n)
+            n = 0 if isinstance(event, Restart) else n + 1  # piece 0 voids those before it
     finally:
         if (close := getattr(stream, "aclose", None)) is not None:
             await close()  # else the collector does, later, in a task of its own
-    msg = f"model {model.model!r} ended its stream without a Completion"
-    raise ContractError(msg)
+    raise ContractError(f"model {model.model!r} ended its stream without a Completion")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,10 +371,7 @@ class DirectToolInvoker:
         limit = asyncio.timeout(tool.timeout_s)
         try:
             async with limit:
-                value: Any = await _called(tool, call)
-            found = value if isinstance(value, InvocationResult) else None
-            value = value if found is None else found.structured
-            structured = recordable(value, where=f"tool {call.name!r}")
+                return await _called(tool, call)
         except (RunError, ContractError):
             raise
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - a failed tool is an answer for the model
@@ -388,18 +380,20 @@ class DirectToolInvoker:
             type_ = type_of(exc)
             name = type_.rpartition(":")[2].rpartition(".")[2]
             return _error(f"{name}: {said}", type_)
-        if found is not None:
-            return found.model_copy(update={"structured": structured})
-        text = structured if isinstance(structured, str) else ""
-        return InvocationResult(status="ok", text=text, structured=structured)
 
 
-async def _called(tool: Tool, call: ToolCall) -> Any:
+async def _called(tool: Tool, call: ToolCall) -> InvocationResult:
     arguments = tool.fitted(call.arguments)
-    if not tool.thread:
-        return await tool.run(**arguments)
-    refuse_coroutines(tool.run, f"tool {tool.name!r}")
-    return await in_thread(tool.run, **arguments)
+    if tool.is_async:
+        return InvocationResult.of(await tool.run(**arguments))
+
+    def execute() -> InvocationResult | Awaitable[Any]:
+        value = tool.run(**arguments)
+        return value if isawaitable(value) else InvocationResult.of(value)
+
+    # A plain function may block, and the conversion of a large value takes long.
+    value = await in_thread(execute)
+    return InvocationResult.of(await value) if isawaitable(value) else value
 
 
 def _error(text: str, type_: str | None = None) -> InvocationResult:

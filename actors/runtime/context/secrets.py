@@ -41,7 +41,12 @@ class FileSecrets:
         self._folder = folder
 
     async def get(self, name: str) -> str | None:
-        """See `SecretProvider.get`. A `Secret`'s name cannot lead out of the folder."""
+        """See `SecretProvider.get`.
+
+        Raises:
+            InvalidNameError: The name cannot be that of a `Secret`: it could lead out of the folder.
+        """
+        Secret(name)
         try:
             text = await asyncio.to_thread((self._folder / name).read_text, "utf-8")
         except FileNotFoundError:

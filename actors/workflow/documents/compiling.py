@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from actors.kernel.workflow.effects import EffectType
@@ -21,8 +21,8 @@ from actors.workflow.documents.document import (
     LoopNode,
     SwitchNode,
 )
-from actors.workflow.documents.expressions import Expression, ExpressionError, parse
-from actors.workflow.documents.findings import FindingList, FlowFinding, suggestion
+from actors.workflow.documents.expressions import Expression, ExpressionError, ParsingBudget, parse
+from actors.workflow.documents.findings import FindingList, FlowFinding
 from actors.workflow.documents.nodes import (
     DEADLINES,
     TEMPLATED,
@@ -75,6 +75,7 @@ def compile_document(
 class _Compiler:
     document: FlowDocument
     findings: FindingList
+    budget: ParsingBudget = field(default_factory=ParsingBudget)
 
     def node(self, name: str, node: AnyNode) -> DocumentNode:
         """Return a node in the form in which a graph calls it."""
@@ -109,13 +110,13 @@ class _Compiler:
         def problem(place: DataPlace, sentence: str) -> None:
             self._find(sentence, "Write ${vars.a.b}, or Python in ${…}", name, part, *place)
 
-        found = template(data, problem)
+        found = template(data, problem, self.budget)
         self._need_sandbox([one for text in found.holes.values() for one in text.parts], name, part)
         return found
 
     def _expression(self, text: str, name: str, *place: str | int) -> Expression:
         try:
-            found = parse(text)
+            found = parse(text, budget=self.budget)
         except ExpressionError as exc:
             self._find(str(exc), "Write Python, for example vars.total > 10", name, *place)
             return Expression(text, ("vars",), "", None)
@@ -162,10 +163,12 @@ class _Compiler:
             if to not in nodes
         ]
         for name, to, place in lost:
-            self._find(f"there is no node {to!r}", suggestion(to, nodes, _OR_ADD), name, *place)
+            remedy = self.findings.suggestion(to, nodes, _OR_ADD)
+            self._find(f"there is no node {to!r}", remedy, name, *place)
         if start not in nodes:
             problem = f"there is no node {start!r} to begin with"
-            self.findings.add(problem, suggestion(start, nodes, _OR_ADD), "start")
+            remedy = self.findings.suggestion(start, nodes, _OR_ADD)
+            self.findings.add(problem, remedy, "start")
         elif not lost:
             for name in nodes.keys() - _reached(self.document):
                 problem = f"no way leads from {start!r} to {name!r}"

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from actors.errors import ContractError
 from actors.kernel.agent.tools import Risk, Tool
-from compose.models.clean_text import clean, clean_json
+from actors.kernel.json_data import clean
+from compose.models.clean_text import clean_json
 from compose.models.mcp.large_results import (
     READER,
     READER_PARAMETERS,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import threading
+from functools import partial
+from typing import Annotated, Any, Literal, cast
 
 import pytest
 from pydantic import BaseModel, Field
@@ -115,6 +117,65 @@ def test_an_argument_by_its_place_is_refused() -> None:
 
     with pytest.raises(ContractError, match="takes 'x' by its place"):
         Tool("odd", "", odd)
+
+
+class _Callable:
+    def __call__(self, n: int) -> int:
+        return n + threading.get_ident()
+
+
+class _Async:
+    async def __call__(self, n: int) -> int:
+        return n + threading.get_ident()
+
+
+async def _slowly(n: int) -> int:
+    return n + threading.get_ident()
+
+
+def _quickly(n: int) -> int:
+    return n + threading.get_ident()
+
+
+@pytest.mark.parametrize(
+    ("run", "is_async"),
+    [
+        (_quickly, False),
+        (lambda n: n + threading.get_ident(), False),
+        (partial(_quickly), False),
+        (_Callable(), False),
+        (_slowly, True),
+        (partial(_slowly), True),
+        (partial(partial(_Async())), True),
+        (_Async().__call__, True),
+        (lambda n: _slowly(n=n), True),
+    ],
+)
+async def test_a_plain_function_is_called_in_a_thread(run: Any, is_async: bool) -> None:
+    """And a coroutine function in the event loop, whatever it is wrapped in."""
+    tool = Tool("count", "", run, parameters={"type": "object"})
+
+    became = await _invoked(tool, ToolCall(id="1", name="count", arguments={"n": 1}))
+
+    assert (became.structured == 1 + threading.get_ident()) is is_async
+
+
+def test_what_cannot_be_a_tool_is_refused_when_it_is_declared() -> None:
+    """Called by a model it would act, or seem to, and then fail."""
+
+    def pieces() -> Any:
+        yield "a"
+
+    async def more() -> Any:
+        yield "a"
+
+    for run in (pieces, more, partial(pieces)):
+        with pytest.raises(ContractError, match="yields, and a tool has one result: return a list"):
+            Tool("odd", "", run)
+    with pytest.raises(ContractError, match="str is no function"):
+        Tool("odd", "", cast("Any", "pay"))
+    with pytest.raises(ContractError, match="thread=True is for plain functions"):
+        Tool("odd", "", _slowly, thread=True)
 
 
 def test_two_tools_of_one_name_are_refused() -> None:

@@ -8,17 +8,29 @@ import math
 import pickle
 import subprocess
 import sys
+from collections import deque
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+from fractions import Fraction
+from itertools import count
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
+from pydantic_core import from_json, to_json
+from typing_extensions import override
 
 import actors.errors
 from actors.errors import ActorsError, NotSerializableError, RetryAfter
-from actors.kernel.json import canonical_json, recordable
+from actors.kernel.json import as_json_data, canonical_json, recordable
+from actors.kernel.json_data import MAX_DIGITS
 from actors.kernel.runtime.effects import Effect
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash, run_id_of_child, token
+from actors.kernel.workflow.durable import durable_copy
 
 JSON: Any = st.recursive(
     st.none()
@@ -55,6 +67,94 @@ def test_what_json_has_no_word_for_is_refused_with_the_place(value: Any) -> None
     """Nothing is guessed: dates, bytes, sets, NaN, other keys than text and NUL are refused."""
     with pytest.raises(NotSerializableError, match="step 'x'"):
         recordable([value], where="step 'x'")
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_integer_that_no_decoder_reads_is_refused(sign: int) -> None:
+    """Alone, within others and as an argument, with the remedy; one of 4,300 digits is read."""
+    longest = sign * (10**MAX_DIGITS - 1)
+    assert recordable([longest], where="x") == [longest] == from_json(to_json([longest]))
+    for value in (longest + sign, {"n": (longest + sign,)}):
+        for refuse in (
+            lambda value: recordable(value, where="step 'x'"),
+            lambda value: durable_copy(value, "vars"),
+            canonical_json,
+        ):
+            with pytest.raises(NotSerializableError, match=r"more than 4,300 digits: .* hex\(\)"):
+                refuse(value)
+
+
+class _Colour(StrEnum):
+    RED = "red"
+
+
+class _Person(BaseModel):
+    name: str
+    born: dt.date = dt.date(2000, 1, 1)
+    photo: bytes = b""
+
+
+@dataclass
+class _Point:
+    x: object
+
+
+class _Mute:
+    @override
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [
+        ("a\x00b\ud800c \ud83d\ude00", "a\ufffdb\ufffdc \U0001f600"),
+        ([math.nan, math.inf, Fraction(1, 2)], ["nan", "inf", 0.5]),
+        (b"text\x00", "text\ufffd"),
+        (b"\xff", "/w=="),
+        (
+            {1: 1, None: 2, False: 3, _Colour.RED: 4, (1, 2): 5},
+            {"1": 1, "null": 2, "false": 3, "red": 4, "[1,2]": 5},
+        ),
+        (
+            [_Colour.RED, dt.timedelta(1), Decimal("1.10"), UUID(int=1)],
+            ["red", "P1D", "1.10", str(UUID(int=1))],
+        ),
+        (_Person(name="A"), {"name": "A", "born": "2000-01-01", "photo": ""}),
+        (
+            [_Person(name="\ud800", photo=b"\xff")],
+            [{"name": "\ufffd", "born": "2000-01-01", "photo": "/w=="}],
+        ),
+        (_Point(_Point({1})), {"x": {"x": [1]}}),
+        (deque([range(2), {}.keys(), map(str, [1])]), [[0, 1], [], ["1"]]),
+        (_Mute(), "(_Mute without a text)"),
+        (int, "<class 'int'>"),
+    ],
+)
+def test_any_value_can_be_made_json_data(value: Any, data: Any) -> None:
+    """Each type becomes what a reader expects; text is cleaned, also within models."""
+    assert as_json_data(value) == data
+
+
+def test_json_data_stays_what_it_is() -> None:
+    """It is not copied."""
+    value = {"a": [1, 2.5, None, "\u2028"]}
+
+    assert as_json_data(value) is value
+
+
+def test_a_value_without_an_end_becomes_json_data_with_one() -> None:
+    """One within itself, one that is nested too deep, and an iterator that never ends."""
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    point = _Point(None)
+    point.x = point
+    deep: Any = {1}
+    for _ in range(200):
+        deep = [deep]
+
+    for value in (cycle, point, deep, count()):
+        assert recordable([as_json_data(value)], where="x")
 
 
 def test_deep_nesting_is_refused() -> None:

@@ -11,10 +11,11 @@ from typing import Any, Final, Generic, Literal, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
-from actors.errors import ContractError, OutputError
+from actors.errors import ContractError, MessageTooLargeError, OutputError
 from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse, Usage
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import InvocationResult, ToolCall, ToolResult, ToolSpec
+from actors.kernel.agent.transcript import check_turn
 from actors.runtime.context.call import RunState
 from actors.runtime.context.conversation.generation import GenerationRequest
 from actors.runtime.context.model_calls import ToolCalls
@@ -32,6 +33,8 @@ CUT: Final = "a limit of tokens cut the answer off"
 """What a model is told of an answer that has no end."""
 MAX_SHOWN: Final = 2_000
 """Characters of a problem that a model is shown."""
+MAX_RESULT: Final = 1_000_000
+"""Characters that are left of a tool's result that is too large for a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,9 +259,21 @@ class ChatLoop(Generic[T]):
             await self.together(*(self.use(one.name, one.arguments, one.id) for one in wanted))
         )
         return [
-            next(done).result(call).message() if isinstance(call, ToolCall) else call.message()
+            _fitting(next(done).result(call)) if isinstance(call, ToolCall) else call.message()
             for call in calls
         ]
+
+
+def _fitting(result: ToolResult) -> ChatMessage:
+    """Return a result as a turn: the beginning of one that is too large, because the tool was called."""
+    message = result.message()
+    try:
+        check_turn(message)
+    except MessageTooLargeError:
+        note = f"[cut: {MAX_RESULT:,} of {len(result.text):,} characters are shown; ask for less]"
+        text = f"{result.text[:MAX_RESULT]}\n{note}"
+        return result.model_copy(update={"text": text}).message()
+    return message
 
 
 def _result_of(payload: Any, name: str) -> InvocationResult:

@@ -13,7 +13,7 @@ from actors.kernel.json import JsonValue, sized
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.storage.transcript import TranscriptStore
 from actors.runtime.context.call import Call, RunState
-from actors.runtime.context.conversation.generation import with_id
+from actors.runtime.context.conversation.new_turns import with_id
 from actors.runtime.context.conversation.sessions import Sessions, as_turn
 from actors.runtime.context.effects import Effects, effect
 from actors.runtime.journal.reading import reading

@@ -96,7 +96,7 @@ class ReActAgent:
         )
         if reply.stopped == "end" and self._settles:
             await ctx.step("settle_tasks", settle_own_board)
-        if self._output is None or reply.output is None:
+        if self._output is None or reply.stopped == "max_turns":
             return reply.text
         adapter: TypeAdapter[Any] = TypeAdapter(self._output)
         value: JsonValue = adapter.dump_python(reply.output, mode="json")

@@ -20,6 +20,7 @@ from actors.kernel.agent.llm import (
     LLMClient,
     LLMResponse,
     ReasoningDelta,
+    Restart,
     TextDelta,
 )
 from actors.kernel.agent.message import ChatMessage
@@ -188,14 +189,14 @@ async def completed(
 ) -> LLMResponse:
     """Return the model's answer. Its pieces are shown as they come, or after the guardrails have passed it.
 
-    With `is_checked` guards have passed the messages.
+    An answer that a limit of tokens cut off has a mark. With `is_checked` guards have passed the messages.
 
     Raises:
         ContractError: The stream ended without a `Completion`.
         MiddlewareTermination: A guard blocked the question or the answer.
     """
     if not guards:
-        return await _streamed(model, messages, options, on_piece)
+        return (await _streamed(model, messages, options, on_piece)).marked()
     if not is_checked:
         messages = await checked(guards, "input", messages)
     response = await _streamed(model, messages, options, lambda *_: None)
@@ -203,7 +204,7 @@ async def completed(
     response = response.model_copy(update={"content": answer.content})
     if response.text:
         on_piece(TextDelta(text=response.text), 0)
-    return response
+    return response.marked()
 
 
 async def _streamed(
@@ -217,13 +218,13 @@ async def _streamed(
         async for event in stream:
             if isinstance(event, Completion):
                 return event.response
-            on_piece(event, n)
-            n += 1
+            if isinstance(event, TextDelta | ReasoningDelta):
+                on_piece(event, n)
+            n = 0 if isinstance(event, Restart) else n + 1  # piece 0 voids those before it
     finally:
         if (close := getattr(stream, "aclose", None)) is not None:
             await close()  # else the collector does, later, in a task of its own
-    msg = f"model {model.model!r} ended its stream without a Completion"
-    raise ContractError(msg)
+    raise ContractError(f"model {model.model!r} ended its stream without a Completion")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,11 @@ def names_for(
     return made
 
 
+def fitted_name(name: str, rules: ProviderRules) -> str:
+    """Return the provider's name of a schema."""
+    return name if rules.tool_name.fullmatch(name) else _name_for(name, rules, set())
+
+
 def _name_for(name: str, rules: ProviderRules, used: set[str]) -> str:
     plain = _ODD.sub("_", name) or "unnamed"
     if not rules.tool_name.fullmatch(plain[:1]):

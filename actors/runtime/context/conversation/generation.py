@@ -51,11 +51,13 @@ class GenerationRequest:
         options: The author's; compared on replay.
         tools: What the model may call. Not compared: a tool may gain a description.
         instructions: The agent's own, in front of everything. Not compared.
+        schema: Sent in place of the options' `response_format`. Not compared.
     """
 
     options: GenerationOptions | None = None
     tools: tuple[ToolSpec, ...] = ()
     instructions: str | None = None
+    schema: dict[str, Any] | None = None
 
     @property
     def tools_sent(self) -> tuple[ToolSpec, ...]:
@@ -72,6 +74,8 @@ class GenerationRequest:
             more["tools"] = self.tools
         if self.instructions is not None and options.system_instructions is None:
             more["system_instructions"] = self.instructions
+        if self.schema is not None:
+            more["response_format"] = self.schema
         return options.model_copy(update=more) if more else options
 
 

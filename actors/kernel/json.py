@@ -117,12 +117,13 @@ def fresh(value: T) -> T:
     What a verb records is kept until it is written, and some of it for later calls. Code that got the kept
     object would change the log.
     """
-    kind, found = type(value), cast("Any", value)
+    data: Any = value
+    kind = type(data)
     if kind is dict:
-        found = {key: fresh(item) for key, item in found.items()}
-    elif kind is list or kind is tuple:
-        found = kind(map(fresh, found))
-    return cast("T", found)
+        return cast("T", {key: fresh(item) for key, item in data.items()})
+    if kind is list or kind is tuple:
+        return cast("T", kind(map(fresh, data)))
+    return value
 
 
 def text_bytes(value: object) -> int:

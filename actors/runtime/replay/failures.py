@@ -47,9 +47,9 @@ def record_failure(exc: BaseException) -> dict[str, JsonValue]:
     make the same error. With ``rebuilt`` false nothing does, and they are only told.
     """
     record, cls = record_error(exc), type(exc)
-    if issubclass(cls, RecordedError):
-        told: dict[str, JsonValue] = {"args": exc.arguments, "attributes": exc.attributes}
-        return record | {name: one for name, one in told.items() if one} | {"rebuilt": False}
+    if isinstance(exc, RecordedError):
+        facts: dict[str, JsonValue] = {"args": exc.arguments, "attributes": exc.attributes}
+        return record | {name: fact for name, fact in facts.items() if fact} | {"rebuilt": False}
     if issubclass(cls, EffectError) or not issubclass(cls, Exception):
         return record
     try:
@@ -134,7 +134,11 @@ def _own_base(record: dict[str, JsonValue]) -> Exception | None:
     )
     for base in () if cls is None else cls.__mro__[1:]:
         if issubclass(base, ActorsError) and base.__module__ == ActorsError.__module__:
-            for candidate in (args if isinstance(args, list) else [], [message]):
+            candidates: tuple[list[JsonValue], ...] = (
+                args if isinstance(args, list) else [],
+                [message],
+            )
+            for candidate in candidates:
                 if (exc := _build(base, candidate, message)) is not None:
                     return exc
     return None

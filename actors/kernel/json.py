@@ -117,7 +117,8 @@ def fresh(value: T) -> T:
     What a verb records is kept until it is written, and some of it for later calls. Code that got the kept
     object would change the log.
     """
-    kind, found = type(value), cast("Any", value)
+    found: Any = value
+    kind: type[Any] = type(value)
     if kind is dict:
         found = {key: fresh(item) for key, item in found.items()}
     elif kind is list or kind is tuple:

@@ -45,7 +45,8 @@ class ErrorFacts:
 
 def facts_of(exc: BaseException) -> ErrorFacts:
     """Return an error's facts. It may call code of the error's class, which may raise anything."""
-    args, state = BaseException.args.__get__(exc), None  # type: ignore[attr-defined]
+    args: tuple[Any, ...] = BaseException.args.__get__(exc)  # type: ignore[attr-defined]
+    state: object = None
     match exc.__reduce_ex__(2):
         case (made_by, tuple() as given, *rest) if made_by is type(exc):
             args, state = given, rest[0] if rest else None

@@ -117,13 +117,13 @@ def fresh(value: T) -> T:
     What a verb records is kept until it is written, and some of it for later calls. Code that got the kept
     object would change the log.
     """
-    found: Any = value
+    copy: Any = value
     kind: type[Any] = type(value)
     if kind is dict:
-        found = {key: fresh(item) for key, item in found.items()}
+        copy = {key: fresh(item) for key, item in copy.items()}
     elif kind is list or kind is tuple:
-        found = kind(map(fresh, found))
-    return cast("T", found)
+        copy = kind(map(fresh, copy))
+    return cast("T", copy)
 
 
 def text_bytes(value: object) -> int:

@@ -48,12 +48,12 @@ def record_failure(exc: BaseException) -> dict[str, JsonValue]:
     """
     record, cls = record_error(exc), type(exc)
     if issubclass(cls, RecordedError):
-        once = cast("RecordedError", exc)
+        recorded = cast("RecordedError", exc)
         record["rebuilt"] = False
-        if once.arguments:
-            record["args"] = once.arguments
-        if once.attributes:
-            record["attributes"] = once.attributes
+        if recorded.arguments:
+            record["args"] = recorded.arguments
+        if recorded.attributes:
+            record["attributes"] = recorded.attributes
         return record
     if issubclass(cls, EffectError) or not issubclass(cls, Exception):
         return record
@@ -92,8 +92,8 @@ def type_of(exc: BaseException) -> str:
 
 def is_named(exc: BaseException, names: Collection[str]) -> bool:
     """Return True if an error's class, or that of the error which it tells of, has one of these names."""
-    told = type_of(exc).rpartition(":")[2].rpartition(".")[2]
-    return type(exc).__name__ in names or told in names
+    recorded = type_of(exc).rpartition(":")[2].rpartition(".")[2]
+    return type(exc).__name__ in names or recorded in names
 
 
 def text_of(exc: BaseException) -> str:

@@ -117,13 +117,13 @@ def fresh(value: T) -> T:
     What a verb records is kept until it is written, and some of it for later calls. Code that got the kept
     object would change the log.
     """
-    copy: Any = value
-    kind: type[Any] = type(value)
+    data: Any = value
+    kind = type(data)
     if kind is dict:
-        copy = {key: fresh(item) for key, item in copy.items()}
-    elif kind is list or kind is tuple:
-        copy = kind(map(fresh, copy))
-    return cast("T", copy)
+        return cast("T", {key: fresh(item) for key, item in data.items()})
+    if kind is list or kind is tuple:
+        return cast("T", kind(map(fresh, data)))
+    return value
 
 
 def text_bytes(value: object) -> int:

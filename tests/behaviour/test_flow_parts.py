@@ -202,13 +202,19 @@ async def test_parents_and_clients_decide_nothing_for_a_run(bed: Bed) -> None:
     stage = await staged(bed, ASKING, single(SUB, {"workflow_id": "child", "vars": forged}))
     child = await child_of(stage, await stage.runs.start("flow"))
     direct = await bed.runtime.submit(AgentId(stage.flows.app, "child:c"), {"vars": forged})
+    states = []
     for run_id in (child, direct):
         await stage.waits(run_id)
-        state = await stage.runs.state(run_id)
-        assert (state.vars["_temp"], state.vars["v"]) == ({}, 1)
-        assert "answers" not in state.vars["_runtime"]
-    told = {STATE: state.to_dict(), graph_run.HEAD: None, graph_run.WAITED: [], OPENED_STEP: None}
-    posed = await bed.runtime.submit(AgentId(stage.flows.app, "child:d"), told)
+        states.append(await stage.runs.state(run_id))
+        assert (states[-1].vars["_temp"], states[-1].vars["v"]) == ({}, 1)
+        assert "answers" not in states[-1].vars["_runtime"]
+    start: dict[str, Any] = {
+        STATE: states[-1].to_dict(),
+        graph_run.HEAD: None,
+        graph_run.WAITED: [],
+        OPENED_STEP: None,
+    }
+    posed = await bed.runtime.submit(AgentId(stage.flows.app, "child:d"), start)
 
     assert f"{STATE!r} in its start message is the runtime's" in str((await bed.ended(posed)).error)
 

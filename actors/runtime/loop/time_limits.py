@@ -31,8 +31,8 @@ def _is_limited(code: object) -> bool:
     return False
 
 
-def _limits(found: object) -> bool:
-    manager = found.__self__ if type(found) is MethodType else found
+def _limits(item: object) -> bool:
+    manager = item.__self__ if type(item) is MethodType else item
     kind = type(manager)
     if isinstance(manager, asyncio.Timeout):
         # A variable may still refer to one that is over, which only its text tells apart.

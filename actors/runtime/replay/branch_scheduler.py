@@ -313,7 +313,7 @@ class BranchScheduler:
     def refuse_time_limit(self) -> bool:
         """Raise `ForeignCancellationError` in a branch that waits within `asyncio.timeout`; False: none does.
 
-        To be called before the run leaves memory, where the limit would be lost.
+        To be called before the run is evicted, which would lose the limit.
         """
         for task, branch in self._by_task.items():
             if task is not None and branch.state in _WAITING and has_time_limit(task):

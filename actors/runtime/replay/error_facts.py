@@ -45,10 +45,11 @@ class ErrorFacts:
 
 def facts_of(exc: BaseException) -> ErrorFacts:
     """Return an error's facts. It may call code of the error's class, which may raise anything."""
-    args, state = BaseException.args.__get__(exc), None  # type: ignore[attr-defined]
+    args: tuple[Any, ...] = BaseException.args.__get__(exc)  # type: ignore[attr-defined]
+    state: object = None
     match exc.__reduce_ex__(2):
-        case (made_by, tuple() as given, *rest) if made_by is type(exc):
-            args, state = given, rest[0] if rest else None
+        case (cls, tuple() as arguments, *rest) if cls is type(exc):
+            args, state = arguments, rest[0] if rest else None
     if len(args) == 1 and isinstance(args[0], BaseException):
         args = (
             str(args[0]),
@@ -56,8 +57,8 @@ def facts_of(exc: BaseException) -> ErrorFacts:
     attributes = {**vars(exc)}
     if isinstance(state, Mapping):
         attributes |= state
-    for cls in type(exc).__mro__:
-        slots = vars(cls).get("__slots__", ())
+    for base in type(exc).__mro__:
+        slots = vars(base).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
             if not name.startswith("__") and hasattr(exc, name):
                 attributes[name] = getattr(exc, name)
@@ -82,13 +83,13 @@ def as_data(value: object) -> JsonValue:
 
 def data_of(attributes: Mapping[str, Any]) -> dict[str, JsonValue]:
     """Return those attributes that are JSON data, of together at most 256 KiB."""
-    found: dict[str, JsonValue] = {}
+    data: dict[str, JsonValue] = {}
     for name, value in attributes.items():
         try:
-            found[name] = as_data(value)
+            data[name] = as_data(value)
         except Exception:  # noqa: BLE001, S112 - objects of the author
             continue
-    return found if len(to_json(found)) <= MAX_BYTES else {}
+    return data if len(to_json(data)) <= MAX_BYTES else {}
 
 
 def set_attributes(exc: BaseException, attributes: Mapping[str, JsonValue]) -> None:
@@ -97,10 +98,10 @@ def set_attributes(exc: BaseException, attributes: Mapping[str, JsonValue]) -> N
         object.__setattr__(exc, name, value)
 
 
-def _same(one: object, other: object) -> bool:
+def _same(left: object, right: object) -> bool:
     try:
-        if one is other or (type(one) is type(other) and bool(one == other)):
+        if left is right or (type(left) is type(right) and bool(left == right)):
             return True
-        return recordable(one, where="error") == recordable(other, where="error")
+        return recordable(left, where="error") == recordable(right, where="error")
     except Exception:  # noqa: BLE001 - comparisons of the author's objects
         return False

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, cast
 
 from actors.errors import ActorsError, EffectError, NotSerializableError, RecordedError, RetryAfter
 from actors.kernel.json import JsonValue, fresh
@@ -47,9 +47,14 @@ def record_failure(exc: BaseException) -> dict[str, JsonValue]:
     make the same error. With ``rebuilt`` false nothing does, and they are only told.
     """
     record, cls = record_error(exc), type(exc)
-    if isinstance(exc, RecordedError):
-        facts: dict[str, JsonValue] = {"args": exc.arguments, "attributes": exc.attributes}
-        return record | {name: fact for name, fact in facts.items() if fact} | {"rebuilt": False}
+    if issubclass(cls, RecordedError):
+        recorded = cast("RecordedError", exc)
+        record["rebuilt"] = False
+        if recorded.arguments:
+            record["args"] = recorded.arguments
+        if recorded.attributes:
+            record["attributes"] = recorded.attributes
+        return record
     if issubclass(cls, EffectError) or not issubclass(cls, Exception):
         return record
     try:
@@ -87,8 +92,8 @@ def type_of(exc: BaseException) -> str:
 
 def is_named(exc: BaseException, names: Collection[str]) -> bool:
     """Return True if an error's class, or that of the error which it tells of, has one of these names."""
-    told = type_of(exc).rpartition(":")[2].rpartition(".")[2]
-    return type(exc).__name__ in names or told in names
+    recorded = type_of(exc).rpartition(":")[2].rpartition(".")[2]
+    return type(exc).__name__ in names or recorded in names
 
 
 def text_of(exc: BaseException) -> str:
@@ -119,7 +124,9 @@ def rebuild_error(record: dict[str, JsonValue]) -> Exception:
     exc = _built(record)
     if exc is None and "attributes" in record:
         return _told(record)
-    return exc or EffectError(str(record.get("type")), str(record.get("message")))
+    if exc is None:
+        exc = EffectError(str(record.get("type")), str(record.get("message")))
+    return exc
 
 
 def _own_base(record: dict[str, JsonValue]) -> Exception | None:
@@ -127,19 +134,12 @@ def _own_base(record: dict[str, JsonValue]) -> Exception | None:
 
     So a `TerminalError` of an author stays final, and a `RetryAfter` says when.
     """
-    cls, message, args = (
-        _loaded_class(str(record["type"])),
-        str(record["message"]),
-        record.get("args"),
-    )
+    cls, args, message = _loaded_class(str(record["type"])), record.get("args"), record["message"]
+    candidates: list[list[JsonValue]] = [args if isinstance(args, list) else [], [message]]
     for base in () if cls is None else cls.__mro__[1:]:
         if issubclass(base, ActorsError) and base.__module__ == ActorsError.__module__:
-            candidates: tuple[list[JsonValue], ...] = (
-                args if isinstance(args, list) else [],
-                [message],
-            )
             for candidate in candidates:
-                if (exc := _build(base, candidate, message)) is not None:
+                if (exc := _build(base, candidate, str(message))) is not None:
                     return exc
     return None
 
@@ -156,13 +156,13 @@ def _told(record: dict[str, JsonValue]) -> RecordedError:
 
 def _built(record: dict[str, JsonValue]) -> Exception | None:
     """Return the error as its own class makes it from the record; None: it does not, or is not loaded."""
-    cls, message, args = _loaded_class(str(record.get("type"))), str(record.get("message")), None
+    cls, message = _loaded_class(str(record.get("type"))), str(record.get("message"))
     if cls is None:
         return None
+    args, attributes = record.get("args"), record.get("attributes")
     candidates: list[list[JsonValue]] = [[message]]
-    if isinstance(args := record.get("args"), list):
+    if isinstance(args, list):
         candidates.insert(0, args)
-    attributes = record.get("attributes")
     for candidate in candidates:
         exc = _build(cls, candidate, message, attributes if isinstance(attributes, dict) else {})
         if exc is not None:

@@ -12,7 +12,7 @@ Control signals are not errors: they derive from `BaseException`, so that an aut
 from __future__ import annotations
 
 from math import isnan, nan
-from typing import ClassVar, Final, Literal, TypeAlias, dataclass_transform
+from typing import Any, ClassVar, Final, Literal, TypeAlias, dataclass_transform
 
 from typing_extensions import override
 
@@ -336,6 +336,19 @@ class EffectOutsideScopeError(Facts, ContractError):
     verb: str
 
 
+class CallInEffectError(Facts, ContractError):
+    """A ctx call was made inside the function of an effect, which a replay does not call."""
+
+    text = (
+        "ctx.{verb} was called inside {effect} {name!r}. A replay does not call that function, so it makes no "
+        "calls of ctx. Call ctx.{verb} before and give its result to the function, or call it after, with "
+        "what the function has returned."
+    )
+    verb: str
+    effect: str
+    name: str
+
+
 class ForeignCancellationError(Facts, ContractError):
     """A ctx call was cancelled by something that replay cannot see (asyncio.timeout, Task.cancel)."""
 
@@ -543,6 +556,20 @@ class EffectError(Facts, RunError):
     text = "{error_type}: {message}"
     error_type: str
     message: str
+
+
+class RecordedError(EffectError):
+    """An effect failed with an error that its class does not make again: these are the facts of it.
+
+    Its class has other constructor arguments than those that it keeps, or attributes that are not JSON data.
+
+    Attributes:
+        arguments: Its constructor arguments; empty if they are not JSON data.
+        attributes: Those of its attributes that are JSON data, for example ``status``.
+    """
+
+    arguments: list[Any]
+    attributes: dict[str, Any]
 
 
 class EffectInDoubtError(Facts, RunError):

@@ -6,7 +6,9 @@ The operating system lets the locks of a process go when it ends.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -17,6 +19,8 @@ from actors.kernel.workflow.errors import StoreBusyError
 from actors.kernel.workflow.run_state import RunState
 
 PAUSE_S: Final = 0.01
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,200}")
+"""Ids that name their lock's file themselves. Other ids have a file that is named by their hash."""
 
 
 class RunFileLocks:
@@ -33,7 +37,7 @@ class RunFileLocks:
     @contextmanager
     def hold(self, run_id: str, *, wait: bool = True) -> Iterator[None]:
         """Hold the lock of a run; see `LockingRunStore.lock`."""
-        path = self._folder / f"{run_id}.lock"
+        path = self._folder / lock_name(run_id)
         descriptor = self._locked(path, self._timeout_s if wait else 0.0)
         try:
             yield
@@ -59,6 +63,17 @@ class RunFileLocks:
             if _is_at(descriptor, path):
                 return descriptor
             os.close(descriptor)
+
+
+def lock_name(run_id: str) -> str:
+    """Return the name of the file of a run's lock. It is never a path, whatever the id is.
+
+    An id may come from a client or from a bundle, and the file is removed when the lock is released: the id
+    ``../x/poetry`` would remove ``poetry.lock`` of another project.
+    """
+    if _FILE_NAME.fullmatch(run_id) is None:
+        run_id = hashlib.sha256(run_id.encode(errors="surrogatepass")).hexdigest()
+    return f"{run_id}.lock"
 
 
 class TrailingRuns:

@@ -44,7 +44,8 @@ class ReActAgent:
             `ApprovalPolicy`. With a `TaskManagerTool` a run that ends with an answer settles the agent's board,
             see there.
         context: History, window and retention. Default: turns stay in the runtime's store permanently, and the
-            window is compacted at 80 % of the model's context down to 50 %.
+            window is compacted at 80 % of the model's context down to 50 %. If nothing else helps, large turns
+            are shortened with a mark, and the oldest ones are left out.
         session: The conversation of runs that name none.
         output: The type that answers must have.
         max_turns: Maximum number of model calls of one run.
@@ -95,7 +96,7 @@ class ReActAgent:
         )
         if reply.stopped == "end" and self._settles:
             await ctx.step("settle_tasks", settle_own_board)
-        if self._output is None or reply.output is None:
+        if self._output is None or reply.stopped == "max_turns":
             return reply.text
         adapter: TypeAdapter[Any] = TypeAdapter(self._output)
         value: JsonValue = adapter.dump_python(reply.output, mode="json")
@@ -108,5 +109,7 @@ def default_context(model: LLMClient) -> ContextConfig:
         ToolResultCompactionStrategy(max_chars=MAX_RESULT_CHARS),
         SlidingWindowCompaction(max_messages=200, slack=50),
     ]
-    budget = TokenBudgetComposedStrategy.from_model(model.model, strategies, target_ratio=0.50)
+    budget = TokenBudgetComposedStrategy.from_client(
+        model, strategies, target_ratio=0.50, always_fits=True
+    )
     return ContextConfig(StoreHistory(), budget)

@@ -24,8 +24,9 @@ def repaired(view: Sequence[ChatMessage]) -> list[ChatMessage]:
     """Return the view with exactly one result after each tool call. The history is not changed.
 
     A call without a result gets `NOT_EXECUTED`, as an error. A result without a call is dropped, and so is a
-    second result of a call. A result that other turns separate from its call is moved to the call. A valid view
-    is returned as it is. A second repair changes nothing.
+    second result of a call. A call in a turn that is not the model's is none. A result that other turns
+    separate from its call is moved to the call. A valid view is returned as it is. A second repair changes
+    nothing.
     """
     if not any(map(has_tool_blocks, view)):
         return [*view]
@@ -63,7 +64,7 @@ class _Matches:
         waiting: dict[str, tuple[int, deque[ContentBlock]]] = {}
         for index, message in enumerate(view):
             calls: defaultdict[str, deque[ContentBlock]] = defaultdict(deque)
-            for block in message.content:
+            for block in message.content if message.role == "assistant" else ():
                 if block.type == "tool_call":
                     calls[id_of(block)].append(block)
                     matches.open[index].append(block)

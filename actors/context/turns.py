@@ -6,6 +6,7 @@ a user turn and never a system text, because their words come from users and too
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from actors.kernel.storage.memory import Memory
 
 PINNED: Final = "pinned"
+NEW: Final = "new"
+"""The value of `pinned` of the turns that a call adds: no strategy drops or shortens them in its window."""
 SUMMARY: Final = "summary"
 RECALLED: Final = "recalled"
 UPTO: Final = "upto"
@@ -27,6 +30,16 @@ UPTO: Final = "upto"
 DataKind: TypeAlias = Literal["blocks", "summary", "recalled", "turns"]
 
 
+_UNSEEN: Final = r"[\s\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]*"
+"""White space, and characters that nobody sees."""
+_DATA: Final = _UNSEEN.join("data")
+_END_TAG: Final = re.compile(
+    rf"([<\uff1c\ufe64]{_UNSEEN})([/\uff0f\u2044\u2215]{_UNSEEN}{_DATA})", re.IGNORECASE
+)
+"""An end tag of data as a model may read it: in any case, with spaces, or with wide characters."""
+_ESCAPED: Final = re.compile(
+    rf"([<\uff1c\ufe64]{_UNSEEN})\\([/\uff0f\u2044\u2215]{_UNSEEN}{_DATA})", re.IGNORECASE
+)
 _MARKS: Final = frozenset({PINNED, SUMMARY, RECALLED})
 
 
@@ -38,6 +51,11 @@ def has_no_marks(message: ChatMessage) -> bool:
 def is_pinned(message: ChatMessage) -> bool:
     """Return True if no strategy may drop or replace the turn."""
     return bool(message.metadata.get(PINNED))
+
+
+def is_new(message: ChatMessage) -> bool:
+    """Return True if the call whose window is made adds the turn."""
+    return message.metadata.get(PINNED) == NEW
 
 
 def is_summary(message: ChatMessage) -> bool:
@@ -56,11 +74,11 @@ def is_derived(message: ChatMessage) -> bool:
 
 
 def as_data(kind: DataKind, body: str) -> str:
-    """Return a text between tags that mark it as data. The text cannot close the tags.
+    """Return a text between tags that mark it as data. The text cannot close the tags, however it spells them.
 
     Half of a surrogate pair, which a request cannot contain, becomes a question mark.
     """
-    inner = body.encode(errors="replace").decode().replace("</data", "<\\/data")
+    inner = _END_TAG.sub(r"\1\\\2", body.encode(errors="replace").decode())
     return f'<data kind="{kind}">\n{inner}\n</data>'
 
 
@@ -111,7 +129,7 @@ def data_of(message: ChatMessage) -> str:
     _, end, body = rest.partition('">\n')
     if not (begin and end and body.endswith("\n</data>")):
         return message.text
-    return body.removesuffix("\n</data>").replace("<\\/data", "</data")
+    return _ESCAPED.sub(r"\1\2", body.removesuffix("\n</data>"))
 
 
 def with_content(message: ChatMessage, content: Sequence[ContentBlock]) -> ChatMessage:

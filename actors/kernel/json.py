@@ -11,12 +11,12 @@ from collections.abc import Set as AbstractSet
 from enum import Enum
 from itertools import islice
 from numbers import Integral, Real
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 
 from actors.errors import NotSerializableError
-from actors.kernel.json_data import MAX_DEPTH, SCALARS, check_json, check_text, clean
+from actors.kernel.json_data import MAX_DEPTH, SCALARS, check_json, clean, is_short
 
 __all__ = [
     "JsonValue",
@@ -24,6 +24,7 @@ __all__ = [
     "canonical_json",
     "check_json",
     "compact_encoder",
+    "fresh",
     "number_of",
     "recordable",
     "sized",
@@ -31,11 +32,11 @@ __all__ = [
     "unfenced",
 ]
 
+T = TypeVar("T")
+
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 MAX_ITEMS: Final = 100_000
 """Number of items that are taken from an iterator, which may be endless."""
-_MAX_BITS: Final = 14_000
-"""Length of an integer of about 4,200 digits. Decoders of JSON read at most 4,300."""
 _TOO_DEEP: Final = "(nested too deep to be shown)"
 
 
@@ -72,6 +73,9 @@ def canonical_json(value: object) -> str:
     try:
         return _canonical(value)
     except (TypeError, ValueError, RecursionError) as exc:
+        check_json(
+            value, where="arguments"
+        )  # names the culprit; the encoder says nothing of a remedy
         raise NotSerializableError("arguments", type(value).__name__, str(exc)) from exc
 
 
@@ -83,11 +87,11 @@ def recordable(value: object, *, where: str) -> JsonValue:
         where: Names the location in the error, for example ``step 'charge' at 4``.
 
     Raises:
-        NotSerializableError: Not JSON data: another type, a key that is not a str, NaN or infinity,
-            or nested deeper than 64.
+        NotSerializableError: Not JSON data: another type, a key that is not a str, NaN or infinity, an
+            integer of more than 4,300 digits, or nested deeper than 64.
     """
     if type(value) in SCALARS:
-        check_text(value, where)
+        check_json(value, where=where)
         return value  # type: ignore[return-value]
     return sized(value, where=where)[0]
 
@@ -105,6 +109,20 @@ def sized(value: object, *, where: str) -> tuple[JsonValue, int]:
     except (PydanticSerializationError, ValueError) as exc:
         raise NotSerializableError(where, type(value).__name__, str(exc)) from exc
     return result, len(text)
+
+
+def fresh(value: T) -> T:
+    """Return JSON data for code that may change it: lists and objects are copied, anything else is shared.
+
+    What a verb records is kept until it is written, and some of it for later calls. Code that got the kept
+    object would change the log.
+    """
+    kind, found = type(value), cast("Any", value)
+    if kind is dict:
+        found = {key: fresh(item) for key, item in found.items()}
+    elif kind is list or kind is tuple:
+        found = kind(map(fresh, found))
+    return cast("T", found)
 
 
 def text_bytes(value: object) -> int:
@@ -151,7 +169,7 @@ def _data_of(value: object, depth: int) -> JsonValue:  # noqa: PLR0911 - one for
             return clean(str.__str__(value))
         case Integral():
             number = int(value)
-            return number if number.bit_length() <= _MAX_BITS else hex(number)
+            return number if is_short(number) else hex(number)
         case Real():
             return float(value) if math.isfinite(value) else str(float(value))
         case bytes() | bytearray() | memoryview():

@@ -11,6 +11,11 @@ MAX_ERROR: Final = 8_000
 
 SCALARS = (str, int, bool, type(None))
 MAX_DEPTH = 64
+MAX_DIGITS: Final = 4_300
+"""Number of digits of the longest integer. Decoders of JSON read no longer one, though encoders write it."""
+_FIRST_TOO_LONG: Final = 10**MAX_DIGITS
+TOO_LONG: Final = f"more than {MAX_DIGITS:,} digits: record it as text, for example by hex()"
+"""The problem with a longer integer, and the remedy."""
 REPLACEMENT: Final = "\ufffd"
 """The character in place of one that cannot be stored."""
 
@@ -34,6 +39,21 @@ def check_text(value: object, where: str) -> None:
         raise NotSerializableError(where, "str", "contains a NUL or an unpaired surrogate")
 
 
+def check_integer(value: int, where: str) -> None:
+    """Refuse an integer that could be written and never read again.
+
+    Raises:
+        NotSerializableError: It has more than `MAX_DIGITS` digits.
+    """
+    if not is_short(value):
+        raise NotSerializableError(where, "int", TOO_LONG)
+
+
+def is_short(value: int) -> bool:
+    """Return whether an integer has at most `MAX_DIGITS` digits. The time does not depend on its length."""
+    return -_FIRST_TOO_LONG < value < _FIRST_TOO_LONG
+
+
 def _encodable(text: str) -> bool:
     if text.isascii():
         return True
@@ -51,6 +71,8 @@ def _check(value: object, where: str, depth: int) -> None:
     kind = type(value)
     if kind is str:
         check_text(value, where)
+    elif kind is int:
+        check_integer(value, where)  # type: ignore[arg-type]
     elif kind in SCALARS:
         return
     elif kind is float:

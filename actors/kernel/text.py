@@ -8,6 +8,7 @@ from typing import Final
 from actors.errors import ContractError, InvalidTextError
 from actors.kernel.agent.message import Message
 from actors.kernel.json_data import check_json
+from actors.kernel.runtime.scheduler import RetryPolicy
 
 MAX_NAME_BYTES: Final = 1_024
 """The longest name, key or id, in UTF-8: it may be part of an index, whose rows have 2,704 bytes."""
@@ -97,6 +98,17 @@ def check_metadata_texts(metadata: Mapping[str, str]) -> None:
     for key, value in metadata.items():
         check_name_of("key of a message's metadata", key)
         check_text_of(f"metadata {key!r} of a message", value)
+
+
+def check_policy(policy: RetryPolicy) -> None:
+    """Check that every assembly can keep this retry policy.
+
+    Raises:
+        ContractError: A text or a number cannot be kept.
+    """
+    check_number("max_retries", policy.max_retries)
+    for name in policy.non_retryable:
+        check_name_of("error class in non_retryable", name)
 
 
 def _check(what: str, value: object, limit: int, remedy: str) -> None:

@@ -15,6 +15,7 @@ from actors.kernel.runtime.ids import AgentId, RunId, check_name
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.kernel.seconds import is_length
 from actors.kernel.store.shards import Serves
+from actors.kernel.text import check_policy
 from actors.runtime.function_agent import FunctionAgent
 
 
@@ -157,12 +158,17 @@ def check_attributes(agent: Agent) -> None:
     """Check that what the agent says of itself is kept.
 
     Raises:
-        RegistrationError: `run` is no coroutine function, `retry` is no RetryPolicy, `batch` no number of
-            messages, two tools have one name, `deadline_s` is no time, or `concurrency` is not ``serial``.
+        RegistrationError: `run` is no coroutine function, `retry` is no RetryPolicy or cannot be kept, `batch`
+            no number of messages, two tools have one name, `deadline_s` is no time, or `concurrency` is not
+            ``serial``.
     """
     run = agent.__wrapped__ if isinstance(agent, FunctionAgent) else getattr(agent, "run", None)
     _check_run(run, type(agent))
-    retry_of(agent)
+    if (policy := retry_of(agent)) is not None:
+        try:
+            check_policy(policy)
+        except ContractError as exc:
+            raise RegistrationError(f"agent {agent.id}: `retry`: {exc}") from exc
     batch_of(agent)
     tools = _kept(agent, "tools")  # a property is looked at by runs alone
     if isinstance(tools, tuple | list) and all(isinstance(one, Tool) for one in tools):

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Self
+from typing import Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
 from actors.kernel.agent.message import ContentBlock
+
+NOT_OF_USERS: Final = frozenset({"tool_call", "tool_result", "reasoning", "provider_part"})
+"""Types of blocks that only models and tools make. A user's would stand for a call or a result of theirs."""
+
+
+def check_blocks_of_user(content: Sequence[ContentBlock]) -> None:
+    """Check that a user may send these blocks.
+
+    Raises:
+        ValueError: A block is of a type that only models and tools make.
+    """
+    for block in content:
+        if block.type in NOT_OF_USERS:
+            msg = f"a user's message has no block of type {block.type!r}: send text, or media"
+            raise ValueError(msg)
 
 
 class UserMessage(BaseModel):
     """A message of a user, which starts a run of a session.
 
     Attributes:
-        content: Text blocks, and blocks of any other type, which stay as they are.
+        content: Text blocks, and blocks of any other type except `NOT_OF_USERS`, which stay as they are.
         id: The message's id. A second message with the same id in the same session means the same run.
         client: JSON data of the user's program for the agent's code. Its ``tools`` are offered to the model in
             this run, and the program executes their calls, see docs/sessions.md, "Tools of the client".
@@ -26,6 +41,12 @@ class UserMessage(BaseModel):
     content: tuple[ContentBlock, ...] = Field(min_length=1)
     id: str = Field(default_factory=lambda: secrets.token_hex(16))
     client: dict[str, JsonValue] | None = None
+
+    @field_validator("content")
+    @classmethod
+    def _is_of_user(cls, content: tuple[ContentBlock, ...]) -> tuple[ContentBlock, ...]:
+        check_blocks_of_user(content)
+        return content
 
     @classmethod
     def of(cls, message: Self | str | Sequence[ContentBlock]) -> Self:

@@ -24,7 +24,10 @@ class StartedData(TypedDict):
 
 
 class SaidData(TypedDict):
-    """A turn of the conversation. An answer also has the model, its usage, and the position of its pieces."""
+    """A turn of the conversation. An answer also has the model, its usage, and the position of its pieces.
+
+    `stopped`: ``length`` if a limit of tokens cut the answer off.
+    """
 
     role: Literal["system", "user", "assistant", "tool"]
     text: str
@@ -32,6 +35,7 @@ class SaidData(TypedDict):
     model: NotRequired[str]
     usage: NotRequired[dict[str, Any] | None]
     position: NotRequired[str]
+    stopped: NotRequired[Literal["length"]]
 
 
 class PieceData(TypedDict):

@@ -21,6 +21,8 @@ from actors.kernel.agent.llm import (
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolCall
 
+MAX_PIECES: Final = 1_000
+"""Maximum number of pieces of a text whose pieces are not given: megabytes would take minutes."""
 _WORDS: Final = re.compile(r"\s*\S+|\s+$")
 
 
@@ -46,7 +48,8 @@ class ModelReply:
         calls: Tools that the model wants called.
         reasoning: Shown before the text.
         blocks: Further content blocks, after the text and before the calls.
-        pieces: The text as it is streamed; None: word by word. Joined they have to be the text.
+        pieces: The text as it is streamed; None: word by word, several words each if there are more than
+            `MAX_PIECES`. Joined they have to be the text.
         usage: Tokens and cost; None: estimates from the messages and the answer, without a cost.
         stop_reason: None: ``tool_calls`` if there are calls, else ``stop``.
         before: Awaited before the first piece. With an `asyncio.Event` as ``event.wait`` a test decides when
@@ -95,7 +98,13 @@ class ModelReply:
 
     def streamed(self) -> Sequence[str]:
         """Return the pieces of the text in the order in which they are streamed."""
-        return _WORDS.findall(self.text) if self.pieces is None else self.pieces
+        if self.pieces is not None:
+            return self.pieces
+        words: list[str] = _WORDS.findall(self.text)
+        size = -(-len(words) // MAX_PIECES)
+        if size <= 1:
+            return words
+        return ["".join(words[n : n + size]) for n in range(0, len(words), size)]
 
     def response(self, asked: Asked, model: str) -> LLMResponse:
         """Return the whole answer to a request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 from actors.errors import ContractError
@@ -34,6 +35,7 @@ class InstalledFlows:
     def __init__(self, **terms: Any) -> None:
         self._terms = terms
         self._kept: dict[str, Flows] = {}
+        self._loading = asyncio.Lock()
         self._runtime: Runtime | None = None
 
     async def register(self, runtime: Runtime) -> None:
@@ -57,20 +59,21 @@ class InstalledFlows:
         if found is None:
             raise FlowMissingError("", flow, "it is not installed")
         record, _ = found
-        kept = self._kept.pop(record.hash, None)
-        if kept is None:
-            try:
-                kept = await self._loaded(bundles, record)
-            except ContractError as exc:
-                raise FlowMissingError("", flow, str(exc)) from exc
-        self._kept[record.hash] = kept
+        async with self._loading:  # runs that begin together load their bundle once
+            kept = self._kept.pop(record.hash, None)
+            if kept is None:
+                try:
+                    kept = await self._loaded(bundles, record)
+                except ContractError as exc:
+                    raise FlowMissingError("", flow, str(exc)) from exc
+            self._kept[record.hash] = kept
         if len(self._kept) > MOST_KEPT:
             del self._kept[next(iter(self._kept))]
         return kept.agent(agent_id, record.hash)
 
     async def _loaded(self, bundles: StoredBundles, record: BundleRecord) -> Flows:
-        bundle = await bundles.load(record)
-        return Flows(INSTALLED_APP, bundle.drawn_specs(), **self._terms)
+        graphs = await bundles.graphs(record)
+        return Flows(INSTALLED_APP, graphs.values(), **self._terms)
 
 
 class InstalledFlowAgent:

@@ -372,5 +372,11 @@ def _checked(url: str) -> SplitResult:
 
 
 def quoted(name: str) -> str:
-    """Return a name as a part of a path."""
+    """Return a name as a part of a path.
+
+    Raises:
+        ContractError: The path would be one of another thing: of all of them, or of what is above.
+    """
+    if name in {"", ".", ".."}:
+        raise ContractError(f"{name!r} names nothing on the server: give a name or an id")
     return quote(name, safe="@")

@@ -10,6 +10,7 @@ from actors.kernel.agent.llm import (
     GenerationOptions,
     LLMClient,
     LLMResponse,
+    Restart,
     StreamEvent,
     collected,
 )
@@ -27,9 +28,10 @@ class FallbackModel:
     """A client that calls several clients in order until one answers. See `LLMClient`.
 
     If a client is rate limited, overloaded, unreachable or too slow, and has not yielded a piece of an answer
-    yet, the next client is called at once. If all clients fail in this way, the first one is called again after
-    a pause: each try within `tries` calls all clients once. The tries of a `RetryingModel`, as `model()`
-    returns it, are not used. Any other error is raised at once.
+    yet, the next client is called at once. If a client refuses to answer, the next one is called, also after
+    pieces of an answer: then `Restart` is yielded first. If all clients fail, and not all refuse, the first one
+    is called again after a pause: each try within `tries` calls all clients once. The tries of a
+    `RetryingModel`, as `model()` returns it, are not used. Any other error is raised at once.
 
     Args:
         clients: The clients in the order of calls; at least one.
@@ -105,8 +107,11 @@ class _Chain:
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
         failures: list[ModelError] = []
+        is_void = False
         for client in self._clients:
             is_shown = False
+            if is_void:
+                yield Restart()
             try:
                 async with aclosing(stream_of(client, messages, options)) as events:
                     async for event in events:
@@ -114,8 +119,10 @@ class _Chain:
                         yield event
             except (ModelError, RetryAfter) as exc:
                 failure = _failure(exc)
-                if is_shown or not failure.retryable:
+                is_refused = failure.kind == "refused"
+                if not is_refused and (is_shown or not failure.retryable):
                     raise
+                is_void = is_void or is_shown
                 failures.append(failure)
             else:
                 return
@@ -132,11 +139,15 @@ def _failure(exc: ModelError | RetryAfter) -> ModelError:
 
 
 def _all_failed(failures: Sequence[ModelError]) -> ModelError:
-    """Return one error for all failures. Its pause is the shortest one, if each failure names a pause."""
+    """Return one error for all failures. Its pause is the shortest one, if each failure names a pause.
+
+    It is transient if one of them is.
+    """
     if len(failures) == 1:
         return failures[0]
+    kind = next((one.kind for one in failures if one.retryable), failures[0].kind)
     waits = [failure.retry_after for failure in failures]
     known = [wait for wait in waits if wait is not None]
     wait = min(known) if len(known) == len(waits) else None
     said = " | ".join(str(failure) for failure in failures)
-    return ModelError(failures[0].kind, wait, f"no client answered: {said}")
+    return ModelError(kind, wait, f"no client answered: {said}")

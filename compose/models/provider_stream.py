@@ -25,6 +25,7 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
+from actors.context.repair import repaired
 from actors.context.tokens import TokenCounter
 from actors.errors import ModelError
 from actors.kernel.agent.llm import GenerationOptions, LLMResponse, ReasoningDelta, TextDelta, Usage
@@ -38,10 +39,14 @@ from compose.models.cache_points import (
     takes_points,
 )
 from compose.models.clean_text import TextPieces, clean_json
+from compose.models.fitting.names import by_sent_name, fitted_name, names_for
+from compose.models.fitting.rules import ProviderRules, rules_of
+from compose.models.fitting.turns import called_names, fitted_options, fitted_turns, renamed
 from compose.models.incoming import blocks_of
 from compose.models.outgoing import model_messages
 from compose.models.pricing import cost_usd
 from compose.models.provider_errors import model_error
+from compose.models.stream_ends import has_end, watch_ends
 
 __all__ = ["ModelCall", "model_error", "pieces", "response"]
 
@@ -56,10 +61,10 @@ class ModelCall:
     options: GenerationOptions
     settings: Mapping[str, Any]
 
-    def parameters(self) -> ModelRequestParameters:
+    def parameters(self, rules: ProviderRules) -> ModelRequestParameters:
         """Return instructions, tools and the answer's schema in pydantic-ai's form."""
         options, made = self.options, ModelRequestParameters()
-        if options.system_instructions:
+        if options.system_instructions and options.system_instructions.strip():
             made.instruction_parts = [InstructionPart(content=clean(options.system_instructions))]
         made.function_tools = [
             ToolDefinition(
@@ -71,9 +76,9 @@ class ModelCall:
         ]
         if options.response_format is not None:
             made.output_mode = "native"
-            name = options.response_format.get("title") or "answer"
+            name = str(options.response_format.get("title") or "answer")
             made.output_object = OutputObjectDefinition(
-                json_schema=options.response_format, name=str(name)
+                json_schema=options.response_format, name=fitted_name(name, rules)
             )
         return made
 
@@ -103,13 +108,14 @@ async def pieces(
         Exception: An error of pydantic-ai.
         ModelError: The answer is incomplete, or the provider refuses to answer.
     """
-    messages, settings = _request(sdk, request)
+    watch_ends(sdk)
+    sent = _request(sdk, request)
     text, reasoning = TextPieces(), TextPieces()
     async with model_request_stream(
         sdk,
-        messages,
-        model_settings=settings,
-        model_request_parameters=request.parameters(),
+        sent.messages,
+        model_settings=sent.settings,
+        model_request_parameters=sent.parameters,
         instrument=False,
     ) as stream:
         async for event in stream:
@@ -118,22 +124,52 @@ async def pieces(
                 yield TextDelta(text=shown)
             if thought and (shown := reasoning.add(thought)):
                 yield ReasoningDelta(text=shown)
-        answer = _whole(stream, sdk)
+        answer = sent.renamed(_whole(stream, sdk))
     if shown := text.rest():
         yield TextDelta(text=shown)
     yield answer
 
 
-def _request(sdk: Model, request: ModelCall) -> tuple[list[ModelMessage], ModelSettings]:
-    """Return messages and settings in the SDK's form, with cache points if the provider accepts them."""
-    settings = request.model_settings()
-    chat = [_clean(message) for message in request.messages]
-    is_marked = takes_points(sdk.system, chat, settings)
+@dataclass(frozen=True, slots=True)
+class _SentRequest:
+    """A request in the SDK's form, as its provider accepts it.
+
+    Attributes:
+        names: Our names of tools by those of the provider that differ.
+    """
+
+    messages: list[ModelMessage]
+    settings: ModelSettings
+    parameters: ModelRequestParameters
+    names: Mapping[str, str]
+
+    def renamed(self, answer: ModelResponse) -> ModelResponse:
+        """Return the answer with our names of tools."""
+        if not self.names:
+            return answer
+        parts = [
+            renamed(part, self.names) if isinstance(part, ToolCallPart) else part
+            for part in answer.parts
+        ]
+        return replace(answer, parts=parts)
+
+
+def _request(sdk: Model, request: ModelCall) -> _SentRequest:
+    """Return the request as the provider accepts it, with cache points if the provider has them."""
+    chat = repaired([_clean(message) for message in request.messages])
+    is_marked = takes_points(sdk.system, chat, request.model_settings())
     if is_marked:
         chat = behind_the_summary(chat)
-        settings = cast("ModelSettings", TOOLS | settings)
     messages = [_without_foreign_data(message, sdk) for message in model_messages(chat)]
-    return (behind_the_last_answer(messages) if is_marked else messages), settings
+    rules = rules_of(sdk.system)
+    declared = [tool.name for tool in request.options.tools]
+    names = names_for(rules, declared, called_names(messages))
+    fitted = replace(request, options=fitted_options(request.options, names))
+    messages, settings = fitted_turns(messages, rules, names), fitted.model_settings()
+    if is_marked:
+        messages = behind_the_last_answer(messages)
+        settings = cast("ModelSettings", TOOLS | settings)
+    return _SentRequest(messages, settings, fitted.parameters(rules), by_sent_name(names))
 
 
 def _clean(message: ChatMessage) -> ChatMessage:
@@ -163,16 +199,24 @@ def _said(event: object) -> tuple[str, str]:
 
 
 def _whole(stream: StreamedResponse, sdk: Model) -> ModelResponse:
+    """Return the answer of a stream that has ended.
+
+    Raises:
+        ModelError: The provider refused to answer, or its answer has no end.
+    """
     answer = stream.get()
-    # Only a finish reason or usage shows that the answer is complete.
-    is_told = bool(
-        answer.usage.total_tokens or (answer.provider_details or {}).get("finish_reason")
-    )
-    if answer.state in {"incomplete", "interrupted"} or not is_told:
+    if answer.finish_reason == "content_filter":
+        reason = (answer.provider_details or {}).get(
+            "refusal"
+        ) or "the provider's filter stopped it"
+        raise ModelError("refused", problem=clean(f"{sdk.model_name}: {reason}"))
+    if answer.state in {"incomplete", "interrupted"} or not has_end(stream, answer):
         problem = f"{sdk.model_name}: the stream ended before the answer was complete"
         raise ModelError("connection", problem=problem)
-    if answer.finish_reason == "content_filter" and not answer.parts:
-        raise ModelError("refused", problem=f"{sdk.model_name}: the provider's filter stopped it")
+    if answer.finish_reason == "error":
+        raise ModelError(
+            "overloaded", problem=f"{sdk.model_name}: the provider broke the answer off"
+        )
     return answer
 
 
@@ -210,13 +254,13 @@ def response(
     else:
         cost = cost_usd(answer, usage, name, registry)
         usage = usage.model_copy(update={"cost_usd": cost})
-    details = answer.provider_details or {}
-    return LLMResponse(
-        content=content,
-        usage=usage,
-        model=answer.model_name or name,
-        stop_reason=str(details.get("finish_reason") or answer.finish_reason or "stop"),
+    told = (answer.provider_details or {}).get("finish_reason") or answer.finish_reason or "stop"
+    response = LLMResponse(
+        content=content, usage=usage, model=answer.model_name or name, stop_reason=str(told)
     )
+    if answer.finish_reason == "length" and not response.reached_limit:
+        return response.model_copy(update={"stop_reason": "length"})
+    return response
 
 
 def _usage(answer: ModelResponse) -> Usage:

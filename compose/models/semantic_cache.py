@@ -48,8 +48,8 @@ class SemanticCache:
 
     Answers are kept per tenant and never shared between tenants. A request is repeated if model, messages and
     options are the same. With `similarity`, a request is also repeated if the text of its last message is
-    similar enough, and model, earlier messages and options are the same. Answers with tool calls are not kept.
-    An answer from memory has no tokens and no cost.
+    similar enough, and model, earlier messages and options are the same. Answers with tool calls are not kept,
+    and no answer that a limit of tokens cut off. An answer from memory has no tokens and no cost.
 
     Args:
         client: Called for requests that are not in memory.
@@ -152,7 +152,7 @@ class SemanticCache:
         return None
 
     def _keep(self, kept: OrderedDict[str, _Kept], key: str, entry: _Kept) -> None:
-        if entry.response.tool_calls:
+        if entry.response.tool_calls or entry.response.reached_limit:
             return
         kept[key] = entry
         kept.move_to_end(key)

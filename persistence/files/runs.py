@@ -13,7 +13,7 @@ from typing import Any, Final
 from typing_extensions import override
 
 from actors.kernel.workflow.durable import row_text
-from actors.kernel.workflow.errors import LedgerBrokenError
+from actors.kernel.workflow.errors import GraphError, LedgerBrokenError
 from actors.kernel.workflow.run_lists import RunShelf
 from actors.kernel.workflow.run_state import RunChoice, RunState, event_keys
 from actors.kernel.workflow.run_store import Fault, no_fault
@@ -55,11 +55,15 @@ class JsonFileRunStore(RunShelf, TrailingRuns):
         """See `RunStore.load`."""
         path = self._path(run_id)
         try:
-            return self._shown(RunState.from_dict(json.loads(path.read_bytes())))
+            run = RunState.from_dict(json.loads(path.read_bytes()))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError) as exc:
             raise LedgerBrokenError(str(path), f"it is no run: {exc}") from exc
+        if run.run_id != run_id:  # a file system that takes upper and lower case for the same
+            problem = f"the folder has run {run.run_id!r} under this name. Use another id"
+            raise GraphError(f"run {run_id!r}", problem)
+        return self._shown(run)
 
     def create_if_absent(self, run: RunState) -> tuple[RunState, bool]:
         """See `CreatingRunStore.create_if_absent`."""

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from actors.errors import MAX_WAIT_S, ContractError, HistoryLostError, NotSerializableError
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import check_page, message_json
+from actors.kernel.agent.transcript import check_page, check_turn, message_json
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, check_name
 from actors.kernel.storage.erasure import (
     ERASE_BATCH,
@@ -302,6 +302,7 @@ def _key_of(message: ChatMessage) -> bytes:
 
 
 def _text_of(message: ChatMessage) -> bytes:
+    check_turn(message)
     try:
         return to_json(message_json(message), inf_nan_mode="constants")
     except (PydanticSerializationError, UnicodeEncodeError, ValueError) as exc:

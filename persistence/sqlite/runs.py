@@ -87,7 +87,10 @@ class SqliteRunStore(TrailingRuns):
 
     def load(self, run_id: str) -> RunState | None:
         """See `RunStore.load`."""
-        found = self._read(SQL_LOAD_RUN, (run_id,))
+        try:
+            found = self._read(SQL_LOAD_RUN, (run_id,))
+        except UnicodeEncodeError:  # half a surrogate pair, which is in no row
+            return None
         return found[0] if found else None
 
     def create_if_absent(self, run: RunState) -> tuple[RunState, bool]:

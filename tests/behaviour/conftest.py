@@ -83,6 +83,7 @@ _WITHOUT_MAIL = frozenset(
         "budgets",
         "cancel",
         "client_tools",
+        "deadly_code",
         "decisions",
         "divergence",
         "fairness",
@@ -148,6 +149,8 @@ _IN_MEMORY = frozenset(
         "asyncio_wait_for_around_ctx_calls_is_refused",
         "cleanup_executes_no_effect_when_the_run_suspends",
         "code_that_uses_random_values_is_parked",
+        # deadly_code: all but the marks of a message's run, and neighbours
+        "code_that_kills_its_host_is_parked_wherever_it_does_that",
         "swallowing_the_suspension_fails_the_run",
         # memory: decisions above its store, whose suite runs on PostgreSQL
         "a_model_stores_and_finds_facts_by_tools",

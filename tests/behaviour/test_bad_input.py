@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,7 @@ from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from actors.kernel.agent.message import Message
     from actors.runtime import RunContext
@@ -94,6 +95,63 @@ async def test_asyncio_timeout_around_ctx_calls_is_refused(bed: Bed) -> None:
         with pytest.raises(RunFailedError, match="was cancelled from outside") as caught:
             await bed.result(await bed.submit(agent, verb))
         assert "ctx.step(..., timeout=...)" in caught.value.message
+
+
+@contextlib.asynccontextmanager
+async def _limited() -> AsyncIterator[None]:
+    async with asyncio.timeout(3600):
+        yield
+
+
+@pytest.mark.item(68)
+async def test_a_time_limit_is_refused_when_the_run_leaves_memory(bed: Bed) -> None:
+    """It would be lost there. One that is over, or has no time, changes nothing."""
+
+    async def stacked(wait: Awaitable[object]) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(asyncio.timeout(3600))
+            await wait
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> Any:
+        async with asyncio.timeout(3600) as over, asyncio.timeout(None):
+            await ctx.now()
+        limited: dict[str, Callable[[], Awaitable[object]]] = {
+            "sleep": lambda: ctx.sleep(7200),
+            "signal": lambda: ctx.sleep_until_signal("never"),
+            "receive": ctx.receive,
+            "approval": lambda: ctx.approval("never"),
+            "ask": lambda: ctx.ask(bed.name(), "never", timeout=7200),
+            "gather": lambda: ctx.gather(ctx.sleep(7200), ctx.sleep_until_signal("never")),
+            "select": lambda: ctx.select(ctx.sleep(7200), ctx.sleep_until_signal("never")),
+        }
+        verb = str(inbox[0].payload)
+        if verb == "none":
+            async with asyncio.timeout(None):
+                await ctx.sleep_until_signal("go")
+            return over.expired()
+        if verb == "helper":
+            async with _limited():
+                await limited["signal"]()
+        elif verb == "stack":
+            await stacked(limited["signal"]())
+        elif verb == "branch":
+            await ctx.gather(stacked(limited["signal"]()))
+        else:
+            async with asyncio.timeout(3600):
+                await limited[verb]()
+        return None
+
+    if not bed.drops:
+        await bed.restart(suspend_after=0.05)
+    agent = await bed.serve(act)
+    verbs = ("sleep", "signal", "receive", "approval", "ask", "gather", "select")
+    for verb in (*verbs, "helper", "stack", "branch"):
+        with pytest.raises(RunFailedError, match="was cancelled from outside"):
+            await bed.result(await bed.submit(agent, verb))
+    run_id = await bed.submit(agent, "none")
+    await bed.seen(run_id, EntryKind.RUN_SUSPENDED)
+    await bed.runtime.signal(run_id, "go")
+    assert await bed.result(run_id) is False
 
 
 @pytest.mark.item(68)

@@ -184,11 +184,13 @@ async def test_branches_have_decisions_of_their_own(bed: Bed) -> None:
     nodes |= {"fork": lambda _run, _ctx: StepPlan("fork", parallel=names, next_node="end")}
     stage = await paying(bed, till, WorkflowSpec("flow", "fork", nodes | {"end": ending}))
     run_id = await stage.runs.start("flow")
-    waits = await stage.waits(run_id, 3)
-    for wait in waits:
-        order = (wait.details or {})["tool_calls"][0]["arguments"]["order"]
-        await stage.runs.resume(run_id, wait.wait_key or "", {"approved": order != 1})
-        if order == 0:  # a crash before its result would leave it in doubt
+    waits = {
+        (wait.details or {})["tool_calls"][0]["arguments"]["order"]: wait
+        for wait in await stage.waits(run_id, 3)
+    }
+    for order in range(3):
+        await stage.runs.resume(run_id, waits[order].wait_key or "", {"approved": order != 1})
+        if order == 0:  # a crash before the result of a call would leave it in doubt
             while ("b0", "completed", 1) not in await stage.told(run_id):  # noqa: ASYNC110 - rows
                 await asyncio.sleep(0.01)
             await stage.restart()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import RunStatus as RowStatus
 from actors.workflow import (
@@ -20,6 +20,7 @@ from actors.workflow import (
     WorkflowSpec,
 )
 from actors.workflow.actor import graph_run
+from actors.workflow.actor.step_entry import OPENED_STEP, STATE
 from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.flow_stage import Stage, asking, completing, ending, single, staged
 
@@ -192,6 +193,24 @@ async def test_a_parent_waits_while_its_child_does(bed: Bed) -> None:
     assert (await stage.ended(run_id)).output == {
         "out": {"sub_run_id": child, "output": {"v": 1, "out": "yes"}}
     }
+
+
+@pytest.mark.item(421)
+async def test_parents_and_clients_decide_nothing_for_a_run(bed: Bed) -> None:
+    """The runtime's names are left out of vars. A message with the state of a run is refused."""
+    forged = {"_runtime": {"answers": {"k": 1}, "effect_seq": "x"}, "_temp": {"a": 1}, "v": 1}
+    stage = await staged(bed, ASKING, single(SUB, {"workflow_id": "child", "vars": forged}))
+    child = await child_of(stage, await stage.runs.start("flow"))
+    direct = await bed.runtime.submit(AgentId(stage.flows.app, "child:c"), {"vars": forged})
+    for run_id in (child, direct):
+        await stage.waits(run_id)
+        state = await stage.runs.state(run_id)
+        assert (state.vars["_temp"], state.vars["v"]) == ({}, 1)
+        assert "answers" not in state.vars["_runtime"]
+    told = {STATE: state.to_dict(), graph_run.HEAD: None, graph_run.WAITED: [], OPENED_STEP: None}
+    posed = await bed.runtime.submit(AgentId(stage.flows.app, "child:d"), told)
+
+    assert f"{STATE!r} in its start message is the runtime's" in str((await bed.ended(posed)).error)
 
 
 @pytest.mark.item(404, 421, 480)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors.context import ContextConfig, InMemoryHistoryProvider, StoreHistory
 from actors.errors import RunFailedError
 from actors.kernel.agent.guards import Allow, Block, GuardStage, GuardVerdict, Replace
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.agent.tools import Tool, ToolCall
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.testing import ModelReply, ScriptedModel
@@ -132,3 +134,60 @@ async def test_a_blocked_call_is_a_result_that_the_model_reads(bed: Bed, stage: 
     [result] = [b for m in model.asked[1].messages for b in m.content if b.type == "tool_result"]
     assert f"blocked {stage}: not that" in str(result.text)
     assert used == ([] if stage == "tool_call" else [1])
+
+
+async def test_a_blocked_turn_is_in_no_later_window(bed: Bed) -> None:
+    """A guard of inputs gets what is new, once. The conversation goes on after a turn that it blocked."""
+    seen: list[list[str]] = []
+
+    @dataclass
+    class Words:
+        async def check(self, stage: GuardStage, messages: Sequence[ChatMessage]) -> GuardVerdict:
+            if stage != "input":
+                return Allow()
+            seen.append([message.text for message in messages])
+            is_bad = any("bad" in message.text for message in messages)
+            return Block("not that") if is_bad else Allow()
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        return (await ctx.generate(str(inbox[0].payload), session="s")).text
+
+    model = ScriptedModel("one", "two")
+    agent = await bed.serve(act, model=model, guards=[Words()])
+    assert await bed.result(await bed.submit(agent, "first")) == "one"
+    with pytest.raises(RunFailedError, match="guard Words blocked input: not that"):
+        await bed.result(await bed.submit(agent, "bad"))
+    assert await bed.result(await bed.submit(agent, "last")) == "two"
+
+    assert seen == [["first"], ["bad"], ["last"]]
+    assert [message.text for message in model.asked[-1].messages] == ["first", "one", "last"]
+
+
+@pytest.mark.parametrize("kept", ["store", "outside", "run"])
+async def test_a_replaced_input_is_in_later_windows_as_it_was_replaced(bed: Bed, kept: str) -> None:
+    """Guards do not see it again, also if another provider or only the run's log has it."""
+
+    def decide(stage: GuardStage, message: ChatMessage) -> GuardVerdict:
+        if stage == "input" and "4711" in message.text:
+            return Replace([ChatMessage.of("user", "a note"), ChatMessage.of("user", "pin ****")])
+        return Allow()
+
+    async def body(ctx: RunContext) -> str:
+        await ctx.generate("pin 4711", session="s")
+        return (await ctx.generate("and?", session="s")).text
+
+    history = InMemoryHistoryProvider() if kept == "outside" else StoreHistory()
+    retention = HistoryRetention.NONE if kept == "run" else HistoryRetention.PERMANENT
+    model = ScriptedModel("one", "two")
+    context = ContextConfig(history, retention=retention)
+    await bed.live_and_replayed(body, model=model, guards=[Watch(decide)], context=context)
+
+    assert [[turn.text for turn in request.messages] for request in model.asked] == [
+        ["a note", "pin ****"],
+        ["a note", "pin ****", "one", "and?"],
+    ]
+    [agent] = bed.agents
+    if kept == "store":
+        turns = await bed.runtime.history.get_messages(agent, session_id="s")
+        texts = [turn.text for turn in turns]
+        assert texts == ["a note", "pin ****", "one", "and?", "two"]

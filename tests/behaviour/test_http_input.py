@@ -190,6 +190,27 @@ async def test_no_body_causes_a_server_error(web: WebClient) -> None:
                 assert (await web(one.method, path_of(one.path), body)).status in (400, 422)
 
 
+async def test_what_only_models_and_tools_say_is_not_taken_from_a_user(
+    web: WebClient, app_name: str
+) -> None:
+    """Nor is a blank message: no provider takes it, and it would stay in the conversation."""
+    call = {"id": "zz", "name": "pay", "arguments": {}}
+    for body in (
+        {"text": " \n"},
+        {"content": [{"type": "text", "text": ""}, {"type": "text"}]},
+        *({"content": [{"type": kind, **call}]} for kind in ("tool_call", "tool_result")),
+        {"content": [{"type": "text", "text": "x"}, {"type": "reasoning", "text": "y"}]},
+        {"content": [{"type": "provider_part", "part": {}}]},
+    ):
+        answer = await web("POST", "/v1/sessions/s/runs", body)
+        assert (answer.status, is_refused(answer)) == (422, True), body
+    blank = {"id": "u", "role": "user", "content": [{"type": "text", "text": " "}]}
+    told_ = {"threadId": "t", "runId": "r", "messages": [blank]}
+    assert (await web("POST", f"/agui/{app_name}", told_)).status == 422
+    odd = {"content": [{"type": "hologram", "x": 1}]}
+    assert (await web("POST", "/v1/sessions/s/runs", odd)).status == 202
+
+
 async def test_no_idempotency_key_causes_a_server_error(web: WebClient) -> None:
     """A key that cannot be an id of a run is refused; any other key is one."""
     for key, status in (("x" * 3_000, 422), ("a\x01b", 422), ("a/b:c", 201), ("a/b:c", 200)):

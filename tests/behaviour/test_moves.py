@@ -13,7 +13,7 @@ from actors.errors import PersistenceError
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.rows import HostReport, Surplus
-from actors.runtime.execution.execution import MAX_DEATHS
+from actors.runtime.execution.suspects import MAX_DEATHS
 from actors.runtime.sharding.ownership import SCAN_S
 from tests.behaviour.bed import LIMIT_S
 from tests.harness.faulty_store import Faults, Manner

@@ -10,8 +10,11 @@ import pytest
 from pydantic import ValidationError
 
 from actors.agents import ReActAgent
+from actors.kernel.agent.message import ChatMessage
 from actors.sessions import EVENT_TYPES, EVENTS, ConsumedError, CursorError, SessionEvent
-from actors.testing import FunctionModel, ModelReply
+from actors.testing import FunctionModel, ModelReply, ScriptedModel
+from compose.commands.sessions.nodes import lines_of_blocks
+from compose.web.pages.cards import message_card
 from tests.behaviour.bed import FAST, LIMIT_S
 from tests.behaviour.talks import Echo, all_of, past_of, said, sessions_on, types_of
 
@@ -139,6 +142,25 @@ async def test_pieces_of_an_answer_come_live_and_are_not_stored(bed: Bed, app: s
         assert "".join(said(event)["text"] for event in pieces) == "echo: one two three"
         assert {event.event_id for event in pieces} == {None}
         assert "text_delta" not in {event.type for event in await past_of(talks, "s")}
+
+
+async def test_an_answer_that_a_limit_cut_off_says_so(bed: Bed, app: str) -> None:
+    """Live and afterwards, at every door: its text alone looks like a whole answer."""
+    model = ScriptedModel(ModelReply(text="one two", stop_reason="max_tokens"), "whole")
+    async with sessions_on(bed, ReActAgent("cut", model=model), app=app) as talks:
+        for text in ("a", "b"):
+            await (await talks.start(text, session_id="s")).result()
+        answers = [
+            event
+            for event in await past_of(talks, "s")
+            if event.type == "message" and said(event)["role"] == "assistant"
+        ]
+        [first, _] = answers
+        assert [said(event).get("stopped") for event in answers] == ["length", None]
+        card = message_card("1", "assistant", said(first)["content"], first.at)
+        assert (card.text, card.extra) == ("one two", ("cut_off",))
+        message = ChatMessage(role="assistant", content=said(first)["content"])
+        assert [*lines_of_blocks(message)] == ["(a limit of tokens cut the answer off)"]
 
 
 async def test_a_late_reader_gets_the_text_so_far_once(bed: Bed, app: str) -> None:

@@ -17,6 +17,7 @@ from actors.sessions import (
     UnknownSessionError,
     UserMessage,
 )
+from actors.sessions.message import NOT_OF_USERS
 from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.talks import Echo, all_of, past_of, sessions_on, types_of
 
@@ -156,6 +157,20 @@ async def test_odd_ids_of_runs_nodes_and_messages_are_refused(
     await refused(lambda: talks.replay_session("s", cursor=odd), CursorError)
     if odd in {"a\0b", "x\ud800"}:
         await refused(lambda: talks.start(UserMessage(content=UserMessage.of("x").content, id=odd)))
+    assert await past_of(talks, "s") == stored
+
+
+@pytest.mark.parametrize("kind", sorted(NOT_OF_USERS))
+async def test_blocks_that_only_models_and_tools_make_are_refused(
+    talks: AgentRuntime, kind: str
+) -> None:
+    """A user's block would stand for a call or a result of theirs; nothing is written."""
+    stored = await past_of(talks, "s")
+    blocks = [ContentBlock(type="text", text="x"), ContentBlock(type=kind)]
+
+    with pytest.raises(ValueError, match=f"no block of type '{kind}'"):
+        await talks.start(blocks, session_id="s")
+
     assert await past_of(talks, "s") == stored
 
 

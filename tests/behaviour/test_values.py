@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.errors import NotSerializableError, RunFailedError
+from actors.errors import NotSerializableError, RecordedError, RunFailedError
 from actors.kernel.runtime.scheduler import RunStatus
 
 if TYPE_CHECKING:
@@ -268,3 +268,40 @@ async def test_a_step_value_that_is_not_json_is_an_error_at_the_step(bed: Bed) -
     assert len({*values}) == 1
     assert "step 'odd' at 0" in values[0]
     assert "datetime" in values[0]
+
+
+class StatusError(Exception):
+    """An error with attributes that its arguments do not have."""
+
+    def __init__(self, text: str, status: int = 0, answer: object = None) -> None:
+        super().__init__(text)
+        self.status, self.answer = status, answer
+
+
+@pytest.mark.item(74, 255)
+async def test_errors_carry_the_same_live_and_on_replay(bed: Bed) -> None:
+    """Attributes and arguments of the original, or the facts of an error that cannot be made again."""
+    errors = [
+        StatusError("gone", 410),
+        FileNotFoundError(2, "none", "/x"),
+        StatusError("gone", 410, bed),
+    ]
+
+    async def body(ctx: RunContext) -> list[Any]:
+        async def fail(n: int) -> None:
+            raise errors[n]
+
+        found: list[Any] = []
+        for n in range(len(errors)):
+            try:
+                await ctx.step("fail", fail, n)
+            except StatusError as exc:
+                found.append(exc.status)
+            except OSError as exc:
+                found.append([exc.errno, exc.filename])
+            except RecordedError as exc:
+                found.append(exc.attributes)
+        return found
+
+    for value in await bed.live_and_replayed(body):
+        assert value == [410, [2, "/x"], {"status": 410}]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 TIMES: Final = 5
 """Number of measurements. The median counts, because a periodic poll may fall into one."""
+PLAYS: Final = 4
+"""Number of plays between which rows are counted. The median counts, because a heartbeat may fall into one."""
 MORE: Final = 5
 """The cost of one operation is the difference between a run with this many more of them and a run with one."""
 SETTLED_S: Final = 0.005
@@ -51,8 +54,10 @@ class Lone:
             counts.is_telling = True
             async with staged(servers, **options) as stage:
                 watcher = await asyncpg.connect(servers.postgres_url)
-                yield cls(counts, stage, Watch(watcher, stage.store.settings.schema)), stage
-                await watcher.close()
+                try:
+                    yield cls(counts, stage, Watch(watcher, stage.store.settings.schema)), stage
+                finally:
+                    await watcher.close()
 
     async def each(self, play: Callable[[], Awaitable[None]]) -> Figures:
         """Return the figures of one play; an uncounted play precedes it."""
@@ -86,11 +91,11 @@ class Lone:
     async def _rows(self, play: Callable[[], Awaitable[None]]) -> int:
         """Return how many rows a play writes; one before it has the sessions tell what they did earlier."""
         rows = []
-        for _ in range(2):
+        for _ in range(PLAYS):
             await play()
             await self._settled()
             rows.append(await self._watch.rows())
-        return rows[1] - rows[0]
+        return statistics.median_low(after - before for before, after in pairwise(rows))
 
     async def _settled(self) -> None:
         """Return when no work is left."""
@@ -126,7 +131,7 @@ async def of_runs(servers: Servers) -> dict[str, Figures]:
         for name, do in MORE_OF_A_RUN.items():
             found[name] = await lone.each_more(stage, do)
     async with Lone.on(servers, suspend_after=0.0) as (lone, stage):
-        await suspend(stage, TIMES + 2)
+        await suspend(stage, TIMES + PLAYS)
         found["wake"] = await lone.each(lambda: wake(stage, 1))
     return found
 

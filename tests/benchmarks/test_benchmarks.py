@@ -118,7 +118,10 @@ async def test_a_profile_prints_the_costs_of_an_operation(
     printed = capsys.readouterr().out
     for words in ("operations (step)", "postgres", "commits", "append_entries", "samples)", " + "):
         assert words in printed
-    assert re.search(r"^  rows +2\.\d\d$", printed, re.MULTILINE)
+    rows = re.search(r"^  rows +(\d+\.\d\d)$", printed, re.MULTILINE)
+    # Rows that the host writes as time passes are counted, too: there are more on a busy machine.
+    assert rows is not None
+    assert float(rows[1]) >= 2
 
 
 def _check(printed: str) -> None:

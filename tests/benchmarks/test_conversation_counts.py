@@ -21,7 +21,7 @@ from actors import (
 )
 from actors.agents import ReActAgent
 from actors.kernel.json import canonical_json
-from actors.runtime.context.conversation import generation, windows
+from actors.runtime.context.conversation import request_window, windows
 from actors.sessions import AgentRuntime
 from actors.testing import FunctionModel, ModelReply, ScriptedModel
 from persistence.postgres.features import fact_readers
@@ -72,7 +72,7 @@ async def test_a_replay_of_fifty_calls_reads_no_history_and_makes_no_window(
     for name in ("view", "page", "count"):
         monkeypatch.setattr(Transcripts, name, counted("reads", getattr(Transcripts, name)))
     assembled = counted("assemblies", windows.assembled_window)
-    monkeypatch.setattr(generation, "assembled_window", assembled)
+    monkeypatch.setattr(request_window, "assembled_window", assembled)
     async with open_runtime(postgres_dsn, suspend_after=0.0) as runtime:
         await runtime.register_type(TYPE, Caller)
         agent = agent_id("long")

@@ -17,7 +17,10 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
+import pytest
 from typing_extensions import override
+
+from actors.runtime.loop import threads
 
 if TYPE_CHECKING:
     from collections import deque
@@ -113,6 +116,14 @@ class SimLoop(asyncio.BaseEventLoop):
         if threading.get_ident() != self._home:
             raise OutsideWorldError("a thread called into the simulation")
         return self.call_soon(callback, *args, context=context)
+
+    @override
+    def run_forever(self) -> None:
+        """Run until it is stopped; functions that the product gives to a thread are called in place."""
+        with pytest.MonkeyPatch.context() as patch:
+            # A thread takes real time, and virtual time would jump to the time limit of whatever waits for it.
+            patch.setattr(threads, "start_thread", lambda call: call())
+            super().run_forever()
 
     def _process_events(self, event_list: object) -> None:
         """There are no events: nothing is ever polled."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.tools import Tool
 from actors.kernel.runtime.communication import AskKind, AskOutcome
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId, TopicId
@@ -84,6 +85,8 @@ class World:
         return outcome.get("ok")
 
 
+OF_BRANCHES: Final = frozenset({"gather", "select", "scope", "start", "join", "cancel"})
+"""Verbs that return what the code itself has made."""
 _ARGUMENTS: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {"called": {"type": "string"}, "what": {}},
@@ -125,20 +128,25 @@ class ProgramAgent:
             return {"unread": unread, "senders": [message.sender for message in inbox]}
         self._run_id, self._seen, self._handles = ctx.run_id, list(inbox), {}
         tag = self._tag = "" if is_first else ctx.run_id[:6]
-        given = [message.payload for message in inbox]
+        given = [spoiled(message.payload) for message in inbox]
         return await self._drive(ctx, self._case.code(self.id.type, given, tag))
 
     async def _embed(self, text: str) -> Any:
         return await self._step(embedding_name(text, self._tag))
 
     async def _use(self, called: str, what: Any) -> Any:
+        spoiled(what)
         return await self._world.execute(called, self._host, self._run_id)
 
-    async def _step(self, name: str, *_args: Any) -> Any:
+    async def _step(self, name: str, *args: Any) -> Any:
+        spoiled(args)
         return await self._world.execute(name, self._host, self._run_id)
 
     async def _drive(self, ctx: Any, code: Code) -> Any:
-        """Answer the calls of one generator; errors are thrown into it outside any handler."""
+        """Answer the calls of one generator; errors are thrown into it outside any handler.
+
+        The code computes with copies: whatever a verb was given, or has returned, is changed in place.
+        """
         value: Any = None
         error: BaseException | None = None
         while True:
@@ -147,8 +155,12 @@ class ProgramAgent:
             except StopIteration as stop:
                 return stop.value
             value = error = None
+            given = replace(call, args=copy_of(call.args))
             try:
-                value = await getattr(self, f"_{call.verb}_verb")(ctx, call)
+                value = await getattr(self, f"_{call.verb}_verb")(ctx, given)
+                if call.verb not in OF_BRANCHES:
+                    value = spoiled(value)
+                    spoiled(given.args)
             except BaseException as exc:  # noqa: BLE001 - thrown into the code
                 error = exc
 
@@ -246,7 +258,10 @@ class ProgramAgent:
 
     async def _append_verb(self, ctx: Any, call: Call) -> Any:
         texts, session = call.args
-        await ctx.history.append(*texts, session=session)
+        turns = [ChatMessage.of("user", text) for text in texts]
+        await ctx.history.append(*turns, session=session)
+        for turn in turns:
+            turn.content.clear()
 
     async def _count_verb(self, ctx: Any, call: Call) -> Any:
         return await ctx.history.count(session=call.args[0])
@@ -257,7 +272,12 @@ class ProgramAgent:
 
     async def _generate_verb(self, ctx: Any, call: Call) -> Any:
         name, text, session = call.args
-        return (await ctx.generate(f"{name}|{text}", session=session)).text
+        turn = ChatMessage.of("user", f"{name}|{text}")
+        answer = await ctx.generate(turn, session=session)
+        said = answer.text
+        turn.content.clear()
+        answer.content.clear()
+        return said
 
     async def _remember_verb(self, ctx: Any, call: Call) -> Any:
         text, key, about = call.args
@@ -310,6 +330,30 @@ class ProgramAgent:
 
     async def _cancel_verb(self, _: Any, call: Call) -> Any:
         await call.args[0].cancel()
+
+
+def copy_of(value: Any) -> Any:
+    """Return JSON data with lists and objects of its own; anything else as it is."""
+    if isinstance(value, dict):
+        return {key: copy_of(item) for key, item in value.items()}
+    return type(value)(map(copy_of, value)) if type(value) in (list, tuple) else value
+
+
+def spoiled(value: Any) -> Any:
+    """Return a copy of a value, which is changed in place in all its parts."""
+    copy = copy_of(value)
+    match value:
+        case dict():
+            for item in value.values():
+                spoiled(item)
+            value.clear()
+            value["spoiled"] = True
+        case list() | tuple():
+            for item in value:
+                spoiled(item)
+            if isinstance(value, list):
+                value.insert(0, "spoiled")
+    return copy
 
 
 def _topic(text: str) -> TopicId:

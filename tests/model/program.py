@@ -439,7 +439,8 @@ class Interpreter:
 
     def _do_set_block(self, stmt: Stmt, _: Any) -> Code:
         known = self._value(stmt["expected"])
-        expected = known[1] if isinstance(known, list) else known or 0
+        expected = known[1] if isinstance(known, list) else known
+        expected = expected if isinstance(expected, int) else 0
         args = (stmt["name"], stmt["text"], expected)
         return (yield from self._ask(stmt["label"], "set_block", *args))
 

@@ -48,7 +48,9 @@ def _stmt(op: str, **parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Stmt]:
     return st.fixed_dictionaries({"op": st.just(op), **parts})
 
 
-_ok = st.fixed_dictionaries({"d": _ticks, "ok": _value})
+_result = st.one_of(_value, _value.map(lambda n: {"n": [n]}))
+"""Results of effects: also those that code can change in place, as `ProgramAgent` does."""
+_ok = st.fixed_dictionaries({"d": _ticks, "ok": _result})
 _bad = st.fixed_dictionaries({"d": _ticks, "err": st.sampled_from(ERRORS)})
 _mode = st.sampled_from(["idempotent", "idempotent", "idempotent", "at_most_once"])
 _args = st.lists(_expr, max_size=1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.runtime.context.conversation import generation, sessions
+from actors.runtime.context.conversation import request_window, sessions
 from actors.sessions import feed
 from tests.behaviour.bed import memory_bed
 from tests.harness.simloop import simulate
@@ -77,7 +77,7 @@ def small(program: Dialogues) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(feed, "LOOK_BACK", BACK)
         if program.is_plain:
-            for module in (generation, sessions):
+            for module in (request_window, sessions):
                 patch.setattr(module, "LEAST", 1)
         yield
 

@@ -10,7 +10,7 @@ from actors.kernel.agent.transcript import NO_CUT
 from actors.kernel.backoff import Backoff
 from actors.runtime.client.gateway_api import Served
 from actors.runtime.context import secrets
-from actors.runtime.context.conversation import generation
+from actors.runtime.context.conversation import new_turns, request_window
 from actors.runtime.context.conversation.paid_calls import RecordedCalls
 from actors.runtime.context.conversation.sessions import Sessions
 from actors.runtime.delivery import bypass, stream_guard
@@ -124,7 +124,7 @@ def the_gateway_believes_its_cache(patch: pytest.MonkeyPatch) -> None:
 def turns_get_new_ids(patch: pytest.MonkeyPatch) -> None:
     """A call that is made again adds its turns again."""
     numbers = count()
-    patch.setattr(generation, "turn_id", lambda *_: f"turn {next(numbers)}")
+    patch.setattr(new_turns, "turn_id", lambda *_: f"turn {next(numbers)}")
 
 
 def paid_calls_are_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def turns_outlive_failed_runs(patch: pytest.MonkeyPatch) -> None:
 
 def windows_go_back_to_the_beginning(patch: pytest.MonkeyPatch) -> None:
     """No cut is ever written: a session costs more with each turn."""
-    patch.setattr(generation, "new_cut", lambda *_: (NO_CUT, None))
+    patch.setattr(request_window, "new_cut", lambda *_: (NO_CUT, None))
 
 
 _UNIT: Final = "tests/unit"

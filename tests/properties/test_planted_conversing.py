@@ -11,8 +11,8 @@ from typing_extensions import override
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.transcript import NO_CUT, NewTurn
 from actors.runtime.context.call import Call
-from actors.runtime.context.conversation import generation as _generation
 from actors.runtime.context.conversation import history as _history
+from actors.runtime.context.conversation import request_window as _window
 from actors.runtime.context.conversation.paid_calls import RecordedCalls
 from actors.runtime.context.conversation.sessions import Sessions
 from actors.runtime.replay.history import PAID
@@ -105,13 +105,13 @@ def cuts_are_every_sessions(patch: pytest.MonkeyPatch) -> None:
 
 def cuts_reach_too_far(patch: pytest.MonkeyPatch) -> None:
     """The turn behind a cut is in no window any more."""
-    new_cut = vars(_generation)["new_cut"]
+    new_cut = vars(_window)["new_cut"]
 
     def farther(*args: Any) -> Any:
         upto, summary = new_cut(*args)
         return (upto if upto == NO_CUT else upto + 1), summary
 
-    patch.setattr(_generation, "new_cut", farther)
+    patch.setattr(_window, "new_cut", farther)
 
 
 def unanswered_questions_are_lost(patch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
+from actors.runtime.context import state, waits
 from actors.runtime.context.effects import Effects
 from actors.runtime.execution.execution import Execution
 from actors.runtime.journal.run_log import RunLog
@@ -114,6 +115,12 @@ def mailboxes_stay(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MailboxTable, "_delete", lambda _self, _mailbox: None)
 
 
+def kept_values_are_shared(patch: pytest.MonkeyPatch) -> None:
+    """Code gets the values of the log themselves."""
+    for module in (state, waits):
+        patch.setattr(module, "fresh", lambda value: value)
+
+
 PLANTED = [
     out_of_order,
     no_abandoned,
@@ -126,6 +133,7 @@ PLANTED = [
     no_ending,
     sleepers_are_forgotten,
     mailboxes_stay,
+    kept_values_are_shared,
 ]
 
 

@@ -116,6 +116,27 @@ async def _applied(
         window, would_ask = view, refused.model
     if window is view:
         return _unchanged(strategy, view, tokens, would_ask)
+    step = step_of(type(strategy).__name__, view, window, tokens=tokens, tally=tally)
+    return Assembled(window=window, steps=(step,), tokens=step.tokens_after)
+
+
+def step_of(
+    name: str,
+    view: Sequence[ChatMessage],
+    window: Sequence[ChatMessage],
+    *,
+    tokens: int,
+    tally: Tally,
+) -> CompactionStep:
+    """Return the receipt of a change of a view.
+
+    Args:
+        name: The name of what changed it.
+        view: The turns before.
+        window: The turns after it.
+        tokens: Size of the view, in tokens.
+        tally: The counter of sizes.
+    """
     kept = {id(message) for message in window}
     gone = [message for message in view if id(message) not in kept]
     made: list[ChatMessage] = []
@@ -126,8 +147,8 @@ async def _applied(
         made = [message for message in window if id(message) not in same]
     added = sum(map(is_derived, made))
     changed, unchanged = len(made) - added, len(window) - len(made)
-    step = CompactionStep(
-        name=type(strategy).__name__,
+    return CompactionStep(
+        name=name,
         kept=unchanged + changed,
         dropped=len(view) - unchanged - changed,
         changed=changed,
@@ -135,7 +156,6 @@ async def _applied(
         tokens_before=tokens,
         tokens_after=left,
     )
-    return Assembled(window=window, steps=(step,), tokens=step.tokens_after)
 
 
 def _unchanged(

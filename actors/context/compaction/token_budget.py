@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Self
 
+from actors.context.compaction.shortening import fitted
 from actors.context.compaction.steps import Assembled, assembled
-from actors.context.model_sizes import DEFAULT_CONTEXT_SIZE, ContextSizes, context_size_of
+from actors.context.model_sizes import (
+    DEFAULT_CONTEXT_SIZE,
+    ContextSizes,
+    context_size_of,
+    context_size_of_client,
+)
 from actors.context.preparation import WindowMode, current_mode, in_mode
 from actors.context.reserve import limited
 from actors.context.tokens import Tally, TokenCounter
 from actors.context.turns import is_summary
 from actors.errors import ContractError
 from actors.kernel.agent.context import CompactionStrategy
+from actors.kernel.agent.llm import LLMClient
 from actors.kernel.agent.message import ChatMessage
 
+CUT: Final = "cut"
+"""The name, in receipts, of the cut that makes a window fit after all strategies."""
 _log = logging.getLogger("callboard.context")
+
+
+class _Sizes(NamedTuple):
+    budget: int
+    target: int
+    is_known: bool = True
 
 
 class TokenBudgetComposedStrategy:
     """Strategy that applies other strategies in order until the window fits its token budget.
 
     A window that fits stays as it is, unless a summary was written ahead for it; see `SummarizationCompaction`.
-    A window that does not fit after the last strategy is returned as it is then, and a warning is logged.
+    A window that does not fit after the last strategy is returned as it is then, and a warning is logged. With
+    `always_fits` it is cut.
 
     Args:
         strategies: The strategies, cheap ones first.
@@ -32,6 +48,8 @@ class TokenBudgetComposedStrategy:
         target_tokens: When the window is over its budget, strategies run until it has at most so many tokens.
             None: until it fits. A window far below its budget stays as it is for many turns, so a provider's
             cache stays valid.
+        always_fits: True if a window that no strategy makes fit is cut to the target: large turns are shortened
+            with a mark, and the oldest groups are left out. Pinned turns stay.
         counter: The counter of tokens.
 
     Raises:
@@ -44,6 +62,7 @@ class TokenBudgetComposedStrategy:
         token_budget: int,
         *,
         target_tokens: int | None = None,
+        always_fits: bool = False,
         counter: TokenCounter | None = None,
     ) -> None:
         target = token_budget if target_tokens is None else target_tokens
@@ -51,7 +70,8 @@ class TokenBudgetComposedStrategy:
             msg = f"a token budget needs 1 <= target <= budget: {target_tokens=}, {token_budget=}"
             raise ContractError(msg)
         self.strategies = tuple(strategies)
-        self.token_budget, self.target_tokens = token_budget, target
+        self.always_fits = always_fits
+        self._sizes: Callable[[], _Sizes] = lambda: _Sizes(token_budget, target)
         self._counter = counter or TokenCounter()
         ratios = [getattr(strategy, "prepare", None) for strategy in self.strategies]
         self._prepare = min((ratio for ratio in ratios if ratio is not None), default=None)
@@ -84,12 +104,68 @@ class TokenBudgetComposedStrategy:
         Raises:
             ContractError: A ratio is out of its range.
         """
-        if not 0 < trigger_ratio <= 1:
-            msg = f"trigger_ratio must be a part of the window, above 0 and at most 1: {trigger_ratio}"
-            raise ContractError(msg)
         size = context_sizes(model_name) or DEFAULT_CONTEXT_SIZE
-        target = None if target_ratio is None else int(size * target_ratio)
-        return cls(strategies, int(size * trigger_ratio), target_tokens=target, counter=counter)
+        budget, target = _parts_of(size, trigger_ratio, target_ratio)
+        return cls(strategies, budget, target_tokens=target, counter=counter)
+
+    @classmethod
+    def from_client(
+        cls,
+        client: LLMClient,
+        strategies: Sequence[CompactionStrategy],
+        trigger_ratio: float = 0.80,
+        *,
+        target_ratio: float | None = None,
+        always_fits: bool = False,
+        counter: TokenCounter | None = None,
+    ) -> Self:
+        """Return a strategy whose budget is a part of the client's window. The size is read for each window.
+
+        Args:
+            client: The client. Its window has `context_window` tokens. If the client does not know it, the size
+                is that of the model's name, else `DEFAULT_CONTEXT_SIZE`.
+            strategies: See the class.
+            trigger_ratio: Budget as a part of the window, above 0 and at most 1.
+            target_ratio: Target as a part of the window, at most `trigger_ratio`.
+            always_fits: See the class.
+            counter: The counter of tokens.
+
+        Raises:
+            ContractError: A ratio is out of its range.
+        """
+        budget, target = _parts_of(DEFAULT_CONTEXT_SIZE, trigger_ratio, target_ratio)
+        strategy = cls(
+            strategies, budget, target_tokens=target, always_fits=always_fits, counter=counter
+        )
+
+        def sizes() -> _Sizes:
+            size = context_size_of_client(client)
+            budget, target = _parts_of(size or DEFAULT_CONTEXT_SIZE, trigger_ratio, target_ratio)
+            return _Sizes(budget, budget if target is None else target, size is not None)
+
+        strategy._sizes = sizes
+        return strategy
+
+    @property
+    def token_budget(self) -> int:
+        """Maximum size of the window, in tokens."""
+        return self._sizes().budget
+
+    @property
+    def target_tokens(self) -> int:
+        """Size that a window above the budget goes down to, in tokens."""
+        return self._sizes().target
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """The numbers that two strategies with equal windows have in common, by name."""
+        sizes = self._sizes()
+        numbers = {
+            "token_budget": sizes.budget,
+            "target_tokens": sizes.target,
+            "_prepare": self._prepare,
+        }
+        return {name: number for name, number in numbers.items() if number is not None}
 
     async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
         """See `CompactionStrategy.compact`."""
@@ -99,7 +175,8 @@ class TokenBudgetComposedStrategy:
         """Return the window of `compact`, with a receipt of each strategy that ran."""
         tally = tally or Tally(self._counter)
         tokens = tally.total(view)
-        budget, target = limited(self.token_budget), limited(self.target_tokens)
+        sizes = self._sizes()
+        budget, target = limited(sizes.budget), limited(sizes.target)
         if self._prepare is not None and tokens > int(self._prepare * budget):
             done = await self._prepared(view, tally)
             if done is not None and (done.tokens <= budget or current_mode() is WindowMode.AHEAD):
@@ -107,11 +184,13 @@ class TokenBudgetComposedStrategy:
         if tokens <= budget:
             return Assembled(window=view, steps=(), tokens=tokens)
         done = await assembled(view, self.strategies, tally, is_enough=lambda size: size <= target)
-        if done.tokens > budget:
+        if done.tokens > budget and self.always_fits and sizes.is_known:
+            done = fitted(done, target, tally, name=CUT)
+        if done.tokens > budget and self.strategies:
             facts = {"tokens": done.tokens, "token_budget": budget}
             _log.warning(
                 "a window is over its token budget after all strategies: raise the budget, shorten"
-                " instructions and turns, or put a TruncationStrategy last",
+                " instructions and turns, or give the budget always_fits=True",
                 extra=facts,
             )
         return done
@@ -127,3 +206,13 @@ class TokenBudgetComposedStrategy:
         known = set(map(id, view))
         is_new = any(is_summary(turn) and id(turn) not in known for turn in done.window)
         return done if is_new or mode is WindowMode.AHEAD else None
+
+
+def _parts_of(
+    size: int, trigger_ratio: float, target_ratio: float | None
+) -> tuple[int, int | None]:
+    """Return the budget and the target of a window of this size."""
+    if not 0 < trigger_ratio <= 1:
+        msg = f"trigger_ratio must be a part of the window, above 0 and at most 1: {trigger_ratio}"
+        raise ContractError(msg)
+    return int(size * trigger_ratio), None if target_ratio is None else int(size * target_ratio)

@@ -49,10 +49,15 @@ class Guard(Protocol):
         """Return what is to become of the messages.
 
         Args:
-            stage: ``input``: the window before the model is asked. ``output``: its answer. ``tool_call``:
-                a message with one `tool_call` block. ``tool_result``: a message with one `tool_result`.
-            messages: See `stage`.
+            stage: ``input``: the turns that are new in a conversation, or the messages of `ctx.llm`, before the
+                model is asked. ``output``: its answer. ``tool_call``: a message with one `tool_call` block.
+                ``tool_result``: a message with one `tool_result`.
+            messages: See `stage`. They are copies: only `Replace` changes anything.
         """
+
+
+class InputBlockedError(MiddlewareTermination):
+    """A guard blocked new turns of a conversation. They are in no later window of it."""
 
 
 async def checked(
@@ -61,16 +66,18 @@ async def checked(
     """Return the messages as the guards let them pass, one guard after the other.
 
     Raises:
-        MiddlewareTermination: A guard blocked them.
+        InputBlockedError: A guard blocked an input.
+        MiddlewareTermination: A guard blocked something else.
         ContractError: A guard returned no verdict, or not one message where there has to be one.
     """
     current = list(messages)
     for guard in guards:
-        verdict = await guard.check(stage, current)
+        verdict = await guard.check(stage, [message.copied() for message in current])
         if isinstance(verdict, Block):
-            raise MiddlewareTermination(f"guard {_name(guard)} blocked {stage}: {verdict.reason}")
+            error = InputBlockedError if stage == "input" else MiddlewareTermination
+            raise error(f"guard {_name(guard)} blocked {stage}: {verdict.reason}")
         if isinstance(verdict, Replace):
-            current = list(verdict.messages)
+            current = [message.copied() for message in verdict.messages]
         elif not isinstance(verdict, Allow):
             msg = (
                 f"guard {_name(guard)} returned {verdict!r}: return Allow(), Replace(…) or Block(…)"

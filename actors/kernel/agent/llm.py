@@ -7,13 +7,27 @@ in the log and sent over wires.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolCall, ToolSpec
+
+CUT_OFF: Final = "cut_off"
+"""Type of the block at the end of an answer that a limit of tokens cut off. It is sent to no provider."""
+_TOKEN_LIMITS: Final = frozenset(
+    (
+        "length",
+        "max_length",
+        "max_output_tokens",
+        "max_tokens",
+        "model_context_window_exceeded",
+        "model_length",
+    )
+)
+"""Reasons, in the words of providers, why an answer has no end."""
 
 
 def _is_zero(count: int) -> bool:
@@ -106,6 +120,23 @@ class LLMResponse(BaseModel):
         return "".join(block.text or "" for block in self.content if block.type == "text")
 
     @property
+    def reached_limit(self) -> bool:
+        """True if the provider says that a limit of tokens cut the answer off."""
+        return (self.stop_reason or "").lower() in _TOKEN_LIMITS
+
+    @property
+    def is_cut_off(self) -> bool:
+        """True if the answer is marked as cut off. Answers that older releases recorded have no mark."""
+        return any(block.type == CUT_OFF for block in self.content)
+
+    def marked(self) -> Self:
+        """Return the answer with a mark at its end, if a limit of tokens cut it off."""
+        if not self.reached_limit or self.is_cut_off:
+            return self
+        mark = ContentBlock.model_validate({"type": CUT_OFF, "reason": self.stop_reason})
+        return self.model_copy(update={"content": [*self.content, mark]})
+
+    @property
     def tool_calls(self) -> list[ToolCall]:
         """The tools the model wants called, in order."""
         return [ToolCall.of_block(block) for block in self.content if block.type == "tool_call"]
@@ -133,8 +164,16 @@ class ReasoningDelta(BaseModel):
     text: str
 
 
+class Restart(BaseModel):
+    """The answer begins again, for example at another provider: the pieces so far are void."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["restart"] = "restart"
+
+
 class Completion(BaseModel):
-    """The end of a stream: the whole answer. Its text equals the text deltas, joined."""
+    """The end of a stream: the whole answer. Its text equals the text deltas after the last `Restart`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -142,7 +181,7 @@ class Completion(BaseModel):
     response: LLMResponse
 
 
-StreamEvent: TypeAlias = TextDelta | ReasoningDelta | Completion
+StreamEvent: TypeAlias = TextDelta | ReasoningDelta | Restart | Completion
 
 
 @runtime_checkable
@@ -164,7 +203,10 @@ class LLMClient(Protocol):
     def generate_stream(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
-        """Yield deltas as they come, then exactly one `Completion`, which is the last event."""
+        """Yield deltas as they come, then exactly one `Completion`, which is the last event.
+
+        An answer that its provider refuses to finish, or that breaks off, is an error and has no `Completion`.
+        """
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Return how many input tokens the messages are, as nearly as the client can tell."""

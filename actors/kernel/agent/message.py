@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from typing import Final, Literal, Self, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic_core import from_json, to_json
 
 from actors.errors import ContractError, MessageTooLargeError
-from actors.kernel.json import JsonValue, sized
+from actors.kernel.json import JsonValue, fresh, sized
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId
 
 SCHEMA_VERSION: Final = 1
@@ -150,10 +149,7 @@ class Message:
 
     def copied(self) -> Message:
         """Return this message with a payload and metadata of its own, for code that may change them."""
-        payload = self.payload
-        if isinstance(payload, dict | list):
-            payload = from_json(to_json(payload))
-        return self._copy(self.target, payload, dict(self.metadata))
+        return self._copy(self.target, fresh(self.payload), dict(self.metadata))
 
     def copied_to(self, target: AgentId) -> Message:
         """Return this message for another agent. Payload and metadata are shared."""
@@ -236,6 +232,10 @@ class ContentBlock(BaseModel):
     type: str = Field(examples=["text", "image", "audio", "file", "tool_call", "tool_result"])
     text: str | None = None
 
+    def copied(self) -> Self:
+        """Return this block; one with more than a text with values of its own."""
+        return self.model_copy(update=fresh(self.model_extra)) if self.model_extra else self
+
 
 class ChatMessage(BaseModel):
     """A message of a conversation with a model: a turn.
@@ -270,6 +270,11 @@ class ChatMessage(BaseModel):
         _set(made, "__pydantic_extra__", self.__pydantic_extra__)
         _set(made, "__pydantic_private__", self.__pydantic_private__)
         return made
+
+    def copied(self) -> Self:
+        """Return this message with content and metadata of its own, for a holder that keeps it."""
+        content = [block.copied() for block in self.content]
+        return self.model_copy(update={"content": content, "metadata": {**self.metadata}})
 
     @property
     def turn(self) -> str | None:

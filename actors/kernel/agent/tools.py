@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tool_arguments import ToolArguments, check_function
-from actors.kernel.json import JsonValue, as_json_data, canonical_json
+from actors.kernel.json import JsonValue, as_json_data, canonical_json, fresh
 from actors.kernel.json_data import clean
 from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.seconds import check_s
@@ -168,7 +168,7 @@ def client_tools_in(payload: JsonValue) -> tuple[ToolSpec, ...]:
     found: dict[str, ToolSpec] = {}
     for one in given if isinstance(given, list) else ():
         try:
-            spec = ToolSpec.model_validate(one)
+            spec = ToolSpec.model_validate(fresh(one))
         except ValidationError:
             continue
         found.setdefault(spec.name, spec)

@@ -18,6 +18,7 @@ from pydantic_core import to_json
 from actors.errors import ContractError, MessageTooLargeError
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.json import JsonValue
+from actors.kernel.json_data import check_integer
 
 NO_CUT = -1
 """The ordinal of a cut where there is none: the window begins with the first turn."""
@@ -174,11 +175,12 @@ def check_turn(message: ChatMessage) -> None:
 
     Raises:
         MessageTooLargeError: It has more than `MAX_TURN_BYTES` as JSON.
+        NotSerializableError: It has an integer of more than 4,300 digits.
     """
     if _is_short(message):
         return
     found = message_json(message)
-    if _at_most(found) <= MAX_TURN_BYTES:
+    if _at_most(found, f"turn of the {message.role}") <= MAX_TURN_BYTES:
         return
     try:
         size = len(to_json(found, inf_nan_mode="constants"))
@@ -229,12 +231,20 @@ def _is_short(message: ChatMessage) -> bool:
     return 8 * size < MAX_TURN_BYTES  # a character has at most six bytes as JSON
 
 
-def _at_most(value: JsonValue) -> int:
-    """Return a bound of the bytes that JSON data has as text, without making the text."""
+def _at_most(value: JsonValue, where: str) -> int:
+    """Return a bound of the bytes that JSON data has as text, without making the text.
+
+    Raises:
+        NotSerializableError: It has an integer that no decoder reads.
+    """
     if isinstance(value, str):
         return 6 * len(value) + 2
     if isinstance(value, dict):
-        return sum(_at_most(key) + _at_most(one) + 2 for key, one in value.items()) + 2
+        return (
+            sum(_at_most(key, where) + _at_most(one, where) + 2 for key, one in value.items()) + 2
+        )
     if isinstance(value, list):
-        return sum(_at_most(one) + 1 for one in value) + 2
+        return sum(_at_most(one, where) + 1 for one in value) + 2
+    if isinstance(value, int):
+        check_integer(value, where)
     return len(repr(value)) + 8

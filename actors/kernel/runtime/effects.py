@@ -195,6 +195,8 @@ class EffectCall:
     """Tokens that the tree's budget leaves for a counted call that executes now; None: any number."""
     cap: int | None = None
     """The limit of the answer that the budget asked for, recorded like the receipt; None: it asked for none."""
+    payload: dict[str, JsonValue] = field(init=False, default_factory=dict)
+    """Payload of its result, recorded now or earlier; empty until there is one."""
     on_recorded: Callable[[dict[str, JsonValue]], None] | None = None
     """Called with the result's payload when it is recorded: rows that are to be durable with it are added."""
 

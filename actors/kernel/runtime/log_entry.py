@@ -71,7 +71,7 @@ PAYLOADS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("agent",),
         ("version", "priority", "parent", "root", "trace", "retry", "mode"),
     ),
-    EntryKind.RUN_RESUMED: (("reason",), ()),
+    EntryKind.RUN_RESUMED: (("reason",), ("died",)),
     EntryKind.RUN_SUSPENDED: (("wake",), ()),
     EntryKind.RUN_COMPLETED: (("output",), ()),
     EntryKind.RUN_ATTEMPT_FAILED: (("attempt", "error", "retry_from", "at"), ("ending", "kept")),

@@ -89,12 +89,17 @@ DEFAULT_RETRY: Final = RetryPolicy()
 
 @dataclass(frozen=True, slots=True)
 class ShardLease:
-    """The right to act for all agents of one shard, until it is given up or taken."""
+    """The right to act for all agents of one shard, until it is given up or taken.
+
+    `broken_at` is set if the owner before died: the number of the next arrival then. What arrived before may
+    have been executing.
+    """
 
     shard: ShardId
     owner: HostIncarnation
     epoch: int
     expires_at: datetime
+    broken_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

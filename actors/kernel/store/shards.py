@@ -43,10 +43,14 @@ class ShardStore(Protocol):
         Compare and swap per shard, in key order. Only leases come back; read the rest in pages.
         Hosts that serve the same type have fair shares of it. A type that no host serves falls to any host.
         With nothing in `serves` this host wants nothing any more: what it holds becomes surplus.
+        A lease of a shard whose owner died says so (`ShardLease.broken_at`).
         """
 
     async def release(self, leases: Sequence[ShardLease]) -> None:
-        """Give shards up so that others take them at once. Unknown or lost ones are ignored."""
+        """Give shards up so that others take them at once. Unknown or lost ones are ignored.
+
+        Given up by anyone but their owner, they count as shards of a dead owner.
+        """
 
     async def heartbeat(self, owner: HostIncarnation, known: Sequence[ShardLease]) -> HostReport:
         """Keep this host alive for another lease time and compare what it holds."""

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 from actors.errors import NotSerializableError
 from actors.kernel.json import canonical_json, compact_encoder
-from actors.kernel.json_data import check_text
+from actors.kernel.json_data import TOO_LONG, check_text, is_short
 
 MAX_DEPTH: Final = 64
 WRAPPED: Final = MAX_DEPTH + 32
 """Maximum depth of a value inside its record or row."""
 TRUNCATION: Final = "#TRUNCATION"
 """The mark of a value that is kept in part."""
-_ATOMS: Final = frozenset({int, bool, type(None)})
+_ATOMS: Final = frozenset({bool, type(None)})
 _row_text: Final = compact_encoder(sort_keys=False)
 
 
@@ -30,7 +30,8 @@ def durable_copy(value: Any, where: str, *, deepest: int = MAX_DEPTH) -> Any:
 
     Raises:
         NotSerializableError: The path of what is not JSON data: another type, a key that is not text, NaN or
-            infinity, text with NUL or half a surrogate pair, or nested too deep (so a cycle, too).
+            infinity, an integer of more than 4,300 digits, text with NUL or half a surrogate pair, or nested
+            too deep (so a cycle, too).
     """
     try:
         return _copied(value, deepest)
@@ -72,7 +73,7 @@ class _Culprit(Exception):  # noqa: N818 - a signal inside this module
 
 def _copied(value: Any, left: int) -> Any:
     kind = type(value)
-    if kind in _ATOMS:
+    if kind in _ATOMS or (kind is int and is_short(value)):
         return value
     if kind is str:
         return _text(value)
@@ -88,7 +89,7 @@ def _copied(value: Any, left: int) -> Any:
         return value
     if isinstance(value, str):  # a StrEnum is its text
         return _text(str(value))
-    raise _Culprit(kind.__name__, "not JSON data")
+    raise _Culprit(kind.__name__, TOO_LONG if kind is int else "not JSON data")
 
 
 def _text(value: str) -> str:
@@ -137,4 +138,4 @@ def _is_leaf(value: Any) -> bool:
     kind = type(value)
     if kind is str:
         return value.isascii() and "\x00" not in value
-    return kind in _ATOMS
+    return is_short(value) if kind is int else kind in _ATOMS

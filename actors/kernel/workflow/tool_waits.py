@@ -26,6 +26,7 @@ EXECUTE: Final = "execute"
 """Key in the details of a wait for a decision: the mode in which the approved calls are executed."""
 ASKED: Final = "asked"
 """Key in the details of a wait: the agent that is asked (``type``, ``key``) and its time (``timeout_s``)."""
+_MODES: Final = frozenset((APPROVAL, PASSTHROUGH, MODEL, IN_DOUBT))
 _WORDS: Final = {
     **dict.fromkeys(("approve", "approved", "yes"), True),
     **dict.fromkeys(("deny", "denied", "no"), False),
@@ -37,6 +38,25 @@ DECIDE: Final = (
     'answer {"result": …} if it happened, {"error": "…"} if it failed, or {"execute": true} to '
     "execute it now"
 )
+
+
+def details_of_node(details: Any) -> dict[str, Any] | None:
+    """Return the details of a node's own wait, without the names by which the runtime marks its waits.
+
+    With them the answer to any question of a graph would execute tool calls that nobody was asked about.
+
+    Raises:
+        GraphError: They are no object.
+    """
+    if details is None:
+        return None
+    if not isinstance(details, dict):
+        problem = f"it is a {type(details).__name__}. Give an object"
+        raise GraphError("payload.details", problem)
+    own = {name: one for name, one in details.items() if name not in {EXECUTE, ASKED}}
+    if own.get("mode") in _MODES:
+        del own["mode"]
+    return own
 
 
 def check_answer(wait: WaitState, payload: Any) -> None:

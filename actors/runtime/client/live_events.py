@@ -6,12 +6,12 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
 from actors.kernel.clock import Clock
-from actors.kernel.json import JsonValue
+from actors.kernel.json import JsonValue, fresh
 from actors.kernel.runtime.effects import GRAPH
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.live import Delta, DeltaBus
@@ -118,8 +118,9 @@ class LiveEvents:
                     found = await merged.take()
                 except StopAsyncIteration:
                     return
-                for one in found:
-                    yield one
+                for one in found:  # all readers of a run share its pieces
+                    is_piece = isinstance(one, LivePiece)
+                    yield replace(one, payload=fresh(one.payload)) if is_piece else one
 
     @asynccontextmanager
     async def reading(

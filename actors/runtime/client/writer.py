@@ -29,8 +29,8 @@ from actors.kernel.runtime.rows import LoadedRun, NewRun, SignalOutcome
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.kernel.store.arrivals import OnConflict, check_on_conflict
 from actors.kernel.store.store import RunStore
-from actors.kernel.text import check_name_of, check_number
-from actors.runtime.context.spawning import check_policy, check_supervision
+from actors.kernel.text import check_name_of, check_number, check_policy
+from actors.runtime.context.spawning import check_supervision
 from actors.runtime.replay.summary import known_id
 from actors.runtime.worker.worker import Worker
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from actors.errors import ContractError, NonDeterminismError, OtherTenantError
+from actors.errors import CallInEffectError, ContractError, NonDeterminismError, OtherTenantError
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.tools import ToolSpec
 from actors.kernel.clock import Clock, Entropy
@@ -28,6 +28,7 @@ from actors.runtime.context.middleware import Hooks
 from actors.runtime.journal.reading import reading
 from actors.runtime.journal.run_log import RunLog
 from actors.runtime.replay.branch_scheduler import BranchScheduler
+from actors.runtime.replay.branches import Branch
 from actors.runtime.replay.failures import record_error
 from actors.runtime.replay.history import History, Place
 from actors.runtime.telemetry.counters import Counters
@@ -194,6 +195,19 @@ executing: ContextVar[tuple[EffectCall, RunState]] = ContextVar("callboard_effec
 """The effect that executes here, and its run."""
 
 
+def entered(run: RunState, verb: str) -> Branch:
+    """Return the branch that calls a verb of the run. See `BranchScheduler.enter`.
+
+    Raises:
+        CallInEffectError: An effect of this run makes the call, in whatever task or thread. Its function is not
+            called on a replay, which would not meet the verb at its position.
+    """
+    inside = executing.get(None)
+    if inside is not None and inside[1] is run:
+        raise CallInEffectError(verb, inside[0].verb, inside[0].name)
+    return run.scheduler.enter(verb)
+
+
 def executing_effect(asker: str) -> tuple[EffectCall, RunState]:
     """Return the effect that executes here, and its run; `asker`: the function that an author called.
 
@@ -237,7 +251,7 @@ class Call:
 
     def __init__(self, run: RunState, verb: str, *, beside: str | None = None) -> None:
         self.run, self.verb = run, verb
-        self.branch = branch = run.scheduler.enter(verb)
+        self.branch = branch = entered(run, verb)
         self.position = branch.take_position() if beside is None else beside
         self.digest: str
         self.place: Place | None

@@ -41,7 +41,7 @@ from actors.runtime.context.secrets import Secrets
 from actors.runtime.loop.retrying import bounded
 from actors.runtime.loop.threads import in_thread, refuse_coroutines
 from actors.runtime.replay.branches import Branch
-from actors.runtime.replay.failures import outcome_of, record_error
+from actors.runtime.replay.failures import outcome_of, record_error, record_failure
 from actors.runtime.replay.history import Place
 
 _log = logging.getLogger("callboard.context")
@@ -164,6 +164,7 @@ class Effects:
             known = await self._unsettled(branch, call, place)
         if known is not None:
             await run.scheduler.resume_at(branch, known.seq, call.verb)
+            call.payload = known.payload
             return outcome_of(known.seq, known.payload, call.mode)
         call.id = Effect.id_of_text(run.run_id, call.position, call.verb, call.words)
         call.key = call.key or call.id
@@ -275,7 +276,7 @@ class Effects:
             if call.end is K.LLM_CALL and isinstance(value, dict):
                 payload["model"], payload["usage"] = call.name, value.get("usage")
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - recorded, and raised again from there
-            payload["error"], payload["status"] = record_error(exc), "error"
+            payload["error"], payload["status"] = record_failure(exc), "error"
         finally:
             if call.receipt is not None or call.cap is not None:
                 payload |= call.described()
@@ -325,7 +326,7 @@ class Effects:
         self, branch: Branch, call: EffectCall, seq: int, payload: Payload
     ) -> JsonValue:
         run = self._run
-        run.recovering = False
+        run.recovering, call.payload = False, payload
         branch.begun.pop(call.position, None)
         run.scheduler.queue_resume(branch, seq)
         await run.log.durable(branch, seq)
@@ -345,10 +346,13 @@ class Effects:
             return kept
         if call.reconcile is None:
             raise EffectInDoubtError(run.run_id, call.position, call.name)
+        token = executing.set((call, run))
         try:
             value = await call.reconcile(call.key)
         except EffectDidNotHappen:
             return None
+        finally:
+            executing.reset(token)
         if not call.checked:
             value = recordable(value, where=f"reconcile of {call.name!r}")
         payload = call.entry(status="ok", value=value)

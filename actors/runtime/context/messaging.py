@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from actors.errors import ContractError, UnknownRunError
 from actors.kernel.agent.message import Message, check_payload_size
-from actors.kernel.json import JsonValue, sized
+from actors.kernel.json import JsonValue, fresh, sized
 from actors.kernel.runtime.communication import RunStatusSummary
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId
 from actors.kernel.runtime.log_entry import EntryKind as K
@@ -94,7 +94,8 @@ class Messaging:
         known = call.meet(kinds, f"join {joined}", ["join", joined])
         if known is not None:
             await call.in_order(known)
-            return _run_result(known.seq, known.payload)
+            # A later join of this run returns the same.
+            return _run_result(known.seq, fresh(known.payload))
         await call.begin()
         return _run_result(*await self._waits.answer(_Join(call, joined, self._store)))
 

@@ -87,7 +87,7 @@ class Hooks:
                 at=self._clock.now(),
                 name=name,
                 position=position,
-                data=data or {},
+                data={**(data or {})},
             )
             try:
                 async with asyncio.timeout(HOOK_LIMIT_S):

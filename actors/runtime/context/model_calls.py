@@ -20,6 +20,7 @@ from actors.kernel.agent.llm import (
     LLMClient,
     LLMResponse,
     ReasoningDelta,
+    Restart,
     TextDelta,
 )
 from actors.kernel.agent.message import ChatMessage
@@ -33,7 +34,7 @@ from actors.kernel.agent.tools import (
     ToolInvoker,
     ToolSpec,
 )
-from actors.kernel.json import JsonValue, canonical_json, sized
+from actors.kernel.json import JsonValue, canonical_json, fresh, sized
 from actors.kernel.runtime.communication import Approval
 from actors.kernel.runtime.effects import EffectCall, EffectMode
 from actors.kernel.runtime.live import MAX_DELTA_BYTES, Delta
@@ -184,22 +185,26 @@ async def completed(
     on_piece: OnPiece,
     *,
     guards: Sequence[Guard] = (),
+    is_checked: bool = False,
 ) -> LLMResponse:
     """Return the model's answer. Its pieces are shown as they come, or after the guardrails have passed it.
+
+    An answer that a limit of tokens cut off has a mark. With `is_checked` guards have passed the messages.
 
     Raises:
         ContractError: The stream ended without a `Completion`.
         MiddlewareTermination: A guard blocked the question or the answer.
     """
     if not guards:
-        return await _streamed(model, messages, options, on_piece)
-    asked = await checked(guards, "input", messages)
-    response = await _streamed(model, asked, options, lambda *_: None)
+        return (await _streamed(model, messages, options, on_piece)).marked()
+    if not is_checked:
+        messages = await checked(guards, "input", messages)
+    response = await _streamed(model, messages, options, lambda *_: None)
     [answer] = await checked(guards, "output", [response.message()])
     response = response.model_copy(update={"content": answer.content})
     if response.text:
         on_piece(TextDelta(text=response.text), 0)
-    return response
+    return response.marked()
 
 
 async def _streamed(
@@ -208,23 +213,18 @@ async def _streamed(
     options: GenerationOptions | None,
     on_piece: OnPiece,
 ) -> LLMResponse:
-    """Return the model's answer, telling its pieces as they come.
-
-    Raises:
-        ContractError: The stream ended without a `Completion`.
-    """
     n, stream = 0, model.generate_stream(messages, options=options)
     try:
         async for event in stream:
             if isinstance(event, Completion):
                 return event.response
-            on_piece(event, n)
-            n += 1
+            if isinstance(event, TextDelta | ReasoningDelta):
+                on_piece(event, n)
+            n = 0 if isinstance(event, Restart) else n + 1  # piece 0 voids those before it
     finally:
         if (close := getattr(stream, "aclose", None)) is not None:
             await close()  # else the collector does, later, in a task of its own
-    msg = f"model {model.model!r} ended its stream without a Completion"
-    raise ContractError(msg)
+    raise ContractError(f"model {model.model!r} ended its stream without a Completion")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +257,7 @@ class Toolkit:
 
         At most once unless the tool is idempotent; a `Secret` among the arguments stands for its value.
         """
+        arguments = fresh(arguments)  # what a person agrees to is what the tool gets
         tool, sealed = self.find(name), secrets.sealed(arguments)
         shown = arguments if sealed is None else sealed.shown
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 from actors.errors import CancellationError, ContractError, NonDeterminismError
 from actors.kernel.json import recordable
 from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.runtime.context.call import Call, RunState
+from actors.runtime.context.call import Call, RunState, entered
 from actors.runtime.replay.branches import Branch, Gather, Group, ScopeGroup, Select, Selected
 from actors.runtime.replay.continuation import ContinueAsNew
 
@@ -76,7 +76,7 @@ class Scopes:
     def continue_as_new(self, given: Any) -> NoReturn:
         """See `RunContext.continue_as_new`."""
         scheduler = self._run.scheduler
-        branch = scheduler.enter("continue_as_new")
+        branch = entered(self._run, "continue_as_new")
         if branch is not scheduler.root or branch.groups:
             msg = "ctx.continue_as_new is for the root branch, outside gather, select and scope"
             raise ContractError(msg)
@@ -127,7 +127,7 @@ class Scope:
 
     def _entered(self, *coros: Coroutine[Any, Any, Any]) -> ScopeGroup:
         with _closing_unless_done(coros):
-            return self._of(self._run.scheduler.enter("scope"))
+            return self._of(entered(self._run, "scope"))
 
     def _of(self, branch: Branch) -> ScopeGroup:
         if self._group is None or self._group.parent is not branch:

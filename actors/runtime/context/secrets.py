@@ -15,7 +15,7 @@ from urllib.parse import quote, quote_plus
 from actors.kernel.json import JsonValue, recordable
 from actors.kernel.json_data import MAX_ERROR
 from actors.kernel.secrets import Secret, SecretProvider, UnknownSecretError
-from actors.runtime.replay.failures import rebuild_error, record_error
+from actors.runtime.replay.failures import rebuild_error, record_failure
 
 VARIABLE: Final = "CALLBOARD_SECRET_"
 MIN_REDACTED: Final = 6
@@ -41,7 +41,12 @@ class FileSecrets:
         self._folder = folder
 
     async def get(self, name: str) -> str | None:
-        """See `SecretProvider.get`. A `Secret`'s name cannot lead out of the folder."""
+        """See `SecretProvider.get`.
+
+        Raises:
+            InvalidNameError: The name cannot be that of a `Secret`: it could lead out of the folder.
+        """
+        Secret(name)
         try:
             text = await asyncio.to_thread((self._folder / name).read_text, "utf-8")
         except FileNotFoundError:
@@ -126,15 +131,16 @@ class SealedCall:
 
 
 def _clean_record(exc: BaseException, secrets: Mapping[str, str]) -> dict[str, JsonValue]:
-    record = record_error(exc)
+    record = record_failure(exc)
     kept = str(record["message"])
     message = str(redacted(kept, secrets))
     if len(kept) == MAX_ERROR:  # cut off, maybe inside of a value: without what is left of it
         longest = max(len(form) for value in secrets.values() for form in _forms(value))
         return {"type": record["type"], "message": message[:-longest]}
     record["message"] = message
-    if "args" in record:
-        record["args"] = redacted(record["args"], secrets)
+    for name in ("args", "attributes"):
+        if name in record:
+            record[name] = redacted(record[name], secrets)
     return record
 
 

@@ -15,7 +15,7 @@ from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.rows import NewRun, RunRow
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.kernel.runtime.supervisor import RunHandle
-from actors.kernel.text import check_metadata_texts, check_name_of, check_number
+from actors.kernel.text import check_metadata_texts, check_name_of, check_number, check_policy
 from actors.runtime.context.call import Call, Payload, RunState, refuse_tenant, tell
 from actors.runtime.replay.failures import raise_if_refused
 
@@ -213,14 +213,3 @@ def _check_task(task: str | None) -> None:
         from actors.kernel.boards import check_task_id  # noqa: PLC0415 - most hosts need no boards
 
         check_task_id(task)
-
-
-def check_policy(policy: RetryPolicy) -> None:
-    """Check that every assembly can keep this retry policy.
-
-    Raises:
-        ContractError: A text or a number cannot be kept.
-    """
-    check_number("max_retries", policy.max_retries)
-    for name in policy.non_retryable:
-        check_name_of("error class in non_retryable", name)

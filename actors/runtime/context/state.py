@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from actors.kernel.json import JsonValue, recordable
+from actors.kernel.json import JsonValue, fresh, recordable
 from actors.kernel.runtime.commit import DELETED, Deleted
 from actors.kernel.runtime.effects import args_hash
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.store.store import RunStore
 from actors.kernel.text import check_name_of
-from actors.runtime.context.call import Call, Payload, RunState
+from actors.runtime.context.call import Call, Payload, RunState, entered
 from actors.runtime.journal.reading import reading
 from actors.runtime.replay.history import PATCH
 
 
 def patched(run: RunState, known: dict[str, bool], patch_id: str) -> bool:
     """See `RunContext.patched`; what this execution knows of its patches is given, and kept."""
-    run.scheduler.enter("patched")
+    entered(run, "patched")
     check_name_of("id of ctx.patched", patch_id)
     if patch_id not in known:
         position = f"{run.generation_prefix}{PATCH}{patch_id}"
@@ -66,7 +66,7 @@ class AgentState:
         if isinstance(value, Deleted):
             del payload["value"]
         run.log.record(K.EFFECT_RESULT, call.position, payload)
-        return default if isinstance(value, Deleted) else value
+        return default if isinstance(value, Deleted) else fresh(value)
 
     async def set(self, key: str, value: Any) -> None:
         """Set `key`; part of the run's next commit."""

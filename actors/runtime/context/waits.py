@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 
 from actors.errors import ContractError
 from actors.kernel.agent.message import Message, MessageKey
-from actors.kernel.json import JsonValue
+from actors.kernel.json import JsonValue, fresh
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.rows import Arrived, BufferedSignal
 from actors.kernel.runtime.waits import Answer, Wait
@@ -97,7 +97,7 @@ class Waits:
             return call.entry(K.SIGNAL_RECEIVED, {"name": name, "payload": payload, "n": n})
 
         ended = await self._end(PendingWait(call.branch, call.verb, signal=name), received)
-        return ended.payload["payload"]
+        return fresh(ended.payload["payload"])
 
     async def receive(self, timeout_s: float | None) -> Message | None:
         """Return the agent's next plain message, or None after `timeout_s` seconds."""
@@ -129,7 +129,7 @@ class Waits:
     async def answer(self, wanted: AnswerWait) -> tuple[int, Payload]:
         """Return the entry that ended a wait for an answer, with its seq; the call has begun.
 
-        Its payload says whether it is a refusal.
+        Its payload says whether it is a refusal, and is a copy.
         """
         run, call = self._run, wanted.call
         wait = PendingWait(call.branch, call.verb, keep=wanted.keep)
@@ -171,7 +171,7 @@ class Waits:
             return Trigger(entry=await wanted.timed_out(), is_unasked=True)
 
         ended = await self._end(wait, entry_of, poll=poll, late=late)
-        return ended.seq, ended.payload
+        return ended.seq, fresh(ended.payload)
 
     async def hold(
         self,

@@ -110,7 +110,7 @@ class Ending:
         With `is_in_doubt` the store may have forgotten what it had of the log.
         """
         if self.run.log.broken is not None:
-            return self._broken()
+            return self.broken_off()
         signal = self.run.scheduler.live.unwinding
         if isinstance(signal, ContinueAsNew) and error is signal:
             return await self.write(Verdict((self._continued(signal),), CONTINUE), again=True)
@@ -118,7 +118,7 @@ class Ending:
         if self.wake is not None and has_left:
             return await self._leave(self.wake, is_in_doubt=is_in_doubt)
         if self._others() and not await self.run.log.over():
-            return self._broken()
+            return self.broken_off()
         return await self.write(self._judge(error))
 
     def _others(self) -> tuple[MessageKey, ...]:
@@ -241,7 +241,7 @@ class Ending:
                 orphans=policy if isinstance(verdict.then, Finish) else None,
             )
         except RunSuspended:
-            return self._broken()
+            return self.broken_off()
         again = again or committed.wake_now or bool(committed.cycles)
         refusals = {cycle.position: wait_cycle_error(cycle) for cycle in committed.cycles}
         is_rest = isinstance(verdict.then, Finish | Suspend)
@@ -255,7 +255,8 @@ class Ending:
         is_untouched = isinstance(then, Finish) or self.misfit is not None
         return None if is_untouched else ()
 
-    def _broken(self) -> ExecutionResult:
+    def broken_off(self) -> ExecutionResult:
+        """Return the result of an execution that could not write; the run is loaded again."""
         if self.is_dropped:
             return ExecutionResult(None)
         log, why = self.run.log, self.run.log.broken

@@ -30,7 +30,15 @@ from actors.runtime.context.waits import Waits
 from actors.runtime.execution.deadline import Deadline
 from actors.runtime.execution.ending import Ending, wait_cycle_error
 from actors.runtime.execution.modes import agent_of_run, terms_of
-from actors.runtime.execution.start import begin_session, enter_code, inbox_of, meta_of
+from actors.runtime.execution.start import (
+    begin,
+    enter_code,
+    meta_of,
+    spans_of,
+    verdict_without_code,
+    write_mark,
+)
+from actors.runtime.execution.suspects import Standing
 from actors.runtime.journal.run_log import RunLog
 from actors.runtime.loop.idle_runs import FEW, idle_limit_s
 from actors.runtime.loop.tasks import start_task
@@ -39,15 +47,8 @@ from actors.runtime.replay.branch_scheduler import BranchScheduler
 from actors.runtime.replay.failures import presentable
 from actors.runtime.replay.history import History
 from actors.runtime.replay.verdict import late, parked
-from actors.runtime.telemetry.spans import ExecutionSpans
 
 _log = logging.getLogger("callboard.execution")
-
-MAX_DEATHS: Final = 5
-"""A run that was executing at so many crashes in a row, without writing anything, is parked."""
-
-MAX_BLOCKED: Final = 2
-"""A run that so many hosts in a row gave up because it blocked their event loop is parked."""
 
 UNWIND_LIMIT_S: Final = 10.0
 """Seconds that an agent's code may continue after its cancellation."""
@@ -63,7 +64,7 @@ class Execution:
     loaded: LoadedRun
     create: NewRun | None = None
     mail: tuple[Arrived, ...] = ()
-    was_running: bool = False
+    standing: Standing = field(default_factory=Standing)
     refusals: Refusals = field(default_factory=dict)
     refused: str | None = None
     """Reason to park the run without its code: the store refuses every next entry."""
@@ -87,6 +88,7 @@ class Execution:
     def __post_init__(self) -> None:
         env, row, history = self.env, self.loaded.row, History.of(self.loaded.entries)
         self.agent, misfit = env.agents.fitting(row.agent_id, self.agent, history.version)
+        self.standing.deaths = history.deaths + self.standing.broken
         self._code, mode = agent_of_run(self.agent, history, self.loaded, self.mail)
         self.lease = replace(self.lease, attempt=history.attempt)
         scheduler = self._scheduler = BranchScheduler(
@@ -130,13 +132,13 @@ class Execution:
             self.token,
             deadline,
             misfit,
-            self.was_running,
+            self.standing.was_running,
             sessions,
         )
         if history.started:
             run.answers.invalidate()
         was_waiting = row.parked is not None or (row.wake is not None and row.wake.runs)
-        if self.was_running or was_waiting:
+        if self.standing.was_running or was_waiting:
             log.known_waits = None
         log.waits_of = waits.rows
 
@@ -228,8 +230,10 @@ class Execution:
 
     async def run(self) -> ExecutionResult:
         """Replay, go on live, and write what became of the run."""
-        self.env.counters.began(recovered=self.was_running)
-        spans = self._run_state.spans = self._spans()
+        self.env.counters.began(recovered=self.standing.was_running)
+        spans = self._run_state.spans = spans_of(
+            self.env, self.loaded, self.lease, self.mail, was_running=self.standing.was_running
+        )
         try:
             ended = await self._run()
             self.env.counters.ended(ended.then)
@@ -244,45 +248,35 @@ class Execution:
             self._runlog.detach()
             self._waits.detach()
 
-    def _spans(self) -> ExecutionSpans | None:
-        if self.env.tracing is None:
-            return None
-        return ExecutionSpans(
-            self.env.tracing,
-            self.loaded,
-            self.lease,
-            clock=self.env.clock,
-            was_running=self.was_running,
-            mail=self.mail or self.loaded.messages,
-        )
-
     async def _run(self) -> ExecutionResult:
         ending, run, loaded = self._ending, self._run_state, self.loaded
-        deaths = run.history.deaths + 1  # the last one has left no entry
-        if self.was_running and deaths >= MAX_DEATHS:
-            detail = f"{deaths} hosts in a row died while executing this run"
-            return await ending.write(parked("poison", detail))
+        if (verdict := self.standing.verdict) is not None:
+            return await ending.write(verdict)
         if loaded.row.parked is not None:
             while await run.signals.take(RETRY) is not None:
                 pass  # they have had their effect: the run executes
         if ending.misfit is not None:
             return await ending.write(parked("version", ending.misfit))
-        inbox = inbox_of(
-            run, loaded, self.agent, self.mail, create=self.create, was_running=self.was_running
+        mark, sessions = self.standing.mark, ending.sessions
+        inbox = begin(
+            run, loaded, self.agent, self.mail, create=self.create, mark=mark, sessions=sessions
         )
-        for message in inbox:
-            run.give(message)
-        begin_session(run, ending.sessions, inbox)
         ending.beginning = self._runlog.last_seq
-        if self.refused is not None:
-            return await ending.write(parked("store_refused", self.refused))
-        blocked = 0 if self.blocking is None else run.history.without_progress(self.blocking.seqs)
-        if self.blocking is not None and blocked >= MAX_BLOCKED:
-            detail = f"{blocked} hosts gave it up because it blocked them: {self.blocking.place}"
-            return await ending.write(parked("blocked", detail))
+        if (verdict := verdict_without_code(run, self.refused, self.blocking)) is not None:
+            return await ending.write(verdict)
         if ending.deadline.has_passed and not self.token.is_cancelled:
             return await ending.write(late(ending.deadline.error(), run.history.attempt))
-        if hooks := run.hooks:
+        if mark is not None:
+            self.standing.is_marked = await write_mark(self._runlog)
+            if not self.standing.is_marked:
+                return ending.broken_off()
+        self._runlog.on_progress = self.standing.on_progress
+        return await self._execute(inbox)
+
+    async def _execute(self, inbox: list[Message]) -> ExecutionResult:
+        """Call the agent's code, and write what became of the run."""
+        ending, hooks = self._ending, self._run_state.hooks
+        if hooks:
             await hooks.dispatch(HookKind.RUN_START)
         error = await self._call(inbox)
         ended = await ending.close(error, is_in_doubt=self.known_seq >= 0)
@@ -358,7 +352,7 @@ class Execution:
             self._is_idle = True
             self._ending.sessions.forget()
             self._may_stay = self.env.idle.enter(awaits_others=awaits_others)
-        hot_s = self.env.suspend_after if self._may_stay else 0.0
+        hot_s = self.env.suspend_after if self._may_stay and not self._is_suspected else 0.0
         if hot_s > 0 and not awaits_others and len(self._waits.open_waits) <= FEW:
             hot_s = idle_limit_s(self._wake_set(), self.env.clock.now(), hot_s)
         if hot_s > 0:
@@ -371,6 +365,11 @@ class Execution:
                 return
             self._suspend.cancel()
         self._suspend = loop.call_later(idle_s, self._leave_memory, self._scheduler.live.moves)
+
+    @property
+    def _is_suspected(self) -> bool:
+        """True if a death of this host would count for the run: it has a mark, and nothing since."""
+        return self.standing.is_counted and self._runlog.last_seq == self._ending.beginning
 
     def _idle_limit_s(self, idle_s: float, now: float) -> float:
         """Return the seconds of idling until the run is evicted from memory.
@@ -394,6 +393,8 @@ class Execution:
             return
         if moves != self._scheduler.live.moves:
             self._on_idle()
+            return
+        if self._scheduler.refuse_time_limit():
             return
         self._ending.wake = Suspend(self._wake_set())
         self._ending.open_waits = self._waits.rows(True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from actors.errors import RunSuspended
 from actors.kernel.agent.agent import Agent, RunMeta
 from actors.kernel.agent.cancellation import CancellationToken
 from actors.kernel.agent.message import Message, MessageKey
@@ -17,13 +18,19 @@ from actors.kernel.runtime.commit import Spawned
 from actors.kernel.runtime.ids import AgentId, derive_id
 from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
 from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun, RunRow
-from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.scheduler import Lease, RunStatus
+from actors.kernel.store.blocking import Blocking
 from actors.kernel.tracing import trace_id_of
 from actors.runtime.context.call import RunState
 from actors.runtime.context.conversation.sessions import Sessions
+from actors.runtime.context.host_services import HostServices
 from actors.runtime.context.waits import message_of, message_payload
+from actors.runtime.journal.run_log import RunLog
 from actors.runtime.registry import retry_of, version_of
+from actors.runtime.replay.branches import Branch
 from actors.runtime.replay.history import History, retry_in
+from actors.runtime.replay.verdict import Verdict, parked
+from actors.runtime.telemetry.spans import ExecutionSpans
 from actors.runtime.telemetry.trace_context import executing
 from actors.storage.identity import AgentIdentity
 
@@ -44,6 +51,82 @@ def meta_of(row: RunRow, attempt: int, token: CancellationToken) -> RunMeta:
     return RunMeta(row.run_id, row.agent_id, attempt, token, terms, deadline_at, trace_id)
 
 
+MAX_BLOCKED: Final = 2
+"""A run that so many hosts in a row gave up because it blocked their event loop is parked."""
+
+
+def begin(
+    run: RunState,
+    loaded: LoadedRun,
+    agent: Agent,
+    mail: tuple[Arrived, ...],
+    *,
+    create: NewRun | None,
+    mark: dict[str, JsonValue] | None,
+    sessions: Sessions,
+) -> list[Message]:
+    """Record how this execution begins, note its messages and its session, and return the messages."""
+    inbox = inbox_of(run, loaded, agent, mail, create=create, mark=mark)
+    for message in inbox:
+        run.give(message)
+    begin_session(run, sessions, inbox)
+    return inbox
+
+
+def verdict_without_code(
+    run: RunState, refused: str | None, blocking: Blocking | None
+) -> Verdict | None:
+    """Return what becomes of a run whose code must not be called; None: it may be.
+
+    Args:
+        run: The run.
+        refused: Reason why the store refuses every next entry; None: it does not.
+        blocking: How often hosts gave the run up because its code blocked them.
+    """
+    if refused is not None:
+        return parked("store_refused", refused)
+    blocked = 0 if blocking is None else run.history.without_progress(blocking.seqs)
+    if blocking is None or blocked < MAX_BLOCKED:
+        return None
+    detail = f"{blocked} hosts gave it up because it blocked them: {blocking.place}"
+    return parked("blocked", detail)
+
+
+async def write_mark(log: RunLog) -> bool:
+    """Make durable how an execution begins, before its code is called; False if it was broken off.
+
+    Else a death in the code would leave no trace, and the run would be tried for ever.
+    """
+    waits_of, log.waits_of = (
+        log.waits_of,
+        lambda _: log.known_waits,
+    )  # the code is not at its waits yet
+    try:
+        await log.durable(Branch(""), log.last_seq)
+    except RunSuspended:
+        return False
+    log.waits_of = waits_of
+    return True
+
+
+def spans_of(
+    env: HostServices,
+    loaded: LoadedRun,
+    lease: Lease,
+    mail: tuple[Arrived, ...],
+    *,
+    was_running: bool,
+) -> ExecutionSpans | None:
+    """Return the spans of an execution; None if there are none."""
+    if env.tracing is None:
+        return None
+    mail = mail or loaded.messages
+    clock = env.clock
+    return ExecutionSpans(
+        env.tracing, loaded, lease, clock=clock, was_running=was_running, mail=mail
+    )
+
+
 def inbox_of(
     run: RunState,
     loaded: LoadedRun,
@@ -51,7 +134,7 @@ def inbox_of(
     mail: tuple[Arrived, ...],
     *,
     create: NewRun | None,
-    was_running: bool,
+    mark: dict[str, JsonValue] | None,
 ) -> list[Message]:
     """Record how this execution begins and return the messages the code is given.
 
@@ -61,7 +144,7 @@ def inbox_of(
         agent: The agent that executes.
         mail: The messages that start it.
         create: The run, when waiting messages start it.
-        was_running: Whether an execution before this one was broken off.
+        mark: Payload of the entry that counts an execution which was broken off before; None: none was.
     """
     log, history = run.log, run.history
     if not history.started:
@@ -83,14 +166,20 @@ def inbox_of(
             log.record(EntryKind.MSG_RECEIVED, f"in.{index}", message_payload(item))
             if item.run_id is None:
                 log.writes.bind.append(MessageKey(item.agent_id, item.sender, item.message.id))
+        _record_mark(run, mark)
         # What the code does to its messages changes neither the log nor what others were given.
         return [item.message.copied() for item in arrived]
-    if was_running:
-        log.record(EntryKind.RUN_RESUMED, "", {"reason": "recovered"})
-        history.recoveries += 1
+    if mark is not None:
+        _record_mark(run, mark)
     elif loaded.row.status is RunStatus.SUSPENDED:
         log.record(EntryKind.RUN_RESUMED, "", {"reason": "woken"})
-    return recorded_inbox(history, loaded)
+    return [message.copied() for message in recorded_inbox(history, loaded)]
+
+
+def _record_mark(run: RunState, mark: dict[str, JsonValue] | None) -> None:
+    if mark is not None:
+        run.log.record(EntryKind.RUN_RESUMED, "", mark)
+        run.history.recoveries += 1
 
 
 def session_named_in(inbox: Sequence[Message]) -> str | None:

@@ -28,7 +28,7 @@ from actors.runtime.journal.write_set import WriteSet
 from actors.runtime.loop.tasks import start_task
 from actors.runtime.replay.branch_scheduler import BranchScheduler
 from actors.runtime.replay.branches import Branch
-from actors.runtime.replay.history import History
+from actors.runtime.replay.history import NO_PROGRESS, History
 
 T = TypeVar("T")
 _log = logging.getLogger("callboard.journal")
@@ -76,11 +76,13 @@ class RunLog:
         self._behind: asyncio.Task[Any] | None = None
         self._showing: asyncio.Task[Any] | None = None
         self._is_ending = False
+        self.on_progress: Callable[[], None] | None = None
+        """Called when something is durable that shows progress; None: nobody asks."""
         self._waiters: list[asyncio.Future[None]] = []
         self._branches: list[tuple[int, int, asyncio.Future[None]]] = []
         """A heap of the branches that wait for a flush under way, by the entry they wait for."""
-        self.waits_of: Callable[[bool], tuple[Wait, ...]] = lambda _: ()
-        """Returns the run's open asks, joins and approvals; whether it is idle is given."""
+        self.waits_of: Callable[[bool], tuple[Wait, ...] | None] = lambda _: ()
+        """Returns the run's open asks, joins and approvals; whether it is idle is given. None: as rows are."""
         self.known_waits: tuple[Wait, ...] | None = ()
         """The waits that are rows; None: perhaps some of an execution that was broken off."""
 
@@ -162,6 +164,8 @@ class RunLog:
                 expected = self.durable_seq
                 await self._commits.append(self.lease, entries, expected_seq=expected)
             self.durable_seq += len(entries)
+            if self.on_progress is not None and any(e.kind not in NO_PROGRESS for e in entries):
+                self.on_progress()
         except RunSuspended:
             raise
         except BaseException as exc:
@@ -226,7 +230,7 @@ class RunLog:
         self._on_committed(outcome)
         return outcome
 
-    def _new_waits(self, waits: tuple[Wait, ...]) -> tuple[Wait, ...] | None:
+    def _new_waits(self, waits: tuple[Wait, ...] | None) -> tuple[Wait, ...] | None:
         return None if waits == self.known_waits else waits
 
     async def commit_end(
@@ -319,6 +323,7 @@ class RunLog:
 
     def detach(self) -> None:
         """Drop the callbacks, as `BranchScheduler.detach` does, unless a write is under way."""
+        self.on_progress = None
         if not self._in_flight:
             self._on_committed = _ignore
             self.waits_of = lambda _: ()

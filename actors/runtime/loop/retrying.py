@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from actors.errors import ActorsError, DeadlineExceededError
+from actors.kernel.json import fresh
 from actors.kernel.runtime.scheduler import RetryPolicy
 
 
@@ -20,16 +21,19 @@ def bounded(
     retry: RetryPolicy | None,
     chance: Callable[[], float],
 ) -> Callable[[], Awaitable[Any]]:
-    """Return a coroutine function that calls `fn(*args)` within its time and retry limits."""
+    """Return a coroutine function that calls `fn(*args)` within its time and retry limits.
+
+    Each try gets arguments of its own: a replay does not call `fn`, so what it does to them must not be seen.
+    """
 
     async def once() -> Any:
         if timeout_s is None:
-            result = fn(*args)
+            result = fn(*fresh(args))
             return await result if inspect.isawaitable(result) else result
         limit = asyncio.timeout(timeout_s)
         try:
             async with limit:
-                result = fn(*args)
+                result = fn(*fresh(args))
                 return await result if inspect.isawaitable(result) else result
         except TimeoutError as exc:
             if limit.expired():

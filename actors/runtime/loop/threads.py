@@ -8,6 +8,7 @@ import inspect
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from actors.errors import ContractError
@@ -54,6 +55,10 @@ async def in_thread(fn: Callable[..., Any], *args: Any, **named: Any) -> Any:
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(complete, value, raised)
 
-    context = contextvars.copy_context()
-    threading.Thread(target=context.run, args=(body,), name="callboard step", daemon=True).start()
+    start_thread(partial(contextvars.copy_context().run, body))
     return await ended
+
+
+def start_thread(call: Callable[[], object]) -> None:
+    """Call this in a thread of its own, which keeps no process from ending."""
+    threading.Thread(target=call, name="callboard step", daemon=True).start()

@@ -292,6 +292,10 @@ class ShardRow:
     owner: HostIncarnation | None = None
     epoch: int = 0
     expires_at: datetime | None = None
+    broken_at: int | None = None
+    """See `ShardLease`."""
+    claimed_by: object = None
+    """The store at which its owner claimed it."""
 
     def is_held_by(self, lease: Lease) -> bool:
         """Return True if the lease still is the shard's: owner and epoch, not its expiry."""

@@ -58,14 +58,21 @@ class MemoryShards(MemoryRole, ShardStore):
         )
         if alive or limit < 1 or not (serves.types or serves.agents):
             return []
+        if shard.owner not in (None, owner):
+            shard.broken_at = next(self._rows.arrivals)
         shard.owner, shard.epoch, shard.expires_at = owner, shard.epoch + 1, self._expiry()
-        return [ShardLease(MEMORY_SHARD, owner, shard.epoch, shard.expires_at or _NEVER)]
+        shard.claimed_by = self._source
+        until = shard.expires_at or _NEVER
+        return [ShardLease(MEMORY_SHARD, owner, shard.epoch, until, shard.broken_at)]
 
     @override
     async def release(self, leases: Sequence[ShardLease]) -> None:
+        """If not called at the store by which the owner claimed them, the owner counts as dead."""
         shard = self._rows.shard
         for lease in leases:
             if (lease.shard, lease.owner, lease.epoch) == (MEMORY_SHARD, shard.owner, shard.epoch):
+                is_own = shard.claimed_by is self._source
+                shard.broken_at = None if is_own else next(self._rows.arrivals)
                 shard.owner = shard.expires_at = None
                 self._notify(Nudge("shards"))
 

@@ -14,12 +14,14 @@ from typing import Any, Final
 
 from actors.errors import EffectOutsideScopeError
 from actors.runtime.loop.tasks import start_task
+from actors.runtime.loop.time_limits import has_time_limit
 from actors.runtime.replay.branch_queue import BranchQueue
 from actors.runtime.replay.branches import Branch, BranchState, Group, OpenGroups, innermost
 from actors.runtime.replay.live_branches import LiveBranches
 
 _log = logging.getLogger("callboard.replay")
 
+_WAITING: Final = (BranchState.WAKE, BranchState.GROUP)
 STALL_S: Final = 1.0
 """Seconds that the code of one branch may await something outside ctx before other branches continue."""
 
@@ -96,7 +98,7 @@ class BranchScheduler:
             asyncio.CancelledError: The branch is closed or the run cancelled.
             RunSuspended: The run is being evicted from memory.
         """
-        branch = self._by_task.get(asyncio.current_task())
+        branch = self._by_task.get(_current())
         if branch is None:
             raise EffectOutsideScopeError(verb)
         if branch.closed:
@@ -238,7 +240,8 @@ class BranchScheduler:
     def durable_upto(self, seq: int) -> None:
         """Note that the log is durable up to `seq`."""
         self._durable = max(self._durable, seq)
-        self._resume_next()
+        if self.root is not None:  # else the code is not called yet, and nobody waits
+            self._resume_next()
 
     def _ended(self, branch: Branch) -> None:
         """Note that a child's code has ended."""
@@ -306,6 +309,19 @@ class BranchScheduler:
         if self.live.unwinding is None:
             self.live.unwinding = signal
             self._resume_next()
+
+    def refuse_time_limit(self) -> bool:
+        """Raise `ForeignCancellationError` in a branch that waits within `asyncio.timeout`; False: none does.
+
+        To be called before the run leaves memory, where the limit would be lost.
+        """
+        for task, branch in self._by_task.items():
+            if task is not None and branch.state in _WAITING and has_time_limit(task):
+                self.live.interrupt(
+                    branch, asyncio.CancelledError()
+                )  # as the limit does when it is over
+                return True
+        return False
 
     def cancel_running(self) -> None:
         """Cancel agent code that awaits something of its own, and every effect that executes."""

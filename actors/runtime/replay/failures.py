@@ -6,20 +6,20 @@ Live code gets the rebuilt error too, so that an author's `except` sees the same
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
-from pydantic_core import to_json
-
-from actors.errors import EffectError, RetryAfter
-from actors.kernel.json import JsonValue, recordable
+from actors.errors import ActorsError, EffectError, NotSerializableError, RecordedError, RetryAfter
+from actors.kernel.json import JsonValue, fresh
 from actors.kernel.json_data import MAX_ERROR, clean_text
 from actors.kernel.runtime.effects import EffectMode
+from actors.runtime.replay.error_facts import ORIGIN, as_data, data_of, facts_of, set_attributes
 
 _MAX_NAME: Final = 500
-_MAX_ARGS_BYTES: Final = 256 * 1024
-_MARK: Final = "__callboard_origin__"
+_NOTHING: Final[Mapping[str, JsonValue]] = MappingProxyType({})
 
 
 def record_error(exc: BaseException) -> dict[str, JsonValue]:
@@ -32,12 +32,47 @@ def record_error(exc: BaseException) -> dict[str, JsonValue]:
         return record
     try:
         # Reads the slot of BaseException: a subclass may define `args` as a property, which is code.
-        args = recordable(list(BaseException.args.__get__(exc)), where="error")  # type: ignore[attr-defined]
-        if args != [record["message"]] and len(to_json(args)) <= _MAX_ARGS_BYTES:
+        args = as_data(list(BaseException.args.__get__(exc)))  # type: ignore[attr-defined]
+        if args != [record["message"]]:
             record["args"] = args
     except Exception:  # noqa: BLE001 - arguments are kept where that is possible
         return record
     return record
+
+
+def record_failure(exc: BaseException) -> dict[str, JsonValue]:
+    """Return `record_error` of an effect's error, with all that it takes to build it again.
+
+    ``args`` are then those of its constructor, and ``attributes`` stands where the constructor alone does not
+    make the same error. With ``rebuilt`` false nothing does, and they are only told.
+    """
+    record, cls = record_error(exc), type(exc)
+    if issubclass(cls, RecordedError):
+        told: dict[str, JsonValue] = {"args": exc.arguments, "attributes": exc.attributes}
+        return record | {name: one for name, one in told.items() if one} | {"rebuilt": False}
+    if issubclass(cls, EffectError) or not issubclass(cls, Exception):
+        return record
+    try:
+        _add_facts(record, exc)
+    except BaseException:  # noqa: BLE001 - code of the author's class
+        record["rebuilt"] = False
+    return record
+
+
+def _add_facts(record: dict[str, JsonValue], exc: BaseException) -> None:
+    """Add to a record what it takes to build the error again, or that nothing does."""
+    facts = facts_of(exc)
+    with suppress(NotSerializableError, ValueError):
+        args = as_data(list(facts.args))
+        if args != [record["message"]]:
+            record["args"] = args
+    if (again := _built(record)) is not None and facts_of(again).equal(facts):
+        return
+    if attributes := data_of(facts.attributes):
+        record["attributes"] = attributes
+        if (again := _built(record)) is not None and facts_of(again).equal(facts):
+            return
+    record["rebuilt"] = False
 
 
 def type_of(exc: BaseException) -> str:
@@ -48,6 +83,12 @@ def type_of(exc: BaseException) -> str:
         return clean_text(name or f"{cls.__module__}:{cls.__qualname__}", _MAX_NAME)
     except BaseException:  # noqa: BLE001 - properties of the author's class
         return clean_text(type.__getattribute__(cls, "__name__"), _MAX_NAME)
+
+
+def is_named(exc: BaseException, names: Collection[str]) -> bool:
+    """Return True if an error's class, or that of the error which it tells of, has one of these names."""
+    told = type_of(exc).rpartition(":")[2].rpartition(".")[2]
+    return type(exc).__name__ in names or told in names
 
 
 def text_of(exc: BaseException) -> str:
@@ -68,27 +109,72 @@ def presentable(exc: BaseException) -> BaseException:
 
 
 def rebuild_error(record: dict[str, JsonValue]) -> Exception:
-    """Return the recorded error: its own class where that is loaded and rebuilds, else `EffectError`.
+    """Return the recorded error: its own class where that is loaded and makes the same error.
 
-    No module is imported because a log names it.
+    Else an `EffectError`, which is a `RecordedError` if there are facts to tell. No module is imported because
+    a log names it.
     """
-    name, message = str(record.get("type")), str(record.get("message"))
-    cls = _loaded_class(name)
-    if cls is not None:
-        args = record.get("args")
-        candidates: list[list[JsonValue]] = [[message]]
-        if isinstance(args, list):
-            candidates.insert(0, args)
-        for candidate in candidates:
-            exc = _build(cls, candidate, message)
-            if exc is not None:
-                return exc
-    return EffectError(name, message)
+    if record.get("rebuilt") is False:
+        return _own_base(record) or _told(record)
+    exc = _built(record)
+    if exc is None and "attributes" in record:
+        return _told(record)
+    return exc or EffectError(str(record.get("type")), str(record.get("message")))
 
 
-def _build(cls: type[Exception], args: list[JsonValue], message: str) -> Exception | None:
+def _own_base(record: dict[str, JsonValue]) -> Exception | None:
+    """Return an error of the runtime's class that the recorded one is derived from, with the same text.
+
+    So a `TerminalError` of an author stays final, and a `RetryAfter` says when.
+    """
+    cls, message, args = (
+        _loaded_class(str(record["type"])),
+        str(record["message"]),
+        record.get("args"),
+    )
+    for base in () if cls is None else cls.__mro__[1:]:
+        if issubclass(base, ActorsError) and base.__module__ == ActorsError.__module__:
+            for candidate in (args if isinstance(args, list) else [], [message]):
+                if (exc := _build(base, candidate, message)) is not None:
+                    return exc
+    return None
+
+
+def _told(record: dict[str, JsonValue]) -> RecordedError:
+    args, attributes = record.get("args"), record.get("attributes")
+    return RecordedError(
+        str(record["type"]),
+        str(record["message"]),
+        args if isinstance(args, list) else [],
+        attributes if isinstance(attributes, dict) else {},
+    )
+
+
+def _built(record: dict[str, JsonValue]) -> Exception | None:
+    """Return the error as its own class makes it from the record; None: it does not, or is not loaded."""
+    cls, message, args = _loaded_class(str(record.get("type"))), str(record.get("message")), None
+    if cls is None:
+        return None
+    candidates: list[list[JsonValue]] = [[message]]
+    if isinstance(args := record.get("args"), list):
+        candidates.insert(0, args)
+    attributes = record.get("attributes")
+    for candidate in candidates:
+        exc = _build(cls, candidate, message, attributes if isinstance(attributes, dict) else {})
+        if exc is not None:
+            return exc
+    return None
+
+
+def _build(
+    cls: type[Exception],
+    args: list[JsonValue],
+    message: str,
+    attributes: Mapping[str, JsonValue] = _NOTHING,
+) -> Exception | None:
     try:
-        exc = cls(*args)
+        exc = cls(*fresh(args))
+        set_attributes(exc, fresh(dict(attributes)))
         return exc if text_of(presentable(exc)) == message else None
     except BaseException:  # noqa: BLE001 - any constructor may refuse; then the next way is tried
         return None
@@ -155,7 +241,7 @@ def mark_recorded(exc: Exception, seq: int, *, may_repeat: bool) -> Exception:
     and only the garbage collector would free both.
     """
     with suppress(Exception):  # such as one with __slots__: the ending is then the last seq
-        setattr(exc, _MARK, Provenance(seq, may_repeat))
+        setattr(exc, ORIGIN, Provenance(seq, may_repeat))
     return exc
 
 
@@ -169,7 +255,7 @@ def origin_of(exc: BaseException) -> Provenance | None:
             continue
         seen.add(id(error))
         try:
-            origin = getattr(error, _MARK, None)
+            origin = getattr(error, ORIGIN, None)
             todo += [error.__cause__, error.__context__]
         except Exception:  # noqa: BLE001, S112 - attributes of the author's class
             continue

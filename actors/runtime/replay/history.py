@@ -70,7 +70,8 @@ class History:
         generation: Number of times that the run continued as new.
         attempt: The attempt that replays now, 1 for the first of this generation.
         recoveries: Number of times that a new owner found the run RUNNING, in this generation.
-        deaths: Number of times in a row that a new owner found the run RUNNING, without an entry between.
+        deaths: Number of deaths in a row of hosts that may have been executing the run, as the marks of their
+            heirs count them, without progress or rest between.
         progress_seq: The last entry that shows progress: one of a kind outside `NO_PROGRESS`.
         pool_keys: State keys that pool entries set, with the seq of the last one.
         strict_left: Positions with strict entries that the code has not asked for yet.
@@ -175,8 +176,10 @@ class History:
         """Add an entry of the run itself."""
         kind = entry.kind
         if kind == K.RUN_RESUMED and entry.payload.get("reason") == "recovered":
-            self.deaths += 1
+            self.deaths += entry.payload.get("died") is not False
             self.recoveries += 1
+        elif kind == K.RUN_SUSPENDED:
+            self.deaths = 0  # its code came to a wait, or the host went in order
         elif kind not in NO_PROGRESS:
             self.deaths, self.progress_seq = 0, entry.seq
         if kind == K.RUN_CONTINUED:

@@ -24,7 +24,7 @@ from actors.kernel.runtime.commit import Finish, Park, Retry, Then
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.kernel.seconds import bounded_s
-from actors.runtime.replay.failures import origin_of, record_error, text_of
+from actors.runtime.replay.failures import is_named, origin_of, record_error, text_of
 
 FINAL: Final = (MiddlewareTermination, BudgetExhaustedError, TerminalError, ContractError)
 """Errors that end a run without a retry."""
@@ -134,7 +134,7 @@ def _taken_apart(exc: BaseException, attempt: Attempt) -> Verdict:
     """
     entry, then = _attempt_failed(exc, attempt)
     at, error = then.at, then.error
-    if isinstance(exc, FINAL) or type(exc).__name__ in attempt.policy.non_retryable:
+    if isinstance(exc, FINAL) or is_named(exc, attempt.policy.non_retryable):
         at = attempt.now
     payload: dict[str, JsonValue] = {
         "attempt": attempt.number,
@@ -151,7 +151,7 @@ def _crashed(exc: BaseException, attempt: Attempt) -> Verdict:
     """Return the verdict on an error of the agent's code: a retry while the policy has retries left."""
     origin = origin_of(exc)
     is_final = origin is not None and not origin.may_repeat
-    if is_final or type(exc).__name__ in attempt.policy.non_retryable:
+    if is_final or is_named(exc, attempt.policy.non_retryable):
         return _failed("terminal", exc, attempt.number, dead_letter="explicit")
     exhausted = attempt.recent > attempt.policy.max_retries
     if not exhausted:

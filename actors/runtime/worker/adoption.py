@@ -42,7 +42,7 @@ class ShardAdoption:
         """Hold a shard; nothing starts in it before its runs were passed to `adopt` and `loaded` says so."""
         if (older := self._held.get(lease.shard)) is not None:
             self.give_up([older])  # it was lost, and claimed again before a heartbeat could say so
-        self._held.grant(lease)
+        self._held.grant(lease, at=self._intake.env.clock.now())
 
     def begin(self) -> list[ShardId]:
         """Return the shards whose open runs have to be read now.
@@ -67,6 +67,8 @@ class ShardAdoption:
             for arrived in messages or (place_of(run),):
                 self._intake.offer(arrived, priority=run.priority)
         elif mailbox.adoption is Adoption.UNDER_WAY and not run.status.is_terminal:
+            if (legacy := self._held.legacies.get(mailbox.shard)) is not None:
+                legacy.awake.add(run.agent_id)
             self._dispatcher.hold(mailbox, run)
             return
         # A run that this worker has seen may be further than its row said when that was read.

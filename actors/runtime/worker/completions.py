@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
+from actors.kernel.json import fresh
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.rows import RunRow
 
@@ -26,10 +28,11 @@ class Completions:
         return run_id in self._waiters
 
     def complete(self, run_id: RunId, row: RunRow | None) -> None:
-        """Complete the run's futures: it has ended, or another host has it now."""
+        """Complete the run's futures: it has ended, or another host has it now. Each has a row of its own."""
         for waiter in self._waiters.pop(run_id, ()):
             if not waiter.done():
                 waiter.set_result(row)
+                row = None if row is None else replace(row, result=fresh(row.result))
 
     def release_all(self) -> None:
         """Complete all futures with None, so that each caller reads its run's row and waits there."""

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
 
 from actors.kernel.runtime.ids import ShardId
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import Lease, ShardLease
+from actors.runtime.execution.suspects import Legacy
+
+LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
 class HeldShards:
@@ -19,6 +24,7 @@ class HeldShards:
         lazy: Agents with inbox rows of which no notification was sent. Such an agent reads its rows before
             it starts. None: any agent of the shard may have some.
         readings: Grows whenever a shard has to be read. A reader of rows notes it before it reads.
+        legacies: By shard whose owner before died, what that one may have been executing.
         read_since: By shard, the smallest value of `readings` whose rows are valid. Older rows were read
             before the shard had to be read again.
     """
@@ -29,6 +35,7 @@ class HeldShards:
         self.unread: set[ShardId] = set()
         self.draining: set[ShardId] = set()
         self.lazy: dict[ShardId, set[str] | None] = {}
+        self.legacies: dict[ShardId, Legacy] = {}
         self.readings = 0
         self.read_since: dict[ShardId, int] = {}
 
@@ -54,9 +61,12 @@ class HeldShards:
         """Return the lease of a shard, None when it is not held."""
         return self._leases.get(shard)
 
-    def grant(self, lease: ShardLease) -> None:
-        """Hold a shard from now on; it has to be read."""
+    def grant(self, lease: ShardLease, *, at: datetime = LONG_AGO) -> None:
+        """Hold a shard from now on, the time `at`; it has to be read."""
         self._leases[lease.shard] = lease
+        self.legacies.pop(lease.shard, None)
+        if lease.broken_at is not None:
+            self.legacies[lease.shard] = Legacy(lease.broken_at, at)
         self.read_anew(lease.shard)
         self.draining.discard(lease.shard)
 
@@ -81,6 +91,7 @@ class HeldShards:
         for phase in (self.loading, self.unread, self.draining):
             phase.discard(lease.shard)
         self.lazy.pop(lease.shard, None)
+        self.legacies.pop(lease.shard, None)
         return True
 
     def among(self, shards: Sequence[ShardId]) -> list[ShardLease]:
@@ -92,6 +103,7 @@ class HeldShards:
         self._leases.clear()
         self.read_since.clear()
         self.lazy.clear()
+        self.legacies.clear()
         for phase in (self.loading, self.unread, self.draining):
             phase.clear()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 from actors.kernel.agent.agent import MAX_MESSAGES, Agent
 from actors.kernel.runtime.ids import RunId, run_id_of_mail
 from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun, RunRow
@@ -10,6 +13,7 @@ from actors.kernel.tracing import caused_by
 from actors.runtime.context.host_services import ExecutionResult, HostServices
 from actors.runtime.execution.execution import Execution
 from actors.runtime.execution.start import row_of
+from actors.runtime.execution.suspects import Standing
 from actors.runtime.registry import batch_of, terms_of_mail
 from actors.runtime.worker.adoption import ShardAdoption
 from actors.runtime.worker.forking import begin_fork
@@ -68,7 +72,8 @@ class Launcher:
                 fresh = self._state.fresh.pop(run_id, None)
                 if fresh is None:
                     return await self._resume(mailbox, run_id)
-                return self._execution(mailbox, LoadedRun(row_of(fresh), (), (first,)))
+                row = replace(row_of(fresh), arrival=first.arrival)
+                return self._execution(mailbox, LoadedRun(row, (), (first,)))
             case StartMail(mail=mail):
                 agent_id = mailbox.agent_id
                 first = mail[0]
@@ -80,7 +85,7 @@ class Launcher:
                     supervision=terms_of_mail(agent, run_id),
                 )
                 mailbox.run_id = run.run_id
-                loaded = LoadedRun(row_of(run), ())
+                loaded = LoadedRun(replace(row_of(run), arrival=first.arrival), ())
                 return self._execution(mailbox, loaded, create=run, mail=mail, agent=agent)
 
     async def go_on(self, mailbox: Mailbox, ended: ExecutionResult) -> Execution | None:
@@ -147,9 +152,8 @@ class Launcher:
             return None
         if loaded.row.fork is not None and loaded.row.last_seq < 0:
             return await self._begin_fork(mailbox, loaded.row)
-        was_running, mailbox.recovering = mailbox.recovering, False
         mailbox.nudged = False
-        return self._execution(mailbox, loaded, was_running=was_running)
+        return self._execution(mailbox, loaded, was_running=mailbox.recovering)
 
     async def _put_back(self, mailbox: Mailbox, run_id: RunId) -> None:
         """Queue a run again, as something older waits of which no hint came."""
@@ -192,16 +196,32 @@ class Launcher:
         if agent is None:
             mailbox.holding = Holding.SUSPENDED
             return None
-        run_id = loaded.row.run_id
-        return Execution(
+        row, legacy = loaded.row, self._state.held.legacies.get(mailbox.shard)
+        broken = legacy is not None and legacy.may_have_begun(
+            row, was_running=was_running, has_mail=_has_mail_before(mailbox, legacy.arrival)
+        )
+        execution = Execution(
             self._env,
             agent,
-            run_lease(lease, loaded.row),
+            run_lease(lease, row),
             loaded,
             create,
             mail,
-            was_running,
-            self._state.refusals.pop(run_id, {}),
-            self._state.setbacks.refused(run_id, loaded.row.last_seq),
-            self._state.blockings.get(run_id),
+            Standing(was_running=was_running, broken=broken),
+            self._state.refusals.pop(row.run_id, {}),
+            self._state.setbacks.refused(row.run_id, row.last_seq),
+            self._state.blockings.get(row.run_id),
         )
+        standing, lane = execution.standing, self._state.suspects
+        if standing.is_suspect:
+            if not lane.admits(mailbox, standing.deaths):
+                mailbox.holding = Holding.BACKOFF
+                return None
+            standing.on_progress = partial(lane.leave, mailbox)
+        mailbox.recovering = False
+        return execution
+
+
+def _has_mail_before(mailbox: Mailbox, arrival: int) -> bool:
+    """Return True if a plain message in memory arrived before another place in the queue."""
+    return any(one.run_id is None and place < arrival for place, one in mailbox.queue or ())

@@ -112,6 +112,8 @@ class Worker:
                     is_dropped = self._executing.get(run_id) is not execution
                     if not is_dropped:
                         del self._executing[run_id]
+                if not ended.again:  # else nobody else may come between
+                    self._state.suspects.leave(mailbox)
                 self._settle(mailbox, execution, ended)
                 if is_dropped or mailbox.adoption is Adoption.UNDER_WAY:
                     self._mailboxes.ask_anew(mailbox.agent_id)
@@ -137,6 +139,7 @@ class Worker:
     def _settle(self, mailbox: Mailbox, execution: Execution, ended: ExecutionResult) -> None:
         """Note the result of an execution."""
         then, run_id = ended.then, execution.lease.run_id
+        self._note_mark(mailbox, execution, is_written=then is not None)
         is_in_doubt = execution.known_seq >= 0 and mailbox.adoption is Adoption.UNDER_WAY
         if is_in_doubt and then is None and not ended.lost:
             self._mailboxes.forget(mailbox, keeps_queue=True)  # its row says what is next
@@ -175,6 +178,14 @@ class Worker:
         else:
             self._mailboxes.forget_empty(mailbox)
 
+    def _note_mark(self, mailbox: Mailbox, execution: Execution, *, is_written: bool) -> None:
+        """Note that a run that a dead host may have executed has its mark, or still needs one."""
+        if execution.standing.is_marked or is_written:
+            if (legacy := self.held.legacies.get(mailbox.shard)) is not None:
+                legacy.settled.add(mailbox.agent_id)
+        elif execution.standing.was_running:
+            mailbox.recovering = True
+
     def has(self, run_id: RunId) -> bool:
         """Return True if the run will end in this worker, or be lost with its shard and reported."""
         return run_id in self._state.fresh or run_id in self._executing
@@ -187,6 +198,7 @@ class Worker:
             execution.drop("crash")
         self._state.tasks.cancel()
         self.dispatcher.clear()
+        self._state.suspects.clear()
         self.held.clear()
         self._mailboxes.clear()
 

@@ -10,13 +10,14 @@ from actors.kernel.runtime.rows import NewRun
 from actors.kernel.store.blocking import Blocking
 from actors.runtime.context.host_services import HostServices, Refusals
 from actors.runtime.execution.execution import Execution
+from actors.runtime.execution.suspects import SuspectLane
 from actors.runtime.journal.setbacks import Setbacks
 from actors.runtime.loop.tasks import TaskScope
 from actors.runtime.worker.admission import Permit
 from actors.runtime.worker.completions import Completions
 from actors.runtime.worker.dispatcher import Dispatcher
 from actors.runtime.worker.held_shards import HeldShards
-from actors.runtime.worker.mailbox import Mailbox, MailboxCapacity
+from actors.runtime.worker.mailbox import Holding, Mailbox, MailboxCapacity
 from actors.runtime.worker.mailbox_loader import Holders
 from actors.runtime.worker.mailbox_table import MailboxTable
 
@@ -35,6 +36,7 @@ class WorkerState:
         refusals: What the next execution of a run has to refuse.
         setbacks: The runs that were broken off, and how often.
         blockings: Runs that blocked hosts which had their shards before; kept while this host lives.
+        suspects: Lets runs that may have killed hosts execute one at a time.
         completions: Callers of this host that wait for the end of a run.
     """
 
@@ -62,6 +64,7 @@ class WorkerState:
         self.refusals: dict[RunId, Refusals] = {}
         self.setbacks = Setbacks()
         self.blockings: dict[RunId, Blocking] = {}
+        self.suspects = SuspectLane(self.dispatcher.wake, self._is_coming)
         self.completions = Completions()
 
     def forget(self, run_id: RunId) -> None:
@@ -69,3 +72,7 @@ class WorkerState:
         self.fresh.pop(run_id, None)
         self.refusals.pop(run_id, None)
         self.setbacks.forget(run_id)
+
+    def _is_coming(self, mailbox: Mailbox) -> bool:
+        is_here = mailbox.holding in (Holding.READY, Holding.EXECUTING)
+        return is_here and self.mailboxes.is_known(mailbox)

@@ -90,6 +90,10 @@ class GraphRun:
         raise GraphRunFailedError(state.workflow_id, state.error or state.status.value)
 
     def _begin(self, given: dict[str, Any]) -> None:
+        if STATE in given and not self._verbs.is_continued:
+            # A client could write a state whose open effect is approved.
+            problem = f"{STATE!r} in its start message is the runtime's: leave it out"
+            raise GraphRunFailedError(self._spec.workflow_id, problem)
         if STATE in given:
             self._decided.go_on(*carried(given), given[HEAD])
             self._wait_ends.waited = {*given[WAITED]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import stat
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -118,10 +119,14 @@ def _checked(files: Iterator[tuple[str, bytes]], name: str) -> dict[str, bytes]:
         if not is_safe(path):
             problem = f"{path!r} leads out of it, or is no path"
             raise WorkflowBundleError(name, problem, "Use relative paths with slashes")
-        if path.casefold() in folded:
-            problem = f"{path!r} is there twice, or differs from another path in case only"
+        # Some file systems take two spellings of an accent for the same name, as they do with case.
+        key = unicodedata.normalize("NFC", path).casefold()
+        if key in folded:
+            problem = (
+                f"{path!r} is there twice, or differs from another path in case or spelling only"
+            )
             raise WorkflowBundleError(name, problem, "Give each file a name of its own")
-        folded.add(path.casefold())
+        folded.add(key)
         found[path] = data
         if len(found) > MOST_FILES:
             raise WorkflowBundleError(name, f"it has more than {MOST_FILES} files", _SPLIT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import secrets
 import zipfile
 from collections.abc import Mapping
@@ -25,6 +26,9 @@ from actors.workflow.visual.reading import is_visualflow, one_by_one
 
 _WHEN: Final = (1980, 1, 1, 0, 0, 0)
 """The time of each file in a zip file. It is constant, so equal contents give equal bytes."""
+_NO_NAME: Final = re.compile(r"[/\\\x00\ud800-\udfff]")
+"""A character that the name of a file in a folder does not have."""
+_LONGEST_NAME: Final = 200
 _ZIP: Final = b"PK"
 _SHOWN: Final = ("name", "version")
 """Names of a VisualFlow's texts."""
@@ -210,7 +214,7 @@ def _with_references(root: _FlowFile, folder: Path, sequential: bool) -> dict[st
 
 
 def _file_of(flow_id: str, folder: Path) -> Path | None:
-    if "/" in flow_id or "\\" in flow_id:
+    if _NO_NAME.search(flow_id) or len(flow_id) > _LONGEST_NAME:
         return None
     paths = (folder / f"{flow_id}{ending}" for ending in ENDINGS)
     return next((path for path in paths if path.is_file()), None)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from typing_extensions import override
 
@@ -19,6 +19,7 @@ from actors.kernel.storage.flow_bundles import (
     NewFlowBundle,
 )
 from actors.workflow.bundles.bundle import WorkflowBundle, open_workflow_bundle
+from actors.workflow.bundles.inputs import input_schema
 from actors.workflow.bundles.manifest import WorkflowBundleManifest
 from actors.workflow.bundles.registry import (
     WorkflowBundleRegistry,
@@ -26,6 +27,7 @@ from actors.workflow.bundles.registry import (
     order_of,
 )
 from actors.workflow.bundles.unpacking import unpacked
+from actors.workflow.machine.spec import WorkflowSpec
 
 INSTALLED_APP: Final = "installed"
 """The type of the agents whose runs are runs of installed flows."""
@@ -234,6 +236,19 @@ class StoredBundles(BundleRegistry):
         """
         return await unpacked(open_workflow_bundle, await self.read(record))
 
+    async def graphs(self, record: BundleRecord) -> dict[str, WorkflowSpec]:
+        """Return the graphs of a bundle, found before, by name. They are compiled in a thread.
+
+        Raises:
+            WorkflowBundleRegistryError: The bundle was removed after it was found.
+            FlowError: A flow of the bundle cannot be compiled here.
+        """
+        return await unpacked(_graphs_in, await self.read(record))
+
+    async def inputs_of(self, record: BundleRecord, flow_id: str) -> dict[str, Any]:
+        """Return the JSON Schema of the vars that a flow of a bundle, found before, begins with."""
+        return await unpacked(_inputs_in, await self.read(record), flow_id)
+
     async def read(self, record: BundleRecord) -> bytes:
         """Return the file of a bundle that was found before. See `load`."""
         try:
@@ -277,6 +292,14 @@ def _checked(data: bytes) -> WorkflowBundle:
     bundle = open_workflow_bundle(data)
     bundle.check()
     return bundle
+
+
+def _graphs_in(data: bytes) -> dict[str, WorkflowSpec]:
+    return {one.workflow_id: one for one in open_workflow_bundle(data).drawn_specs()}
+
+
+def _inputs_in(data: bytes, flow_id: str) -> dict[str, Any]:
+    return input_schema(open_workflow_bundle(data).flow_json(flow_id))
 
 
 def _record(row: FlowBundleRow) -> BundleRecord:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, TypeVar
 
 from actors.runtime.loop.threads import in_thread
 
 T = TypeVar("T")
-_SMALL: Final = 64 * 1024
-"""Size of data that is processed in milliseconds, in bytes."""
 
 
-async def unpacked(call: Callable[[bytes], T], data: bytes) -> T:
-    """Return the result of a function of bytes.
+async def unpacked(call: Callable[..., T], *args: Any) -> T:
+    """Return the result of a function that reads, checks or compiles flows, called in a thread.
 
-    More than 64 KiB are processed in a thread, off the event loop.
+    Small flows are processed there, too: 50 KiB may take as long as a megabyte.
     """
-    if len(data) <= _SMALL:
-        return call(data)
-    found: T = await in_thread(call, data)
+    found: T = await in_thread(call, *args)
     return found

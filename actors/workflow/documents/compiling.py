@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from actors.kernel.workflow.effects import EffectType
@@ -17,12 +17,13 @@ from actors.workflow.documents.document import (
     EffectNode,
     EndNode,
     FlowDocument,
+    FlowNode,
     ForkNode,
     LoopNode,
     SwitchNode,
 )
-from actors.workflow.documents.expressions import Expression, ExpressionError, parse
-from actors.workflow.documents.findings import FindingList, FlowFinding, suggestion
+from actors.workflow.documents.expressions import Expression, ExpressionError, ParsingBudget, parse
+from actors.workflow.documents.findings import FindingList, FlowFinding
 from actors.workflow.documents.nodes import (
     DEADLINES,
     TEMPLATED,
@@ -35,6 +36,7 @@ from actors.workflow.documents.nodes import (
 from actors.workflow.documents.reducers import REDUCERS
 from actors.workflow.documents.templates import DataPlace, Template, template
 from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.machine.variables import RUNTIME, TEMP
 
 _NEEDS: Final[dict[EffectType, tuple[str, ...]]] = {
     EffectType.ASK_USER: ("prompt",),
@@ -75,6 +77,7 @@ def compile_document(
 class _Compiler:
     document: FlowDocument
     findings: FindingList
+    budget: ParsingBudget = field(default_factory=ParsingBudget)
 
     def node(self, name: str, node: AnyNode) -> DocumentNode:
         """Return a node in the form in which a graph calls it."""
@@ -101,6 +104,10 @@ class _Compiler:
             self._check_effect(name, node)
         if isinstance(node, CodeNode):
             self._check_code(name, node)
+        if isinstance(node, FlowNode):
+            for taken in {RUNTIME, TEMP} & node.with_.keys():
+                problem = f"{taken} is the runtime's: the other flow does not get it"
+                self.findings.warn(problem, "Use another name", "nodes", name, "with", taken)
         attribute, make = TEMPLATED[node.kind]
         data = getattr(node, attribute)
         return make(name, node, self._template(data, name, attribute.removesuffix("_")))
@@ -109,13 +116,13 @@ class _Compiler:
         def problem(place: DataPlace, sentence: str) -> None:
             self._find(sentence, "Write ${vars.a.b}, or Python in ${…}", name, part, *place)
 
-        found = template(data, problem)
+        found = template(data, problem, self.budget)
         self._need_sandbox([one for text in found.holes.values() for one in text.parts], name, part)
         return found
 
     def _expression(self, text: str, name: str, *place: str | int) -> Expression:
         try:
-            found = parse(text)
+            found = parse(text, budget=self.budget)
         except ExpressionError as exc:
             self._find(str(exc), "Write Python, for example vars.total > 10", name, *place)
             return Expression(text, ("vars",), "", None)
@@ -162,10 +169,12 @@ class _Compiler:
             if to not in nodes
         ]
         for name, to, place in lost:
-            self._find(f"there is no node {to!r}", suggestion(to, nodes, _OR_ADD), name, *place)
+            remedy = self.findings.suggestion(to, nodes, _OR_ADD)
+            self._find(f"there is no node {to!r}", remedy, name, *place)
         if start not in nodes:
             problem = f"there is no node {start!r} to begin with"
-            self.findings.add(problem, suggestion(start, nodes, _OR_ADD), "start")
+            remedy = self.findings.suggestion(start, nodes, _OR_ADD)
+            self.findings.add(problem, remedy, "start")
         elif not lost:
             for name in nodes.keys() - _reached(self.document):
                 problem = f"no way leads from {start!r} to {name!r}"

@@ -21,6 +21,10 @@ from actors.workflow.documents.direct import Direct, NotSimpleError, direct
 
 LONGEST: Final = 4000
 """Maximum length of an expression, in characters."""
+MOST_PARSED: Final = 500_000
+"""Maximum size of a document's expressions in all, in characters, without plain paths."""
+_EACH: Final = 10
+"""Characters that an expression counts besides its own: a short one takes as long as ten more."""
 LIMITS: Final = sandbox.SandboxLimits()
 _WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None}
 _BUILTINS: Final = frozenset(name for name in dir(builtins) if not name.startswith("_"))
@@ -113,11 +117,36 @@ class Expression:
         return found
 
 
-def parse(text: str, more: frozenset[str] = frozenset()) -> Expression:
+@dataclass(slots=True)
+class ParsingBudget:
+    """The characters of expressions that may still be parsed for a document.
+
+    Without that limit a document of 8 MiB would be parsed for minutes.
+    """
+
+    left: int = MOST_PARSED
+
+    def spend(self, text: str) -> None:
+        """Count an expression.
+
+        Raises:
+            ExpressionError: The document has too many expressions.
+        """
+        self.left -= len(text) + _EACH
+        if self.left < 0:
+            problem = f"its document has more than {MOST_PARSED} characters of expressions"
+            raise ExpressionError(text[:40], f"{problem}. Divide it into flows, or use code nodes")
+
+
+def parse(
+    text: str, more: frozenset[str] = frozenset(), budget: ParsingBudget | None = None
+) -> Expression:
     """Parse an expression, which may also use the names of `more`.
 
+    A plain path does not count on the budget.
+
     Raises:
-        ExpressionError: The text is not an expression.
+        ExpressionError: The text is not an expression, or the budget is used up.
     """
     if len(text) > LONGEST:
         problem = f"it has {len(text)} characters, more than {LONGEST}. Use a code node"
@@ -125,6 +154,8 @@ def parse(text: str, more: frozenset[str] = frozenset()) -> Expression:
     stripped = text.strip()
     if _DOTTED.fullmatch(stripped) and not any(map(iskeyword, path := stripped.split("."))):
         return Expression(text, tuple(path), stripped, frozenset(path[1:2]))
+    if budget is not None:
+        budget.spend(text)
     try:
         tree = ast.parse(stripped, mode="eval").body
         bound = _bound_names(tree)
@@ -208,12 +239,13 @@ def _root_of(node: ast.expr) -> str | None:
 
 def _bound_names(tree: ast.expr) -> set[str]:
     """Return the names that the expression itself binds."""
-    stored = {
-        one.id
-        for one in ast.walk(tree)
-        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
-    }
-    return stored | {one.arg for one in ast.walk(tree) if isinstance(one, ast.arg)}
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+    return names
 
 
 def _path_in(node: ast.expr) -> tuple[str | int, ...] | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from typing_extensions import override
 
@@ -12,6 +12,8 @@ from actors.errors import ContractError, Facts
 
 MOST_FINDINGS = 200
 """Maximum number of mistakes that are reported for a document."""
+MOST_COMPARED: Final = 2_000_000
+"""Maximum number of pairs of characters that are compared for suggestions: about half a second of CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +59,29 @@ def pointer(*steps: str | int) -> str:
     return "".join(f"/{step}" for step in escaped)
 
 
-def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return the remedy for an unknown name: the known name most like it, or `otherwise` if none is like it."""
-    from difflib import get_close_matches  # noqa: PLC0415 - only needed for a mistake
-
-    near = get_close_matches(name, known, n=1)
-    return f"Is it {near[0]!r}?" if near else otherwise
-
-
 @dataclass(slots=True)
 class FindingList:
     """The findings of a document so far. `file` is the document's name in them."""
 
     file: str
     found: list[FlowFinding] = field(default_factory=list)
+    compared: int = 0
+    """Pairs of characters that the searches for like names have compared."""
+
+    def suggestion(self, name: str, known: Collection[str], otherwise: str) -> str:
+        """Return the remedy for an unknown name: the known name most like it, or `otherwise`.
+
+        `otherwise` is the remedy, too, when the document's searches have compared `MOST_COMPARED`. Without that
+        limit many unknown names among many known ones would take minutes.
+        """
+        from difflib import get_close_matches  # noqa: PLC0415 - only needed for a mistake
+
+        cost = len(name) * sum(map(len, known))
+        if self.compared + cost > MOST_COMPARED:
+            return otherwise
+        self.compared += cost
+        near = get_close_matches(name, known, n=1)
+        return f"Is it {near[0]!r}?" if near else otherwise
 
     def add(self, problem: str, remedy: str, *place: str | int) -> None:
         """Add a mistake at a place."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -15,6 +16,8 @@ from actors.workflow.documents.findings import MOST_FINDINGS, FlowError, FlowFin
 
 LARGEST: Final = 8 * 2**20
 """Maximum size of a document, in bytes."""
+LARGEST_YAML: Final = 2 * 2**20
+"""Maximum size of a document in YAML, in bytes. Its parser takes seconds of CPU for a MiB."""
 DEEPEST: Final = 100
 """Maximum depth of a document, in levels."""
 _YAML: Final = (".yaml", ".yml")
@@ -97,10 +100,15 @@ def _parsed(source: str | Path | bytes, name: str) -> Any:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = _repeated(name for name, _ in pairs)
         raise ValueError(f"{twice!r} is there twice in one object")
     return found
+
+
+def _repeated(names: Iterable[str]) -> str | None:
+    """Return the first name that comes again; None if there is none."""
+    counts = Counter(names)
+    return next((name for name, count in counts.items() if count > 1), None)
 
 
 def _no_number(word: str) -> Any:
@@ -113,6 +121,10 @@ def _parsed_yaml(raw: bytes, name: str) -> Any:
     except ImportError:
         problem = "YAML needs PyYAML, which is not installed"
         raise _refused(name, problem, "Install callboard[flows], or write JSON") from None
+
+    if len(raw) > LARGEST_YAML:
+        problem = f"it has more than {LARGEST_YAML // 2**20} MiB, which YAML's parser reads slowly"
+        raise _refused(name, problem, "Write it as JSON")
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
         """Loader that reads YAML as JSON is read: names are texts, ``no`` is a text, a date is a text.
@@ -133,8 +145,7 @@ def _parsed_yaml(raw: bytes, name: str) -> Any:
             line = node.start_mark.line + 1
             if not all(isinstance(key, str) for key in keys):
                 raise yaml.YAMLError(f"a name is no text (line {line})")
-            if len({*keys}) < len(keys):
-                twice = next(key for key in keys if keys.count(key) > 1)
+            if (twice := _repeated(keys)) is not None:
                 raise yaml.YAMLError(f"{twice!r} is there twice in one object (line {line})")
             values = (self.construct_object(value, deep=deep) for _, value in node.value)
             return dict(zip(keys, values, strict=True))

@@ -6,11 +6,28 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
-from actors.workflow.documents.expressions import Expression, ExpressionError, NodeScope, parse
+from actors.workflow.documents.expressions import (
+    LONGEST,
+    Expression,
+    ExpressionError,
+    NodeScope,
+    ParsingBudget,
+    parse,
+)
 
 _HOLE: Final = re.compile(r"\$\$\{|\$\{")
+_OPENING: Final = frozenset("([{")
+_CLOSING: Final = frozenset(")]}")
+_TOKEN: Final = re.compile(
+    r"""(?s)"{3}(?:\\.|(?!"{3}).)*(?:"{3})?|'{3}(?:\\.|(?!'{3}).)*(?:'{3})?"""
+    r"""|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|\#[^\n}]*|[()\[\]{}]"""
+)
+"""Texts, comments and brackets of an expression. No alternative can fail late, so a search is linear."""
+MOST_ENDS: Final = 16
+"""Maximum number of braces that are tried as the end of a hole."""
 
 DataPlace = tuple[str | int, ...]
 
@@ -56,15 +73,17 @@ class Template:
         )
 
 
-def template(data: Any, problem: Callable[[DataPlace, str], None]) -> Template:
-    """Return data as a template.
+def template(
+    data: Any, problem: Callable[[DataPlace, str], None], budget: ParsingBudget | None = None
+) -> Template:
+    """Return data as a template. `budget` limits the expressions of its document.
 
     `problem` is called with the place of each text that cannot be read and the reason.
     """
     holes: dict[DataPlace, HoledText] = {}
     for place, text in _texts(data, ()):
         try:
-            if (found := _read(text)) is not None:
+            if (found := _read(text, budget)) is not None:
                 holes[place] = found
         except ExpressionError as exc:
             problem(place, str(exc))
@@ -82,38 +101,67 @@ def _texts(data: Any, place: DataPlace) -> Iterator[tuple[DataPlace, str]]:
             yield from _texts(value, (*place, index))
 
 
-def _read(text: str) -> HoledText | None:
+def _read(text: str, budget: ParsingBudget | None) -> HoledText | None:
     """Return a text with holes. None: the text has no hole. ``$${`` stands for the characters ``${``.
 
     Raises:
         ExpressionError: A hole has no closing brace, or its expression cannot be read.
     """
     parts: list[str | Expression] = []
-    rest, has_hole = text, False
-    while (begin := _HOLE.search(rest)) is not None:
-        has_hole = True
-        before, after = rest[: begin.start()], rest[begin.end() :]
+    at, begin = 0, _HOLE.search(text)
+    if begin is None:
+        return None
+    while begin is not None:
+        before = text[at : begin.start()]
         if begin[0] == "$${":
             parts.append(before + "${")
-            rest = after
-            continue
-        inner, rest = _hole(after, text)
-        parts += [before, inner] if before else [inner]
-    if not has_hole:
-        return None
-    return HoledText((*parts, rest) if rest else tuple(parts))
+            at = begin.end()
+        else:
+            inner, at = _hole(text, begin.end(), budget)
+            parts += [before, inner] if before else [inner]
+        begin = _HOLE.search(text, at)
+    return HoledText((*parts, text[at:]) if at < len(text) else tuple(parts))
 
 
-def _hole(after: str, text: str) -> tuple[Expression, str]:
-    """Return the expression at the start of a text, up to its closing brace, and the text after the brace."""
-    end, problem = -1, None
-    while (end := after.find("}", end + 1)) >= 0:
+def _hole(text: str, start: int, budget: ParsingBudget | None) -> tuple[Expression, int]:
+    """Return the expression that begins at `start`, up to its closing brace, and the place after the brace."""
+    problem: ExpressionError | None = None
+    for end in islice(_ends(text, start), MOST_ENDS):
         try:
-            return parse(after[:end]), after[end + 1 :]
+            return parse(text[start:end], budget=budget), end + 1
         except ExpressionError as exc:
             problem = exc
     unclosed = "${ has no }. Write $${ for the characters ${"
-    raise problem or ExpressionError(text[:60], unclosed)
+    raise problem or ExpressionError(text[start - 2 :][:60], unclosed)
+
+
+def _ends(text: str, start: int) -> Iterator[int]:
+    """Yield the places of braces that may close a hole: first the one that is in no text and no other brace.
+
+    The others follow, because the scan does not read all that Python's parser reads.
+    """
+    most = start + LONGEST + 1
+    likely = _closing_brace(text, start, most)
+    if likely >= 0:
+        yield likely
+    end = text.find("}", start)
+    while end >= 0:
+        if end != likely:
+            yield end
+        end = text.find("}", end + 1, most)
+
+
+def _closing_brace(text: str, start: int, most: int) -> int:
+    """Return the place of the first brace that closes none which the expression opened; -1 if there is none."""
+    depth = 0
+    for token in _TOKEN.finditer(text, start, most):
+        if token[0] in _OPENING:
+            depth += 1
+        elif token[0] == "}" and depth == 0:
+            return token.start()
+        elif token[0] in _CLOSING:
+            depth -= 1
+    return -1
 
 
 def _shown(value: Any) -> str:

@@ -178,12 +178,15 @@ def _whole(text: str) -> str:
 
 def _tool_calls(response: LLMResponse) -> list[dict[str, Any]]:
     blocks = [one.model_extra or {} for one in response.content if one.type == "tool_call"]
+    # Arguments that were cut may fit all the same.
+    cut = {"error": "a limit of tokens cut the answer off"} if response.reached_limit else {}
     return calls_in(
         [
             {
                 "call_id": one.get("id"),
                 "name": one.get("name"),
                 "arguments": one.get("invalid_arguments") or one.get("arguments"),
+                **cut,
             }
             for one in blocks
         ]

@@ -20,12 +20,15 @@ from actors.kernel.agent.llm import (
     Usage,
 )
 from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.json_data import clean_text
 from actors.kernel.secrets import Secret, SecretProvider
 from actors.workflow.integrations.calls import calls_in
 from actors.workflow.integrations.http_requests import HeaderSecret, JsonServer, RemoteModelError
 
 PROVIDER_KEY: Final = "x-provider-api-key"
 _CHARS_PER_TOKEN: Final = 4
+_MAX_REFUSAL: Final = 1_000
+"""Maximum number of characters of a refusal that are kept."""
 _NO_SUCH_PATH: Final = frozenset({404, 405, 501})
 
 
@@ -224,6 +227,10 @@ def _response(told: Any) -> LLMResponse:
     message = first.get("message") if isinstance(first, dict) else None
     if not isinstance(first, dict) or not isinstance(message, dict):
         raise RemoteModelError("the response has no choices[0].message", retryable=False)
+    reason = first.get("finish_reason")
+    if (refusal := message.get("refusal")) or reason == "content_filter":
+        problem = f"the model refused to answer: {refusal or reason}"
+        raise RemoteModelError(clean_text(problem)[:_MAX_REFUSAL], retryable=False)
     blocks: list[dict[str, Any]] = []
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(reasoning, str):
@@ -237,7 +244,6 @@ def _response(told: Any) -> LLMResponse:
         if "error" in call:
             block["invalid_arguments"] = _written_arguments(raw)
         blocks.append({**block, "arguments": call["arguments"]})
-    reason = first.get("finish_reason")
     return LLMResponse(
         content=[ContentBlock.model_validate(one) for one in blocks],
         usage=_usage(told.get("usage")),

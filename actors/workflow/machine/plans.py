@@ -18,19 +18,16 @@ from actors.workflow.machine.policy import compute_idempotency_key
 from actors.workflow.machine.records import Transition, behind, completed, failed, recorded
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.variables import (
-    BRANCH,
-    RECORDS,
     RUNTIME,
-    SEQ,
     branch_of,
     changes,
+    is_runtimes,
     place_of,
     seq_of,
     split_key,
     with_path,
 )
 
-_OWN: Final = ([RUNTIME, SEQ], [RUNTIME, RECORDS], [RUNTIME, BRANCH])
 MOST_BRANCHES: Final = 1000
 DEEPEST_FORK: Final = 4
 """Maximum depth of nested forks."""
@@ -111,13 +108,18 @@ def _check_branches(state: RunState, plan: StepPlan) -> None:
 def _changed(before: dict[str, Any], after: Any) -> dict[str, Any]:
     """Return the changes of a node as a delta. Only changed values are checked and copied.
 
+    Changes of what only the runtime writes are left out.
+
     Raises:
         NotSerializableError: A changed value is not JSON data; the error has its path.
+        GraphError: The node left no object, as the vars or as `_runtime`.
     """
     if not isinstance(after, dict):
         durable_copy(after, "vars")
         raise GraphError("vars", f"the node left a {type(after).__name__}. Leave an object")
-    found = [one for one in changes(before, after) if one[0] not in _OWN]
+    if not isinstance(after.get(RUNTIME), dict):
+        raise GraphError(f"vars[{RUNTIME!r}]", "the node left no object, and it is the runtime's")
+    found = [one for one in changes(before, after) if not is_runtimes(one[0])]
     sets = [[path, _clean(path, value)] for path, value, there in found if there]
     unsets = [path for path, _, there in found if not there]
     return ({"set": sets} if sets else {}) | ({"unset": unsets} if unsets else {})
@@ -164,8 +166,12 @@ def _opened(
 
 
 def _trial(state: RunState, opened: OpenStep) -> None:
-    after = varied(state.vars, opened.changed)
-    with_path(after, split_key(opened.effect.result_key or ""), None)
+    after, path = varied(state.vars, opened.changed), split_key(opened.effect.result_key or "")
+    if is_runtimes(path):
+        raise GraphError(
+            f"result_key {'.'.join(path)!r}", "it is the runtime's. Choose another one"
+        )
+    with_path(after, path, None)
 
 
 def started(state: RunState, opened: OpenStep) -> StepRecord:

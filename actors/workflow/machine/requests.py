@@ -11,6 +11,7 @@ from actors.kernel.workflow.drawn import normalize_utc_iso
 from actors.kernel.workflow.effects import EffectOutcome, EffectType, WaitReason, WaitState
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.tool_waits import details_of_node
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.event_keys import key_of_payload
 from actors.workflow.machine.variables import value_at
@@ -42,7 +43,7 @@ def _wait_event(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
             prompt=payload.get("prompt"),
             choices=payload.get("choices"),
             allow_free_text=bool(payload.get("allow_free_text", True)),
-            details=payload.get("details"),
+            details=details_of_node(payload.get("details")),
         )
     )
 
@@ -74,7 +75,7 @@ def _ask_user(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
             prompt=str(payload["prompt"]),
             choices=payload.get("choices"),
             allow_free_text=bool(payload.get("allow_free_text", True)),
-            details=payload.get("details"),
+            details=details_of_node(payload.get("details")),
         )
     )
 

@@ -18,17 +18,18 @@ from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.limits import RuntimeConfig
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.variables import (
+    DEPTH,
     LIMITS,
     RECORDS,
     RUNTIME,
+    begun_vars,
     ensure_namespaces,
     namespace,
     place_of,
     with_path,
+    without_answers,
 )
 
-DEPTH: Final = "depth"
-"""Name in `_runtime`. Its value is the number of runs above this run."""
 DEEPEST: Final = 32
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
@@ -44,6 +45,8 @@ def new_run(
 ) -> RunState:
     """Return a run whose entry node has not been called yet. `whose` are its other fields.
 
+    Each run of either driver begins here, so here the vars lose what is the runtime's; see `begun_vars`.
+
     Raises:
         GraphError: `run_id` is not made of 1 to 200 letters, digits, ``_`` and ``-``, or a namespace in
             `variables` is not an object.
@@ -54,7 +57,7 @@ def new_run(
     run = RunState.new(
         workflow_id=workflow.workflow_id,
         entry_node=workflow.entry_node,
-        vars=variables,
+        vars=begun_vars(variables),
         run_id=run_id,
         at=at,
         **whose,
@@ -107,7 +110,7 @@ def restored_run(
         saved,
         run_id=run_id,
         workflow_id=workflow.workflow_id,
-        vars=with_path(saved.vars, [RUNTIME, RECORDS], 0),
+        vars=with_path(without_answers(saved.vars), [RUNTIME, RECORDS], 0),
         parent_run_id=None,
         created_at=at,
         updated_at=at,
@@ -170,6 +173,6 @@ def child_vars(run: RunState, payload: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(given, dict):
         problem = f"payload.vars is a {type(given).__name__}. Give an object"
         raise GraphError("start_subworkflow", problem)
-    variables = {**given}
+    variables = begun_vars(given)
     variables[RUNTIME] = {**namespace(variables, RUNTIME), DEPTH: depth}
     return variables

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from actors.kernel.workflow.errors import GraphError
@@ -20,6 +20,16 @@ RECORDS: Final = "ledger_records"
 """Name in `_runtime`. Its value is the number of ledger records that the state includes."""
 BRANCH: Final = "branch"
 """Name in `_runtime` of a branch. Its value is the path to the branch in the run; see `branch_of`."""
+DEPTH: Final = "depth"
+"""Name in `_runtime`. Its value is the number of runs above this run."""
+_MACHINES: Final = frozenset(
+    (SEQ, RECORDS, BRANCH, DEPTH, "answers", "control", "events_seen", "scheduled_at", "bundle")
+)
+"""The names in `_runtime` that only decisions of the machine write: not callers, not parents, not nodes."""
+_RUNTIMES: Final = _MACHINES | frozenset(
+    ("inbox", "node_traces", "memory_spans", "evidence_warnings", "workflow_snapshot")
+)
+"""The names in `_runtime` that a run begins without, whoever starts it."""
 
 _MISSING: Final = object()
 _INDEX: Final = re.compile(r"\[(-?\d+)\]")
@@ -45,6 +55,36 @@ def check_callers(names: Iterable[str]) -> None:
     if taken:
         remedy = "Names with an underscore are the runtime's: leave it out, or give it another name"
         raise GraphError("vars", f"{taken[0]} is the runtime's. {remedy}")
+
+
+def begun_vars(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the vars that a caller or a parent gives a run, without the names of the runtime.
+
+    Values there would decide for the runtime: an answer in `_runtime` would approve a tool call of the run.
+    `_runtime` keeps the names of the application, such as ``provider`` and ``model``, and the depth of a
+    sub-graph. `_limits` is kept, `_temp` is not.
+    """
+    given = {name: value for name, value in variables.items() if name != TEMP}
+    if isinstance(given.get(RUNTIME), dict):
+        own = {name: one for name, one in given[RUNTIME].items() if name not in _RUNTIMES}
+        depth = given[RUNTIME].get(DEPTH)
+        if type(depth) is int and depth > 0:
+            own[DEPTH] = depth
+        given[RUNTIME] = own
+    return given
+
+
+def is_runtimes(path: Sequence[str]) -> bool:
+    """Return True if a path in the vars leads to a value that only the runtime writes."""
+    return path[0] == RUNTIME and (len(path) == 1 or path[1] in _MACHINES)
+
+
+def without_answers(variables: dict[str, Any]) -> dict[str, Any]:
+    """Return the vars without the answers that came before their waits.
+
+    They were given to another run, or are in a file that anybody may have written.
+    """
+    return without_path(variables, [RUNTIME, "answers"])
 
 
 def namespace(variables: Mapping[str, Any], name: str) -> dict[str, Any]:

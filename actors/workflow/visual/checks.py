@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from actors.workflow.documents.findings import suggestion
 from actors.workflow.visual.drawing import (
     OUT_OF_CONTROL,
     Drawing,
@@ -73,8 +72,8 @@ def check(drawing: Drawing, findings: DrawingFindings) -> None:
 
 def _check_node(node: DrawnNode, wires: list[DrawnWire], findings: DrawingFindings) -> None:
     if node.type not in TYPES:
-        otherwise = suggestion(node.type, TYPES, "Remove it, or use nodes that are supported")
-        remedy = _INSTEAD.get(node.type, otherwise)
+        otherwise = "Remove it, or use nodes that are supported"
+        remedy = _INSTEAD.get(node.type) or findings.suggestion(node.type, TYPES, otherwise)
         problem = f"nothing here executes the type {node.type!r}"
         findings.at_node(node, problem, remedy, "type")
         return
@@ -156,7 +155,7 @@ def _check_circles(drawing: Drawing, findings: DrawingFindings) -> None:
         del reads[done]
         for name in readers[done]:
             reads[name].discard(done)
-            if not reads[name] and name not in free:
+            if not reads[name]:
                 free.append(name)
     for name in reads:
         problem = "its value depends on itself"
@@ -186,22 +185,29 @@ def _out_of_bodies(
 ) -> Iterator[DrawnWire]:
     """Yield the wires from bodies back to their loops, on all ways from `root`.
 
-    `path` has the nodes on the current way, each with the pin by which the way leaves it.
+    `depths` has the nodes on the current way by their places in it, `bodies` the places of the loops whose
+    bodies the way is in.
     """
-    path: dict[str, str] = {root: ""}
+    depths: dict[str, int] = {root: 0}
+    bodies: list[int] = []
     left = [iter(ways.get(root, ()))]
     while left:
         wire = next(left[-1], None)
         if wire is None:
             left.pop()
-            done.add(path.popitem()[0])
+            name, depth = depths.popitem()
+            done.add(name)
+        else:
+            depth = depths[wire.source]
+        if bodies and bodies[-1] == depth:
+            bodies.pop()
+        if wire is None:
             continue
-        path[wire.source] = wire.out
-        if wire.target in path:
-            names = list(path)
-            round_ = names[names.index(wire.target) :]
-            if any(nodes[one].type in LOOPS and path[one] == "loop" for one in round_):
+        if wire.out == "loop" and nodes[wire.source].type in LOOPS:
+            bodies.append(depth)
+        if wire.target in depths:
+            if bodies and bodies[-1] >= depths[wire.target]:
                 yield wire
         elif wire.target not in done:
-            path[wire.target] = ""
+            depths[wire.target] = len(depths)
             left.append(iter(ways.get(wire.target, ())))

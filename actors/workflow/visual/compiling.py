@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -43,6 +43,12 @@ _OWN_PINS: Final = frozenset(
     {"set_vars", "add_to_list", "loop_limit", "string_template", "make_object"}
 )
 """Types that read only their pins, and not the values that the previous node computed."""
+MOST_NEEDS: Final = 500_000
+MOST_SOURCE: Final = 64 * 2**20
+"""Maximum number of nodes that are computed for the steps of a flow, and size of their data in characters.
+
+Each step counts all nodes that are computed for it.
+"""
 _SHOWN: Final = frozenset({"label", "description", "icon", "headerColor", "nodeType"})
 """Names in a node's data that are only shown to people."""
 
@@ -92,6 +98,12 @@ class _DrawingCompiler:
     expressions: Mapping[str, Mapping[str, PinExpression]]
     names: Mapping[str, str]
     nodes: dict[str, WiredNode] = field(default_factory=dict)
+    data: dict[str, str] = field(default_factory=dict)
+    reads: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    size: int = 0
+    """Size of the sources of all steps, in characters."""
+    need_count: int = 0
+    """Number of the nodes that are computed for steps, each as often as it is computed."""
 
     def entry(self) -> str:
         """Return the entry node: the one that the flow names, else the first one without a wire into it."""
@@ -116,6 +128,7 @@ class _DrawingCompiler:
         nodes: dict[str, DocumentNode] = {}
         for name in self._reached(entry):
             nodes |= self._steps_of(self.nodes[name])
+            self._check_size()
         for name, wired in self.nodes.items():
             if wired.is_step and name not in nodes and wired.drawn.type in TYPES:
                 place = wired.drawn.place
@@ -125,6 +138,18 @@ class _DrawingCompiler:
         reducers = {PLACE: in_turn} if has_branches else {}
         flow_id = self.drawing.id
         return WorkflowSpec(self.names.get(flow_id, flow_id), entry, nodes, reducers)
+
+    def _check_size(self) -> None:
+        """Refuse a flow whose nodes are computed for so many steps that its graph would fill the memory.
+
+        Raises:
+            FlowError: The flow is one.
+        """
+        if self.need_count > MOST_NEEDS or self.size > MOST_SOURCE:
+            problem = "too many of its nodes are computed again for each of many steps"
+            remedy = "Keep their values in variables, or divide it into flows"
+            self.findings.add(problem, remedy, "nodes")
+            self.findings.warnings()
 
     def _wire(self) -> None:
         """Connect all nodes with their wires."""
@@ -152,6 +177,8 @@ class _DrawingCompiler:
         for name, wired in self.nodes.items():
             if wired.is_step:
                 self.nodes[name] = replace(wired, needs=tuple(self._needs(wired)))
+                self.need_count += len(self.nodes[name].needs)
+                self._check_size()
 
     def _renamed(self, node: DrawnNode) -> DrawnNode:
         target = subflow_name(node) if node.type in {"subflow", AGENT} else None
@@ -161,23 +188,29 @@ class _DrawingCompiler:
 
     def _needs(self, node: WiredNode) -> list[str]:
         """Return the nodes that are computed for a step, each after the nodes that it reads."""
-        found: dict[str, None] = {}
-        path: list[tuple[str, Iterator[str]]] = [("", self._computed_for(node))]
+        found: list[str] = []
+        path = [("", iter(self._computed_for(node)))]
         seen: set[str] = set()
         while path:
             name, sources = path[-1]
-            source = next((one for one in sources if one not in seen), None)
-            if source is None:
-                path.pop()
-                found[name] = None
+            for source in sources:
+                if source not in seen:
+                    seen.add(source)
+                    path.append((source, iter(self._computed_for(self.nodes[source]))))
+                    break
             else:
-                seen.add(source)
-                path.append((source, self._computed_for(self.nodes[source])))
-        return [one for one in found if one]
+                path.pop()
+                found.append(name)
+        found.pop()  # the step itself
+        return found
 
-    def _computed_for(self, node: WiredNode) -> Iterator[str]:
-        sources = (source for source, _ in node.inputs.values())
-        return (one for one in sources if not self.nodes[one].is_step)
+    def _computed_for(self, node: WiredNode) -> tuple[str, ...]:
+        """Return the nodes whose values a node reads and that are not steps; many steps may ask for a node."""
+        name = node.drawn.id
+        if name not in self.reads:
+            sources = (source for source, _ in node.inputs.values())
+            self.reads[name] = tuple(one for one in sources if not self.nodes[one].is_step)
+        return self.reads[name]
 
     def _reached(self, entry: str) -> list[str]:
         found = {entry: None}
@@ -206,17 +239,28 @@ class _DrawingCompiler:
             found[name + RETURN_MARK] = self._step(node, back, behind, RETURN_MARK)
         return found
 
+    def _data_of(self, name: str) -> str:
+        """Return the JSON text of `_told`; many steps may read a node."""
+        if name not in self.data:
+            self.data[name] = _json(_told(self.nodes[name]))
+        return self.data[name]
+
     def _step(
         self, node: WiredNode, decide: Decide, ways: tuple[tuple[str, str], ...], mark: str = ""
     ) -> DocumentNode:
-        told = [_told(one) for one in (node, *(self.nodes[need] for need in node.needs))]
-        source = json.dumps({"drawn": told, "ways": ways}, sort_keys=True, ensure_ascii=False)
+        drawn = ", ".join(self._data_of(one) for one in (node.drawn.id, *node.needs))
+        source = f'{{"drawn": [{drawn}], "ways": {_json(ways)}}}'
+        self.size += len(source)
         name, kind, title = node.drawn.id + mark, node.drawn.type, node.drawn.data.get("label")
         is_asking = kind in EFFECTS and not (mark and kind in FILES)
         effect = EFFECTS[kind][0] if is_asking else None
         step = _stepping(node, self.nodes, decide)
         shown = title if isinstance(title, str) else None
         return DocumentNode(name, kind, source, ways, step, shown, effect)
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, sort_keys=True, ensure_ascii=False)
 
 
 def _told(node: WiredNode) -> Any:

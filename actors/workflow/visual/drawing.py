@@ -35,9 +35,9 @@ class DrawnNode:
         """
         return [name for name, kind in _pins_of(self.data, side) if kind != "execution"]
 
-    def is_control_pin(self, side: str, name: str) -> bool:
-        """Return True if the node declares this pin as a pin of execution."""
-        return (name, "execution") in _pins_of(self.data, side)
+    def control_pins(self, side: str) -> frozenset[str]:
+        """Return the pins of a side that the node declares as pins of execution."""
+        return frozenset(name for name, kind in _pins_of(self.data, side) if kind == "execution")
 
     def part(self, name: str) -> dict[str, Any]:
         """Return an object in the data. Empty: it is missing, or is not an object."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -31,7 +32,8 @@ def with_routes(drawing: Drawing, findings: DrawingFindings) -> Drawing:
         if wire.is_control:
             ways[wire.target].append(wire)
     nodes, numbers = dict(drawing.nodes), dict[tuple[str, str, str], int]()
-    wires: list[DrawnWire] = list(drawing.wires)
+    muxes: dict[Pin, str] = {}
+    added: list[DrawnWire] = []
     for target, into in ways.items():
         if len(into) < 2:  # noqa: PLR2004 - a single way has no alternative
             continue
@@ -43,14 +45,20 @@ def with_routes(drawing: Drawing, findings: DrawingFindings) -> Drawing:
             numbers[source, out, target] = number
         for pin, by_route in overrides.items():
             numbered = {number: by_route[key] for number, key in enumerate(keys) if key in by_route}
-            wires = _through_mux(nodes, wires, (target, pin), numbered)
-    routed = [
-        replace(one, route=numbers.get((one.source, one.out, one.target)))
-        if one.is_control
-        else one
-        for one in wires
-    ]
-    return replace(drawing, nodes=nodes, wires=tuple(routed))
+            added += _add_mux(nodes, (target, pin), numbered)
+            muxes[target, pin] = added[-1].source
+    routed = [_routed(wire, numbers, muxes) for wire in drawing.wires]
+    return replace(drawing, nodes=nodes, wires=(*routed, *added))
+
+
+def _routed(
+    wire: DrawnWire, numbers: dict[tuple[str, str, str], int], muxes: dict[Pin, str]
+) -> DrawnWire:
+    """Return a wire of execution with the number of its route, and a wire of data led to its pin's mux."""
+    if wire.is_control:
+        return replace(wire, route=numbers.get((wire.source, wire.out, wire.target)))
+    mux = muxes.get((wire.target, wire.into))
+    return wire if mux is None else replace(wire, target=mux, into="fallback")
 
 
 def _keys_of(node: DrawnNode, into: list[DrawnWire], findings: DrawingFindings) -> dict[str, Pin]:
@@ -58,7 +66,7 @@ def _keys_of(node: DrawnNode, into: list[DrawnWire], findings: DrawingFindings) 
 
     The node's data must match the drawn wires, since data of another drawing would choose wrong values.
     """
-    drawn = [(one.source, one.out) for one in into]
+    drawn = dict.fromkeys((one.source, one.out) for one in into)
     told = node.data.get("entryRoutes")
     keys: dict[str, Pin] = {}
     for place, one in enumerate(told if isinstance(told, list) else ()):
@@ -79,7 +87,7 @@ def _keys_of(node: DrawnNode, into: list[DrawnWire], findings: DrawingFindings) 
     for source, out in sorted({*drawn} - {*keys.values()}):
         problem = f"entryRoutes mismatch: they lack the edge from {source}.{out}"
         findings.at_node(node, problem, _AGAIN, "data", "entryRoutes")
-    if len({*drawn}) < len(drawn):
+    if len(drawn) < len(into):
         problem = "two edges of execution come from one pin"
         findings.at_node(node, problem, "Remove one")
     return keys
@@ -103,10 +111,10 @@ def _overrides_of(
     return found
 
 
-def _through_mux(
-    nodes: dict[str, DrawnNode], wires: list[DrawnWire], pin: Pin, by_route: dict[int, Pin]
-) -> list[DrawnWire]:
-    """Return the wires with the values of a pin led through a new node that has an input for each route."""
+def _add_mux(
+    nodes: dict[str, DrawnNode], pin: Pin, by_route: dict[int, Pin]
+) -> Iterator[DrawnWire]:
+    """Add the node that has an input for each route to a pin; yield its wires, the wire to the pin last."""
     target, name = pin
     mux = f"path_mux:{target}.{name}"
     defaults = nodes[target].part("pinDefaults")
@@ -114,14 +122,6 @@ def _through_mux(
     if name in defaults:
         data["pinDefaults"] = {"fallback": defaults[name]}
     nodes[mux] = DrawnNode(mux, MUX, data)
-    kept = [
-        replace(one, target=mux, into="fallback")
-        if not one.is_control and (one.target, one.into) == pin
-        else one
-        for one in wires
-    ]
-    inner = [
-        DrawnWire(source, out, mux, f"in{number}", is_control=False)
-        for number, (source, out) in by_route.items()
-    ]
-    return [*kept, *inner, DrawnWire(mux, "out", target, name, is_control=False)]
+    for number, (source, out) in by_route.items():
+        yield DrawnWire(source, out, mux, f"in{number}", is_control=False)
+    yield DrawnWire(mux, "out", target, name, is_control=False)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -38,20 +39,20 @@ def without_reroutes(drawing: Drawing, findings: DrawingFindings) -> Drawing:
     reroutes = {one.id for one in drawing.nodes.values() if one.type == REROUTE}
     if not reroutes:
         return drawing
-    sources = _sources_of(reroutes, drawing, findings)
+    sources = _resolved(_sources_of(reroutes, drawing, findings), reroutes)
     wires = []
     for wire in drawing.wires:
         if wire.target in reroutes:
             continue
         source = (wire.source, wire.out)
         if wire.source in reroutes:
-            found = _first(source, sources, reroutes)
+            found = sources.get(wire.source)
             if found is None:
                 continue
             source = found
         wires.append(replace(wire, source=source[0], out=source[1]))
     nodes = {
-        name: _with_references(node, lambda pin: _first(pin, sources, reroutes))
+        name: _with_references(node, lambda pin: sources.get(pin[0]) if pin[0] in reroutes else pin)
         for name, node in drawing.nodes.items()
         if name not in reroutes
     }
@@ -68,9 +69,10 @@ def _sources_of(reroutes: set[str], drawing: Drawing, findings: DrawingFindings)
             if wire.target in sources:
                 findings.at_wire(wire, "the reroute has another source, too", "Remove one")
             sources[wire.target] = (wire.source, wire.out)
+    checked: set[str] = set()
     for name in sorted(reroutes):
         seen, at = {name}, name
-        while at in sources and sources[at][0] in reroutes:
+        while at not in checked and at in sources and sources[at][0] in reroutes:
             at = sources[at][0]
             if at in seen:
                 problem = "reroutes lead round in a circle"
@@ -78,16 +80,28 @@ def _sources_of(reroutes: set[str], drawing: Drawing, findings: DrawingFindings)
                 sources.pop(at)
                 break
             seen.add(at)
+        checked |= seen
     return sources
 
 
-def _first(pin: Pin, sources: dict[str, Pin], reroutes: set[str]) -> Pin | None:
-    """Return the first pin against the direction of the wires that is not a reroute's. None: there is none."""
-    while pin[0] in reroutes:
-        if pin[0] not in sources:
-            return None
-        pin = sources[pin[0]]
-    return pin
+def _resolved(sources: dict[str, Pin], reroutes: set[str]) -> dict[str, Pin]:
+    """Return the first pin that is no reroute's, against the direction of the wires, by reroute.
+
+    A reroute without such a pin is left out. Each reroute is visited once.
+    """
+    found: dict[str, Pin | None] = {}
+    for name in sources:
+        chain, pin = list[str](), None
+        at: str | None = name
+        while at is not None and at not in found:
+            chain.append(at)
+            found[at] = None
+            pin = sources.get(at)
+            at = pin[0] if pin is not None and pin[0] in reroutes else None
+        if at is not None:
+            pin = found[at]
+        found |= dict.fromkeys(chain, pin)
+    return {name: pin for name, pin in found.items() if pin is not None}
 
 
 def _with_references(node: DrawnNode, found: Any) -> DrawnNode:
@@ -177,6 +191,12 @@ def without_limited_wires(drawing: Drawing, findings: DrawingFindings) -> Drawin
             return replace(drawing, wires=tuple(replace(one, limit=None) for one in drawing.wires))
     pins = {(one.source, one.out) for one in limited}
     nodes, wires = dict(drawing.nodes), [one for one in drawing.wires if one.limit is None]
+    ways: dict[Pin, DrawnWire] = {}
+    for wire in drawing.wires:
+        if wire.is_control:
+            ways.setdefault((wire.source, wire.out), wire)
+    renamed: dict[str, dict[Pin, str]] = defaultdict(dict)
+    added: dict[str, list[str]] = defaultdict(list)
     for wire in limited:
         name = f"loop-limit:{wire.source}.{wire.out}->{wire.target}"
         data = {"pinDefaults": {"max": wire.limit["max"]}}
@@ -185,52 +205,51 @@ def without_limited_wires(drawing: Drawing, findings: DrawingFindings) -> Drawin
             replace(wire, target=name, into=INTO_CONTROL, limit=None),
             DrawnWire(name, "again", wire.target, wire.into, is_control=True, place=wire.place),
         ]
-        _rename_route(nodes, wire, name)
+        renamed[wire.target][wire.source, wire.out] = name
         other = (wire.source, _OTHER.get(wire.out, ""))
-        if drawing.nodes[wire.source].type == "if" and other not in pins:
-            wires += _ways_on(nodes, drawing, other, name)
+        if drawing.nodes[wire.source].type == "if" and other in ways and other not in pins:
+            wires.append(replace(ways[other], source=name, out="limit_reached", limit=None))
+            added[ways[other].target].append(name)
+    for target in {**renamed, **added}:
+        nodes[target] = _with_limited_routes(nodes[target], renamed[target], added[target])
     return replace(drawing, nodes=nodes, wires=tuple(wires))
 
 
-def _rename_route(nodes: dict[str, DrawnNode], wire: DrawnWire, name: str) -> None:
-    """Set the source of a wire's route into its target to the node added into the wire.
+def _with_limited_routes(
+    node: DrawnNode, renamed: Mapping[Pin, str], added: Sequence[str]
+) -> DrawnNode:
+    """Return a node whose routes come from the limits in the wires into it. The routes' keys are kept.
 
-    The route's key is kept.
+    Args:
+        node: The node.
+        renamed: By the source of a route: the limit that is in its wire now.
+        added: The limits from which execution comes to the node when they are reached.
     """
-    node = nodes[wire.target]
     routes = node.data.get("entryRoutes")
     if isinstance(routes, list) and routes:
-        told = [
-            {"key": f"{wire.source}::{wire.out}", **one}
-            | {"sourceNodeId": name, "sourceHandle": "again"}
-            if isinstance(one, dict)
-            and (one.get("sourceNodeId") or one.get("source")) == wire.source
-            and (one.get("sourceHandle") or OUT_OF_CONTROL) == wire.out
-            else one
-            for one in routes
-        ]
-        nodes[wire.target] = replace(node, data={**node.data, "entryRoutes": told})
-        return
-    old, new = f"{wire.source}::{wire.out}", f"{name}::again"
+        told = [_renamed_route(one, renamed) if isinstance(one, dict) else one for one in routes]
+        for name in added:
+            more = {"sourceNodeId": name, "sourceHandle": "limit_reached"}
+            told.append({"key": f"{name}::limit_reached"} | more)
+        return replace(node, data={**node.data, "entryRoutes": told})
+    if not renamed:
+        return node
+    keys = {f"{source}::{out}": f"{name}::again" for (source, out), name in renamed.items()}
     overrides = {
-        pin: {new if key == old else key: one for key, one in by_route.items()}
+        pin: {keys.get(key, key): one for key, one in by_route.items()}
         for pin, by_route in node.part("inputRouteOverrides").items()
         if isinstance(by_route, dict)
     }
-    nodes[wire.target] = replace(node, data={**node.data, "inputRouteOverrides": overrides})
+    return replace(node, data={**node.data, "inputRouteOverrides": overrides})
 
 
-def _ways_on(
-    nodes: dict[str, DrawnNode], drawing: Drawing, pin: Pin, name: str
-) -> Iterator[DrawnWire]:
-    """Yield the wire from a limit to the target of another pin, and add it to the routes of the target."""
-    for wire in drawing.wires:
-        if wire.is_control and (wire.source, wire.out) == pin:
-            node = nodes[wire.target]
-            routes = node.data.get("entryRoutes")
-            if isinstance(routes, list) and routes:
-                more = {"sourceNodeId": name, "sourceHandle": "limit_reached"}
-                told = [*routes, {"key": f"{name}::limit_reached"} | more]
-                nodes[wire.target] = replace(node, data={**node.data, "entryRoutes": told})
-            yield replace(wire, source=name, out="limit_reached", limit=None)
-            return
+def _renamed_route(route: dict[str, Any], renamed: Mapping[Pin, str]) -> dict[str, Any]:
+    source, out = (
+        route.get("sourceNodeId") or route.get("source"),
+        route.get("sourceHandle") or OUT_OF_CONTROL,
+    )
+    name = renamed.get((source, out)) if isinstance(source, str) and isinstance(out, str) else None
+    if name is None:
+        return route
+    again = {"sourceNodeId": name, "sourceHandle": "again"}
+    return {"key": f"{source}::{out}", **route} | again

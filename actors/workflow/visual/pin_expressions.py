@@ -14,11 +14,19 @@ from actors.workflow.documents.expressions import (
     Expression,
     ExpressionError,
     NodeScope,
+    ParsingBudget,
     parse,
 )
 from actors.workflow.visual.drawing import Drawing, DrawingFindings, DrawnNode
-from actors.workflow.visual.sandbox_functions import SANDBOX_FUNCTIONS, functions_for
+from actors.workflow.visual.sandbox_functions import (
+    SANDBOX_FUNCTIONS,
+    called_in,
+    code_of,
+    functions_for,
+)
 
+MOST_FUNCTIONS: Final = 1_000
+"""Maximum number of functions of a flow. Each expression is searched for all of their names."""
 _VALUE: Final = "value"
 _TAKEN: Final = frozenset({*NAMES, _VALUE, *SANDBOX_FUNCTIONS, *dir(builtins)})
 _MISSING: Final = "it is evaluated by pydantic-monty, which is not there"
@@ -50,7 +58,7 @@ def expressions_in(
     drawing: Drawing, functions: Any, findings: DrawingFindings
 ) -> dict[str, dict[str, PinExpression]]:
     """Return the expressions of all nodes that edges lead to or from, by node and pin."""
-    library = dict(_functions_in(functions, findings))
+    library = _Library(dict(_functions_in(functions, findings)))
     used = {end for one in drawing.wires for end in (one.source, one.target)}
     used.add(drawing.entry or "")
     return {
@@ -61,7 +69,7 @@ def expressions_in(
 
 
 def _expressions_of(
-    node: DrawnNode, library: Mapping[str, str], findings: DrawingFindings
+    node: DrawnNode, library: _Library, findings: DrawingFindings
 ) -> dict[str, PinExpression]:
     found = {}
     for pin, text in node.part("pinExpressions").items():
@@ -82,23 +90,50 @@ def _expressions_of(
     return found
 
 
-def _expression(text: str, library: Mapping[str, str]) -> PinExpression:
-    parsed = parse(text, frozenset({_VALUE, *SANDBOX_FUNCTIONS, *library}))
+def _expression(text: str, library: _Library) -> PinExpression:
+    parsed = parse(text, library.names, library.budget)
     if parsed.path == ("vars",):  # without the runtime's own, as the sandbox sees them
         parsed = replace(parsed, path=None)
     if parsed.path is None and (problem := sandbox.unreadable(parsed.code)) is not None:
         raise ExpressionError(text, problem)
-    is_calling = any(name in parsed.code for name in library)
-    functions = "\n".join(library.values()) + "\n" if is_calling else ""
-    return PinExpression(parsed, functions_for(functions + parsed.code) + functions)
+    return PinExpression(parsed, library.code_for(parsed.code))
+
+
+class _Library:
+    """The functions of a flow. Expressions share the text of their code, which may be long.
+
+    Attributes:
+        names: The names that expressions may use besides `NAMES`.
+        budget: The limit of the flow's expressions.
+    """
+
+    def __init__(self, functions: Mapping[str, str]) -> None:
+        self._functions, self.budget = functions, ParsingBudget()
+        self.names = frozenset({_VALUE, *SANDBOX_FUNCTIONS, *functions})
+        self._code = "\n".join(functions.values()) + "\n" if functions else ""
+        self._called = called_in(self._code)
+        self._texts: dict[str, str] = {}
+        """Texts of code by the code of the sandbox's functions, which they begin with."""
+
+    def code_for(self, code: str) -> str:
+        """Return the code of the functions that an expression may call."""
+        if not any(name in code for name in self._functions):
+            return functions_for(code)
+        first = code_of(self._called | called_in(code))
+        return self._texts.setdefault(first, first + self._code)
 
 
 def _functions_in(raw: Any, findings: DrawingFindings) -> Iterator[tuple[str, str]]:
     """Yield name and code of the functions of a flow that can be called."""
     if raw and not isinstance(raw, list):
         findings.add("functions is no list", "Give a list of functions", "functions")
+    functions = raw if isinstance(raw, list) else []
+    if len(functions) > MOST_FUNCTIONS:
+        many = f"it has {len(functions)} functions, more than {MOST_FUNCTIONS}"
+        findings.add(many, "Divide it into flows, and call them as subflow nodes", "functions")
+        return
     taken: set[str] = set()
-    for place, one in enumerate(raw if isinstance(raw, list) else ()):
+    for place, one in enumerate(functions):
         name, code = (one.get("name"), one.get("code")) if isinstance(one, dict) else (None, None)
         problem, remedy = _misnamed(name, code) or _problem_of(str(name), str(code), taken)
         if problem:

@@ -115,16 +115,30 @@ def _wires(
         findings.add("edges is no list", "Give a list of edges", "edges")
         return ()
     found = []
+    pins = _ControlPins(nodes)
     for place, one in enumerate(raw or ()):
-        wire = _wire(one, place, nodes, findings)
+        wire = _wire(one, place, pins, findings)
         if wire is not None:
             found.append(wire)
     return tuple(found)
 
 
-def _wire(
-    raw: Any, place: int, nodes: Mapping[str, DrawnNode], findings: DrawingFindings
-) -> DrawnWire | None:
+class _ControlPins:
+    """The pins of execution that nodes declare. The declarations of a node are read once, not for each edge."""
+
+    def __init__(self, nodes: Mapping[str, DrawnNode]) -> None:
+        self.nodes = nodes
+        self._pins: dict[tuple[str, str], frozenset[str]] = {}
+
+    def has(self, node: str, side: str, pin: str) -> bool:
+        """Return True if the node declares this pin as a pin of execution."""
+        if (node, side) not in self._pins:
+            self._pins[node, side] = self.nodes[node].control_pins(side)
+        return pin in self._pins[node, side]
+
+
+def _wire(raw: Any, place: int, pins: _ControlPins, findings: DrawingFindings) -> DrawnWire | None:
+    nodes = pins.nodes
     ends = [_text(raw.get(one)) for one in _ENDS] if isinstance(raw, dict) else [""]
     if not all(ends):
         problem = f"an edge has no {_ENDS[ends.index('')]}"
@@ -137,11 +151,11 @@ def _wire(
             findings.add(problem, "Remove the edge, or add the node", "edges", place, end)
     if source not in nodes or target not in nodes:
         return None
-    is_control = into == INTO_CONTROL or nodes[target].is_control_pin("inputs", into)
+    is_control = into == INTO_CONTROL or pins.has(target, "inputs", into)
     data = raw.get("data")
     limit = data.get("loopLimit") if isinstance(data, dict) else None
     wire = DrawnWire(source, out, target, into, is_control, place, limit)
-    if nodes[source].is_control_pin("outputs", out) and not is_control:
+    if pins.has(source, "outputs", out) and not is_control:
         problem = "it leads from a pin of execution to one of data"
         findings.at_wire(wire, problem, "Connect pins of one kind")
     return wire

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Final
 
 SANDBOX_FUNCTIONS: Final = {
@@ -42,8 +43,16 @@ in a command of a shell. ``text_of`` returns the text in the result of a tool.
 """
 
 
+def called_in(code: str) -> frozenset[str]:
+    """Return the names of these functions that are in `code`."""
+    return frozenset(name for name in SANDBOX_FUNCTIONS if re.search(rf"\b{name}\b", code))
+
+
+def code_of(names: Collection[str]) -> str:
+    """Return the code of functions."""
+    return "".join(text for name, text in SANDBOX_FUNCTIONS.items() if name in names)
+
+
 def functions_for(code: str) -> str:
     """Return the code of the functions whose names are in `code`."""
-    return "".join(
-        text for name, text in SANDBOX_FUNCTIONS.items() if re.search(rf"\b{name}\b", code)
-    )
+    return code_of(called_in(code))

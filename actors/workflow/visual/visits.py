@@ -112,7 +112,7 @@ class Visit:
         for pin in node.inputs:
             found.pop(pin, None)
             found |= self.at_pin(node, pin)
-        declared = node.drawn.pins("inputs")
+        declared = {*node.drawn.pins("inputs")}
         for pin, value in node.drawn.part("pinDefaults").items():
             if pin not in node.inputs and (pin in declared or pin not in found):
                 found[pin] = copy.deepcopy(value)

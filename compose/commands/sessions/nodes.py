@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from actors.kernel.agent.llm import CUT_OFF
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.transcript import NO_CUT, Turn
 from actors.kernel.storage.errors import UnknownNodeError
@@ -14,6 +15,8 @@ from compose.commands.sessions.tree import SHOWN_ID, NodeLine
 
 PAGE: Final = 500
 """Number of nodes per read."""
+ENDS_EARLY: Final = "(a limit of tokens cut the answer off)"
+"""Line below an answer that has no end."""
 
 
 async def all_nodes(agents: AgentRuntime, session_id: str) -> list[Turn]:
@@ -55,10 +58,12 @@ def node_text(line: NodeLine) -> str:
 
 
 def lines_of_blocks(message: ChatMessage) -> Iterator[str]:
-    """Yield a line for each call of a tool and each result in a message."""
+    """Yield a line for each call of a tool, each result, and the mark of an answer that was cut off."""
     for block in message.content:
         data: dict[str, Any] = block.model_extra or {}
         if block.type == "tool_call":
             yield f"→ {data.get('name')} {short(data.get('arguments'))}".rstrip()
         elif block.type == "tool_result":
             yield f"← {data.get('name')}: {short(block.text)}"
+        elif block.type == CUT_OFF:
+            yield ENDS_EARLY

@@ -14,7 +14,7 @@ from actors.kernel.agent.transcript import Turn
 from actors.kernel.json import JsonValue
 from actors.sessions.events import EVENTS, SessionEvent
 from compose.commands.output import short
-from compose.commands.sessions.nodes import lines_of_blocks
+from compose.commands.sessions.nodes import ENDS_EARLY, lines_of_blocks
 from compose.commands.sessions.tree import SHOWN_ID
 from compose.host.visible import visible
 
@@ -76,7 +76,7 @@ class TextScreen(ChatScreen):
 
     def __init__(self, out: Console, decide: Callable[[str], str]) -> None:
         self._out, self._decide = out, decide
-        self._answer = ""
+        self._answer: list[str] = []
         """The part of the current answer that is on the screen."""
         self._call: tuple[str, str, int] = ("", "", 0)
         """The model call of the current answer: its run, position and attempt."""
@@ -150,7 +150,7 @@ class TextScreen(ChatScreen):
             is_again = call[:2] == self._call[:2] and bool(self._answer)
             self._call = call
             self._start_anew(BEGINS_ANEW if is_again else "")
-        self._answer += said["text"]
+        self._answer.append(said["text"])  # joined at the end: a sum would copy it each time
         self._write(said["text"])
 
     def _message(self, run_id: str, said: dict[str, Any]) -> None:
@@ -163,7 +163,9 @@ class TextScreen(ChatScreen):
                 self._replace(said["text"], why="(the whole answer:)")
                 self._said[run_id] = said["text"]
             self._end_line()
-            self._answer = ""
+            self._answer = []
+            if said.get("stopped") == "length":
+                self._line(ENDS_EARLY, style="dim")
 
     def _completed(self, run_id: str, output: JsonValue) -> None:
         """Show the output of a run that gave no answer."""
@@ -174,16 +176,18 @@ class TextScreen(ChatScreen):
 
     def _forget(self, run_id: str) -> None:
         self._end_line()
-        self._answer = ""
+        self._answer = []
         self._typed.pop(run_id, None)
         self._said.pop(run_id, None)
 
     def _replace(self, text: str, *, why: str) -> None:
         """Show the rest of an answer, or all of it if the part on the screen is not its beginning."""
-        if not text.startswith(self._answer):
+        shown = "".join(self._answer)
+        if not text.startswith(shown):
             self._start_anew(why)
-        rest = text[len(self._answer) :]
-        self._answer = text
+            shown = ""
+        rest = text[len(shown) :]
+        self._answer = [text] if text else []
         if rest:
             self._write(rest)
 
@@ -191,7 +195,7 @@ class TextScreen(ChatScreen):
         self._end_line()
         if why:
             self._line(why, style="dim")
-        self._answer = ""
+        self._answer = []
 
     def _write(self, text: str, *, style: str = "") -> None:
         self._out.print(Text(text), end="", style=style, soft_wrap=True)

@@ -150,8 +150,8 @@ def _blocks_of(message: UserInput) -> tuple[ContentBlock, ...]:
     content = message.content
     if isinstance(content, str):
         content = [TextPart(text=content)] if content else []
-    if not content:
-        raise _invalid("messages", "the last message is empty")
+    if all(isinstance(one, TextPart) and not one.text.strip() for one in content):
+        raise _invalid("messages", "the last message is blank")
     return tuple(_block_of(one) for one in content)
 
 

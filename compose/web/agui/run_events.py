@@ -89,7 +89,7 @@ class RunEvents:
 
     def __init__(self, run_id: str, subagent: str | None = None) -> None:
         self._run_id, self._subagent = run_id, subagent
-        self._texts: dict[str, str] = {}
+        self._texts: dict[str, list[str]] = {}
         self._thoughts: set[str] = set()
         self.calls: dict[str, KnownCall] = {}
         self.interrupts: dict[str, Interrupt] = {}
@@ -136,7 +136,7 @@ class RunEvents:
 
     def reopened(self) -> Iterator[BaseEvent]:
         """Yield start events of open texts and reasonings, with the texts so far."""
-        texts = {**self._texts}
+        texts = {position: "".join(pieces) for position, pieces in self._texts.items()}
         thoughts, self._thoughts = self._thoughts, set()
         self._texts.clear()
         for position in sorted(thoughts):
@@ -159,15 +159,15 @@ class RunEvents:
         yield from self._end_thought(position)
         id_ = self._id(position)
         if position not in self._texts:
-            self._texts[position] = ""
+            self._texts[position] = []
             yield TextMessageStartEvent(message_id=id_, role="assistant")
         if text:
-            self._texts[position] += text
+            self._texts[position].append(text)  # joined at the end: a sum would copy it each time
             yield TextMessageContentEvent(message_id=id_, delta=text)
 
     def _whole(self, position: str, text: str) -> Iterator[BaseEvent]:
         """Yield the missing end of a text; the whole text if it does not continue the text that was shown."""
-        shown = self._texts.get(position, "")
+        shown = "".join(self._texts.get(position, ()))
         if not text.startswith(shown):
             yield from self._end_text(position)
             yield VoidTextEvent(message_id=self._id(position))

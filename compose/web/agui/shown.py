@@ -32,10 +32,16 @@ class ShownMessages:
     def __init__(self, messages: Sequence[Message] = ()) -> None:
         self._messages = {one.id: one for one in messages}
         self._calls: dict[str, ToolCall] = {}
+        self._pieces: dict[str, list[str]] = {}
+        """Texts that are not in their messages yet, by id: a sum would copy a text with each piece."""
 
     @property
     def messages(self) -> list[Message]:
         """The messages, in order."""
+        for id_, pieces in self._pieces.items():
+            if isinstance(found := self._messages.get(id_), AssistantMessage):
+                found.content = "".join((found.content or "", *pieces))
+        self._pieces.clear()
         return [*self._messages.values()]
 
     def note(self, event: BaseEvent) -> None:
@@ -44,8 +50,8 @@ class ShownMessages:
             case TextMessageStartEvent():
                 self._assistant(event.message_id, event.subagent_run_id)
             case TextMessageContentEvent():
-                message = self._assistant(event.message_id, event.subagent_run_id)
-                message.content = f"{message.content or ''}{event.delta}"
+                self._assistant(event.message_id, event.subagent_run_id)
+                self._pieces.setdefault(event.message_id, []).append(event.delta)
             case ToolCallStartEvent(parent_message_id=str(parent)):
                 message = self._assistant(parent, event.subagent_run_id)
                 function = FunctionCall(name=event.tool_call_name, arguments="")
@@ -77,4 +83,5 @@ class ShownMessages:
         gone = [id_ for id_ in self._messages if is_gone(id_)]
         for id_ in gone:
             del self._messages[id_]
+            self._pieces.pop(id_, None)
         return MessagesSnapshotEvent(messages=self.messages) if gone else None

@@ -77,8 +77,7 @@ async def specs_of(call: WebCall, record: BundleRecord) -> Mapping[str, Workflow
     kept = graphs_of(call).kept
     found = kept.pop(record.hash, None)
     if found is None:
-        bundle = await bundles_of(call).load(record)
-        found = {one.workflow_id: one for one in bundle.drawn_specs()}
+        found = await bundles_of(call).graphs(record)
     kept[record.hash] = found
     if len(kept) > MOST_KEPT:
         del kept[next(iter(kept))]

@@ -125,8 +125,7 @@ async def schema(call: WebCall, _: NoQuery, __: None) -> Done:
         told = input_schema({})
     else:
         record, flow_id = found
-        bundle = await bundles_of(call).load(record)
-        told = input_schema(bundle.flow_json(flow_id))
+        told = await bundles_of(call).inputs_of(record, flow_id)
     return InputSchemaJson.model_validate(told)
 
 

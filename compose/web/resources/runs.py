@@ -23,7 +23,7 @@ from actors.kernel.store.lists import RunFilter
 from actors.kernel.text import MAX_INT, is_name
 from actors.runtime.replay.summary import error_of_row, row_of
 from actors.sessions.errors import UnknownChildError, UnknownModeError
-from actors.sessions.message import UserMessage
+from actors.sessions.message import UserMessage, check_blocks_of_user
 from actors.sessions.run import RunPhase, SessionRun, state_of
 from actors.sessions.runtime import AgentRuntime
 from compose.web.changes import thing_of_session
@@ -59,11 +59,11 @@ _GONE: Final = "the client that read the run has disconnected"
 
 
 class NewRunJson(StrictModel):
-    """A user's message, which starts a run. It has either `text`, or `content` of blocks.
+    """A user's message, which starts a run. It has either `text`, or `content` of blocks, and is not blank.
 
     Attributes:
         text: The user's text.
-        content: The message as blocks.
+        content: The message as blocks. Blocks that only models and tools make are refused, see `NOT_OF_USERS`.
         message_id: Id of the message; a known id returns the known run. The header Idempotency-Key overrides
             it.
         mode: The agent that executes the run.
@@ -85,6 +85,10 @@ class NewRunJson(StrictModel):
     def _says_something(self) -> NewRunJson:
         if (self.text is None) == (self.content is None):
             raise ValueError("give either `text` or `content`")
+        blocks = self.content or [ContentBlock(type="text", text=self.text)]
+        if all(block.type == "text" and not (block.text or "").strip() for block in blocks):
+            raise ValueError("the message is blank: give it a text, or a block of another type")
+        check_blocks_of_user(blocks)
         return self
 
     def message(self, key: str | None) -> UserMessage:

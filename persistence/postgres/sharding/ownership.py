@@ -27,7 +27,7 @@ SQL_DECLARE_AGENTS: Final[LiteralString] = (
     "select type, partitions from declare_agents($1,$2,$3,$4)"
 )
 SQL_CLAIM_SHARDS: Final[LiteralString] = (
-    "select shard, epoch, expires_at, late from claim_shards($1,$2,$3,$4,$5,$6,$7,$8)"
+    "select shard, epoch, expires_at, late, broken_at from claim_shards($1,$2,$3,$4,$5,$6,$7,$8)"
     " order by shard"
 )
 SQL_RELEASE_SHARDS: Final[LiteralString] = "select release_shards($1,$2,$3,$4)"
@@ -121,7 +121,9 @@ class ShardLeases(ShardStore):
             _log.warning("shards are busy; claiming them with the next try")
             return []
         leases = [
-            ShardLease(ShardId(row["shard"]), owner, row["epoch"], row["expires_at"])
+            ShardLease(
+                ShardId(row["shard"]), owner, row["epoch"], row["expires_at"], row["broken_at"]
+            )
             for row in rows
         ]
         known.update({lease.shard: lease.epoch for lease in leases})

@@ -144,6 +144,35 @@ async def test_a_silent_host_loses_its_shards(bed: Bed) -> None:
     assert set(report.lost) == set(leases)
 
 
+async def test_a_lease_says_that_the_owner_before_died(bed: Bed) -> None:
+    """Its lease ran out. What arrives from then on has a greater number; a shutdown leaves no such mark."""
+    bed.needs("expiry")
+    run = await bed.begin()
+    async with bed.rival() as rival, bed.rival("third") as third:
+        await bed.lapse()
+        taken = await rival.claim()
+        again = await rival.submit(agent=AgentId("desk", "after"))
+        await rival.store.shards.release(taken)
+        in_order = await third.claim()
+        [row, later] = [await third.store.reads.run(one) for one in (run.run_id, again.run_id)]
+
+    assert row is not None
+    assert later is not None
+    assert all(lease.broken_at is None for lease in [*bed.leases.values(), *in_order])
+    assert all(row.arrival < (lease.broken_at or 0) for lease in taken)
+    assert all(later.arrival > (lease.broken_at or later.arrival) for lease in taken)
+
+
+async def test_shards_that_another_host_gives_up_were_a_dead_hosts(bed: Bed) -> None:
+    """Whoever gives up shards of another owner says that this owner is dead."""
+    async with bed.rival() as rival:
+        await rival.store.shards.release(list(bed.leases.values()))
+        taken = await rival.claim()
+
+    assert taken
+    assert all(lease.broken_at is not None for lease in taken)
+
+
 async def test_a_heartbeat_tells_shards_the_host_does_not_know_of(bed: Bed) -> None:
     """The heartbeat returns a claim whose answer was lost. Known shards are not returned."""
     leases = list(bed.leases.values())

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.errors import NotSerializableError
+from actors.errors import ContractError, NotSerializableError
 from actors.kernel.workflow.branches import GraphBranch, GraphFork
 from actors.kernel.workflow.errors import GraphError, LedgerBrokenError, StoreBusyError
 from actors.kernel.workflow.run_store import CreatingRunStore, EventWaitStore
 from actors.workflow import (
+    EffectType,
     QueryableRunIndexStore,
     QueryableRunStore,
     RunState,
@@ -23,15 +24,14 @@ from actors.workflow import (
     RunStore,
     WaitReason,
     WaitState,
+    WorkflowSpec,
 )
 from persistence.files import JsonFileRunStore
 from persistence.run_locks import RunFileLocks
-from tests.conformance.workflow.stores import at_once
+from tests.conformance.workflow.stores import Stores, at_once, end_node, one_effect
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tests.conformance.workflow.stores import Stores
 
 
 def run_of(name: str, **more: Any) -> RunState:
@@ -284,6 +284,65 @@ def test_an_id_is_no_path(tmp_path: Path) -> None:
     for name in ("../evil", "a/b", "", "..", "a\x00"):
         with pytest.raises(GraphError):
             store.load(name)
+
+
+@pytest.mark.parametrize("kind", ["files", "sqlite"])
+def test_an_id_from_outside_touches_no_file(tmp_path: Path, kind: str) -> None:
+    """No run has it, and nothing beside the stores is made, changed or removed, whatever a caller does."""
+    stores = Stores(kind, tmp_path / "stores")
+    rt, spec = stores.runtime(), WorkflowSpec("graph", "begin", {"begin": end_node})
+    stores.runs.save(run_of("r1"))
+    for folder in (tmp_path, stores.folder):
+        (folder / "victim.lock").write_text("precious", encoding="utf-8")
+    before = sorted(tmp_path.rglob("*.lock"))
+    names = ["../victim", "../../victim", str(tmp_path / "victim"), "a/b", "..", ".", "", "a\x00"]
+    names += ["C:\\x", "x" * 300, "é" * 200, "\ud800", "r1\nx", "~/x", "%2e%2e%2fvictim"]
+    for name in names:
+        for call in (
+            partial(rt.tick, spec, name),
+            partial(rt.resume, spec, name, "k", 1),
+            partial(rt.answer, name, "k", 1),
+            partial(rt.steer, name, "x"),
+            partial(rt.cancel_run, name),
+            partial(rt.update_limits, name, {"max_tokens": 1}),
+            partial(rt.start, spec, run_id=name),
+        ):
+            with pytest.raises(ContractError):
+                call()
+        noting = one_effect(EffectType.MEMORY_NOTE, {"note": "n", "target_run_id": name or "/"})
+        assert rt.tick(noting, rt.start(noting)).status is RunStatus.FAILED, name
+
+    assert sorted(tmp_path.rglob("*.lock")) == before
+    assert {path.read_text(encoding="utf-8") for path in before} == {"precious"}
+    stores.close()
+
+
+def test_every_run_of_a_database_can_be_locked(tmp_path: Path) -> None:
+    """Also one whose id could be a path: its lock is a file in the folder of locks, and excludes others."""
+    stores = Stores("sqlite", tmp_path)
+    other = stores.reopen()
+    other.runs._locks._timeout_s = 0.05
+    for name in ("../a", "/a", "a" * 300, "a\x00b"):
+        with stores.runs.lock(name):
+            assert [*tmp_path.rglob("*.lock")] == [*(tmp_path / "graphs.db.locks").iterdir()]
+            with pytest.raises(StoreBusyError), other.runs.lock(name):
+                pass
+            with other.runs.lock(f"{name}b"):
+                pass
+    other.close()
+    stores.close()
+
+
+def test_a_run_of_another_id_is_not_returned(tmp_path: Path) -> None:
+    """A file system may take upper and lower case for the same; the error has both ids."""
+    store = JsonFileRunStore(tmp_path)
+    store.save(run_of("order"))
+    (tmp_path / "run_order.json").rename(tmp_path / "run_Order.json")
+
+    with pytest.raises(GraphError, match=r"'Order'.*has run 'order'"):
+        store.load("Order")
+    with pytest.raises(GraphError, match="Use another id"):
+        store.create_if_absent(run_of("Order"))
 
 
 def test_the_error_of_a_corrupt_file_has_its_name(tmp_path: Path) -> None:

@@ -98,10 +98,15 @@ async def provider(*script: Answer) -> AsyncIterator[Provider]:
 
 
 def chat_chunk(
-    text: str | None = None, *, finish: str | None = None, calls: object = None, **more: object
+    text: str | None = None,
+    *,
+    finish: str | None = None,
+    calls: object = None,
+    refusal: str | None = None,
+    **more: object,
 ) -> str:
     """One event of OpenAI's chat completions."""
-    delta = {"content": text, "tool_calls": calls}
+    delta = {"content": text, "tool_calls": calls, "refusal": refusal}
     choice = {"index": 0, "finish_reason": finish, "delta": {k: v for k, v in delta.items() if v}}
     chunk = {
         "id": "c1",

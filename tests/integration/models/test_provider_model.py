@@ -61,6 +61,8 @@ CALL = (
     [{"type": "input_json_delta", "partial_json": '{"day": 1}'}],
 )
 
+REFUSED = event("message_delta", delta={"stop_reason": "refusal"}, usage={"output_tokens": 3})
+
 
 def client_of(served: Provider, name: str = CHAT, **options: Any) -> RetryingModel:
     """A client of a model that this provider has; one try, unless the test says otherwise."""
@@ -111,7 +113,7 @@ async def test_options_are_sent_in_the_providers_words(served: Provider) -> None
     """Instructions, tools, the choice of one, limits, stops, a schema; and further settings as they are."""
     served.script = [chat("ok")]
     client = client_of(served, settings={"seed": 7, "temperature": 1.0})
-    schema = {"title": "day", "type": "object", "properties": {"day": {"type": "string"}}}
+    schema = {"title": "Day[int]", "type": "object", "properties": {"day": {"type": "string"}}}
     options = GenerationOptions(
         system_instructions="Be brief.",
         tools=(ToolSpec(name="book", description="Books."), ToolSpec(name="drop")),
@@ -131,7 +133,7 @@ async def test_options_are_sent_in_the_providers_words(served: Provider) -> None
     assert asked["tool_choice"]["function"] == {"name": "book"}
     assert (asked["temperature"], asked["top_p"], asked["seed"]) == (0.5, 0.25, 7)
     assert (asked["max_completion_tokens"], asked["stop"]) == (9, ["END"])
-    assert asked["response_format"]["json_schema"]["name"] == "day"
+    assert asked["response_format"]["json_schema"]["name"] == "Day_int_"
     await client.aclose()
 
 
@@ -249,11 +251,11 @@ async def test_a_provider_that_says_nothing_is_too_slow(served: Provider) -> Non
     [
         Answer([chat_chunk("half")], cut=True),
         Answer([chat_chunk("half")]),
-        Answer([chat_chunk("half"), DONE]),
+        Answer([chat_chunk("half"), chat_chunk(**CHAT_USAGE)]),
         Answer([chat_chunk("half"), "data: {no json\n\n"]),
         Answer(["data: [DONE]\n\n"]),
     ],
-    ids=["cut", "ended", "done", "garbled", "nothing"],
+    ids=["cut", "ended", "usage", "garbled", "nothing"],
 )
 async def test_a_stream_that_breaks_off_is_no_answer(served: Provider, answer: Answer) -> None:
     """However it breaks off: the run asks again, and nothing of it is recorded."""
@@ -261,6 +263,62 @@ async def test_a_stream_that_breaks_off_is_no_answer(served: Provider, answer: A
     client = client_of(served)
 
     assert (await failure(client)).kind == "connection"
+    await client.aclose()
+
+
+async def test_a_server_that_gives_no_reason_ends_its_answer_with_done(served: Provider) -> None:
+    """That line is its own end, as a finish reason is."""
+    served.script = [Answer([chat_chunk("whole"), DONE])]
+    client = client_of(served)
+
+    answer = await client.generate(HI)
+
+    assert (answer.text, answer.stop_reason) == ("whole", "stop")
+    await client.aclose()
+
+
+async def test_every_part_of_an_answer_before_its_end_is_none(served: Provider) -> None:
+    """At each event a proxy may close the stream; usage came with the first one."""
+    events = anthropic(TEXT, CALL).events
+    served.script = [Answer(events[:n]) for n in range(1, len(events) - 2)]
+    client = client_of(served, CLAUDE)
+
+    errors = [await failure(client) for _ in [*served.script]]
+
+    assert {error.kind for error in errors} == {"connection"}
+    await client.aclose()
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "reason"),
+    [
+        (CHAT, Answer([chat_chunk("I can"), chat_chunk(finish="content_filter"), DONE]), "filter"),
+        (CHAT, Answer([chat_chunk(refusal="no, never"), chat_chunk(finish="stop"), DONE]), "never"),
+        (CLAUDE, Answer([*anthropic(TEXT).events[:-2], REFUSED]), "filter"),
+    ],
+    ids=["filter", "words", "claude"],
+)
+async def test_a_refusal_with_text_is_a_refusal(
+    served: Provider, name: str, answer: Answer, reason: str
+) -> None:
+    """What was said before it is no answer."""
+    served.script = [answer]
+    client = client_of(served, name)
+
+    error = await failure(client)
+
+    assert (error.kind, reason in error.problem) == ("refused", True)
+    await client.aclose()
+
+
+async def test_an_answer_that_a_limit_cut_off_says_so(served: Provider) -> None:
+    """In the provider's words."""
+    served.script = [Answer([chat_chunk("half"), chat_chunk(finish="length"), DONE])]
+    client = client_of(served)
+
+    answer = await client.generate(HI)
+
+    assert (answer.text, answer.stop_reason, answer.reached_limit) == ("half", "length", True)
     await client.aclose()
 
 

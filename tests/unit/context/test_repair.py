@@ -97,3 +97,12 @@ async def test_words_beside_an_orphan_result_stay() -> None:
 
     assert mended([both, foreign]) == ["and this", "plain text"]
     assert mended([calls("1"), both]) == ["?1", "!1", "and this"]
+
+
+async def test_a_call_in_a_turn_of_a_user_is_none() -> None:
+    """Nothing answers it, and it takes no result from the model's own call."""
+    asked = calls("1")
+    forged = ChatMessage(role="user", content=asked.content)
+
+    assert mended([forged, *talk("a"), asked, result("1")]) == ["?1", "a", "?1", "!1"]
+    assert mended([forged, asked, forged, result("1")]) == ["?1", "?1", "!1", "?1"]

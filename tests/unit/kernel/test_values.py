@@ -21,13 +21,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
+from pydantic_core import from_json, to_json
 from typing_extensions import override
 
 import actors.errors
 from actors.errors import ActorsError, NotSerializableError, RetryAfter
 from actors.kernel.json import as_json_data, canonical_json, recordable
+from actors.kernel.json_data import MAX_DIGITS
 from actors.kernel.runtime.effects import Effect
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash, run_id_of_child, token
+from actors.kernel.workflow.durable import durable_copy
 
 JSON: Any = st.recursive(
     st.none()
@@ -64,6 +67,21 @@ def test_what_json_has_no_word_for_is_refused_with_the_place(value: Any) -> None
     """Nothing is guessed: dates, bytes, sets, NaN, other keys than text and NUL are refused."""
     with pytest.raises(NotSerializableError, match="step 'x'"):
         recordable([value], where="step 'x'")
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_integer_that_no_decoder_reads_is_refused(sign: int) -> None:
+    """Alone, within others and as an argument, with the remedy; one of 4,300 digits is read."""
+    longest = sign * (10**MAX_DIGITS - 1)
+    assert recordable([longest], where="x") == [longest] == from_json(to_json([longest]))
+    for value in (longest + sign, {"n": (longest + sign,)}):
+        for refuse in (
+            lambda value: recordable(value, where="step 'x'"),
+            lambda value: durable_copy(value, "vars"),
+            canonical_json,
+        ):
+            with pytest.raises(NotSerializableError, match=r"more than 4,300 digits: .* hex\(\)"):
+                refuse(value)
 
 
 class _Colour(StrEnum):

@@ -8,7 +8,7 @@ import pytest
 
 from actors import ChatMessage, RetryAfter
 from actors.errors import TRANSIENT_MODEL_ERRORS, ContractError, ModelError, ModelErrorKind
-from actors.kernel.agent.llm import LLMClient, StreamEvent, TextDelta
+from actors.kernel.agent.llm import Completion, LLMClient, Restart, StreamEvent, TextDelta
 from actors.testing import ModelReply, ScriptedModel
 from compose.models import FallbackModel, RetryingModel, TryLimits
 from tests.harness.simloop import SimEntropy, SimLoop, simulate
@@ -182,6 +182,37 @@ def test_an_error_that_stays_is_no_reason_to_fall_back(line: Line) -> None:
 
     assert isinstance(answer, ModelError)
     assert second.calls == 0
+
+
+def test_a_refusal_is_answered_by_the_next_client() -> None:
+    """Also behind pieces, which are then void; if all refuse, nothing is tried again."""
+    refused = ModelError("refused", problem="no")
+    half = ModelReply(text="I can", error=refused)
+    first, second = ScriptedModel(half, otherwise=refused), ScriptedModel("yes", otherwise=refused)
+    client = FallbackModel([first, second])
+    shown: list[StreamEvent] = []
+
+    async def main(loop: SimLoop) -> None:
+        del loop
+        shown.extend([event async for event in client.generate_stream(HI)])
+
+    simulate(main, seed=1)
+
+    *pieces, last = shown
+    assert pieces == [TextDelta(text="I"), TextDelta(text=" can"), Restart(), TextDelta(text="yes")]
+    assert isinstance(last, Completion)
+    assert last.response.text == "yes"
+    error, took_s = ask(client)
+    assert isinstance(error, ModelError)
+    assert (error.kind, took_s) == ("refused", 0.0)
+
+
+def test_a_busy_client_is_asked_again_though_another_one_refuses() -> None:
+    """It may answer."""
+    first = ScriptedModel(ModelError("refused"), ModelError("refused"))
+    second = ScriptedModel(slow(5), "yes")
+
+    assert ask(FallbackModel([first, second]))[0] == "yes"
 
 
 def test_a_fallback_has_the_smallest_context_window() -> None:

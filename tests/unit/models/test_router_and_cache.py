@@ -12,7 +12,7 @@ import pytest
 from actors import AgentId, ChatMessage, GenerationOptions, LLMClient, Runtime, Usage
 from actors.kernel.agent.llm import Completion, TextDelta
 from actors.kernel.agent.tools import ToolCall
-from actors.testing import ScriptedModel
+from actors.testing import ModelReply, ScriptedModel
 from compose.models import Router, SemanticCache
 
 if TYPE_CHECKING:
@@ -148,6 +148,14 @@ async def test_answers_are_not_kept_for_ever() -> None:
     assert await texts(cache, "2") == ["e"]
     await cache.aclose()
     assert await texts(cache, "2") == ["f"]
+
+
+async def test_an_answer_that_a_limit_cut_off_is_asked_for_again() -> None:
+    """Half of an answer is none."""
+    half = ModelReply(text="half", stop_reason="max_tokens")
+    cache = SemanticCache(ScriptedModel(half, "whole"), tenant="acme")
+
+    assert await texts(cache, "hi", "hi", "hi") == ["half", "whole", "whole"]
 
 
 async def test_an_answer_with_tool_calls_is_asked_for_again() -> None:

@@ -139,6 +139,7 @@ def test_a_flow_that_is_not_there_is_named(folder: Path) -> None:
         (files_of({"a\\..\\x": b""}), {}, "leads out of it"),
         (files_of({"C:x": b""}), {}, "leads out of it"),
         (files_of({"flows/CHILD.json": b""}), {}, "there twice"),
+        (files_of({"assets/é": b"", "assets/e\u0301": b""}), {}, "there twice"),
         (files_of({"link": b"/etc"}), {"link": stat.S_IFLNK | 0o777}, "symbolic link"),
         (files_of({"bomb": b"\0" * 5_000_000}), {}, "'bomb' would be 5000000 bytes out of"),
         (files_of(flows={"child": "../child.json"}), {}, "not below flows/"),

@@ -189,6 +189,9 @@ def test_all_mistakes_are_found_at_once() -> None:
     assert "(line 1)" in wrong[4]
     (alone,) = check_flow({**REFUND, "nodes": {**REFUND["nodes"], "alone": {"end": 1}}})
     assert (alone.level, alone.pointer) == ("warning", "/nodes/alone")
+    sub = {"flow": "other", "with": {"_runtime": {}, "_limits": {}}, "next": "e"}
+    (taken,) = check_flow({**REFUND, "start": "s", "nodes": {"s": sub, "e": {"end": 1}}})
+    assert (taken.level, taken.pointer) == ("warning", "/nodes/s/with/_runtime")
 
 
 @pytest.mark.item(466)

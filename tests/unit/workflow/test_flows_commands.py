@@ -163,3 +163,13 @@ async def test_a_host_serves_flows_of_files(
     (tmp_path / "empty").mkdir()
     with pytest.raises(ServeError, match="no flow in it"):
         find_served(str(tmp_path / "empty"))
+
+
+@pytest.mark.parametrize("ref", ["", ".", ".."])
+def test_a_name_that_names_nothing_is_not_sent(
+    capsys: pytest.CaptureFixture[str], ref: str
+) -> None:
+    """In a URL it would name all flows, or what is above them."""
+    code, text = told(capsys, "show", ref, "--server", "http://127.0.0.1:9")
+
+    assert (code, "names nothing on the server" in text) == (Exit.USAGE, True)

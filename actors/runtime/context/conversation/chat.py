@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from actors.errors import ContractError, MessageTooLargeError, OutputError
 from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse, Usage
@@ -23,8 +25,12 @@ T = TypeVar("T")
 
 OUTPUT_TOOL: Final = "final_result"
 """The tool by which a model that knows no JSON schema gives its output."""
+_VALUE: Final = "value"
+"""Key of an output whose type is no object."""
 MAX_CORRECTIONS: Final = 2
 """Number of times that a model is asked again because its output does not fit."""
+CUT: Final = "a limit of tokens cut the answer off"
+"""What a model is told of an answer that has no end."""
 MAX_SHOWN: Final = 2_000
 """Characters of a problem that a model is shown."""
 MAX_RESULT: Final = 1_000_000
@@ -40,14 +46,15 @@ class ChatResult(Generic[T]):
         text: Text of the last answer.
         usage: Usage of all model calls of the chat together.
         turns: Number of model calls.
-        stopped: ``end``: the model was done. ``max_turns``: it wanted to go on.
+        stopped: ``end``: the model was done. ``length``: a limit of tokens cut its answer off. ``max_turns``:
+            it wanted to go on.
     """
 
     output: T | None
     text: str
     usage: Usage
     turns: int
-    stopped: Literal["end", "max_turns"]
+    stopped: Literal["end", "length", "max_turns"]
 
 
 class Output(Generic[T]):
@@ -63,22 +70,32 @@ class Output(Generic[T]):
         self._is_native = bool(getattr(model, "has_response_format", False))
 
     @property
+    def is_typed(self) -> bool:
+        """True if not any text will do."""
+        return self._adapter is not None
+
+    @property
     def tool(self) -> ToolSpec | None:
         """The tool that takes the output; None: none is needed."""
         if self._adapter is None or self._is_native:
             return None
-        schema = self._adapter.json_schema()
-        if schema.get("type") != "object":
-            schema = {"type": "object", "properties": {"value": schema}, "required": ["value"]}
         described = "Give the final answer. Call it once, when you are done."
-        return ToolSpec(name=OUTPUT_TOOL, description=described, parameters=schema)
+        return ToolSpec(name=OUTPUT_TOOL, description=described, parameters=self._schema)
 
     def options(self, options: GenerationOptions | None) -> GenerationOptions | None:
         """Return the author's options with the schema, where the model takes one."""
         if self._adapter is None or not self._is_native:
             return options
-        schema = self._adapter.json_schema()
-        return (options or GenerationOptions()).model_copy(update={"response_format": schema})
+        schema = {"response_format": self._adapter.json_schema()}
+        return (options or GenerationOptions()).model_copy(update=schema)
+
+    @property
+    def schema(self) -> dict[str, Any] | None:
+        """The schema that the model is sent in place of that of `options`; None: none is sent.
+
+        Replay compares the options, so those of recorded calls have to stay as they are.
+        """
+        return self._schema if self._adapter is not None and self._is_native else None
 
     def of_text(self, text: str) -> T:
         """Return the output that a text is.
@@ -88,7 +105,7 @@ class Output(Generic[T]):
         """
         if self._adapter is None:
             return text  # type: ignore[return-value]
-        return self._adapter.validate_python(from_json(_json_in(text)))
+        return self._of_data(from_json(_json_in(text)))
 
     def of_call(self, arguments: dict[str, Any]) -> T:
         """Return the output that a call of the output tool gives.
@@ -96,9 +113,41 @@ class Output(Generic[T]):
         Raises:
             ValueError: It does not fit.
         """
+        return self._of_data(arguments)
+
+    @cached_property
+    def _schema(self) -> dict[str, Any]:
+        """JSON schema of type object: providers take no other at the root."""
+        assert self._adapter is not None
+        schema = self._adapter.json_schema()
+        if schema.get("type") == "object":
+            return {"properties": {}, **schema}
+        definitions = {key: schema.pop(key) for key in ("$defs",) if key in schema}
+        wrapped = {"type": "object", "properties": {_VALUE: schema}, "required": [_VALUE]}
+        return {**wrapped, "additionalProperties": False, **definitions}
+
+    def _of_data(self, data: Any) -> T:
+        """Return the output that JSON data is, with or without the object around it.
+
+        Raises:
+            ValueError: It does not fit.
+        """
         assert self._adapter is not None
         is_wrapped = self._adapter.json_schema().get("type") != "object"
-        return self._adapter.validate_python(arguments["value"] if is_wrapped else arguments)
+        if is_wrapped and isinstance(data, dict) and data.keys() == {_VALUE}:
+            try:
+                return self._valid(data[_VALUE])
+            except ValueError:
+                # A model that was not given the schema may mean its own key.
+                with suppress(ValueError):
+                    return self._valid(data)
+                raise
+        return self._valid(data)
+
+    def _valid(self, data: Any) -> T:
+        assert self._adapter is not None
+        # As JSON, because a strict type takes a date or an enum as text only from JSON.
+        return self._adapter.validate_json(to_json(data, inf_nan_mode="constants"))
 
 
 class ToolsOfChat:
@@ -173,14 +222,17 @@ class ChatLoop(Generic[T]):
             if found is not None:
                 # Their calls are answered, so that the conversation can go on.
                 await self.keep([_result(call, "accepted", is_error=False) for call in calls])
-                return ChatResult(found[0], response.text, usage, n, "end")
+                stopped: Literal["end", "length"] = "length" if response.is_cut_off else "end"
+                return ChatResult(found[0], response.text, usage, n, stopped)
             turns = await self._results(calls)
         await self.keep([one for one in turns if isinstance(one, ChatMessage)])
         return ChatResult(None, response.text, usage, max_turns, "max_turns")
 
     def _request(self) -> GenerationRequest:
         specs = (*self.tools.tools, *filter(None, [self.output.tool]))
-        return GenerationRequest(self.output.options(self.options), specs, self.tools.instructions)
+        return GenerationRequest(
+            self.output.options(self.options), specs, self.tools.instructions, self.output.schema
+        )
 
     def _final(
         self, response: LLMResponse, calls: Sequence[ToolCall | ToolResult]
@@ -194,7 +246,11 @@ class ChatLoop(Generic[T]):
             ends = [c for c in calls if isinstance(c, ToolCall) and c.name == OUTPUT_TOOL]
             if ends:
                 return (self.output.of_call(ends[0].arguments),)
-        return None if calls else (self.output.of_text(response.text),)
+        if calls:
+            return None
+        if response.is_cut_off and self.output.is_typed:
+            raise ValueError(CUT)  # half of a number is a number
+        return (self.output.of_text(response.text),)
 
     async def _results(self, calls: Sequence[ToolCall | ToolResult]) -> list[ChatMessage]:
         """Return what the tools gave, in the order of the calls. They run at the same time."""
@@ -230,7 +286,14 @@ def _result_of(payload: Any, name: str) -> InvocationResult:
 
 def _calls_of(response: LLMResponse) -> list[ToolCall | ToolResult]:
     """Return the calls of an answer; for one that cannot be read, what is said of it instead."""
-    return [_call_of(block) for block in response.content if block.type == "tool_call"]
+    calls = [_call_of(block) for block in response.content if block.type == "tool_call"]
+    if not response.is_cut_off:
+        return calls
+    # Arguments that were cut may fit all the same.
+    return [
+        ToolResult(id=call.id, name=call.name, text=f"not called: {CUT}", is_error=True)
+        for call in calls
+    ]
 
 
 def _call_of(block: ContentBlock) -> ToolCall | ToolResult:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 from actors.context.store_history import StoreHistory
 from actors.errors import MessageTooLargeError
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import check_turn, turn_id
+from actors.kernel.agent.transcript import turn_id
 from actors.kernel.json import JsonValue, sized
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.storage.transcript import TranscriptStore
 from actors.runtime.context.call import Call, RunState
-from actors.runtime.context.conversation.generation import with_id
+from actors.runtime.context.conversation.new_turns import own_turns, with_id
 from actors.runtime.context.conversation.sessions import Sessions, as_turn
 from actors.runtime.context.effects import Effects, effect
 from actors.runtime.journal.reading import reading
@@ -44,9 +44,7 @@ class ConversationHistory:
             MessageTooLargeError: A turn has more than 32 MiB as JSON.
         """
         run, sessions = self._run, self._sessions
-        said = [ChatMessage.of("user", one) if isinstance(one, str) else one for one in messages]
-        for message in said:
-            check_turn(message)
+        said = own_turns(messages)
         name = sessions.name_of(session)
         words: list[JsonValue] = [
             "history.append",

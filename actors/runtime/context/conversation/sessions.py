@@ -10,9 +10,11 @@ from typing import Any, Final
 
 from actors.context.compaction.pipeline import CompactionPipeline
 from actors.context.compaction.sliding_window import SlidingWindowCompaction
+from actors.context.compaction.token_budget import TokenBudgetComposedStrategy
 from actors.context.store_history import StoreHistory
 from actors.context.turns import SUMMARY, UPTO
 from actors.kernel.agent.agent import Agent
+from actors.kernel.agent.llm import LLMClient
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.agent.transcript import NO_CUT, Cut, NewTurn, message_of_turn
@@ -33,7 +35,7 @@ LEAST: Final = 32
 """Least number of left-out turns at which a cut without a summary moves."""
 SLACK: Final = 20
 """Number of turns by which the window of an agent without a context moves its beginning."""
-_DEFAULT: Final = CompactionPipeline([SlidingWindowCompaction(slack=SLACK)])
+_SLIDING: Final = SlidingWindowCompaction(slack=SLACK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class SessionTerms:
         pipeline = getattr(context, "pipeline", None)
         return cls(
             None if isinstance(history, StoreHistory) else history,
-            _DEFAULT if pipeline is None else pipeline,
+            _pipeline_of(agent) if pipeline is None else pipeline,
             getattr(context, "retention", None) or HistoryRetention.PERMANENT,
             getattr(agent, "session", None),
             tuple(getattr(agent, "blocks", ())),
@@ -121,6 +123,15 @@ class WindowSource:
         if cut is not None and cut.summary is not None:
             messages.insert(0, cut.summary)
         return cls(messages, view.ordinals, cut, view.count)
+
+
+def _pipeline_of(agent: Agent) -> CompactionPipeline:
+    """Return the pipeline of an agent without a context: its window always fits the agent's model."""
+    model: LLMClient | None = getattr(agent, "model", None)
+    if model is None:
+        return CompactionPipeline([_SLIDING])
+    budget = TokenBudgetComposedStrategy.from_client(model, [], target_ratio=0.5, always_fits=True)
+    return CompactionPipeline([_SLIDING, budget])
 
 
 def clears_in_store(agent: Agent | None) -> bool:
@@ -276,9 +287,10 @@ def new_cut(source: WindowSource, window: Sequence[ChatMessage]) -> tuple[int, C
 def fingerprint(strategy: object) -> str:
     """Return a strategy's class and settings: a window of another size is another strategy."""
     inner = map(fingerprint, getattr(strategy, "strategies", ()))
+    settings: Mapping[str, object] = getattr(strategy, "settings", None) or vars(strategy)
     plain = (
         f"{name}={value}"
-        for name, value in sorted(vars(strategy).items())
+        for name, value in sorted(settings.items())
         if isinstance(value, int | float | str)
     )
     return f"{type(strategy).__name__}({', '.join([*plain, *inner])})"

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from actors.context.compaction.pipeline import CompactionPipeline
 from actors.context.compaction.steps import Assembled, CompactionStep
 from actors.context.compaction.token_budget import TokenBudgetComposedStrategy
-from actors.context.model_sizes import context_size_of
+from actors.context.model_sizes import context_size_of_client
 from actors.context.paid_calls import RefusedCalls, recorded_by
 from actors.context.preparation import WindowMode, in_mode
 from actors.context.repair import repaired
@@ -171,7 +171,7 @@ async def window_report(agent: Agent, store: RunStore, session: str | None = Non
         agent=agent.id,
         session=name,
         model=None if model is None else model.model,
-        context_size=None if model is None else context_size_of(model.model),
+        context_size=None if model is None else context_size_of_client(model),
         history=type(memory.history or StoreHistory()).__name__,
         turns=source.count,
         read=sum(not is_derived(message) for message in source.messages),

@@ -79,6 +79,11 @@ class GraphVerbs:
         """True while the log has something that the run has not met again."""
         return self._run.history.is_replaying()
 
+    @property
+    def is_continued(self) -> bool:
+        """True in the generations after `continue_as_new`, whose input the run itself wrote."""
+        return self._run.history.generation > 0
+
     def last_record(self) -> dict[str, Any] | None:
         """Return the last record that the log has of this generation; None: it has none."""
         ends = (place.end for place in self._run.history.places.values())

@@ -23,7 +23,14 @@ from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.recovery import behind_record, record_from
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.starting import check_nodes
-from actors.workflow.machine.variables import RUNTIME, namespace, with_path
+from actors.workflow.machine.variables import (
+    RECORDS,
+    RUNTIME,
+    SEQ,
+    namespace,
+    with_path,
+    without_answers,
+)
 
 RUN_HISTORY_BUNDLE_VERSION_V1: Final = 1
 REPLAY: Final = "replay"
@@ -143,7 +150,8 @@ def import_run_history_bundle(
 ) -> list[str]:
     """Write the runs of a bundle and their records into stores; return the runs' ids.
 
-    Runs that have not ended can be continued. A run is written after the runs below it, and its state after its
+    Runs that have not ended can be continued. Answers that came before their waits are left out: give them
+    again. A run is written after the runs below it, and its state after its
     records. If the process dies meanwhile, call this again: runs that were written are left as they are.
 
     Raises:
@@ -152,7 +160,7 @@ def import_run_history_bundle(
             as it is, and nothing is written.
     """
     _check(bundle)
-    runs = [RunState.from_dict(row) for row in (bundle["run"], *bundle["subruns"])]
+    runs = [_imported(RunState.from_dict(row)) for row in (bundle["run"], *bundle["subruns"])]
     ledgers = {
         run.run_id: [record_from(one["record"]) for one in bundle["ledgers"][run.run_id]["items"]]
         for run in runs
@@ -170,6 +178,20 @@ def import_run_history_bundle(
             append_all(ledger_store, records)
             run_store.create_if_absent(run.copied())
     return [run.run_id for run in runs]
+
+
+def _imported(run: RunState) -> RunState:
+    """Return a run of a bundle as stores get it: without answers that came before their waits.
+
+    Raises:
+        GraphError: Its counters are no numbers, so that no driver could continue it.
+    """
+    own = namespace(run.vars, RUNTIME)
+    for name in (SEQ, RECORDS):
+        count = own.get(name, 0)
+        if type(count) is not int or count < 0:
+            raise GraphError(f"run {run.run_id!r}", f"its {RUNTIME}.{name} is {count!r}, no count")
+    return run.moved(vars=without_answers(run.vars))
 
 
 def _is_imported(

@@ -15,8 +15,9 @@ _EMPTY: Final[dict[str, Any]] = {"boolean": False, "number": 0, "string": ""}
 
 
 def _name(value: Any) -> str:
-    name = text_of(value).strip()
-    if not name.strip("."):
+    # Without empty parts, as `put` reads it: `._runtime` is `_runtime`.
+    name = ".".join(one for one in text_of(value).strip().split(".") if one)
+    if not name:
         raise VisualNodeError("it needs the name of a variable")
     if name.startswith("_"):
         raise VisualNodeError(f"names that begin with _ are reserved: {name!r} is one")

@@ -73,9 +73,9 @@ async def _shown(call: WebCall) -> tuple[str, str, ShownFlow]:
     """Return the app, the full name and the description of the flow that the path names."""
     app, flow = call.names["flow_app"], call.names["flow"]
     if app == INSTALLED_APP and (spec := await installed_spec(call, flow)) is not None:
-        return app, spec.workflow_id, shelf_of(call).installed(spec)
+        return app, spec.workflow_id, await shelf_of(call).installed(spec)
     app = app_of(call, flow, app)
-    shown = shelf_of(call).shown(flows_of(call.runtime)[app], flow)
+    shown = await shelf_of(call).shown(flows_of(call.runtime)[app], flow)
     assert shown is not None
     return app, flow, shown
 

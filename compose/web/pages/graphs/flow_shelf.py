@@ -1,10 +1,11 @@
-"""Cache of flows for pages: facts of nodes, hash and layout, computed once per flow."""
+"""Cache of flows for pages: facts of nodes, hash and layout, computed once per flow, in a thread."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
+from actors.runtime.loop.threads import in_thread
 from actors.workflow.actor.flows import Flows
 from actors.workflow.machine.policy import EffectPolicy, RetryPolicy
 from actors.workflow.machine.spec import WorkflowSpec
@@ -42,21 +43,22 @@ class FlowShelf:
         self._kept: dict[tuple[str, str], ShownFlow] = {}
         self._installed: dict[str, ShownFlow] = {}
 
-    def shown(self, app: Flows, flow: str) -> ShownFlow | None:
+    async def shown(self, app: Flows, flow: str) -> ShownFlow | None:
         """Return a flow of an app; None if the app no longer has it."""
         spec = app.specs.get(flow)
         if spec is None:
             return None
         known = self._kept.get((app.app, flow))
         if known is None or known.spec is not spec:
-            known = self._kept[app.app, flow] = shown_flow(spec, app.effect_policy)
+            known = await in_thread(shown_flow, spec, app.effect_policy)
+            self._kept[app.app, flow] = known
         return known
 
-    def installed(self, spec: WorkflowSpec) -> ShownFlow:
+    async def installed(self, spec: WorkflowSpec) -> ShownFlow:
         """Return an installed flow."""
         known = self._installed.pop(spec.workflow_id, None)
         if known is None or known.spec is not spec:
-            known = shown_flow(spec, RetryPolicy())
+            known = await in_thread(shown_flow, spec, RetryPolicy())
         self._installed[spec.workflow_id] = known
         if len(self._installed) > MOST_INSTALLED:
             del self._installed[next(iter(self._installed))]

@@ -6,7 +6,9 @@ from typing import Final
 
 from starlette.responses import Response
 
+from actors.runtime.loop.threads import in_thread
 from actors.workflow.machine.policy import RetryPolicy
+from actors.workflow.machine.spec import WorkflowSpec
 from compose.web.endpoint import Done, NoQuery, WebCall, WebEndpoint
 from compose.web.graphs.installs import spec_named
 from compose.web.pages.graphs.drawing import GraphMarks, standalone, svg_of
@@ -24,14 +26,20 @@ _HEADERS: Final = {
 async def draw(call: WebCall, _: NoQuery, __: None) -> Done:
     """Return the drawing of a flow."""
     spec = await spec_named(call)
-    shown = shown_flow(spec, RetryPolicy())
-    if shown.layout is None:
+    svg = await in_thread(_drawing_of, spec)
+    if svg is None:
         problem = f"flow {spec.workflow_id} is too large to be drawn, or graphlay is not installed"
         remedy = "pip install 'callboard[web]' at the server"
         raise ProblemError(HttpProblem(422, "not_drawn", problem, remedy, spec.workflow_id))
-    notes = {one.name: one.kind for one in shown.nodes}
-    svg = standalone(svg_of(shown.layout, GraphMarks(notes=notes), title=spec.workflow_id))
     return Response(svg, media_type=_SVG, headers=_HEADERS)
+
+
+def _drawing_of(spec: WorkflowSpec) -> str | None:
+    shown = shown_flow(spec, RetryPolicy())
+    if shown.layout is None:
+        return None
+    notes = {one.name: one.kind for one in shown.nodes}
+    return standalone(svg_of(shown.layout, GraphMarks(notes=notes), title=spec.workflow_id))
 
 
 DRAWING: Final = WebEndpoint(

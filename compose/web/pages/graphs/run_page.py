@@ -93,9 +93,9 @@ async def _shown(call: WebCall, row: RunRow) -> ShownFlow | None:
     app, flow = row.agent_id.type, flow_of(row)
     served = flows_of(call.runtime).get(app)
     if served is not None:
-        return shelf_of(call).shown(served, flow)
+        return await shelf_of(call).shown(served, flow)
     spec = await installed_spec(call, flow)
-    return None if spec is None else shelf_of(call).installed(spec)
+    return None if spec is None else await shelf_of(call).installed(spec)
 
 
 def _at(

@@ -1,9 +1,10 @@
 -- Register what this host serves and claim the shards that it should own, including shards that are its own but
 -- unknown to it (the answer to an earlier claim was lost). A host that serves nothing claims nothing. Candidates are
--- read without a lock, locked in key order, then compared again with what was read.
+-- read without a lock, locked in key order, then compared again with what was read. `broken_at` is set for shards
+-- whose owner before died: what arrived before that number may have been executing.
 create or replace function claim_shards(me text, lease interval, p_types text[], p_shards text[],
   p_known text[], p_limit int, p_capacity int default 1000, p_brokered boolean default false)
-returns table (shard text, epoch bigint, expires_at timestamptz, late boolean)
+returns table (shard text, epoch bigint, expires_at timestamptz, late boolean, broken_at bigint)
 language plpgsql set search_path from current set lock_timeout = '1s' set enable_nestloop = off as $$
 #variable_conflict use_column
 declare
@@ -29,10 +30,11 @@ begin
   if c_shard is null then return; end if;
   perform 1 from shards s where s.shard = any(c_shard) order by s.shard for no key update;
   return query
-    update shards s set owner = me, epoch = epoch_behind(s.epoch), free_since = case when c.late then at end
+    update shards s set owner = me, epoch = epoch_behind(s.epoch), free_since = case when c.late then at end,
+        broken_at = case when c.owner <> me then next_arrival() else s.broken_at end
       from unnest(c_shard, c_owner, c_epoch, c_late) c(shard, owner, epoch, late)
       where s.shard = c.shard and s.owner is not distinct from c.owner and s.epoch = c.epoch
         and (c.owner is null or c.owner = me or not exists (
           select 1 from hosts h where h.incarnation = c.owner and h.expires_at >= present()))
-      returning s.shard, s.epoch, until, c.late;
+      returning s.shard, s.epoch, until, c.late, s.broken_at;
 end $$;

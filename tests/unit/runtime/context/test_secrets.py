@@ -55,6 +55,9 @@ async def test_files_are_read_anew(tmp_path: Path) -> None:
     for name in ("MISSING", "EMPTY"):
         with pytest.raises(UnknownSecretError, match=f"CALLBOARD_SECRET_{name}"):
             await secrets.values([Secret(name)])
+    for name in ("../TOKEN", "/etc/hostname", "..", "TOKEN\x00"):
+        with pytest.raises(InvalidNameError):
+            await FileSecrets(tmp_path / "folder").get(name)
 
 
 def test_values_are_taken_out_everywhere() -> None:

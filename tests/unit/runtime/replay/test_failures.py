@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from subprocess import CalledProcessError
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
+from pydantic_core import from_json, to_json
 from typing_extensions import override
 
-from actors.errors import EffectError, RetryAfter
+from actors.errors import EffectError, RecordedError, RetryAfter, TerminalError
 from actors.kernel.json_data import MAX_ERROR, clean_text
 from actors.runtime.replay.failures import (
     Provenance,
+    is_named,
     mark_recorded,
     origin_of,
     presentable,
     raise_if_refused,
     rebuild_error,
     record_error,
+    record_failure,
     text_of,
     type_of,
 )
@@ -78,6 +83,48 @@ class MoodyError(Exception):
         return f"mood {MoodyError.made}"
 
 
+class StatusError(Exception):
+    """An error with an attribute that its arguments do not have."""
+
+    def __init__(self, text: str, status: int = 0, answer: object = None) -> None:
+        super().__init__(text)
+        self.status, self.answer = status, answer
+
+
+class KeywordError(Exception):
+    """An error that its arguments alone do not make."""
+
+    def __init__(self, text: str, *, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class SlotError(Exception):
+    """An error with a slot."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, text: str, code: int = 0) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class FinalStatusError(TerminalError):
+    """An error that ends a run, with an object that is not recorded."""
+
+    def __init__(self, text: str, answer: object) -> None:
+        super().__init__(text)
+        self.answer = answer
+
+
+class LockedError(Exception):
+    """An error that is no data at all."""
+
+    @override
+    def __reduce__(self) -> str:
+        raise SystemExit(3)
+
+
 class ClosedError(Exception):
     """An error that nothing can be remembered on."""
 
@@ -129,6 +176,95 @@ def test_arguments_are_kept_only_where_they_are_data_and_say_more_than_the_text(
     assert "args" not in record_error(ValueError("x" * 300_000))
     assert "args" not in record_error(ValueError("x"))
     assert record_error(ValueError("x", 1))["args"] == ["x", 1]
+
+
+def _noted() -> Exception:
+    exc = StatusError("gone", 410)
+    exc.add_note("of order 7")
+    return exc
+
+
+def _of_log(exc: Exception) -> Exception:
+    return rebuild_error(from_json(to_json(record_failure(exc))))
+
+
+@pytest.mark.parametrize(
+    ("exc", "names"),
+    [
+        (StatusError("gone", 410), ["status"]),
+        (_noted(), ["status", "__notes__"]),
+        (SlotError("gone", 7), ["code"]),
+        (FileNotFoundError(2, "no such file", "/x"), ["errno", "strerror", "filename"]),
+        (ConnectionRefusedError(111, "refused"), ["errno"]),
+        (ImportError("no", name="x", path="/x"), ["name", "path"]),
+        (NameError("no", name="x"), ["name"]),
+        (json.JSONDecodeError("no", "{", 1), ["doc", "pos", "lineno"]),
+        (CalledProcessError(1, ["x"], "out", "err"), ["returncode", "stdout", "stderr"]),
+        (UnicodeEncodeError("ascii", "é", 0, 1, "no"), ["object", "start"]),
+        (ValueError(OSError("inner")), []),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, Exception) else "",
+)
+def test_an_error_keeps_what_it_carried(exc: Exception, names: list[str]) -> None:
+    """Class, text and attributes are those of the original."""
+    again = _of_log(exc)
+
+    assert type(again) is type(exc)
+    assert str(again) == str(exc)
+    assert [getattr(again, name) for name in names] == [getattr(exc, name) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("exc", "attributes"),
+    [
+        (StatusError("gone", 410, object()), {"status": 410}),
+        (KeywordError("gone", status=410), {"status": 410}),
+        (ValueError(object()), {}),
+        (LockedError("x"), {}),
+        (ExceptionGroup("all", [ValueError(1)]), {}),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, Exception) else "",
+)
+def test_an_error_that_cannot_be_made_again_is_told_with_its_facts(
+    exc: Exception, attributes: dict[str, Any]
+) -> None:
+    """It is never of the same class with other data; recorded once more, it is told the same."""
+    once = _of_log(exc)
+
+    for again in (once, _of_log(once)):
+        assert isinstance(again, RecordedError)
+        assert again.error_type == type_of(exc)
+        assert again.message == str(exc)
+        assert again.attributes == attributes
+
+
+def test_an_error_of_the_runtime_keeps_its_meaning() -> None:
+    """An author's `TerminalError` that cannot be made again is a `TerminalError` with its text."""
+    again = _of_log(FinalStatusError("no such customer", object()))
+
+    assert type(again) is TerminalError
+    assert str(again) == "no such customer"
+
+
+def test_records_of_earlier_releases_make_what_they_made() -> None:
+    """They have no attributes: the class has its defaults."""
+    again = rebuild_error({"type": type_of(StatusError("x")), "message": "gone"})
+
+    assert isinstance(again, StatusError)
+    assert again.status == 0
+    assert type(rebuild_error({"type": "no.such:Gone", "message": "m"})) is EffectError
+
+
+def test_a_class_that_changed_since_does_not_get_other_data() -> None:
+    """What was recorded of an error, and its class does not take, is told."""
+    record: dict[str, JsonValue] = {"type": type_of(PickyError(1, 2)), "message": "the sum is 3"}
+
+    again = rebuild_error(record | {"args": [1], "attributes": {"sum": 3}})
+
+    assert isinstance(again, RecordedError)
+    assert again.arguments == [1]
+    assert is_named(again, {"PickyError"})
+    assert not is_named(again, {"ValueError"})
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,26 @@ def test_only_ends_of_the_log_without_progress_behind_them_count(
     assert history.without_progress(seqs) == count
 
 
+@pytest.mark.parametrize(
+    ("behind", "deaths"),
+    [
+        ((), 2),
+        (((K.EFFECT_INTENT, "1", {"effect": "step", "hash": "h"}),), 2),
+        (((K.RUN_RESUMED, "", {"reason": "recovered", "died": False}),), 2),
+        (((K.RUN_SUSPENDED, "", {"wake": {}}),), 0),
+        (((K.EFFECT_INTENT, "1", {"effect": "step", "hash": "h"}), result("1")), 0),
+        (((K.RUN_PARKED, "", {"reason": "poison"}),), 0),
+    ],
+)
+def test_each_mark_of_a_death_counts_until_the_run_writes_something_or_rests(
+    behind: tuple[tuple[K, str, dict[str, Any]], ...], deaths: int
+) -> None:
+    """Intents, and hosts that went in order, change nothing."""
+    resumed = (K.RUN_RESUMED, "", {"reason": "recovered"})
+
+    assert History.of(log(result("0"), resumed, resumed, *behind)).deaths == deaths
+
+
 def test_a_run_without_a_log_has_made_no_progress() -> None:
     """A host that gave it up before its first commit counts."""
     assert History.of([]).without_progress((-1, -1)) == 2

@@ -136,6 +136,8 @@ def test_variables_are_declared_set_and_read() -> None:
     ("wrong", "words"),
     [
         (setting("n", "_x"), "names that begin with _ are reserved: '_x' is one"),
+        (setting("n", " ._runtime.answers"), "are reserved: '_runtime.answers' is one"),
+        (setting("n", ".."), "it needs the name of a variable"),
         (setting("n", ""), "it needs the name of a variable"),
         (node("n", "set_vars", "_y", pinDefaults={"_y": 1}), "'_y' is one"),
         (node("n", "add_to_list", pinDefaults={"name": "text", "item": 1}), "'text' holds a str"),

@@ -1,0 +1,157 @@
+"""The turns that a call of a model adds to a session, and those that stay there if the call fails."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from actors.context.compaction.shortening import SHORTEST_TOKENS
+from actors.context.errors import WindowTooSmallError
+from actors.context.groups import id_of
+from actors.context.tokens import TokenCounter
+from actors.context.turns import NEW, PINNED, with_content
+from actors.errors import ModelError, ModelErrorKind
+from actors.kernel.agent.guards import InputBlockedError
+from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.tools import ToolResult
+from actors.kernel.agent.transcript import TOKENS, check_turn, turn_id
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.effects import EffectCall
+from actors.runtime.context.call import Payload
+from actors.runtime.replay.failures import recorded_error
+
+REPLACED: Final = "replaced"
+"""The key of a receipt under which the turns are that guards put in place of the author's."""
+TOO_LONG: Final[ModelErrorKind] = "context_too_long"
+_OF_THE_REQUEST: Final[frozenset[ModelErrorKind]] = frozenset(("refused", "invalid"))
+"""Kinds of errors that the same turns would cause again, in every later window."""
+
+
+@dataclass(frozen=True)
+class NewTurns:
+    """The turns that a call adds. They are counted once, and not on a replay.
+
+    Attributes:
+        turns: The turns, in order.
+        counter: The counter of their tokens.
+        is_replaced: True if guards put them in place of the author's.
+    """
+
+    turns: list[ChatMessage]
+    counter: TokenCounter
+    is_replaced: bool = False
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Their tokens."""
+        return [self.counter.count(turn) for turn in self.turns]
+
+    @property
+    def fixed_tokens(self) -> int:
+        """Their tokens if each result of a tool is as short as it can be made."""
+        return sum(
+            min(size, SHORTEST_TOKENS) if turn.role == "tool" else size
+            for turn, size in zip(self.turns, self.sizes, strict=True)
+        )
+
+    def marked(self, ids: Sequence[str]) -> list[ChatMessage]:
+        """Return them as strategies are given them: no strategy drops one."""
+        return [
+            with_id(turn, id_, tokens=size, is_new=True)
+            for turn, id_, size in zip(self.turns, ids, self.sizes, strict=False)
+        ]
+
+
+def ids_of(call: EffectCall, run_id: str, authored: int, asked: int) -> list[str]:
+    """Return the ids of the turns that a call adds, made of its position and request; the last is the answer's.
+
+    Args:
+        call: The call of the model.
+        run_id: Its run.
+        authored: Number of the author's new turns.
+        asked: Number of new turns. A guard may have replaced the author's by more or fewer.
+    """
+    # A guard may decide otherwise when the call is repeated: the answer never has the id of a stored turn.
+    numbers = [*(n if n < authored else n + 1 for n in range(asked)), authored]
+    return [turn_id(run_id, f"{call.position} {call.digest}", n) for n in numbers]
+
+
+def with_id(
+    message: ChatMessage, turn: str, *, tokens: int | None = None, is_new: bool = False
+) -> ChatMessage:
+    """Return a message marked as the turn with this id, and of this size."""
+    marks = {"turn": turn} | ({PINNED: NEW} if is_new else {})
+    if tokens is not None:
+        marks[TOKENS] = str(tokens)
+    return message.with_metadata(message.metadata | marks)
+
+
+def own_turns(new: Sequence[str | ChatMessage]) -> list[ChatMessage]:
+    """Return turns that may be kept: a plain text is the user's, a message of the author is copied.
+
+    Raises:
+        MessageTooLargeError: A turn has more than 32 MiB as JSON.
+    """
+    turns = [ChatMessage.of("user", one) if isinstance(one, str) else one.copied() for one in new]
+    for turn in turns:
+        check_turn(turn)
+    return turns
+
+
+def asked_turns(turns: Sequence[ChatMessage], payload: Payload) -> list[ChatMessage]:
+    """Return the turns that the model was asked with: those of the author, or of a guard in their place.
+
+    Args:
+        turns: The author's.
+        payload: The payload of the call's result.
+    """
+    receipt = payload.get("receipt")
+    replaced = receipt.get(REPLACED) if isinstance(receipt, dict) else None
+    if not isinstance(replaced, list):
+        return [*turns]
+    return [ChatMessage.model_validate(turn) for turn in replaced]
+
+
+def stored_turns(turns: Sequence[ChatMessage], payload: Payload) -> list[ChatMessage]:
+    """Return the new turns that become turns of the session with a call's result.
+
+    A turn because of which the call failed is left out, because every later window would fail in the same way.
+    A result of a tool stays, so that the model knows that the tool was called. Its content stays unless it may
+    be the cause and no strategy can shorten it.
+
+    Args:
+        turns: The author's.
+        payload: The payload of the call's result.
+    """
+    asked = asked_turns(turns, payload)
+    if payload.get("status") != "error":
+        return asked
+    error = recorded_error(payload)
+    if isinstance(error, WindowTooSmallError) or _is_model_error(error, {TOO_LONG}):
+        return [turn for turn in asked if turn.role == "tool"]
+    if isinstance(error, InputBlockedError) or _is_model_error(error, _OF_THE_REQUEST):
+        return [_withheld(turn) for turn in turns if turn.role == "tool"]
+    return asked
+
+
+def _is_model_error(error: Exception, kinds: Collection[ModelErrorKind]) -> bool:
+    return isinstance(error, ModelError) and error.kind in kinds
+
+
+def _withheld(turn: ChatMessage) -> ChatMessage:
+    """Return the turn with the results of tools, without their content."""
+    results = [block for block in turn.content if block.type == "tool_result"]
+    return with_content(turn, [*map(_without_text, results)])
+
+
+def _without_text(block: ContentBlock) -> ContentBlock:
+    name = str((block.model_extra or {}).get("name") or "")
+    text = "the tool was called; its result is withheld, because the request with it was refused"
+    return ToolResult(id=id_of(block), name=name, text=text, is_error=True).block()
+
+
+def as_data(turns: Sequence[ChatMessage]) -> list[JsonValue]:
+    """Return turns as JSON data."""
+    return [turn.model_dump(mode="json") for turn in turns]

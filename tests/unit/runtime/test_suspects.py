@@ -1,0 +1,121 @@
+"""Which runs a dead host may have been executing, and which suspect executes next."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.rows import RunRow
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.wakeup import WakeSet
+from actors.runtime.execution.suspects import MAX_DEATHS, Legacy, Standing, SuspectLane
+
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+LATER = AT + timedelta(seconds=1)
+AGENT = AgentId("desk", "a")
+QUEUED = RunRow(RunId("r"), AGENT, RunStatus.PENDING, arrival=7)
+BEGUN = replace(QUEUED, last_seq=3)
+ASLEEP = replace(BEGUN, status=RunStatus.SUSPENDED)
+RECEIVING = replace(ASLEEP, wake=WakeSet(message=True))
+
+
+@pytest.mark.parametrize(
+    ("run", "arrival", "has_mail", "may_have"),
+    [
+        (QUEUED, 8, False, True),
+        (QUEUED, 7, False, False),
+        (replace(BEGUN, wake_at=AT), 1, False, True),
+        (replace(BEGUN, wake_at=LATER), 1, False, False),
+        (replace(ASLEEP, wake_at=AT), 1, False, True),
+        (replace(ASLEEP, wake_at=LATER), 1, False, False),
+        (RECEIVING, 1, True, True),
+        (RECEIVING, 1, False, False),
+        (ASLEEP, 1, True, False),
+    ],
+)
+def test_a_dead_host_may_have_executed_what_it_could_begin(
+    run: RunRow, arrival: int, has_mail: bool, may_have: bool
+) -> None:
+    """What came before the take-over and was due then."""
+    legacy = Legacy(arrival, AT)
+
+    assert legacy.may_have_begun(run, was_running=False, has_mail=has_mail) is may_have
+
+
+def test_a_run_found_running_or_with_something_to_do_may_have_been_executing() -> None:
+    """Its agent counts once only: it is serial, and what it executed since is known."""
+    legacy = Legacy(1, AT, awake={AGENT})
+    assert legacy.may_have_begun(BEGUN, was_running=True, has_mail=False)
+    assert legacy.may_have_begun(ASLEEP, was_running=False, has_mail=False)
+    legacy.settled.add(AGENT)
+
+    assert not legacy.may_have_begun(BEGUN, was_running=True, has_mail=False)
+    assert not legacy.may_have_begun(ASLEEP, was_running=False, has_mail=False)
+
+
+def test_a_mark_says_whether_the_host_before_died() -> None:
+    """A host that gave the shard up in order did not."""
+    assert Standing(broken=True).mark == {"reason": "recovered"}
+    assert Standing(was_running=True).mark == {"reason": "recovered", "died": False}
+    assert Standing().mark is None
+
+
+def test_a_run_is_a_suspect_from_the_second_death_to_the_last_but_one() -> None:
+    """The fifth parks it, if it was found broken off."""
+    suspects = [n for n in range(7) if Standing(broken=True, deaths=n).is_suspect]
+    parked = [n for n in range(7) if Standing(broken=True, deaths=n).verdict is not None]
+
+    assert (suspects, parked) == ([2, 3, 4], [MAX_DEATHS, MAX_DEATHS + 1])
+    assert Standing(deaths=MAX_DEATHS).verdict is None
+
+
+class Hall:
+    """Items that a lane wakes, and which of them are coming."""
+
+    def __init__(self) -> None:
+        self.woken: list[str] = []
+        self.away: set[str] = set()
+        self.lane = SuspectLane(self.woken.append, lambda item: item not in self.away)
+
+    async def has_woken(self, *items: str) -> None:
+        """Return when the lane has woken these."""
+        async with asyncio.timeout(10):
+            while self.woken != [*items]:  # noqa: ASYNC110 - there is no event to wait for
+                await asyncio.sleep(0)
+
+
+@pytest.fixture
+def hall(monkeypatch: pytest.MonkeyPatch) -> Hall:
+    """An empty lane, which chooses at once."""
+    monkeypatch.setattr("actors.runtime.execution.suspects.CHOOSE_S", 0.0)
+    return Hall()
+
+
+async def test_one_suspect_executes_at_a_time_the_one_with_the_fewest_deaths_first(
+    hall: Hall,
+) -> None:
+    """The next one begins when the first makes progress or is over."""
+    assert not any(hall.lane.admits(item, deaths) for item, deaths in [("a", 4), ("b", 2)])
+    assert not hall.lane.admits("c", 2)
+    await hall.has_woken("b")
+    assert hall.lane.admits("b", 2)
+    assert not hall.lane.admits("d", 3)
+    for item in ("a", "b", "b", "c", "d"):
+        hall.lane.leave(item)
+
+    assert hall.woken == ["b", "c", "d", "a"]
+
+
+async def test_a_suspect_that_does_not_come_holds_up_no_other(hall: Hall) -> None:
+    """It was cancelled, or lost with its shard, before or after it was woken."""
+    for item in ("a", "b", "c"):
+        hall.lane.admits(item, 2)
+    hall.away.add("a")
+    await hall.has_woken("a", "b")
+    hall.away.add("b")
+
+    await hall.has_woken("a", "b", "c")

@@ -9,6 +9,7 @@ from typing import Final, Self
 from typing_extensions import override
 
 from actors.kernel.storage.session import NO_FACT
+from actors.kernel.text import MAX_INT
 from actors.sessions.errors import CursorError
 
 _FORM: Final = re.compile(
@@ -44,6 +45,8 @@ class EventCursor:
         if found is None:
             raise CursorError(text[:60], session, "it is not the `event_id` of an event")
         seq, part = found["seq"], found["part"]
+        if int(seq or 0) > MAX_INT:
+            raise CursorError(text[:60], session, f"its second number is above {MAX_INT}")
         return cls(
             int(found["fact"]),
             -1 if seq is None else int(seq),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -136,11 +137,12 @@ class AgentRuntime:
         if self._is_closed:
             return
         self._is_closed = True
-        await self._tasks.close()
-        if self._owns_runtime and self._is_open:
-            await self.runtime.stop()
-        for resource in reversed(self._resources):
-            await close(resource)
+        async with AsyncExitStack() as stack:  # closes the others, too, if one raises
+            for resource in self._resources:
+                stack.push_async_callback(close, resource)
+            if self._owns_runtime and self._is_open:
+                stack.push_async_callback(self.runtime.stop)
+            stack.push_async_callback(self._tasks.close)
 
     async def start(
         self,
@@ -165,8 +167,7 @@ class AgentRuntime:
             on_conflict: The rule if the session has an open run: wait for it, join it, be rejected, or cancel
                 it first.
             priority: The priority among runs of different sessions. Lower numbers execute first.
-            expected: Refuse the message, also one with a known id, unless this holds. Default: a missing
-                session is created.
+            expected: Refuse the message, also a known one, unless this holds. Default: create what is missing.
 
         Raises:
             UnknownSessionError: The session does not exist, is being deleted, or is not as `expected`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from typing import Final
 
@@ -48,7 +49,8 @@ def parse_body(data: bytes, headers: Mapping[str, str], limit: int = MAX_BODY_BY
         if media_type == wire_headers.MSGPACK:
             return _unpack(data)
         if media_type == wire_headers.JSON:
-            value: JsonValue = from_json(data, allow_inf_nan=False)
+            # Tools of Windows write the mark.
+            value: JsonValue = from_json(data.removeprefix(BOM_UTF8), allow_inf_nan=False)
             return value
     except ValueError as exc:
         detail = str(exc) or type(exc).__name__

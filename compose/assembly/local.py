@@ -48,6 +48,7 @@ class Opening:
     @classmethod
     def of_all(cls, path: Path) -> Self:
         """Start to open the three servers of a folder. See `local_servers`."""
+        embedded.check_data_dir(path)
         # The folder is created first. As a missing parent of a sub-folder it would be open to all users.
         path.mkdir(0o700, parents=True, exist_ok=True)
         nats, redis = path / "nats", path / "redis"

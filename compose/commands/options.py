@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -368,7 +369,7 @@ BROKER: Final = NatsTarget()
 
 def start_host(folder: Path) -> str:
     """Return the remedy for an error about a folder whose servers do not run."""
-    return f"start a host with `callboard host … --data {folder}` first"
+    return f"start a host with `callboard host … --data {shlex.quote(str(folder))}` first"
 
 
 def _holds_data(folder: Path) -> bool:

@@ -8,7 +8,7 @@ the owner's server.
 
 from compose.embedded.errors import DataDirInUseError, EmbeddedServerMissingError, ServerFailedError
 from compose.embedded.nats import NatsServer, start_nats
-from compose.embedded.owned import EmbeddedServer, url_if_running
+from compose.embedded.owned import EmbeddedServer, check_data_dir, url_if_running
 from compose.embedded.postgres import PostgresServer, start_postgres
 from compose.embedded.server import Server
 from compose.embedded.valkey import ValkeyServer, start_valkey
@@ -22,6 +22,7 @@ __all__ = [
     "Server",
     "ServerFailedError",
     "ValkeyServer",
+    "check_data_dir",
     "start_nats",
     "start_postgres",
     "start_valkey",

@@ -48,14 +48,24 @@ def start_nats(
     def make_ready(folder: Path) -> owned.Recipe:
         name, file = f"embedded-{secrets.token_hex(6)}", folder / "server.conf"
         password = owned.kept_password(folder) if durable else None
-        config = _config(folder / "store", name, password, durable=durable)
+        config = _config(name, password, durable=durable)
         for key, value in (settings or {}).items():
             ours = config.get(key)
             is_block = isinstance(ours, dict) and isinstance(value, dict)
             config[key] = {**ours, **value} if is_block else value  # type: ignore[dict-item]
         owned.write_private(file, json.dumps(config, indent=1))
         login = f"{USER}:{password}@" if password else ""
-        argv = [str(program), "-c", str(file), "-a", "127.0.0.1", "-p"]
+        # An argument takes any name of a folder. The configuration file has escapes of its own.
+        argv = [
+            str(program),
+            "-c",
+            str(file),
+            "-sd",
+            str(folder / "store"),
+            "-a",
+            "127.0.0.1",
+            "-p",
+        ]
         return owned.Recipe(
             data_dir=folder,
             url=f"nats://{login}127.0.0.1:{{port}}",
@@ -79,12 +89,12 @@ def _answers(port: int, name: str, password: str | None) -> bool:
         return is_ours and said.readline() == b"PONG\r\n"
 
 
-def _config(store: Path, name: str, password: str | None, *, durable: bool) -> dict[str, JsonValue]:
+def _config(name: str, password: str | None, *, durable: bool) -> dict[str, JsonValue]:
     # nats-server reads JSON as configuration. It has no command-line option for the sync interval.
     config: dict[str, JsonValue] = {
         "server_name": name,
         "max_payload": MAX_PAYLOAD_BYTES,
-        "jetstream": {"store_dir": str(store), "sync_interval": "always" if durable else "2m"},
+        "jetstream": {"sync_interval": "always" if durable else "2m"},
     }
     if password:
         config["authorization"] = {"user": USER, "password": password}

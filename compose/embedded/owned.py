@@ -11,24 +11,28 @@ import importlib.util
 import json
 import os
 import secrets
+import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Self
+from urllib.parse import urlsplit
 
+from actors.errors import ContractError
 from compose.embedded.errors import DataDirInUseError, EmbeddedServerMissingError, ServerFailedError
 from compose.embedded.server import STOP_TIMEOUT_S, ProcessSpec, Server, free_port, is_alive
 
 _LOCK_FILE = "lock"
+_OWNER_FILE = "lock.owner"
 _POLL_S = 0.02
 _LIVE_HOLDER_GRACE_S = 0.5
 """Longest wait in seconds for the lock of a live process. A probe holds the lock for microseconds only."""
 _DEAD_HOLDER_GRACE_S = 20.0
 """Longest wait in seconds for the shutdown of a server whose owner was killed."""
-
-
+_CONNECT_TIMEOUT_S = 1.0
 _START_TRIES = 5
 _PORT_RELEASE_TIMEOUT_S = 10.0
 _RETRY_PAUSE_S = 0.1
@@ -37,10 +41,14 @@ _PASSING_TROUBLES = ("address already in use", "pre-existing shared memory block
 
 
 class Holder(NamedTuple):
-    """The process that owns a data directory, and the URL of its server (None while the server starts)."""
+    """The process that owns a data directory, and the URL of its server (None while the server starts).
+
+    `is_live` is False if the owner was killed. On Linux its server is then shutting down.
+    """
 
     pid: int
     url: str | None
+    is_live: bool
 
 
 class DataDirLock:
@@ -48,18 +56,22 @@ class DataDirLock:
 
     The kernel holds the lock (`flock`), and releases it when the processes with its file descriptor end. The
     server inherits the descriptor. So after a kill -9 of the owner the directory stays locked until the
-    server has ended too.
+    server has ended too. The owner has a second lock, which the server does not inherit, so that others see
+    the owner's end. Its pid does not show it, because another process may get the same pid.
     """
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
         self.fd = _acquire(data_dir)
         """The descriptor that a server must inherit."""
+        # First, so that no other process takes the URL of a killed owner for that of a live one.
         self.publish(None)
+        self._owner_fd = _open_lock(data_dir / _OWNER_FILE)
+        fcntl.flock(self._owner_fd, fcntl.LOCK_EX)
 
     def publish(self, url: str | None) -> None:
         """Publish the server's URL to other processes, or None if the server does not answer now."""
-        text = json.dumps({"pid": os.getpid(), "url": url})
+        text = json.dumps({"pid": os.getpid(), "url": url, "has_owner_lock": True})
         os.pwrite(self.fd, text.encode(), 0)
         os.ftruncate(self.fd, len(text.encode()))
 
@@ -68,6 +80,7 @@ class DataDirLock:
         if self.fd >= 0:
             os.ftruncate(self.fd, 0)
             os.close(self.fd)
+            os.close(self._owner_fd)
             self.fd = -1
 
 
@@ -76,17 +89,20 @@ def holder_of(data_dir: Path) -> Holder | None:
 
     The pid is 0 if the owner has not written its pid yet.
     """
-    try:
-        fd = os.open(data_dir / _LOCK_FILE, os.O_RDONLY)
-    except (FileNotFoundError, NotADirectoryError):
+    if not _is_locked(data_dir / _LOCK_FILE):
         return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _read(data_dir) or Holder(0, None)
-    finally:
-        os.close(fd)
-    return None
+    return _read(data_dir) or Holder(0, None, is_live=True)
+
+
+def check_data_dir(data_dir: Path) -> None:
+    """Check that servers can have their data in a folder of this name.
+
+    Raises:
+        ContractError: The name has a line break or a NUL, which PostgreSQL's programs refuse.
+    """
+    if not {"\0", "\n", "\r"}.isdisjoint(str(data_dir)):
+        msg = f"data directory {str(data_dir)!r} has a line break or a NUL in its name"
+        raise ContractError(f"{msg}: choose a folder without one")
 
 
 def kept_password(data_dir: Path) -> str:
@@ -109,14 +125,14 @@ def write_private(file: Path, text: str) -> None:
 def _acquire(data_dir: Path) -> int:
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     # The file has the server's URL with the password, so that no other user may read it.
-    fd = os.open(data_dir / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = _open_lock(data_dir / _LOCK_FILE)
     started = time.monotonic()
     while True:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return fd
         holder = _read(data_dir)
-        is_live = holder is not None and is_alive(holder.pid)
+        is_live = holder is not None and holder.is_live
         grace_s = _LIVE_HOLDER_GRACE_S if is_live else _DEAD_HOLDER_GRACE_S
         if time.monotonic() - started > grace_s:
             os.close(fd)
@@ -126,10 +142,31 @@ def _acquire(data_dir: Path) -> int:
 
 def _read(data_dir: Path) -> Holder | None:
     try:
-        said = json.loads((data_dir / _LOCK_FILE).read_text())
-        return Holder(int(said["pid"]), said["url"])
+        data = json.loads((data_dir / _LOCK_FILE).read_text())
+        pid, url = int(data["pid"]), data["url"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    if data.get("has_owner_lock"):  # releases before the owner's lock wrote only the pid
+        return Holder(pid, url, is_live=_is_locked(data_dir / _OWNER_FILE))
+    return Holder(pid, url, is_live=is_alive(pid))
+
+
+def _open_lock(file: Path) -> int:
+    return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _is_locked(file: Path) -> bool:
+    try:
+        fd = os.open(file, os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,9 +282,11 @@ def start_owned(data_dir: Path, make_ready: Callable[[Path], Recipe]) -> Embedde
     """Lock `data_dir`, call `make_ready` to prepare it, start its server and return the server.
 
     Raises:
+        ContractError: See `check_data_dir`.
         DataDirInUseError: Another process, which the error names, uses the directory.
         ServerFailedError: The server did not start. The error has the end of its log.
     """
+    check_data_dir(data_dir)
     data_dir = data_dir.absolute()
     lock = DataDirLock(data_dir)
     try:
@@ -262,18 +301,23 @@ def url_if_running(
 ) -> str | None:
     """Return the URL of the server that some process runs over `data_dir`, or None if no process owns it.
 
-    The call blocks up to `timeout` seconds while a server starts, unless `given_up` is set.
+    The call blocks up to `timeout` seconds while a server starts, does not accept connections, or shuts down
+    because its owner was killed, unless `given_up` is set.
 
     Raises:
-        ServerFailedError: A process owns the directory, but its server has no URL after `timeout` seconds.
+        ServerFailedError: A process owns the directory, but its server does not answer after `timeout` seconds.
     """
     given_up = given_up or threading.Event()
     deadline = time.monotonic() + timeout
     while (holder := holder_of(data_dir.absolute())) is not None and not given_up.is_set():
-        if holder.url is not None:
+        # On Linux the server of a killed owner is about to end. Elsewhere it runs on.
+        is_kept = holder.is_live or sys.platform != "linux"
+        if holder.url is not None and is_kept and _accepts(holder.url):
             return holder.url
         if time.monotonic() > deadline:
             problem = f"process {holder.pid} holds {data_dir} but runs no server"
+            if not is_kept:
+                problem = f"process {holder.pid} has ended, and its server still holds {data_dir}"
             raise ServerFailedError("embedded server", problem, "")
         given_up.wait(_RETRY_PAUSE_S)
     return None
@@ -318,6 +362,16 @@ def _start_on_port(recipe: Recipe, lock: DataDirLock, port: int) -> Server:
     server = Server(replace(command, argv=argv, keep_open=[lock.fd]))
     server.wait_ready(lambda: recipe.is_ready(server.pid, port))
     return server
+
+
+def _accepts(url: str) -> bool:
+    """Return True if a server accepts connections at the loopback port of a URL."""
+    port = urlsplit(url).port or 0
+    try:
+        socket.create_connection(("127.0.0.1", port), _CONNECT_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _is_passing(exc: ServerFailedError) -> bool:

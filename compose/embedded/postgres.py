@@ -68,6 +68,7 @@ def start_postgres(
         pgdata = folder / "pgdata"
         if not pgdata.exists():
             _init(pgdata, programs, identity, password, durable=durable)
+        _remove_stale_pid(pgdata)
         argv = [str(programs / "postgres"), "-D", str(pgdata), "-h", "127.0.0.1"]
         for name, value in chosen.items():
             argv += ["-c", f"{name}={value}"]
@@ -90,8 +91,26 @@ def start_postgres(
 
 def _is_ready(pgdata: Path, pid: int, port: int) -> bool:
     # The file of a killed server says "ready" too, so that the pid must be compared.
-    lines = (pgdata / "postmaster.pid").read_text().splitlines()
-    return lines[0] == str(pid) and lines[3] == str(port) and lines[7].strip() == "ready"
+    # The second line is the folder's path, in which any byte may be.
+    lines = (pgdata / "postmaster.pid").read_bytes().split(b"\n")
+    numbers = [lines[0], lines[3]]
+    return numbers == [b"%d" % pid, b"%d" % port] and lines[7].strip() == b"ready"
+
+
+def _remove_stale_pid(pgdata: Path) -> None:
+    """Remove the pid file of a killed server if another program has its pid now.
+
+    PostgreSQL takes any live process of its user for its own server, and does not start. After the restart of
+    a machine or of a container most pids belong to others.
+    """
+    file = pgdata / "postmaster.pid"
+    try:
+        pid = int(file.read_bytes().split()[0])
+        working_folder = Path(f"/proc/{pid}/cwd").readlink()
+    except (OSError, ValueError, IndexError):
+        return  # there is no file or no such process, or PostgreSQL decides
+    if working_folder != pgdata.resolve():
+        file.unlink(missing_ok=True)
 
 
 def _init(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import socket
 from pathlib import Path
 from typing import TypeAlias
@@ -37,7 +39,7 @@ def start_valkey(data_dir: Path, *, durable: bool = True) -> ValkeyServer:
     def make_ready(folder: Path) -> owned.Recipe:
         password, store = owned.kept_password(folder) if durable else None, folder / "store"
         lines = [
-            f'dir "{store}"',
+            f"dir {_quoted(store)}",
             "bind 127.0.0.1",
             "appendonly yes",
             f"appendfsync {'everysec' if durable else 'no'}",
@@ -48,7 +50,7 @@ def start_valkey(data_dir: Path, *, durable: bool = True) -> ValkeyServer:
         lines += [f"requirepass {password}"] if password else []
         owned.write_private(folder / "server.conf", "\n".join([*lines, ""]))
         login = f":{password}@" if password else ""
-        argv = [str(program), str(folder / "server.conf"), "--port"]
+        argv = [str(program), _as_pattern(folder / "server.conf"), "--port"]
         return owned.Recipe(
             data_dir=folder,
             url=f"redis://{login}127.0.0.1:{{port}}/0",
@@ -58,6 +60,17 @@ def start_valkey(data_dir: Path, *, durable: bool = True) -> ValkeyServer:
         )
 
     return owned.start_owned(data_dir, make_ready)
+
+
+def _quoted(path: Path) -> str:
+    """Return a path as an argument of the configuration file, in which quotes and backslashes are escaped."""
+    return '"' + "".join(rf"\x{byte:02x}" for byte in os.fsencode(path)) + '"'
+
+
+def _as_pattern(file: Path) -> str:
+    """Return the path of a configuration file for the server, to which ``*``, ``?`` and ``[`` are a pattern."""
+    path = str(file)
+    return path if {*path}.isdisjoint("*?[") else re.sub(r"[*?\[\]\\]", r"\\\g<0>", path)
 
 
 def _answers(pid: int, port: int, password: str | None) -> bool:

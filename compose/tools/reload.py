@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 import sys
 from collections import deque
@@ -103,7 +104,7 @@ async def develop(
         servers = await stop.unless_stopped(opening)
         if servers is None:
             return
-        words = f"callboard send TYPE/KEY JSON --data {data}"
+        words = f"callboard send TYPE/KEY JSON --data {shlex.quote(str(data))}"
         view.happened("servers", f"talk to the agents: {words}", {"data": str(data)})
         generations = _Generations(specs, data, view)
         async with TaskScope() as tasks:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -29,9 +30,36 @@ MOST_CLIENTS: Final = 1_024
 
 
 class StrictModel(BaseModel):
-    """Base of models that clients send. Unknown fields are refused."""
+    """Base of models that clients send. Unknown fields are refused.
+
+    A null in a field that has another default and takes no null is as if the field were absent: many clients
+    write their optional fields so.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or None not in value.values():
+            return value
+        absent = _names_without_null(cls)
+        return {key: item for key, item in value.items() if item is not None or key not in absent}
+
+
+@cache
+def _names_without_null(model: type[BaseModel]) -> frozenset[str]:
+    """Return the names of a model's optional fields that take no null."""
+    fields = {name: one for name, one in model.model_fields.items() if not one.is_required()}
+    return frozenset(name for name, one in fields.items() if not _takes_null(one.annotation))
+
+
+def _takes_null(annotation: Any) -> bool:
+    try:
+        TypeAdapter(annotation).validate_python(None)
+    except ValidationError:
+        return False
+    return True
 
 
 class NoQuery(StrictModel):

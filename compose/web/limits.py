@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator
 from typing import Final
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -133,6 +134,7 @@ def parse_body(data: bytes) -> JsonValue:
         ProblemError: The body is not JSON.
         NotSerializableError: The body is nested too deeply, or a text in it contains NUL.
     """
+    data = data.removeprefix(BOM_UTF8)  # tools of Windows write this mark
     if not data:
         return {}
     try:

@@ -44,6 +44,10 @@ MEDIA_TYPE: Final = "text/event-stream"
 _HEADERS: Final = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _RETRY: Final = f"retry: {RETRY_MS}\n\n".encode()
 _BEAT: Final = b": beat\n\n"
+_SEPARATORS: Final = tuple(
+    (chr(code).encode(), rb"\u%04x" % code) for code in (0x85, 0x2028, 0x2029)
+)
+"""Line separators of Unicode, at which some clients split a stream, and their form in JSON."""
 
 
 Over: TypeAlias = Callable[[Collection[Principal]], Awaitable[Mapping[Principal, ProblemError]]]
@@ -68,7 +72,11 @@ class EventLine:
         """The bytes to send."""
         head = "" if self.id is None else f"id: {self.id}\n"
         name = f"event: {self.type}\n" if self.type else ""
-        return b"%b%bdata: %b\n\n" % (head.encode(), name.encode(), self.data)
+        data = self.data
+        if not data.isascii():
+            for character, escape in _SEPARATORS:
+                data = data.replace(character, escape)
+        return b"%b%bdata: %b\n\n" % (head.encode(), name.encode(), data)
 
 
 class Streams:

@@ -160,7 +160,6 @@ async def test_answers_that_do_not_fit_are_errors_of_the_stream(bed: Bed, app: s
         }
         thread.give("refund-1")
         wrong["interrupts_open"] = await thread.run("r2")
-        wrong["not_a_client_tool"] = await thread.run("r2", resume=right)
         thread.messages.pop()
         for odd in ("c-nothing", right[0]["interruptId"]):
             thread.give(odd)
@@ -170,6 +169,7 @@ async def test_answers_that_do_not_fit_are_errors_of_the_stream(bed: Bed, app: s
         wrong["unknown_answer"] += await thread.run("r2", resume=crossed)
         blocked = await thread.ask("r2", "go on")
         thread.messages.pop()
+        thread.give("refund-1")  # some clients send the decision as the call's result, too
         await thread.run("r2", resume=right)
         wrong["interrupt_answered"] = await thread.run(
             "r3", resume=approve(asked[-1], approved=False)

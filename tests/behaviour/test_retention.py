@@ -12,6 +12,7 @@ from actors.kernel.agent.message import Message
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
+from actors.kernel.store.outside import Caller
 from actors.runtime.loop.tasks import TaskScope
 from actors.runtime.sharding.retention import sweep_all, sweep_for_ever
 
@@ -51,6 +52,9 @@ async def test_the_result_of_a_swept_run_is_an_error(bed: Bed) -> None:
     with pytest.raises(RunSweptError) as said:
         await bed.result(run_id)
     assert (said.value.run_id, said.value.status) == (run_id, "COMPLETED")
+    asker = Caller(agent.tenant, "crm", sees="tenant")
+    with pytest.raises(RunSweptError, match="ended COMPLETED and was swept"):
+        await bed.runtime.front.result(asker, run_id)
     joined = await bed.runtime.join(run_id)
     assert (joined.status, joined.output) == (RunStatus.COMPLETED, None)
     status = await bed.runtime.status(run_id)

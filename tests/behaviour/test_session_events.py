@@ -217,7 +217,9 @@ async def test_a_repeated_answer_starts_with_an_empty_snapshot(bed: Bed, app: st
     assert shown in ("whole answer", "")
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "1", "1:2:3", "99:0", "-1:0", "1:-2", "\u0661:\u0662"])
+@pytest.mark.parametrize(
+    "cursor", ["", "x", "1", "1:2:3", "99:0", "-1:0", "1:-2", "0:2147483648", "\u0661:\u0662"]
+)
 async def test_an_invalid_cursor_is_refused(bed: Bed, app: str, cursor: str) -> None:
     """Also a cursor behind the end, for example of another session."""
     async with sessions_on(bed, Echo().agent(), app=app) as talks:

@@ -117,7 +117,11 @@ class RuntimeFront:
     async def result(self, caller: Caller, run_id: RunId) -> RunResult:
         """See `Front.result`."""
         row = await self._own(caller, run_id)
-        return result_of_row(row if row.status.is_terminal else await self._client.wait(run_id))
+        if not row.status.is_terminal:
+            row = await self._client.wait(run_id)
+        if row.swept:
+            raise RunSweptError(run_id, row.status)
+        return result_of_row(row)
 
     async def status(self, caller: Caller, run_id: RunId) -> RunStatusSummary:
         """See `Front.status`."""

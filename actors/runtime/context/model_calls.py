@@ -379,8 +379,7 @@ class DirectToolInvoker:
             why = f"tool {call.name!r} took longer than {tool.timeout_s} s"
             said = why if limit.expired() else text_of(exc)
             type_ = type_of(exc)
-            name = type_.rpartition(":")[2].rpartition(".")[2]
-            return _error(f"{name}: {said}", type_)
+            return _error(f"{type_.rpartition(':')[2].rpartition('.')[2]}: {said}", type_)
 
 
 async def _called(tool: Tool, call: ToolCall) -> InvocationResult:

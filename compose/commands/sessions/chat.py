@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -240,7 +241,7 @@ def _screen(target: Target, settings: Settings) -> ChatScreen:
         return JsonScreen()
     where = ""
     if target.postgres_url is None and settings.data_dir is not None:
-        where = f" --data {settings.data_dir}"
+        where = f" --data {shlex.quote(str(settings.data_dir))}"
 
     def decide(approval: str) -> str:
         return f"callboard approvals approve {approval[:8]}{where} (or deny)"

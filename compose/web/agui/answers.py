@@ -42,6 +42,9 @@ async def give_answers(
             break
     else:
         raise _unknown(sorted(wanted))
+    # A client may send the decision of an interrupt as the result of its tool call, too.
+    for copy in tree.calls_of(resumed) - resumed:
+        results.pop(copy, None)
     calls = tree.calls.keys()
     if unknown := sorted((results.keys() - calls) | (resumed - (tree.asked - calls))):
         raise _unknown(unknown)

@@ -83,6 +83,7 @@ class RunEvents:
         calls: The tool calls, by their ids.
         interrupts: The pending approvals, by their ids.
         decided: The outcomes of approvals that are no longer pending, by their ids.
+        decided_calls: The tool calls of these approvals, by the approvals' ids.
         usage: Tokens of model calls, by model.
     """
 
@@ -93,6 +94,7 @@ class RunEvents:
         self.calls: dict[str, KnownCall] = {}
         self.interrupts: dict[str, Interrupt] = {}
         self.decided: dict[str, str] = {}
+        self.decided_calls: dict[str, str] = {}
         self.usage: dict[str, Counter[str]] = {}
 
     @property
@@ -125,7 +127,9 @@ class RunEvents:
                 id_ = said["approval_id"]
                 self.interrupts[id_] = self._interrupt(event, said)
             case "approval_decided":
-                self.interrupts.pop(said["approval_id"], None)
+                interrupt = self.interrupts.pop(said["approval_id"], None)
+                if interrupt is not None and interrupt.tool_call_id is not None:
+                    self.decided_calls[interrupt.id] = interrupt.tool_call_id
                 self.decided[said["approval_id"]] = said["status"]
         if event.type in _UNCHANGED:
             yield CustomEvent(name=f"{CUSTOM}{event.type}", value=said)

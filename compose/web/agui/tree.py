@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,14 @@ class RunTree:
     def decided(self) -> dict[str, str]:
         """The outcomes of approvals that are no longer pending, by their ids."""
         return {id_: status for run in self._runs.values() for id_, status in run.decided.items()}
+
+    def calls_of(self, interrupts: Collection[str]) -> frozenset[str]:
+        """Return the ids of the tool calls that these approvals, pending or decided, are about."""
+        runs = self._runs.values()
+        open_ = ((id_, one.tool_call_id) for run in runs for id_, one in run.interrupts.items())
+        decided = (pair for run in runs for pair in run.decided_calls.items())
+        pairs = (*open_, *decided)
+        return frozenset(call for id_, call in pairs if id_ in interrupts and call is not None)
 
     @property
     def asked(self) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -73,3 +74,17 @@ def test_a_broken_cluster_is_reported_with_the_servers_words(directory: Path) ->
     with pytest.raises(Exception, match="version 12"):
         start_postgres(directory, durable=False)
     assert time.monotonic() - started < 10 + BUSY_S
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it needs /proc")
+def test_a_pid_of_another_program_in_the_pid_file_is_no_server(directory: Path) -> None:
+    """After the restart of a container the pid of a killed server may be any program's."""
+    with start_postgres(directory, durable=False):
+        pass
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as program:
+        stale = f"{program.pid}\n{directory}/pgdata\n1\n5432\n\n127.0.0.1\n\nready   \n"
+        (directory / "pgdata" / "postmaster.pid").write_text(stale)
+
+        with start_postgres(directory, durable=False) as server:
+            assert server.is_running
+        program.communicate(b"\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import stat
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compose.embedded import DataDirInUseError, url_if_running
+from actors.errors import ContractError
+from compose.embedded import DataDirInUseError, ServerFailedError, url_if_running
 from compose.embedded.launch import EXIT_NOT_LAUNCHED
 from compose.embedded.server import Identity, ProcessSpec, is_alive, popen
 from tests.harness import servers
@@ -40,6 +42,7 @@ with getattr(embedded, sys.argv[1])(Path(sys.argv[2]), durable=True) as server:
     print(os.geteuid(), server.is_running)
 """
 NOBODY = 65534
+ODD_NAME = 'josé\'s "$x" {port} 100%s #*?[b]\\ \u2028データ'
 
 
 @pytest.fixture(
@@ -55,9 +58,9 @@ def _kind(request: pytest.FixtureRequest) -> Kind:
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """A directory for one server."""
+    """A directory for one server, with a name as people have them, and worse."""
     with servers.server_directory() as path:
-        yield path
+        yield path.with_name(ODD_NAME)
 
 
 def holder(kind: Kind, directory: Path) -> subprocess.Popen[str]:
@@ -174,6 +177,30 @@ def test_a_server_ends_with_its_killed_owner(kind: Kind, directory: Path) -> Non
     with kind.start(directory, durable=True) as server:
         assert not is_alive(pid)
         assert server.is_running
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
+def test_the_server_of_a_killed_owner_is_nobodys_server(kind: Kind, directory: Path) -> None:
+    """While it shuts down it has no URL, even if its owner's pid is another process's now."""
+    with holder(kind, directory) as other:
+        assert other.stdout is not None
+        pid = int(other.stdout.readline().split()[1])
+        os.kill(pid, signal.SIGSTOP)
+        other.send_signal(signal.SIGKILL)
+    lock = directory / "lock"
+    lock.write_text(json.dumps(json.loads(lock.read_text()) | {"pid": os.getpid()}))
+    with pytest.raises(ServerFailedError, match="has ended, and its server still holds"):
+        url_if_running(directory, timeout=0)
+    os.kill(pid, signal.SIGCONT)
+
+    with kind.start(directory, durable=True) as server:
+        assert url_if_running(directory) == server.url
+
+
+def test_a_folder_with_a_line_break_in_its_name_is_refused(kind: Kind, directory: Path) -> None:
+    """PostgreSQL's programs take none."""
+    with pytest.raises(ContractError, match="has a line break or a NUL in its name: choose"):
+        kind.start(directory / "a\nb", durable=False)
 
 
 @pytest.mark.skipif(

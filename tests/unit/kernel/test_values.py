@@ -112,6 +112,7 @@ class _Mute:
         ([math.nan, math.inf, Fraction(1, 2)], ["nan", "inf", 0.5]),
         (b"text\x00", "text\ufffd"),
         (b"\xff", "/w=="),
+        ([10**4_299, -(10**4_300)], [10**4_299, hex(-(10**4_300))]),
         (
             {1: 1, None: 2, False: 3, _Colour.RED: 4, (1, 2): 5},
             {"1": 1, "null": 2, "false": 3, "red": 4, "[1,2]": 5},

@@ -62,6 +62,25 @@ async def test_leaving_the_block_closes_each_resource_once() -> None:
     assert asyncio.all_tasks() == before
 
 
+async def test_an_error_of_a_close_leaves_nothing_open() -> None:
+    """It is raised when the others are closed."""
+    log: list[str] = []
+    before = asyncio.all_tasks()
+
+    class Broken:
+        def close(self) -> None:
+            raise ValueError("broken")
+
+    resources = [Resource(log, "first"), Broken(), Resource(log, "second")]
+    runtime = AgentRuntime(agents=agent(Closing(log)), resources=resources)
+    await runtime.open()
+    with pytest.raises(ValueError, match="broken"):
+        await runtime.close()
+
+    assert log == ["second", "first", "model"]
+    assert asyncio.all_tasks() == before
+
+
 @pytest.mark.item(346, 347)
 async def test_it_is_opened_and_closed_without_a_block_too() -> None:
     """Each twice; a closed one says so."""

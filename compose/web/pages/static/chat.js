@@ -173,13 +173,14 @@ async function name(title) {
   for (const one of document.querySelectorAll(".rows [aria-current] strong, .crumbs [aria-current]")) one.textContent = title;
 }
 
-document.getElementById("composer").addEventListener("submit", async (event) => {
+const composer = document.getElementById("composer");
+composer.addEventListener("submit", async (event) => {
   event.preventDefault();
   const said = text.value;
-  if (said.trim() && (await attempt(event.target, () => send(said)))) {
-    text.value = "";
-    toEnd();
-  }
+  if (!said.trim() || composer.dataset.busy) return;
+  text.value = ""; // now, because the reader may type the next message while this one is under way
+  if (await attempt(composer, () => send(said))) toEnd();
+  else text.value = text.value ? `${said}\n${text.value}` : said;
 });
 text.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("actors", "broker", "persistence", "compose")
-MODULE_LINES = 600
+MODULE_LINES = 700
 FUNCTION_LINES = 70
 DRIVERS = {"asyncpg", "msgpack", "nats", "obstore", "redis"}
 CORE_DEPENDENCIES = {
@@ -109,7 +109,7 @@ for module in pkgutil.walk_packages(actors.__path__, "actors.", onerror=fail):
 """)
 
 
-def test_no_module_is_longer_than_600_lines() -> None:
+def test_no_module_is_longer_than_700_lines() -> None:
     """A module that long holds more than one idea."""
     lengths = {place(file): len(file.read_text().splitlines()) for file in all_files()}
 

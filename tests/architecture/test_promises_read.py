@@ -36,6 +36,7 @@ GIVEN: Final = {
     "Completion": "actors/kernel/agent/llm.py",
     "TextDelta": "actors/kernel/agent/llm.py",
     "ReasoningDelta": "actors/kernel/agent/llm.py",
+    "Restart": "actors/kernel/agent/llm.py",
     "Usage": "actors/kernel/agent/llm.py",
     "ToolCall": "actors/kernel/agent/tools.py",
 }

@@ -29,7 +29,7 @@ _MACHINES: Final = frozenset(
 _RUNTIMES: Final = _MACHINES | frozenset(
     ("inbox", "node_traces", "memory_spans", "evidence_warnings", "workflow_snapshot")
 )
-"""The names in `_runtime` that a run begins without, whoever starts it."""
+"""The names in `_runtime` that a run begins without, also if its caller gives them."""
 
 _MISSING: Final = object()
 _INDEX: Final = re.compile(r"\[(-?\d+)\]")

@@ -30,7 +30,7 @@ _VALUE: Final = "value"
 MAX_CORRECTIONS: Final = 2
 """Number of times that a model is asked again because its output does not fit."""
 CUT: Final = "a limit of tokens cut the answer off"
-"""What a model is told of an answer that has no end."""
+"""Text for the model in place of the end of an answer that was cut off."""
 MAX_SHOWN: Final = 2_000
 """Characters of a problem that a model is shown."""
 MAX_RESULT: Final = 1_000_000

@@ -155,6 +155,7 @@ def unchanged(calls: list[dict[str, Any]], pids: dict[int, int]) -> list[bool]:
 
 
 @pytest.mark.costly
+@pytest.mark.timeout(600)  # a real model shares the processors with the other tests
 @pytest.mark.skipif(
     bool(MISSING), reason=f"not installed: {MISSING}; `python3 dev.py` installs them"
 )

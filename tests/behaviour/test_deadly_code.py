@@ -135,11 +135,11 @@ async def test_the_run_of_a_plain_message_that_kills_its_host_is_parked(bed: Bed
 
 
 async def test_neighbours_of_code_that_kills_hosts_are_not_parked(bed: Bed) -> None:
-    """Runs that were within a step, that wait for a signal or a person, or that are queued."""
-    reaper = Reaper(bed)
+    """Runs that were within a step for as long as hosts died, or wait for a signal or a person."""
+    reaper, gate = Reaper(bed), asyncio.Event()
 
     async def slow() -> str:
-        await asyncio.sleep(0.3)
+        await gate.wait()
         return "slow"
 
     async def step(ctx: RunContext, inbox: list[Message]) -> object:
@@ -154,7 +154,7 @@ async def test_neighbours_of_code_that_kills_hosts_are_not_parked(bed: Bed) -> N
     async def kill(ctx: RunContext, inbox: list[Message]) -> None:
         await reaper.die()
 
-    steps = [await bed.submit(await bed.serve(step)) for _ in range(4)]
+    steps = [await bed.submit(await bed.serve(step)) for _ in range(3)]
     waits = [await bed.submit(await bed.serve(wait)) for _ in range(3)]
     asks = [await bed.submit(await bed.serve(ask)) for _ in range(3)]
     for run_id in waits + asks:
@@ -163,8 +163,9 @@ async def test_neighbours_of_code_that_kills_hosts_are_not_parked(bed: Bed) -> N
     await bed.submit(killer)
     parked = await reaper.until_parked(killer)
 
-    assert parked.parked == "poison"
-    assert [await bed.result(run_id) for run_id in steps] == ["slow"] * 4
+    assert (parked.parked, reaper.deaths) == ("poison", MAX_DEATHS)
+    gate.set()
+    assert [await bed.result(run_id) for run_id in steps] == ["slow"] * 3
     for run_id in waits:
         await bed.runtime.signal(run_id, "go", "on")
     for run_id in asks:

@@ -22,6 +22,8 @@ WINDOW: Final = 4
 ROOT: Final = -1
 """No node: the next message starts a new conversation."""
 ASKED: Final = "cancel_requested"
+ABOUT_DEATHS: Final = ("run_resumed", "run_waiting")
+"""Events that depend on the moment at which a host dies: a run is evicted at its first wait after that."""
 ENDS: Final = {"completed": "run_completed", "failed": "run_failed", "cancelled": "run_cancelled"}
 
 
@@ -67,6 +69,8 @@ class Run:
     own: list[int] = field(default_factory=list)
     is_asked: bool = False
     """A client requested its cancel."""
+    is_evicted: bool = False
+    """It waits as rows: after a crash a run is evicted at its first wait."""
 
     @property
     def mode(self) -> str:
@@ -185,8 +189,9 @@ class Dialogue:
         assert run is not None
         assert run.waits is not None
         waits, run.waits = run.waits, None
-        if self.drops and waits != "gate":
+        if (self.drops or run.is_evicted) and waits != "gate":
             self._say(run, "run_resumed", "woken")
+        run.is_evicted = False
         if waits == "gate":
             self._answer(run, f"re {run.told[-1].text}")
         elif waits == "approval":
@@ -207,8 +212,11 @@ class Dialogue:
     def crash(self) -> None:
         """Crash the host, and let another one continue."""
         run = self.active
-        if run is not None and (run.waits == "gate" or not self.drops):
+        if run is not None and (run.waits == "gate" or not (self.drops or run.is_evicted)):
             self._say(run, "run_resumed", "recovered")
+            if run.waits != "gate":
+                self._say(run, "run_waiting", ("go",) if run.waits == "signal" else ())
+                run.is_evicted = True
         if run is not None and run.waits == "gate":
             self.asked[run.told[-1].text] += 1
 
@@ -248,7 +256,7 @@ class Dialogue:
         return era[-1]
 
     def _say(self, run: Run, type_: str, detail: Any = None) -> None:
-        if self.resumes or type_ != "run_resumed":
+        if self.resumes or type_ not in ABOUT_DEATHS:
             self.eras[-1][-1].entries.append((type_, run.label, detail))
 
     def _go_on(self) -> None:

@@ -16,7 +16,7 @@ import actors.sessions
 from actors.errors import ActorsError
 from actors.kernel.storage.errors import UnknownSessionError
 from actors.sessions import UserMessage
-from tests.model.dialogue import ROOT, Dialogue, Segment, Told, read_by
+from tests.model.dialogue import ABOUT_DEATHS, ROOT, Dialogue, Segment, Told, read_by
 from tests.model.dialogue_program import FOREIGN
 from tests.model.dialogue_reader import Watch
 
@@ -425,7 +425,7 @@ class Play:
     def _told(self, events: Sequence[SessionEvent]) -> list[Event]:
         """Return events in the model's form."""
         found = [self.told_of(event) for event in events]
-        return [one for one in found if self.stage.dies_at is None or one[0] != "run_resumed"]
+        return [one for one in found if self.stage.dies_at is None or one[0] not in ABOUT_DEATHS]
 
     def told_of(self, event: SessionEvent) -> Event:
         """Return an event in the model's form."""

@@ -58,6 +58,9 @@ class EntryKind(StrEnum):
 EXECUTES: Final = frozenset({EntryKind.EFFECT_INTENT, EntryKind.TOOL_CALLED})
 """Entries that an effect records before it acts outside."""
 
+OUTLIVED: Final = "outlived"
+"""Reason of the `run.resumed` that ends a suspect's turn: see docs/replay.md, "Deaths of hosts"."""
+
 TERMINAL_KINDS: Final = frozenset(
     {EntryKind.RUN_COMPLETED, EntryKind.RUN_FAILED, EntryKind.RUN_CANCELLED}
 )

@@ -78,7 +78,7 @@ class Ending:
         token: Whether the run was asked to stop.
         deadline: Whether its time is over.
         misfit: Why this host's code must not go on with the run.
-        was_running: Whether an execution before this one was broken off.
+        was_running: Whether an execution before this one was, or may have been, broken off.
         sessions: The conversations of the run's agent.
         beginning: Seq of the last entry that says how this execution began.
         wake: What the run waits for, once it is evicted.

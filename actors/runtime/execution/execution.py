@@ -88,7 +88,7 @@ class Execution:
     def __post_init__(self) -> None:
         env, row, history = self.env, self.loaded.row, History.of(self.loaded.entries)
         self.agent, misfit = env.agents.fitting(row.agent_id, self.agent, history.version)
-        self.standing.deaths = history.deaths + self.standing.broken
+        self.standing.read(history)
         self._code, mode = agent_of_run(self.agent, history, self.loaded, self.mail)
         self.lease = replace(self.lease, attempt=history.attempt)
         scheduler = self._scheduler = BranchScheduler(
@@ -132,7 +132,7 @@ class Execution:
             self.token,
             deadline,
             misfit,
-            self.standing.was_running,
+            self.standing.mark is not None,
             sessions,
         )
         if history.started:
@@ -266,11 +266,9 @@ class Execution:
             return await ending.write(verdict)
         if ending.deadline.has_passed and not self.token.is_cancelled:
             return await ending.write(late(ending.deadline.error(), run.history.attempt))
-        if mark is not None:
-            self.standing.is_marked = await write_mark(self._runlog)
-            if not self.standing.is_marked:
-                return ending.broken_off()
-        self._runlog.on_progress = self.standing.on_progress
+        if mark is not None and not await write_mark(self._runlog, self.standing):
+            return ending.broken_off()
+        self._runlog.on_progress = self.standing.on_clear
         return await self._execute(inbox)
 
     async def _execute(self, inbox: list[Message]) -> ExecutionResult:
@@ -278,7 +276,9 @@ class Execution:
         ending, hooks = self._ending, self._run_state.hooks
         if hooks:
             await hooks.dispatch(HookKind.RUN_START)
+        self.standing.log = self._runlog
         error = await self._call(inbox)
+        self.standing.log = None
         ended = await ending.close(error, is_in_doubt=self.known_seq >= 0)
         if hooks:
             if isinstance(error, MiddlewareTermination):

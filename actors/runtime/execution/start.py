@@ -25,6 +25,7 @@ from actors.runtime.context.call import RunState
 from actors.runtime.context.conversation.sessions import Sessions
 from actors.runtime.context.host_services import HostServices
 from actors.runtime.context.waits import message_of, message_payload
+from actors.runtime.execution.suspects import Standing
 from actors.runtime.journal.run_log import RunLog
 from actors.runtime.registry import retry_of, version_of
 from actors.runtime.replay.branches import Branch
@@ -92,7 +93,7 @@ def verdict_without_code(
     return parked("blocked", detail)
 
 
-async def write_mark(log: RunLog) -> bool:
+async def write_mark(log: RunLog, standing: Standing) -> bool:
     """Make durable how an execution begins, before its code is called; False if it was broken off.
 
     Else a death in the code would leave no trace, and the run would be tried for ever.
@@ -105,7 +106,7 @@ async def write_mark(log: RunLog) -> bool:
         await log.durable(Branch(""), log.last_seq)
     except RunSuspended:
         return False
-    log.waits_of = waits_of
+    log.waits_of, standing.is_marked = waits_of, True
     return True
 
 

@@ -12,12 +12,16 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.log_entry import OUTLIVED, EntryKind
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.runtime.journal.run_log import RunLog
+from actors.runtime.replay.history import History
 from actors.runtime.replay.verdict import Verdict, parked
 
 E = TypeVar("E")
@@ -28,6 +32,9 @@ MAX_DEATHS: Final = 5
 SUSPECT_DEATHS: Final = 2
 """Number of such deaths after which a run executes only while no other suspect does."""
 
+
+TURN_S: Final = 2.0
+"""Seconds of a suspect's turn, if others wait; each further turn without progress is twice as long."""
 
 CHOOSE_S: Final = 0.2
 """Seconds in which the suspects of shards that were taken over together are collected."""
@@ -78,15 +85,26 @@ class Standing:
         was_running: Whether an execution before this one was broken off.
         broken: Whether the owner before died, and may have been executing this run.
         deaths: Number of such deaths in a row, without progress between.
+        turns: Number of turns among suspects that its hosts have outlived since then.
         is_marked: Whether a mark of the last one is durable.
-        on_progress: Called when a suspect has made progress.
+        on_clear: Called when a suspect has made progress, or its host has outlived its turn.
+        log: The run's log while its code executes.
     """
 
     was_running: bool = False
     broken: bool = False
     deaths: int = 0
+    turns: int = 0
     is_marked: bool = False
-    on_progress: Callable[[], None] | None = None
+    on_clear: Callable[[], None] | None = None
+    log: RunLog | None = None
+    _is_death: bool = False
+    _has_outlived: bool = False
+
+    def read(self, history: History) -> None:
+        """Count the deaths that a run's log has, and the last one if it came in the run's turn."""
+        self._is_death = self.broken and not history.has_outlived
+        self.deaths, self.turns = history.deaths + self._is_death, history.turns
 
     @property
     def is_suspect(self) -> bool:
@@ -101,29 +119,49 @@ class Standing:
     @property
     def mark(self) -> dict[str, JsonValue] | None:
         """Payload of the entry that says that the execution before was broken off; None: it was not."""
-        if self.broken:
+        if self._is_death:
             return {"reason": "recovered"}
-        return {"reason": "recovered", "died": False} if self.was_running else None
+        is_mark = self.broken or self.was_running
+        return {"reason": "recovered", "died": False} if is_mark else None
+
+    @property
+    def turn_s(self) -> float:
+        """Seconds for which the run executes as the only suspect of its host, while others wait."""
+        return TURN_S * (1 << min(self.turns, 16))
 
     @property
     def verdict(self) -> Verdict | None:
         """The parking of a run that has killed too many hosts; None: its code is called."""
-        if not self.broken or self.deaths < MAX_DEATHS:
+        if not self._is_death or self.deaths < MAX_DEATHS:
             return None
         return parked("poison", f"{self.deaths} hosts in a row died while executing this run")
+
+    def end_turn(self) -> None:
+        """Write that the host has outlived the run's turn: from then on its death counts for another run."""
+        if self.log is None:
+            return  # the code has ended, and what became of it is written
+        if not self._has_outlived:
+            self._has_outlived = True
+            self.log.record(EntryKind.RUN_RESUMED, "", {"reason": OUTLIVED})
+        self.log.flush_behind(idle=False)
 
 
 @dataclass(slots=True)
 class _Suspect(Generic[E]):
     item: E
-    deaths: int
+    standing: Standing
     place: int
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        return self.standing.turns, self.standing.deaths, self.place
 
 
 class SuspectLane(Generic[E]):
-    """Lets one suspect at a time execute: the one with the fewest deaths first.
+    """Lets one suspect at a time execute: those with the fewest turns first, then those with the fewest deaths.
 
-    A suspect leaves the lane when it makes progress, suspends, ends, or is given up.
+    A suspect leaves the lane when it makes progress, suspends, ends, or is given up. If others wait, it also
+    leaves when its host has outlived its turn, and goes on beside them.
 
     Args:
         wake: Makes an item ready to execute, if it may.
@@ -133,15 +171,19 @@ class SuspectLane(Generic[E]):
     def __init__(self, wake: Callable[[E], None], is_coming: Callable[[E], bool]) -> None:
         self._wake, self._is_coming = wake, is_coming
         self._holder: E | None = None
+        self._turn: tuple[float, Standing] | None = None
+        """When the turn of the holder ends, once it executes."""
         self._waiting: dict[int, _Suspect[E]] = {}
         self._places = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
 
-    def admits(self, item: E, deaths: int) -> bool:
+    def admits(self, item: E, standing: Standing) -> bool:
         """Return True if a suspect may execute now. If not, it is woken when its turn comes."""
         if self._holder is item:
+            self._turn = asyncio.get_running_loop().time() + standing.turn_s, standing
+            standing.on_clear = partial(self.leave, item)
             return True
-        self._waiting[id(item)] = _Suspect(item, deaths, next(self._places))
+        self._waiting[id(item)] = _Suspect(item, standing, next(self._places))
         self._arm()
         return False
 
@@ -153,7 +195,7 @@ class SuspectLane(Generic[E]):
 
     def clear(self) -> None:
         """Forget all suspects."""
-        self._holder = None
+        self._holder = self._turn = None
         self._waiting.clear()
 
     def _arm(self) -> None:
@@ -164,12 +206,16 @@ class SuspectLane(Generic[E]):
         self._timer = None
         if self._holder is None or not self._is_coming(self._holder):
             self._choose()  # one that was to execute may be lost with its shard
+        elif self._waiting and self._turn is not None:
+            ends_at, standing = self._turn
+            if asyncio.get_running_loop().time() >= ends_at:
+                standing.end_turn()
         if self._waiting:
             self._arm()
 
     def _choose(self) -> None:
-        self._holder = None
-        for one in sorted(self._waiting.values(), key=lambda one: (one.deaths, one.place)):
+        self._holder = self._turn = None
+        for one in sorted(self._waiting.values(), key=lambda one: one.rank):
             self._holder = one.item
             del self._waiting[id(one.item)]
             self._wake(one.item)

@@ -19,7 +19,7 @@ from actors.kernel.agent.message import MessageKey
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import CONTINUE, Answered, CommitOutcome, Committed, Then
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry, RunLogEntry
+from actors.kernel.runtime.log_entry import OUTLIVED, EntryKind, NewEntry, RunLogEntry
 from actors.kernel.runtime.scheduler import Lease
 from actors.kernel.runtime.waits import Wait
 from actors.kernel.store.store import RunStore
@@ -77,7 +77,7 @@ class RunLog:
         self._showing: asyncio.Task[Any] | None = None
         self._is_ending = False
         self.on_progress: Callable[[], None] | None = None
-        """Called when something is durable that shows progress; None: nobody asks."""
+        """Called when progress, or the end of its turn as a suspect, is durable; None: nobody asks."""
         self._waiters: list[asyncio.Future[None]] = []
         self._branches: list[tuple[int, int, asyncio.Future[None]]] = []
         """A heap of the branches that wait for a flush under way, by the entry they wait for."""
@@ -164,7 +164,7 @@ class RunLog:
                 expected = self.durable_seq
                 await self._commits.append(self.lease, entries, expected_seq=expected)
             self.durable_seq += len(entries)
-            if self.on_progress is not None and any(e.kind not in NO_PROGRESS for e in entries):
+            if self.on_progress is not None and any(map(_clears, entries)):
                 self.on_progress()
         except RunSuspended:
             raise
@@ -339,6 +339,11 @@ def warn_of_length(log: RunLog, known: Sequence[RunLogEntry]) -> None:
             "ctx.continue_as_new, which begins an empty one",
             extra=where,
         )
+
+
+def _clears(entry: NewEntry) -> bool:
+    """Return True if a run with this entry is no suspect, or its turn is over."""
+    return entry.kind not in NO_PROGRESS or entry.payload.get("reason") == OUTLIVED
 
 
 def _ignore(committed: Committed) -> None:

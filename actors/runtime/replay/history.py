@@ -12,7 +12,7 @@ from typing import Final, cast
 
 from actors.errors import NonDeterminismError
 from actors.kernel.json import JsonValue
-from actors.kernel.runtime.log_entry import EXECUTES, RunLogEntry
+from actors.kernel.runtime.log_entry import EXECUTES, OUTLIVED, RunLogEntry
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import DEFAULT_RETRY, RetryPolicy
@@ -72,6 +72,8 @@ class History:
         recoveries: Number of times that a new owner found the run RUNNING, in this generation.
         deaths: Number of deaths in a row of hosts that may have been executing the run, as the marks of their
             heirs count them, without progress or rest between.
+        turns: Number of turns among suspects that hosts have outlived since.
+        has_outlived: True if the execution that wrote last had outlived its turn.
         progress_seq: The last entry that shows progress: one of a kind outside `NO_PROGRESS`.
         pool_keys: State keys that pool entries set, with the seq of the last one.
         strict_left: Positions with strict entries that the code has not asked for yet.
@@ -94,6 +96,8 @@ class History:
     attempt: int = 1
     recoveries: int = 0
     deaths: int = 0
+    turns: int = 0
+    has_outlived: bool = False
     progress_seq: int = -1
     started: bool = False
     pool_keys: dict[str, int] = field(default_factory=dict)
@@ -161,7 +165,8 @@ class History:
             return
         kind, position = entry.kind, entry.position
         if kind not in EXECUTES:
-            self.deaths, self.progress_seq = 0, entry.seq
+            self._clear()
+            self.progress_seq = entry.seq
         if position.startswith("in."):
             self.inputs.append(entry)
             return
@@ -172,16 +177,25 @@ class History:
         if not position.startswith(SUPERVISOR):  # else spawned for the run, not by its code
             self._place(entry, is_void=is_void)
 
+    def _clear(self) -> None:
+        self.deaths, self.turns, self.has_outlived = 0, 0, False
+
     def _add_own(self, entry: RunLogEntry) -> None:
         """Add an entry of the run itself."""
         kind = entry.kind
-        if kind == K.RUN_RESUMED and entry.payload.get("reason") == "recovered":
+        reason = entry.payload.get("reason") if kind == K.RUN_RESUMED else None
+        if reason == "recovered":
             self.deaths += entry.payload.get("died") is not False
             self.recoveries += 1
+            self.has_outlived = False
+        elif reason == OUTLIVED:
+            self.turns += 1
+            self.has_outlived = True
         elif kind == K.RUN_SUSPENDED:
-            self.deaths = 0  # its code came to a wait, or the host went in order
+            self._clear()  # its code came to a wait, or the host went in order
         elif kind not in NO_PROGRESS:
-            self.deaths, self.progress_seq = 0, entry.seq
+            self._clear()
+            self.progress_seq = entry.seq
         if kind == K.RUN_CONTINUED:
             self.continued = entry
             self.generation = int(str(entry.payload["generation"]))

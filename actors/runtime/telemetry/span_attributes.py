@@ -11,8 +11,8 @@ from pydantic_core import from_json
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import Finish, Park, Retry, Suspend, Then
 from actors.kernel.runtime.effects import EffectCall
+from actors.kernel.runtime.log_entry import OUTLIVED, RunLogEntry
 from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import LoadedRun, RunRow
 
 if TYPE_CHECKING:
@@ -213,7 +213,8 @@ def started_at(
 def execution_before(entries: Sequence[RunLogEntry], seq: int) -> int | None:
     """Return the seq after which the previous execution began, if the log has it."""
     for entry in reversed(entries):
-        if entry.kind in {K.RUN_STARTED, K.RUN_RESUMED} and entry.seq - 1 < seq:
+        is_beginning = entry.kind == K.RUN_RESUMED and entry.payload.get("reason") != OUTLIVED
+        if (is_beginning or entry.kind == K.RUN_STARTED) and entry.seq - 1 < seq:
             return entry.seq - 1
         if entry.kind in {K.RUN_ATTEMPT_FAILED, K.RUN_CONTINUED} and entry.seq < seq:
             return entry.seq

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from actors.kernel.agent.agent import MAX_MESSAGES, Agent
 from actors.kernel.runtime.ids import RunId, run_id_of_mail
@@ -213,11 +212,9 @@ class Launcher:
             self._state.blockings.get(row.run_id),
         )
         standing, lane = execution.standing, self._state.suspects
-        if standing.is_suspect:
-            if not lane.admits(mailbox, standing.deaths):
-                mailbox.holding = Holding.BACKOFF
-                return None
-            standing.on_progress = partial(lane.leave, mailbox)
+        if standing.is_suspect and not lane.admits(mailbox, standing):
+            mailbox.holding = Holding.BACKOFF
+            return None
         mailbox.recovering = False
         return execution
 

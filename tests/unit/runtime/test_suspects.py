@@ -13,6 +13,7 @@ from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.runtime.execution.suspects import MAX_DEATHS, Legacy, Standing, SuspectLane
+from actors.runtime.replay.history import History
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 LATER = AT + timedelta(seconds=1)
@@ -57,20 +58,37 @@ def test_a_run_found_running_or_with_something_to_do_may_have_been_executing() -
     assert not legacy.may_have_begun(ASLEEP, was_running=False, has_mail=False)
 
 
+def standing(
+    *, deaths: int = 0, turns: int = 0, was_running: bool = False, broken: bool = False
+) -> Standing:
+    """Return the standing of a run whose log has so many deaths and turns that were outlived."""
+    found = Standing(was_running=was_running, broken=broken)
+    found.read(History(deaths=deaths, turns=turns, has_outlived=turns > 0))
+    return found
+
+
 def test_a_mark_says_whether_the_host_before_died() -> None:
     """A host that gave the shard up in order did not."""
-    assert Standing(broken=True).mark == {"reason": "recovered"}
-    assert Standing(was_running=True).mark == {"reason": "recovered", "died": False}
-    assert Standing().mark is None
+    assert standing(broken=True).mark == {"reason": "recovered"}
+    assert standing(was_running=True).mark == {"reason": "recovered", "died": False}
+    assert standing().mark is None
 
 
 def test_a_run_is_a_suspect_from_the_second_death_to_the_last_but_one() -> None:
     """The fifth parks it, if it was found broken off."""
-    suspects = [n for n in range(7) if Standing(broken=True, deaths=n).is_suspect]
-    parked = [n for n in range(7) if Standing(broken=True, deaths=n).verdict is not None]
+    all_of_them = [standing(deaths=n, broken=True) for n in range(6)]
 
-    assert (suspects, parked) == ([2, 3, 4], [MAX_DEATHS, MAX_DEATHS + 1])
-    assert Standing(deaths=MAX_DEATHS).verdict is None
+    assert [one.deaths for one in all_of_them if one.is_suspect] == [2, 3, 4]
+    assert [one.deaths for one in all_of_them if one.verdict is not None] == [MAX_DEATHS, 6]
+    assert standing(deaths=MAX_DEATHS).verdict is None
+
+
+def test_a_death_behind_a_turn_that_was_outlived_is_not_counted() -> None:
+    """The run did not execute as the only suspect any more. Its next turn is twice as long."""
+    before, after = standing(deaths=2, broken=True), standing(deaths=2, turns=1, broken=True)
+
+    assert (before.deaths, after.deaths, after.turn_s) == (3, 2, 2 * before.turn_s)
+    assert after.mark == {"reason": "recovered", "died": False}
 
 
 class Hall:
@@ -80,6 +98,10 @@ class Hall:
         self.woken: list[str] = []
         self.away: set[str] = set()
         self.lane = SuspectLane(self.woken.append, lambda item: item not in self.away)
+
+    def admits(self, item: str, deaths: int, *, turns: int = 0) -> bool:
+        """Return whether a suspect may execute now."""
+        return self.lane.admits(item, standing(deaths=deaths, turns=turns))
 
     async def has_woken(self, *items: str) -> None:
         """Return when the lane has woken these."""
@@ -99,21 +121,21 @@ async def test_one_suspect_executes_at_a_time_the_one_with_the_fewest_deaths_fir
     hall: Hall,
 ) -> None:
     """The next one begins when the first makes progress or is over."""
-    assert not any(hall.lane.admits(item, deaths) for item, deaths in [("a", 4), ("b", 2)])
-    assert not hall.lane.admits("c", 2)
+    assert not hall.admits("e", 2, turns=1)
+    assert not any(hall.admits(item, deaths) for item, deaths in [("a", 4), ("b", 2), ("c", 2)])
     await hall.has_woken("b")
-    assert hall.lane.admits("b", 2)
-    assert not hall.lane.admits("d", 3)
-    for item in ("a", "b", "b", "c", "d"):
+    assert hall.admits("b", 2)
+    assert not hall.admits("d", 3)
+    for item in ("a", "b", "b", "c", "d", "a"):
         hall.lane.leave(item)
 
-    assert hall.woken == ["b", "c", "d", "a"]
+    assert hall.woken == ["b", "c", "d", "a", "e"]
 
 
 async def test_a_suspect_that_does_not_come_holds_up_no_other(hall: Hall) -> None:
     """It was cancelled, or lost with its shard, before or after it was woken."""
     for item in ("a", "b", "c"):
-        hall.lane.admits(item, 2)
+        hall.admits(item, 2)
     hall.away.add("a")
     await hall.has_woken("a", "b")
     hall.away.add("b")

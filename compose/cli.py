@@ -6,6 +6,7 @@ must not print a traceback.
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 from io import TextIOWrapper
@@ -47,7 +48,8 @@ def _obey(arguments: list[str]) -> int:
     write_logs(as_json=False, level=level)
     if isinstance(sys.stdout, TextIOWrapper):
         # Text of agents and clients may have characters that the terminal's encoding does not have.
-        sys.stdout.reconfigure(errors="backslashreplace")
+        codecs.register_error("json-escape", json_escape)
+        sys.stdout.reconfigure(errors="json-escape")
     code = 0
     try:
         code = run(arguments)
@@ -59,6 +61,17 @@ def _obey(arguments: list[str]) -> int:
         if not isinstance(exc, BrokenPipeError):
             code = code or 1
     return code
+
+
+def json_escape(exc: UnicodeError) -> tuple[str, int]:
+    r"""Return the escapes of JSON for characters that an encoding lacks, and the place after them.
+
+    Python's own escapes (``\xe9``, ``\U0001f600``) are not JSON.
+    """
+    if not isinstance(exc, UnicodeEncodeError):
+        raise exc
+    units = exc.object[exc.start : exc.end].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4)), exc.end
 
 
 if __name__ == "__main__":

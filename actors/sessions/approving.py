@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
@@ -11,10 +12,14 @@ from actors.kernel.runtime.communication import ApprovalRequest
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.runtime.loop.tasks import TaskScope
+from actors.runtime.loop.threads import in_thread
 from actors.runtime.runtime import Runtime
 
-OnApproval: TypeAlias = Callable[[ApprovalRequest], Awaitable[bool | None]]
-"""Function that decides a request. None: it leaves the request to another client."""
+OnApproval: TypeAlias = Callable[[ApprovalRequest], Awaitable[bool | None] | bool | None]
+"""Function that decides a request. None: it leaves the request to another client.
+
+A plain function is called in a thread, so it may ask at a terminal.
+"""
 
 BY: Final = "callback"
 _log = logging.getLogger("callboard.sessions")
@@ -58,7 +63,7 @@ class Approving:
         request = next((one for one in open_ones if one.id == id_), None)
         if request is None:
             return
-        approve = await self._decide(request)
+        approve = await self._decided(request)
         if approve is None:
             return
         try:
@@ -67,3 +72,12 @@ class Approving:
             _log.info(
                 "a request was decided before the callback decided it", extra={"why": str(exc)}
             )
+
+    async def _decided(self, request: ApprovalRequest) -> bool | None:
+        answer: Any
+        if inspect.iscoroutinefunction(self._decide):
+            answer = self._decide(request)
+        else:
+            answer = await in_thread(self._decide, request)
+        approve: bool | None = await answer if inspect.isawaitable(answer) else answer
+        return approve

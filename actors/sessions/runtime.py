@@ -62,7 +62,8 @@ class AgentRuntime:
         app: The type of the sessions' agents. Each app has its own sessions.
         tenant: The owner.
         principal: The principal that starts runs here. Each principal has its own ids of messages.
-        on_approval: The callback that decides approvals of runs that are started here.
+        on_approval: The callback that decides approvals of runs that are started here. A plain function is
+            called in a thread.
         version: The version of the agents' code, see `SessionAgent`.
         retry: The retry policy, see `SessionAgent`.
         resources: Objects with `aclose` or `close` that are closed with this object, in reverse order, in

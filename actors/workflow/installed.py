@@ -16,6 +16,7 @@ from actors.workflow.actor.agent import FlowAgent
 from actors.workflow.actor.flow_address import flow_and_id
 from actors.workflow.actor.flows import Flows
 from actors.workflow.bundles import INSTALLED_APP, BundleRecord, StoredBundles
+from actors.workflow.bundles.stored import graphs_of
 
 MOST_KEPT: Final = 64
 """Maximum number of loaded bundles that a host keeps for later runs."""
@@ -72,7 +73,7 @@ class InstalledFlows:
         return kept.agent(agent_id, record.hash)
 
     async def _loaded(self, bundles: StoredBundles, record: BundleRecord) -> Flows:
-        graphs = await bundles.graphs(record)
+        graphs = await graphs_of(bundles, record)
         return Flows(INSTALLED_APP, graphs.values(), **self._terms)
 
 

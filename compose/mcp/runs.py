@@ -20,6 +20,7 @@ from actors.workflow.actor.flows import Flows
 from actors.workflow.actor.ledger_feed import ledger_feed
 from actors.workflow.actor.runs import FlowRuns
 from actors.workflow.bundles import INSTALLED_APP, BundleRecord, StoredBundles
+from actors.workflow.bundles.stored import inputs_of
 from compose.host.loader import ServeError, agent_of, are_flows, instance_of
 from compose.mcp.server import ID_KEY, Report, client_call
 
@@ -62,7 +63,7 @@ class RunTools:
             newest.setdefault(record.manifest.bundle_id, record)
         runs, tools = FlowRuns(self.runtime, INSTALLED_APP), list[Tool]()
         for name, record in newest.items():
-            schema = await bundles.inputs_of(record, record.manifest.entry.flow_id)
+            schema = await inputs_of(bundles, record, record.manifest.entry.flow_id)
             tools.append(self._of_flow(runs, name, record.manifest.ref, schema))
         return tools
 

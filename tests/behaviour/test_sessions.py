@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -315,6 +316,32 @@ async def test_a_person_is_asked_when_the_tool_is_about_to_execute(bed: Bed, app
         )
         decided = [event.payload for event in events if event.type == "approval_decided"]
         assert [one["status"] for one in decided] == ["approved", "denied"]
+
+
+async def test_a_plain_function_decides_approvals_in_a_thread(bed: Bed, app: str) -> None:
+    """It may block, for example at a terminal: the loop, on which the run waits, goes on."""
+    threads: list[int] = []
+
+    async def refund() -> str:
+        return "done"
+
+    def reply(messages: Any, options: Any = None) -> ModelReply:
+        if messages[-1].role == "tool":
+            return ModelReply(text="paid")
+        return ModelReply(calls=[ToolCall(id="c1", name="refund", arguments={})])
+
+    def decide(request: Any) -> bool:
+        threads.append(threading.get_ident())
+        return bool(request.what == "tool refund")
+
+    tool = Tool("refund", "Pays money back.", refund, risk=Risk.CRITICAL)
+    agent = ReActAgent("desk", model=FunctionModel(reply), tools=[tool])
+    async with sessions_on(bed, agent, app=app, on_approval=decide) as talks:
+        run = await talks.start("go", session_id="s")
+        await run.result()
+
+    assert len(threads) == 1
+    assert threads != [threading.get_ident()]
 
 
 @pytest.mark.item(353, 354, 373, 380)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import sys
@@ -9,7 +10,7 @@ import sys
 import pytest
 from typing_extensions import override
 
-from compose.cli import run
+from compose.cli import json_escape, run
 from compose.commands.app import explained
 from compose.commands.output import Exit, print_json
 from compose.commands.serve.dev import Lines
@@ -257,3 +258,14 @@ def test_a_pipe_that_nobody_reads_is_told_to_the_program(monkeypatch: pytest.Mon
 
     with pytest.raises(BrokenPipeError):
         say("words")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1", "utf-8"])
+def test_json_is_json_in_every_encoding(encoding: str) -> None:
+    """A character that the terminal's encoding lacks is written as JSON's escape, not as Python's."""
+    value = {"t": "\U0001f600 日本 é \x80 \ud800"}
+    codecs.register_error("json-escape", json_escape)
+
+    written = json.dumps(value, ensure_ascii=False).encode(encoding, "json-escape")
+
+    assert json.loads(written.decode(encoding)) == value

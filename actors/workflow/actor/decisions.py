@@ -12,7 +12,9 @@ from actors.kernel.workflow.errors import NodeMissingError
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
 from actors.runtime.context.graphs.verbs import GraphVerbs
+from actors.runtime.loop.threads import in_thread
 from actors.workflow.actor.step_entry import NOTE, START, linked, packed, unpacked, with_note
+from actors.workflow.documents.nodes import DocumentNode
 from actors.workflow.machine.asking import NodeContext, asked
 from actors.workflow.machine.branches import Path, joined, put, records_at, seen_at
 from actors.workflow.machine.deltas import OpenStep
@@ -123,25 +125,29 @@ class Decisions:
             for told in step.known:
                 self._take(told, {})
 
-    def advance(self, path: Path, first: Decision) -> None:
-        """Decide and call nodes until the branch has to wait. The decisions become one entry of the log."""
+    async def advance(self, path: Path, first: Decision) -> None:
+        """Decide and call nodes until the branch has to wait. The decisions become one entry of the log.
+
+        No other branch decides meanwhile, also if a node evaluates code beside the event loop.
+        """
         step = self._verbs.step()
         self.entries += 1
         if step.known is None:
-            step.record(self._made(path, first))
+            step.record(await self._made(path, first))
             return
         for told in step.known:
             self.size_bytes += text_bytes(told)
             self._take(told, {first.result_at: first.result})
 
-    def _made(self, path: Path, first: Decision) -> list[dict[str, Any]]:
+    async def _made(self, path: Path, first: Decision) -> list[dict[str, Any]]:
         made: list[dict[str, Any]] = []
         decide, effect = first.make or self._next(path), first
         for _ in range(MOST_NODES):
             seen = self.seen(path)
             if decide is None or seen is None:
                 break
-            decided, opened = decide(seen, self.now), self.opened.pop(path, None)
+            decided = await self._called(decide, seen)
+            opened = self.opened.pop(path, None)
             for record in records_at(path, decided):
                 made.append(self._linked(record, opened, effect))
                 effect = NEXT
@@ -151,6 +157,13 @@ class Decisions:
             decide = self._next(path)
         assert made, f"nothing is decided in {path} of a run that {self.state.status.value}"
         return made
+
+    async def _called(self, decide: Decide, seen: RunState) -> Transition:
+        """Return the transition that a function decides. A node of code is called beside the event loop."""
+        node = self._spec.nodes.get(seen.current_node)
+        if decide == self._ask and isinstance(node, DocumentNode) and node.is_code:
+            return await self._verbs.boundaries.beside(in_thread(decide, seen, self.now))
+        return decide(seen, self.now)
 
     def _linked(
         self, record: StepRecord, opened: OpenStep | None = None, effect: Decision = NEXT

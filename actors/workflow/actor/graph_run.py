@@ -142,7 +142,7 @@ class GraphRun:
             elif opened is not None:
                 found = await self._attempt(seen, opened)
             await self._control.look()
-            self._decided.advance(path, found)
+            await self._decided.advance(path, found)
             await self._verbs.rest()
             if not path:
                 await self._checkpoint()

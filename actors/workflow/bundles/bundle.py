@@ -17,7 +17,7 @@ from actors.workflow.bundles.manifest import (
 )
 from actors.workflow.documents.compiling import compile_document
 from actors.workflow.documents.document import FlowDocument, FlowNode
-from actors.workflow.documents.findings import MOST_FINDINGS, FlowError, FlowFinding
+from actors.workflow.documents.findings import FlowError, FlowFinding, bounded
 from actors.workflow.documents.reading import document_of, read_data
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.visual.compiling import compile_drawing
@@ -71,7 +71,7 @@ class WorkflowBundle:
             except FlowError as exc:
                 findings += exc.findings
         if findings:
-            raise FlowError(tuple(findings[:MOST_FINDINGS]))
+            raise FlowError(tuple(bounded(findings)))
 
     def specs(self) -> list[WorkflowSpec]:
         """Return all flows as graphs.

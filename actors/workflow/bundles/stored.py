@@ -236,19 +236,6 @@ class StoredBundles(BundleRegistry):
         """
         return await unpacked(open_workflow_bundle, await self.read(record))
 
-    async def graphs(self, record: BundleRecord) -> dict[str, WorkflowSpec]:
-        """Return the graphs of a bundle, found before, by name. They are compiled in a thread.
-
-        Raises:
-            WorkflowBundleRegistryError: The bundle was removed after it was found.
-            FlowError: A flow of the bundle cannot be compiled here.
-        """
-        return await unpacked(_graphs_in, await self.read(record))
-
-    async def inputs_of(self, record: BundleRecord, flow_id: str) -> dict[str, Any]:
-        """Return the JSON Schema of the vars that a flow of a bundle, found before, begins with."""
-        return await unpacked(_inputs_in, await self.read(record), flow_id)
-
     async def read(self, record: BundleRecord) -> bytes:
         """Return the file of a bundle that was found before. See `load`."""
         try:
@@ -292,6 +279,21 @@ def _checked(data: bytes) -> WorkflowBundle:
     bundle = open_workflow_bundle(data)
     bundle.check()
     return bundle
+
+
+async def graphs_of(bundles: StoredBundles, record: BundleRecord) -> dict[str, WorkflowSpec]:
+    """Return the graphs of a bundle, found before, by name. They are compiled in a thread.
+
+    Raises:
+        WorkflowBundleRegistryError: The bundle was removed after it was found.
+        FlowError: A flow of the bundle cannot be compiled here.
+    """
+    return await unpacked(_graphs_in, await bundles.read(record))
+
+
+async def inputs_of(bundles: StoredBundles, record: BundleRecord, flow_id: str) -> dict[str, Any]:
+    """Return the JSON Schema of the vars that a flow of a bundle, found before, begins with."""
+    return await unpacked(_inputs_in, await bundles.read(record), flow_id)
 
 
 def _graphs_in(data: bytes) -> dict[str, WorkflowSpec]:

@@ -81,7 +81,7 @@ class _Compiler:
 
     def node(self, name: str, node: AnyNode) -> DocumentNode:
         """Return a node in the form in which a graph calls it."""
-        step = self._step(name, node)
+        step, is_code = self._step(name, node)
         data = node.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"title"})
         source = json.dumps(data, sort_keys=True, ensure_ascii=False)
         if isinstance(node, EffectNode) and node.on_timeout is not None:
@@ -89,17 +89,18 @@ class _Compiler:
         else:
             targets = tuple((label, to) for label, to, _ in ways_of(node))
         effect = EffectType(node.effect) if isinstance(node, EffectNode) else None
-        return DocumentNode(name, node.kind, source, targets, step, node.title, effect)
+        return DocumentNode(name, node.kind, source, targets, step, node.title, effect, is_code)
 
-    def _step(self, name: str, node: AnyNode) -> Step:
+    def _step(self, name: str, node: AnyNode) -> tuple[Step, bool]:
+        """Return the node's decision; True if it evaluates code."""
         if isinstance(node, SwitchNode):
             cases = [
                 self._expression(case.when, name, "switch", index, "when")
                 for index, case in enumerate(node.switch)
             ]
-            return switch_step(node, cases)
+            return switch_step(node, cases), any(case.is_code for case in cases)
         if isinstance(node, ForkNode):
-            return fork_step(node)
+            return fork_step(node), False
         if isinstance(node, EffectNode):
             self._check_effect(name, node)
         if isinstance(node, CodeNode):
@@ -110,7 +111,8 @@ class _Compiler:
                 self.findings.warn(problem, "Use another name", "nodes", name, "with", taken)
         attribute, make = TEMPLATED[node.kind]
         data = getattr(node, attribute)
-        return make(name, node, self._template(data, name, attribute.removesuffix("_")))
+        values = self._template(data, name, attribute.removesuffix("_"))
+        return make(name, node, values), isinstance(node, CodeNode) or values.is_code
 
     def _template(self, data: Any, name: str, part: str) -> Template:
         def problem(place: DataPlace, sentence: str) -> None:

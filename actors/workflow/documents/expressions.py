@@ -29,6 +29,13 @@ LIMITS: Final = sandbox.SandboxLimits()
 _WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None}
 _BUILTINS: Final = frozenset(name for name in dir(builtins) if not name.startswith("_"))
 NAMES: Final = ("vars", "branch", "now")
+_UNSUPPORTED: Final = {
+    "Yield": "yield",
+    "YieldFrom": "yield from",
+    "Await": "await",
+    "TemplateStr": "a template string",
+}
+"""By class of Python's parser: the parts of expressions that the sandbox does not execute."""
 _DOTTED: Final = re.compile(r"vars(\.[A-Za-z_][A-Za-z0-9_]*)+")
 """Pattern of plain paths, which most expressions are.
 
@@ -77,6 +84,11 @@ class Expression:
     names: frozenset[str] | None
     direct: Direct | None = None
 
+    @property
+    def is_code(self) -> bool:
+        """True if the sandbox always evaluates it. It may have loops and calls, so it may take a second."""
+        return self.path is None and self.direct is None
+
     def value(
         self, scope: NodeScope, *, more: Mapping[str, Any] | None = None, before: str = ""
     ) -> Any:
@@ -100,7 +112,7 @@ class Expression:
         seen = _plain(scope.vars) if self.names is None else _only(scope.vars, self.names)
         given = {"vars": seen, "branch": scope.branch, "now": scope.now, **(more or {})}
         try:
-            return sandbox.evaluate(before + self.code, given, LIMITS)
+            return sandbox.evaluate(before + self.code, given, LIMITS, quick=not self.is_code)
         except sandbox.SandboxError as exc:
             raise ExpressionError(self.text, str(exc)) from None
 
@@ -159,6 +171,7 @@ def parse(
     try:
         tree = ast.parse(stripped, mode="eval").body
         bound = _bound_names(tree)
+        _check_parts(tree)
         rewritten = _Rewritten(bound | more)
         tree = rewritten.visit(tree)
         code = ast.unparse(tree)
@@ -235,6 +248,19 @@ def _root_of(node: ast.expr) -> str | None:
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
     return node.id if isinstance(node, ast.Name) else None
+
+
+def _check_parts(tree: ast.expr) -> None:
+    """Check that the sandbox can execute all parts of an expression.
+
+    Raises:
+        _UnknownNameError: It cannot.
+    """
+    for node in ast.walk(tree):
+        is_async = isinstance(node, ast.comprehension) and node.is_async
+        if is_async or type(node).__name__ in _UNSUPPORTED:
+            word = "async for" if is_async else _UNSUPPORTED[type(node).__name__]
+            raise _UnknownNameError(f"{word} is not supported in expressions")
 
 
 def _bound_names(tree: ast.expr) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Final, Literal
 
@@ -53,6 +53,24 @@ class FlowError(Facts, ContractError, ValueError):
         return "\n".join(map(str, self.findings))
 
 
+def bounded(findings: Iterable[FlowFinding]) -> list[FlowFinding]:
+    """Return findings, mistakes before warnings and in the order of their places.
+
+    If there are more than `MOST_FINDINGS`, the last one says how many are not listed.
+    """
+    ordered = sorted(findings, key=lambda f: (f.level, f.file, _place_of(f.pointer)))
+    if len(ordered) <= MOST_FINDINGS:
+        return ordered
+    first, rest = ordered[: MOST_FINDINGS - 1], ordered[MOST_FINDINGS - 1 :]
+    problem = f"{len(rest)} more findings are not listed"
+    return [*first, FlowFinding(rest[0].file, "", problem, "Correct these first", rest[0].level)]
+
+
+def _place_of(pointer: str) -> list[tuple[int, str]]:
+    """Return the steps of a pointer in an order in which ``/nodes/2`` is before ``/nodes/10``."""
+    return [(int(step) if step.isdecimal() else -1, step) for step in pointer.split("/")]
+
+
 def pointer(*steps: str | int) -> str:
     """Return the JSON pointer of a place."""
     escaped = (str(step).replace("~", "~0").replace("/", "~1") for step in steps)
@@ -97,7 +115,7 @@ class FindingList:
         Raises:
             FlowError: There are mistakes. The error has the mistakes and the warnings, at most `MOST_FINDINGS`.
         """
-        found = sorted(self.found, key=lambda one: (one.level, one.pointer))[:MOST_FINDINGS]
+        found = bounded(self.found)
         if found and found[0].level == "error":
             raise FlowError(tuple(found))
         return found

@@ -50,6 +50,8 @@ class DocumentNode:
         step: The node's decision.
         title: A title for people to read.
         effect: The effect that the node asks for. None: it asks for none.
+        is_code: True if the node evaluates code of its author, which may take seconds. A host calls it beside
+            the event loop.
     """
 
     name: str
@@ -59,6 +61,7 @@ class DocumentNode:
     step: Step
     title: str | None = None
     effect: EffectType | None = None
+    is_code: bool = False
 
     def __call__(self, run: RunState, ctx: NodeContext) -> StepPlan:
         """Return the plan of the node.

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Final
 from pydantic import ValidationError
 
 from actors.workflow.documents.document import KINDS, MEANINGS, FlowDocument
-from actors.workflow.documents.findings import MOST_FINDINGS, FlowError, FlowFinding, pointer
+from actors.workflow.documents.findings import FlowError, FlowFinding, bounded, pointer
+from actors.workflow.documents.foreign import foreign_system
 
 LARGEST: Final = 8 * 2**20
 """Maximum size of a document, in bytes."""
@@ -59,7 +60,7 @@ def document_of(data: Any, name: str) -> FlowDocument:
         return FlowDocument.model_validate(data)
     except ValidationError as exc:
         found = [_finding(name, error, data) for error in exc.errors(include_url=False)]
-        raise FlowError(tuple(found[:MOST_FINDINGS])) from None
+        raise FlowError(tuple(bounded(found))) from None
 
 
 def read_data(source: str | Path | bytes | Mapping[str, Any], name: str) -> Any:
@@ -71,6 +72,11 @@ def read_data(source: str | Path | bytes | Mapping[str, Any], name: str) -> Any:
     """
     data = dict(source) if isinstance(source, Mapping) else _parsed(source, name)
     _check_depth(data, name)
+    if (system := foreign_system(data)) is not None:
+        problem = (
+            f"it is a workflow of {system[0]}, which is neither a flow document nor a VisualFlow"
+        )
+        raise _refused(name, problem, system[1])
     return data
 
 

@@ -3,21 +3,28 @@
 The workers are processes of `pydantic-monty`. They have no access to files, the network or the host's
 environment. A worker that dies is replaced. The result of code is recorded with its step, so code may read a
 clock or a random number.
+
+Code of authors may execute for seconds. Hosts evaluate it in threads, and it has workers of its own, so that it
+delays neither the event loop nor the small expressions that are evaluated there.
 """
 
 from __future__ import annotations
 
+import ast
 import atexit
 import os
+import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from actors.errors import ActorsError, Facts
 
 _WAIT_S: Final = 30.0
-"""Seconds that an evaluation waits for an idle worker."""
+"""Seconds that an evaluation of a small expression waits for an idle worker."""
+MOST_CODE: Final = max(2, os.cpu_count() or 1)
+"""Maximum number of workers that execute code at once. Further code waits for an idle one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +58,21 @@ def is_available() -> bool:
     return True
 
 
-def evaluate(code: str, inputs: Mapping[str, Any], limits: SandboxLimits) -> Any:
+def evaluate(
+    code: str, inputs: Mapping[str, Any], limits: SandboxLimits, *, quick: bool = False
+) -> Any:
     """Return the value of the last expression of `code`.
 
     Args:
         code: Statements.
         inputs: The code's global names with their values, which are JSON data.
         limits: The limits.
+        quick: The code has no loops and no calls: it does not wait for a turn of other code.
 
     Raises:
         SandboxError: The code raised, exceeded a limit, or `pydantic-monty` is not installed.
     """
-    pool = _POOL.started()
+    pool = (_EXPRESSIONS if quick else _CODE).started()
     import pydantic_monty as monty  # noqa: PLC0415 - an optional dependency
 
     bounds: monty.ResourceLimits = {
@@ -83,20 +93,69 @@ def evaluate(code: str, inputs: Mapping[str, Any], limits: SandboxLimits) -> Any
 
 
 def unreadable(code: str) -> str | None:
-    """Return the reason why the sandbox cannot read code, with the line. None: it can. No code is executed."""
-    pool = _POOL.started()
+    """Return the reason why the sandbox can never execute code, with the line. None: it can read the code.
+
+    Only the imports at its head are executed, since a module that the sandbox lacks is found in no other way.
+    """
+    problem = _refused(f"raise {_FIRST}\n{code}", before=1)  # the whole code is parsed first
+    if problem is not None:
+        return problem
+    for line, source in _imports_in(code):
+        problem = _refused(f"{source}\nraise {_FIRST}", before=1 - line)
+        if problem is not None:
+            return problem
+    return None
+
+
+_FIRST: Final = "ZeroDivisionError"
+"""An error that no parser raises."""
+
+
+def _refused(code: str, *, before: int) -> str | None:
+    """Return the error of the sandbox at code that raises `_FIRST`; None if it raised that.
+
+    `before` is the number of lines that the author's code has not.
+    """
+    pool = _EXPRESSIONS.started()
     import pydantic_monty as monty  # noqa: PLC0415 - an optional dependency
 
     try:
-        with pool.checkout() as session:
-            session.feed_run(f"raise ValueError\n{code}")  # the whole code is parsed first
-    except monty.MontySyntaxError as exc:
+        with pool.checkout(limits={"max_feed_duration_secs": 1.0}) as session:
+            session.feed_run(code)
+    except (monty.MontySyntaxError, monty.MontyRuntimeError) as exc:
+        if isinstance(exc.exception(), ZeroDivisionError):
+            return None
         frames = exc.traceback()
-        place = f" (line {frames[-1].line - 1})" if frames else ""
-        return f"{exc.display('msg')}{place}"
-    except monty.MontyRuntimeError:
-        return None
+        place = f" (line {frames[-1].line - before})" if frames else ""
+        return f"{_NO_PARSER.sub('the sandbox does not support', exc.display('msg'))}{place}"
+    except monty.MontyError as exc:
+        return f"{type(exc).__name__.removeprefix('Monty')}: {exc}"
     return None
+
+
+_NO_PARSER: Final = re.compile("^The monty syntax parser does not yet support")
+
+
+def _imports_in(code: str) -> Iterator[tuple[int, str]]:
+    """Yield the imports that are always executed, with their lines.
+
+    They are the statements of the code, and of the function that its last line calls.
+    """
+    try:
+        body = ast.parse(code).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return  # syntax of a newer Python, which the sandbox has read
+    last = body[-1] if body else None
+    called = (
+        last.value.func if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) else None
+    )
+    name = called.id if isinstance(called, ast.Name) else None
+    functions = [f for f in body if isinstance(f, ast.FunctionDef) and f.name == name]
+    for node in [*body, *(inner for function in functions[-1:] for inner in function.body)]:
+        if isinstance(node, ast.Return | ast.Raise):
+            return
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node.lineno, ast.unparse(node)
 
 
 def _located(exc: Any) -> str:
@@ -106,9 +165,15 @@ def _located(exc: Any) -> str:
 
 
 class _Pool:
-    """The workers of this process. They start with the first evaluation and end with the process."""
+    """Workers of this process. They start with the first evaluation and end with the process.
 
-    def __init__(self) -> None:
+    Args:
+        most: Maximum number of workers. None: the number of CPUs.
+        wait_s: Seconds that an evaluation waits for an idle worker. None: it waits until there is one.
+    """
+
+    def __init__(self, most: int | None, wait_s: float | None) -> None:
+        self._most, self._wait_s = most, wait_s
         self._lock = threading.Lock()
         self._pool: Any = None
         os.register_at_fork(after_in_child=self._forget)
@@ -127,7 +192,9 @@ class _Pool:
                 except ImportError:
                     problem = "expressions and code need pydantic-monty. Install callboard[flows]"
                     raise SandboxError(problem) from None
-                pool = Monty(min_processes=1, checkout_timeout=_WAIT_S)
+                pool = Monty(
+                    min_processes=1, max_processes=self._most, checkout_timeout=self._wait_s
+                )
                 self._pool = pool.__enter__()
             return self._pool
 
@@ -140,4 +207,5 @@ class _Pool:
             self._pool = None
 
 
-_POOL: Final = _Pool()
+_EXPRESSIONS: Final = _Pool(None, _WAIT_S)
+_CODE: Final = _Pool(MOST_CODE, None)

@@ -62,6 +62,12 @@ class Template:
     data: Any
     holes: dict[DataPlace, HoledText]
 
+    @property
+    def is_code(self) -> bool:
+        """True if the expression of a hole is code."""
+        parts = (part for text in self.holes.values() for part in text.parts)
+        return any(isinstance(part, Expression) and part.is_code for part in parts)
+
     def value(self, scope: NodeScope) -> Any:
         """Return the data with the values of its holes.
 

@@ -17,9 +17,15 @@ from actors.workflow.visual.drawing import (
 from actors.workflow.visual.lowering import CODE
 from actors.workflow.visual.nodes import code
 from actors.workflow.visual.nodes.control import CONTROL
-from actors.workflow.visual.nodes.effects import EFFECTS, schedule_problem, subflow_name
+from actors.workflow.visual.nodes.effects import (
+    EFFECTS,
+    GIVE_CONTEXT,
+    inherits_context,
+    schedule_problem,
+    subflow_name,
+)
 from actors.workflow.visual.nodes.values import VALUES
-from actors.workflow.visual.nodes.variables import VARIABLES
+from actors.workflow.visual.nodes.variables import VARIABLES, names_set
 
 STEPS: Final = frozenset({*CONTROL, *VARIABLES, *EFFECTS})
 """The types of nodes that are always executed. Other nodes are executed if a wire of execution touches them."""
@@ -66,6 +72,8 @@ def check(drawing: Drawing, findings: DrawingFindings) -> None:
     for node in drawing.nodes.values():
         if node.id in at or node.id == drawing.entry:  # a node without wires is decoration
             _check_node(node, at[node.id], findings)
+            if node.type in VARIABLES:
+                _check_names(node, at[node.id], drawing, findings)
     _check_wires(drawing, findings)
     _check_circles(drawing, findings)
 
@@ -84,6 +92,8 @@ def _check_node(node: DrawnNode, wires: list[DrawnWire], findings: DrawingFindin
         findings.at_node(node, *unread, "data", place)
     if node.type == "subflow" and subflow_name(node) is None:
         findings.at_node(node, "it names no flow", "Give its data a subflowId", "data")
+    if node.type == "subflow" and (context := inherits_context(node)):
+        findings.at_node(node, "inherit_context is not supported", GIVE_CONTEXT, "data", *context)
     if node.type == "on_schedule" and not _has_value(node, wires, "schedule"):
         wrong = schedule_problem(node)
         if wrong is not None:
@@ -91,6 +101,24 @@ def _check_node(node: DrawnNode, wires: list[DrawnWire], findings: DrawingFindin
     if node.type in {"on_event", "emit_event"} and not _has_name(node, wires):
         problem = "it has no name of an event"
         findings.at_node(node, problem, "Give its eventConfig a name", "data", "eventConfig")
+
+
+def _check_names(
+    node: DrawnNode, wires: list[DrawnWire], drawing: Drawing, findings: DrawingFindings
+) -> None:
+    """Add a finding for each name of the runtime that a node sets. A computed name is checked by the run."""
+    values, computed = node.part("pinDefaults"), {*node.part("pinExpressions")}
+    for wire in wires:
+        source = drawing.nodes[wire.source]
+        if wire.target == node.id and source.type.startswith("literal_"):
+            values[wire.into] = source.data.get("literalValue")
+        elif wire.target == node.id and not wire.is_control:
+            computed.add(wire.into)
+            values.setdefault(wire.into, None)
+    for name in names_set(node.type, values, computed):
+        if name.strip().startswith("_"):
+            problem = f"names that begin with _ are reserved: {name!r} is one"
+            findings.at_node(node, problem, "Give it another name", "data", "pinDefaults")
 
 
 def _has_name(node: DrawnNode, wires: list[DrawnWire]) -> bool:

@@ -256,7 +256,14 @@ class _DrawingCompiler:
         effect = EFFECTS[kind][0] if is_asking else None
         step = _stepping(node, self.nodes, decide)
         shown = title if isinstance(title, str) else None
-        return DocumentNode(name, kind, source, ways, step, shown, effect)
+        return DocumentNode(name, kind, source, ways, step, shown, effect, self._is_code(node))
+
+    def _is_code(self, node: WiredNode) -> bool:
+        """Return True if a step evaluates code, of its own or of a node that is computed for it."""
+        return any(
+            wired.drawn.type == CODE or any(text.is_code for text in wired.expressions.values())
+            for wired in (node, *map(self.nodes.__getitem__, node.needs))
+        )
 
 
 def _json(data: Any) -> str:

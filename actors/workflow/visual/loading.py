@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from actors.workflow.documents.compiling import compile_document
-from actors.workflow.documents.findings import FlowError, FlowFinding
+from actors.workflow.documents.findings import MOST_FINDINGS, FlowError, FlowFinding, bounded
 from actors.workflow.documents.reading import document_of, name_of, read_data
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.visual.compiling import compile_drawing
@@ -99,15 +99,55 @@ def check_flow(source: FlowSource, *, file: str | None = None) -> list[FlowFindi
     Raises:
         OSError: The file cannot be read.
     """
+    name = file or name_of(source)
     try:
-        return _compiled(source, file)[1]
+        data = read_data(source, name)
     except FlowError as exc:
         return [*exc.findings]
+    try:
+        return _compiled_data(data, name)[1]
+    except FlowError as exc:
+        if len(exc.findings) >= MOST_FINDINGS:
+            return [*exc.findings]
+        return bounded([*exc.findings, *_further(exc.findings, data, name)])
+
+
+def _further(findings: Sequence[FlowFinding], data: Any, file: str) -> list[FlowFinding]:
+    """Return the mistakes of a document's other nodes, if its form has mistakes.
+
+    A document is compiled only if its form is right. So the nodes with such a mistake are replaced by ends, and
+    the rest is compiled.
+    """
+    nodes = data.get("nodes") if isinstance(data, dict) else None
+    places = [finding.pointer.split("/") for finding in findings]
+    wrong = {steps[2] for steps in places if steps[1:2] == ["nodes"] and len(steps) > 2}  # noqa: PLR2004 - "", "nodes", name
+    wrong = {step.replace("~1", "/").replace("~0", "~") for step in wrong}
+    if is_visualflow(data) or not isinstance(nodes, dict) or not nodes:
+        return []
+    rest = {name: {"end": None} if name in wrong else node for name, node in nodes.items()}
+    start = data.get("start")
+    is_start = isinstance(start, str) and not any(
+        finding.pointer == "/start" for finding in findings
+    )
+    whole = {
+        "flow": 1,
+        "id": "flow",
+        "start": start if is_start else next(iter(rest)),
+        "nodes": rest,
+    }
+    try:
+        compile_document(document_of(whole, file), file)
+    except FlowError as exc:
+        return [new for new in exc.findings if new.level == "error" and new not in findings]
+    return []
 
 
 def _compiled(source: FlowSource, file: str | None) -> tuple[WorkflowSpec, list[FlowFinding]]:
     name = file or name_of(source)
-    data = read_data(source, name)
+    return _compiled_data(read_data(source, name), name)
+
+
+def _compiled_data(data: Any, name: str) -> tuple[WorkflowSpec, list[FlowFinding]]:
     if is_visualflow(data):
         return compile_drawing(data, name)
     return compile_document(document_of(data, name), name)

@@ -45,6 +45,11 @@ class PinExpression:
     parsed: Expression
     functions: str
 
+    @property
+    def is_code(self) -> bool:
+        """True if the sandbox always evaluates it."""
+        return self.parsed.is_code
+
     def value(self, value: Any, scope: NodeScope) -> Any:
         """Return what the pin gets; `value` is what it had without the expression.
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from actors.kernel.workflow.effects import EffectType
 from actors.workflow.documents.findings import FlowError, FlowFinding
 from actors.workflow.documents.reading import name_of, read_data
+from actors.workflow.visual.checks import TYPES
 from actors.workflow.visual.compiling import compile_drawing
 from actors.workflow.visual.drawing import DrawingFindings, DrawnNode
 from actors.workflow.visual.nodes.effects import EFFECTS
 from actors.workflow.visual.reading import is_visualflow, read_drawing
 
+_PASSES: Final = frozenset({"reroute", "function"})
+"""Types that a pass of the compiler replaces by others."""
+KNOWN: Final = TYPES | _PASSES
+"""The types of nodes that are executed here."""
 _HANDLERS: Final = "handlers"
 _NEEDS: Final = {
     **dict.fromkeys((EffectType.LLM_CALL, EffectType.TOOL_CALLS), _HANDLERS),
@@ -37,17 +42,19 @@ class NodeReport:
         type: The node's type.
         needs: The handler or stores that the host has to give for the node. Empty: none.
         findings: The findings about the node and the edges from it.
+        is_known: False for a node of an unknown type in a flow that as a whole cannot be executed.
     """
 
     id: str
     type: str
     needs: str = ""
     findings: list[FlowFinding] = field(default_factory=list)
+    is_known: bool = True
 
     @property
     def is_supported(self) -> bool:
-        """True unless a finding refuses the node."""
-        return all(one.level == "warning" for one in self.findings)
+        """True unless a finding refuses the node, or nothing here executes it."""
+        return self.is_known and all(one.level == "warning" for one in self.findings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +116,18 @@ def report_flow(source: str | Path | bytes | Mapping[str, Any]) -> FlowReport:
         problem = "it is no VisualFlow: its nodes are no list"
         raise FlowError((FlowFinding(file, "/nodes", problem, "Use callboard flows check"),))
     drawn = list(read_drawing(data, DrawingFindings(file)).nodes.values())
-    nodes = [NodeReport(id=one.id, type=one.type, needs=_needs(one)) for one in drawn]
+    nodes = [
+        NodeReport(id=one.id, type=one.type, needs=_needs(one), is_known=one.type in KNOWN)
+        for one in drawn
+    ]
     by_place = {one.place: node for one, node in zip(drawn, nodes, strict=True)}
     by_id = {one.id: one for one in nodes}
     others: list[FlowFinding] = []
     for one in _findings(data, file):
         node = _node_at(one.pointer, data, by_place, by_id)
         (others if node is None else node.findings).append(one)
+    if all(one.level == "warning" for one in others):
+        nodes = [replace(node, is_known=True) for node in nodes]  # the unknown ones are decoration
     return FlowReport(file=file, nodes=nodes, others=others)
 
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from actors.workflow.bundles import BundleRecord, StoredBundles, WorkflowBundleManifest
+from actors.workflow.bundles.stored import graphs_of as loaded_graphs
 from actors.workflow.machine.spec import WorkflowSpec
 from compose.web.endpoint import ShownModel, WebCall
 
@@ -77,7 +78,7 @@ async def specs_of(call: WebCall, record: BundleRecord) -> Mapping[str, Workflow
     kept = graphs_of(call).kept
     found = kept.pop(record.hash, None)
     if found is None:
-        found = await bundles_of(call).graphs(record)
+        found = await loaded_graphs(bundles_of(call), record)
     kept[record.hash] = found
     if len(kept) > MOST_KEPT:
         del kept[next(iter(kept))]

@@ -15,7 +15,7 @@ from actors.workflow.bundles import (
     packed_flow,
 )
 from actors.workflow.bundles.inputs import input_schema
-from actors.workflow.bundles.stored import BUNDLE_TYPE
+from actors.workflow.bundles.stored import BUNDLE_TYPE, inputs_of
 from actors.workflow.bundles.unpacking import unpacked
 from actors.workflow.documents.findings import FlowError
 from actors.workflow.machine.spec import WorkflowSpec
@@ -125,7 +125,7 @@ async def schema(call: WebCall, _: NoQuery, __: None) -> Done:
         told = input_schema({})
     else:
         record, flow_id = found
-        told = await bundles_of(call).inputs_of(record, flow_id)
+        told = await inputs_of(bundles_of(call), record, flow_id)
     return InputSchemaJson.model_validate(told)
 
 

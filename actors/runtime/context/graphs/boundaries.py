@@ -1,11 +1,11 @@
-"""The boundaries of a graph's steps: where a run takes signals, and holds while it is paused."""
+"""The boundaries of steps of a graph: a run takes signals, computes, and holds while it is paused."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.effects import args_hash
@@ -14,7 +14,9 @@ from actors.kernel.runtime.rows import BufferedSignal
 from actors.runtime.context.call import Call, Entry, Payload, RunState
 from actors.runtime.context.open_waits import PendingWait
 from actors.runtime.context.waits import Waits
+from actors.runtime.journal.run_log import shown
 
+T = TypeVar("T")
 _HELD: Final = args_hash(["hold"])
 
 
@@ -93,6 +95,25 @@ class BoundaryVerbs:
         wait = PendingWait(call.branch, "hold", signal=signal)
         found = await self._waits.hold(wait, may_go, held, partial(_received, call))
         return found.payload if found is not None else None
+
+    async def beside(self, waiting: Awaitable[T]) -> T:
+        """Await a computation of a node beside the event loop.
+
+        No branch of the run goes on meanwhile, so records have the order of a computation on the loop.
+
+        Raises:
+            asyncio.CancelledError: The branch was closed, or the run was cancelled.
+            RunSuspended: The run is being evicted from memory.
+        """
+        scheduler = self._run.scheduler
+        branch = scheduler.enter("node")
+        branch.flushing = True
+        try:
+            value = await shown(self._run.log, waiting)
+        finally:
+            branch.flushing = False
+        scheduler.raise_if_interrupted(branch)
+        return value
 
     def _held_call(self) -> Call:
         call = Call(self._run, "hold")

@@ -23,6 +23,7 @@ _INTERVAL: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h|d)", r
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _LEVELS: Final = {"warn": "warning", "warning": "warning", "error": "error"}
 _TRUE: Final = {"true", "1", "yes", "on"}
+GIVE_CONTEXT: Final = "Give the context at a pin"
 _CONTEXT: Final = ("inherit_context", "inheritContext")
 _SESSION: Final = ("child_session_id", "childSessionId", "session_id", "sessionId")
 SUBFLOW_NAMES: Final = ("subflowId", "flowId", "workflowId", "workflow_id")
@@ -224,8 +225,17 @@ def subflow(node: DrawnNode, given: Given) -> dict[str, Any]:
     named = subflow_name(node)
     payload = {"workflow_id": named, "vars": {**inner, **own}}
     if _flag(_chosen(given, node.part("effectConfig"), *_CONTEXT)):
-        raise VisualNodeError("inherit_context is not supported: give the context at a pin")
+        raise VisualNodeError(f"inherit_context is not supported. {GIVE_CONTEXT}")
     return payload | ({"session_id": session} if isinstance(session, str) and session else {})
+
+
+def inherits_context(node: DrawnNode) -> tuple[str, str] | None:
+    """Return the place in the data of a node ``subflow`` at which it asks for its parent's context."""
+    for part in ("pinDefaults", "effectConfig"):
+        for name in _CONTEXT:
+            if _flag(node.part(part).get(name)):
+                return part, name
+    return None
 
 
 def subflow_name(node: DrawnNode) -> str | None:

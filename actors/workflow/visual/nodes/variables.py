@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from actors.kernel.workflow.effects import StepPlan
@@ -22,6 +23,25 @@ def _name(value: Any) -> str:
     if name.startswith("_"):
         raise VisualNodeError(f"names that begin with _ are reserved: {name!r} is one")
     return name
+
+
+def names_set(kind: str, values: Mapping[str, Any], computed: Collection[str]) -> list[str]:
+    """Return the names of variables that a node always sets, as far as its data says.
+
+    Args:
+        kind: The node's type.
+        values: The values of its pins.
+        computed: The pins whose values are computed.
+    """
+    if kind != "set_vars":
+        name = None if "name" in computed else values.get("name")
+        return [name] if isinstance(name, str) else []
+    updates = None if "updates" in computed else values.get("updates")
+    if isinstance(updates, str):
+        with suppress(ValueError, RecursionError):
+            updates = json.loads(updates)
+    own = [name for name in values if name != "updates"]
+    return [*own, *(updates if isinstance(updates, dict) else ())]
 
 
 def set_var(visit: Visit) -> StepPlan:

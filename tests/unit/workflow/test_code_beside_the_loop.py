@@ -1,0 +1,89 @@
+"""Code of flows is evaluated in threads: the event loop goes on, and a run can be cancelled meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.runtime import Runtime
+from actors.workflow import FlowRuns, Flows, compile_visualflow, load_flow
+from actors.workflow.documents import sandbox
+
+PATIENCE_S = 20
+CODE = {"code": "1 + 1", "into": "x", "next": "e"}
+END = {"end": "${vars.x}"}
+
+
+def flow(name: str, node: dict[str, Any]) -> Any:
+    """Return a graph of this node and an end."""
+    nodes = {"a": {**node, "next": "e"}, "e": END}
+    return load_flow({"flow": 1, "id": name, "start": "a", "nodes": nodes})
+
+
+def drawn() -> Any:
+    """Return a VisualFlow whose step reads a node of code."""
+    nodes = [
+        {"id": "a", "type": "set_var", "data": {"pinDefaults": {"name": "x"}}},
+        {"id": "c", "type": "code", "data": {"codeBody": "return 2", "outputs": []}},
+    ]
+    edge = {"source": "c", "sourceHandle": "result", "target": "a", "targetHandle": "value"}
+    return compile_visualflow({"id": "code", "entryNode": "a", "nodes": nodes, "edges": [edge]})
+
+
+class HeldSandbox:
+    """A sandbox whose evaluations of code wait, on their threads, until they are released."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.begun, self.released = asyncio.Event(), threading.Event()
+        monkeypatch.setattr(sandbox, "evaluate", self.evaluate)
+
+    def evaluate(self, *_: Any, **__: Any) -> Any:
+        """Return 2, when it is released."""
+        self.loop.call_soon_threadsafe(self.begun.set)
+        assert self.released.wait(PATIENCE_S)
+        return 2
+
+
+@pytest.mark.parametrize(
+    "spec", [flow("code", CODE), flow("code", {"set": {"x": "${len([1, 2])}"}}), drawn()]
+)
+async def test_other_runs_end_while_code_is_evaluated(
+    spec: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code of a run waits for the end of another run of the same host."""
+    held = HeldSandbox(monkeypatch)
+    plain = flow("plain", {"set": {"x": "${1 + 1}"}})
+
+    async with Runtime() as runtime, asyncio.timeout(PATIENCE_S):
+        await Flows("app", [spec, plain]).register(runtime)
+        runs = FlowRuns(runtime, "app")
+        run_id = await runs.start("code")
+        await held.begun.wait()
+        neighbour = await runtime.result(await runs.start("plain"))
+        held.released.set()
+        await runtime.result(run_id)
+
+    assert neighbour == 2
+
+
+async def test_a_run_is_cancelled_while_its_code_is_evaluated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread ends later, and its value is dropped."""
+    held = HeldSandbox(monkeypatch)
+
+    async with Runtime() as runtime, asyncio.timeout(PATIENCE_S):
+        await Flows("app", [flow("code", CODE)]).register(runtime)
+        runs = FlowRuns(runtime, "app")
+        run_id = await runs.start("code")
+        await held.begun.wait()
+        await runs.cancel(run_id)
+        row = await runtime.wait(run_id)
+        held.released.set()
+
+    assert row.status is RunStatus.CANCELLED

@@ -11,6 +11,7 @@ from actors.context.tokens import ESTIMATE
 from actors.kernel.agent.llm import GenerationOptions, LLMResponse, StreamEvent, collected
 from actors.kernel.agent.message import ChatMessage
 from actors.testing.model_reply import Asked, Line, ModelReply, events_of
+from actors.testing.strict_requests import check_request
 
 Answering: TypeAlias = (
     "Callable[[Sequence[ChatMessage], GenerationOptions], Line | Awaitable[Line]]"
@@ -24,13 +25,14 @@ class FunctionModel:
         fn: Called with the messages and the options (the defaults, if none were given). May be `async`; what it
             raises fails the call.
         model: The model's name.
+        strict: Refuse what all providers refuse, with their error, see `check_request`.
 
     Attributes:
         asked: Each request, in order; also those that failed.
     """
 
-    def __init__(self, fn: Answering, *, model: str = "function") -> None:
-        self._fn, self._model = fn, model
+    def __init__(self, fn: Answering, *, model: str = "function", strict: bool = True) -> None:
+        self._fn, self._model, self._strict = fn, model, strict
         self.asked: list[Asked] = []
 
     @property
@@ -55,6 +57,8 @@ class FunctionModel:
         """See `LLMClient.generate_stream`."""
         asked = Asked(tuple(messages), options or GenerationOptions())
         self.asked.append(asked)
+        if self._strict:
+            check_request(asked.messages, asked.options)
         line = self._fn(asked.messages, asked.options)
         reply = ModelReply.of(await line if inspect.isawaitable(line) else line)
         async with aclosing(events_of(reply, asked, self.model)) as events:

@@ -33,13 +33,19 @@ class ScriptedModel:
         script: Texts, tool calls, whole responses, errors to raise, or `ModelReply` values for all else.
         otherwise: The answer to every request beyond the script; None: such a request is a `ScriptEndedError`.
         model: The model's name.
+        strict: Refuse what all providers refuse, with their error, see `check_request`. A refused request uses
+            up a line of the script.
     """
 
     def __init__(
-        self, *script: Line, otherwise: Line | None = None, model: str = "scripted"
+        self,
+        *script: Line,
+        otherwise: Line | None = None,
+        model: str = "scripted",
+        strict: bool = True,
     ) -> None:
         self._script, self._otherwise = script, otherwise
-        self._inner = FunctionModel(self._next, model=model)
+        self._inner = FunctionModel(self._next, model=model, strict=strict)
 
     @property
     def model(self) -> str:

@@ -180,6 +180,26 @@ def cut_hole(file: FileIO, kept: int) -> int:
     return len(content) - start
 
 
+def last_value(file: FileIO, name: str) -> Any:
+    """Return the last value of a file of whole lines, of which no other line is read; None: it has no line.
+
+    Args:
+        file: The file, as `appending` yields it.
+        name: Its name in errors.
+
+    Raises:
+        LedgerBrokenError: The last line has no JSON value.
+    """
+    end = file.seek(0, os.SEEK_END)
+    if not end:
+        return None
+    file.seek(_last_line(file, end - 1))
+    values = _values(file.read())
+    if not values:
+        raise LedgerBrokenError(name, "its last line is not JSON")
+    return values[-1]
+
+
 def read_lines(path: Path, offset: int = 0) -> tuple[list[Any], int, bool]:
     """Return the values of whole lines from `offset` on, the next offset, and whether two values share a line.
 

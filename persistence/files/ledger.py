@@ -21,6 +21,7 @@ from persistence.files.atomic import (
     appending,
     cut_hole,
     file_name,
+    last_value,
     read_lines,
     removed,
 )
@@ -79,8 +80,8 @@ class JsonlLedgerStore(LedgerShelf):
         """See `ChainableLedgerStore.append_chained`."""
         row, path = record.told(), self._path(record.run_id)
         with appending(path) as file:
-            known, _, _ = read_lines(path)
-            before = known[-1].get("record_hash") if known else None
+            last = last_value(file, str(path))
+            before = None if last is None else last.get("record_hash")
             append_lines(file, [chained(row, before)], fault=self._fault)
 
     @override

@@ -50,6 +50,21 @@ order by updated_at desc, place desc limit :limit
 SQL_LIST_DUE: Final = """
 select state_json from runs where wait_until is not null and wait_until <= ? order by wait_until limit ?
 """
+SQL_LIST_PAGE: Final = """
+select state_json from runs
+where run_id > :after and (:status is null or status = :status)
+  and (
+    :reason is null or wait_reason = :reason
+    or run_id in (select run_id from branch_waits where reason = :reason)
+  )
+order by run_id limit :limit
+"""
+SQL_LIST_DUE_PAGE: Final = """
+select state_json from runs
+where run_id > :after and wait_until is not null and wait_until <= :due
+  and (:status is null or status = :status) and (:reason is null or wait_reason = :reason)
+order by run_id limit :limit
+"""
 SQL_LIST_CHILDREN: Final = """
 select state_json from runs where parent_run_id = ? and (? is null or status = ?) order by place
 """
@@ -124,6 +139,20 @@ class SqliteRunStore(TrailingRuns):
     def list_due_wait_until(self, *, now_iso: str, limit: int = 100) -> list[RunState]:
         """See `QueryableRunStore.list_due_wait_until`."""
         return self._read(SQL_LIST_DUE, (now_iso, limit))
+
+    def list_page(
+        self,
+        *,
+        after: str,
+        limit: int,
+        status: RunStatus | None = None,
+        wait_reason: WaitReason | None = None,
+        due_by: str | None = None,
+    ) -> list[RunState]:
+        """See `PagedRunStore.list_page`."""
+        filters = {"status": status, "reason": wait_reason, "due": due_by}
+        statement = SQL_LIST_PAGE if due_by is None else SQL_LIST_DUE_PAGE
+        return self._read(statement, {**filters, "after": after, "limit": limit})
 
     def list_children(
         self, *, parent_run_id: str, status: RunStatus | None = None

@@ -360,7 +360,26 @@ async def test_an_event_reaches_all_branches_that_wait_for_it(bed: Bed) -> None:
     assert (told["delivered"], told["resumed"]) == (1, [run_id])
     output = (await stage.ended(run_id)).output
     assert {name: one["payload"] for name, one in output["in"].items()} == dict.fromkeys("xyz", 5)
-    assert (await stage.runs.state(run_id)).vars["_runtime"]["events_seen"] == ["x"]
+    assert (await stage.runs.state(run_id)).vars["_runtime"]["events_heard"] == {"x": 1}
+
+
+async def test_two_branches_share_no_wait_key(bed: Bed) -> None:
+    """The second question gets a key of its own. So a copy of the first answer does not answer it."""
+    nodes = {n: asking(T.ASK_USER, {"prompt": "?", "wait_key": "ok"}, key=n) for n in "xy"}
+    nodes |= {"fork": forking(*"xy"), "end": ending}
+    stage = await staged(bed, WorkflowSpec("flow", "fork", nodes))
+    run_id = await stage.runs.start("flow")
+    keys = {one.wait_key for one in await stage.waits(run_id, 2)}
+    (other,) = keys - {"ok"}
+    assert other.startswith("ok~")
+
+    await stage.runs.resume(run_id, "ok", 1)
+    with pytest.raises(StaleResumeError):
+        await stage.runs.resume(run_id, "ok", 1)
+    await stage.restart()
+    await stage.runs.resume(run_id, other, 2)
+
+    assert sorted((await stage.ended(run_id)).output.values()) == [1, 2]
 
 
 @pytest.mark.item(420, 458)

@@ -8,7 +8,7 @@ from typing import Any
 from typing_extensions import override
 
 from actors.kernel.workflow.effects import RunStatus, WaitReason
-from actors.kernel.workflow.run_state import RunChoice, RunState, due_runs, index_row
+from actors.kernel.workflow.run_state import RunChoice, RunState, due_at, due_runs, index_row
 from actors.kernel.workflow.run_store import QueryableRunIndexStore, QueryableRunStore
 
 
@@ -30,6 +30,27 @@ class RunShelf(QueryableRunStore, QueryableRunIndexStore):
     @override
     def list_due_wait_until(self, *, now_iso: str, limit: int = 100) -> list[RunState]:
         return [one.copied() for one in due_runs(self._all(), now_iso, limit)]
+
+    def list_page(
+        self,
+        *,
+        after: str,
+        limit: int,
+        status: RunStatus | None = None,
+        wait_reason: WaitReason | None = None,
+        due_by: str | None = None,
+    ) -> list[RunState]:
+        """See `PagedRunStore.list_page`."""
+        choice = RunChoice(status=status, wait_reason=wait_reason)
+        runs = [
+            run
+            for run in self._all()
+            if run.run_id > after
+            and choice.fits(run)
+            and (due_by is None or (due_at(run) or "~") <= due_by)
+        ]
+        runs.sort(key=lambda run: run.run_id)
+        return [run.copied() for run in runs[:limit]]
 
     @override
     def list_children(

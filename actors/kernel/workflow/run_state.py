@@ -119,7 +119,9 @@ class RunState:
             told["output"] = durable_copy(self.output, "output")
             told["vars"] = durable_copy(self.vars, "vars")
         told["waiting"] = (
-            None if self.waiting is None else durable_copy(self.waiting.to_dict(), "waiting")
+            None
+            if self.waiting is None
+            else durable_copy(self.waiting.to_dict(), "waiting", deepest=WRAPPED)
         )
         if self.fork is not None:
             told["fork"] = durable_copy(self.fork.to_dict(), "fork", deepest=WRAPPED)
@@ -191,11 +193,12 @@ class RunChoice:
 
     def chosen(self, runs: Iterable[RunState], limit: int) -> list[RunState]:
         """Return at most `limit` of `runs`, the last updated first."""
-        found = [run for run in runs if self._fits(run)]
+        found = [run for run in runs if self.fits(run)]
         found.sort(key=lambda run: run.updated_at, reverse=True)
         return found[: max(limit, 0)]
 
-    def _fits(self, run: RunState) -> bool:
+    def fits(self, run: RunState) -> bool:
+        """Return True if a run is one of the choice."""
         return (
             (self.status is None or run.status == self.status)
             and (self.wait_reason is None or self.wait_reason in _reasons(run))

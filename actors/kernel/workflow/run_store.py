@@ -106,6 +106,30 @@ class QueryableRunStore(Protocol):
 
 
 @runtime_checkable
+class PagedRunStore(Protocol):
+    """A store whose runs can be read page by page, so that a reader comes to all of them."""
+
+    def list_page(
+        self,
+        *,
+        after: str,
+        limit: int,
+        status: RunStatus | None = None,
+        wait_reason: WaitReason | None = None,
+        due_by: str | None = None,
+    ) -> list[RunState]:
+        """Return the runs that fit all that is given and whose ids come after `after`, in order of their ids.
+
+        Args:
+            after: An id; empty: the first page.
+            limit: Maximum number of runs.
+            status: Only runs with this status.
+            wait_reason: Only runs that wait, or of which a branch waits, for this kind.
+            due_by: Only waiting runs whose instant or deadline is this one or earlier.
+        """
+
+
+@runtime_checkable
 class QueryableRunIndexStore(Protocol):
     """A store that lists runs without their variables."""
 

@@ -23,13 +23,13 @@ from actors.workflow.actor.sub_graphs import SubGraphs
 from actors.workflow.actor.terms import FlowTerms
 from actors.workflow.actor.wait_ends import WaitEnds
 from actors.workflow.machine import attempts
-from actors.workflow.machine.branches import Path
+from actors.workflow.machine.branches import Path, keys_beside
 from actors.workflow.machine.deltas import OpenStep, seen_by_handler
 from actors.workflow.machine.records import Transition
 from actors.workflow.machine.requests import ANSWERED, outcome_of
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.starting import new_run, restored_run
-from actors.workflow.machine.variables import RUNTIME, with_path
+from actors.workflow.machine.variables import BRANCH, RUNTIME, namespace, with_path
 from actors.workflow.memory.effects import MEMORY_EFFECTS
 from actors.workflow.memory.host_memory import HostMemory
 
@@ -180,7 +180,8 @@ class GraphRun:
             def answered(state: RunState, now: Now) -> Transition:
                 at = now()
                 outcome = outcome_of(seen_by_handler(state, opened), opened, at)
-                return attempts.ended(state, opened, outcome, policy, at=at)
+                taken = self._taken(state)
+                return attempts.ended(state, opened, outcome, policy, at=at, taken=taken)
 
             return Decision(answered)
         shown, place = seen_by_handler(seen, opened), ""
@@ -189,10 +190,17 @@ class GraphRun:
         else:
             place, found = await self._executed(shown, opened)
         return Decision(
-            lambda state, now: attempts.ended_soundly(state, opened, found, policy, at=now()),
+            lambda state, now: attempts.ended_soundly(
+                state, opened, found, policy, at=now(), taken=self._taken(state)
+            ),
             place,
             found.result,
         )
+
+    def _taken(self, branch: RunState) -> frozenset[str]:
+        """Return the keys of the waits of the run's other branches."""
+        path = tuple(namespace(branch.vars, RUNTIME).get(BRANCH) or ())
+        return keys_beside(self._decided.state, path)
 
     async def _executed(self, shown: RunState, opened: OpenStep) -> tuple[str, EffectOutcome]:
         """Execute an effect once with its handler; return its position and its sound outcome.

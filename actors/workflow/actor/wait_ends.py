@@ -79,7 +79,7 @@ class WaitEnds:
         request: dict[str, Any] = {WAIT: wait.to_dict()}
         if wait.reason is WaitReason.EVENT:
             request[EVENT] = event_id(self._ctx.tenant_id, key)
-        before = waits.seen_events(self._decided.state)
+        before = self._decided.state
         verbs, first = self._ctx.graph, answer_key(self._ctx.run_id, key)
         while True:
             self.waiting.add(key)
@@ -87,7 +87,8 @@ class WaitEnds:
             is_answered, answer = await verbs.wait(kind, place, request, until)
             if not is_answered:
                 return _fallen_due(wait.until or "")
-            is_old = _event_in(wait, answer) in before
+            event = _event_in(wait, answer)
+            is_old = event is not None and waits.has_heard(before, event)
             again = (
                 verbs.next_is_wait()
             )  # the log decides, since branches may replay in another order
@@ -112,7 +113,8 @@ def _replied(wait: WaitState, answer: Any, state: RunState, now: Now) -> Transit
         payload = durable_copy(answer, "payload", deepest=waits.room_at(wait.result_key))
     except NotSerializableError as exc:
         return records.failed(state, f"answer to {wait.wait_key!r}: {exc}", at=at)
-    is_new = _event_in(wait, answer) not in [None, *waits.seen_events(state)]
+    event = _event_in(wait, answer)
+    is_new = event is not None and not waits.has_heard(state, event)
     more = waits.note_of(state, answer) if is_new else None
     return waits.reply(state, wait, payload, at=at, more=more)
 

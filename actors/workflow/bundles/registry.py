@@ -163,10 +163,11 @@ class WorkflowBundleRegistry:
             WorkflowBundleRegistryError: No entry point has this name.
         """
         entries = self.list_entrypoints(interface=interface)
-        bundle_id, _, version = ref.partition("@")
+        bundle_id, at_version, version = ref.partition("@")
         for one in entries:
             is_default = one.entrypoint == one.bundle.manifest.entry
-            fits = one.bundle.bundle_id == bundle_id and version in {"", one.bundle.bundle_version}
+            fits = one.bundle.bundle_id == bundle_id
+            fits = fits and (not at_version or version == one.bundle.bundle_version)
             if fits and (is_default or interface is not None):
                 return one
         for one in entries:
@@ -199,9 +200,15 @@ class WorkflowBundleRegistry:
             path.unlink(missing_ok=True)
         return len(found)
 
-    def _paths(self, ref: str = "") -> list[Path]:
-        """Return the files of all bundles, or of the bundles that ``id[@version]`` names, the newest first."""
-        wanted, _, version = ref.partition("@")
+    def _paths(self, ref: str | None = None) -> list[Path]:
+        """Return the files of all bundles, or of the bundles that ``id[@version]`` names, the newest first.
+
+        A reference without an id, or with an ``@`` and no version, names none: it is an empty variable of a
+        script.
+        """
+        wanted, at_version, version = ("", "", "") if ref is None else ref.partition("@")
+        if ref is not None and (not wanted or (at_version and not version)):
+            return []
         found = []
         for path in self.folder.iterdir() if self.folder.is_dir() else []:
             bundle_id, at, its_version = path.name.removesuffix(_ENDING).partition("@")

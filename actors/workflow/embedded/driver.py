@@ -21,7 +21,7 @@ from actors.workflow.embedded.wishes import Wish, Wishes
 from actors.workflow.handlers import EffectHandlers
 from actors.workflow.machine import attempts, records, waits
 from actors.workflow.machine.asking import NodeContext, asked
-from actors.workflow.machine.branches import Leaf, Path, joined, leaves, seen_at
+from actors.workflow.machine.branches import Leaf, Path, joined, keys_beside, leaves, seen_at
 from actors.workflow.machine.deltas import OpenStep, seen_by_handler
 from actors.workflow.machine.loop_watch import LoopWatch, endless
 from actors.workflow.machine.policy import EffectPolicy
@@ -217,7 +217,7 @@ class Driver:
         if path in held.recovered and _is_in_doubt(opened):
             with suppress(EffectDidNotHappen):
                 found = self.handlers.reconciled(seen_by_handler(seen, opened), opened)
-                held.take_at(path, self._decided(seen, opened, found))
+                held.take_at(path, self._decided(held, path, opened, found))
                 return
         if opened.due is not None:
             held.take_at(path, attempts.retried(seen, opened, at=self.now()))
@@ -226,15 +226,16 @@ class Driver:
         self.fault("started")
         outcome = self._executed(seen, opened)
         self.fault("executed")
-        held.take_at(path, self._decided(held.seen(path), opened, outcome))
+        held.take_at(path, self._decided(held, path, opened, outcome))
         if path in held.opened:  # another attempt follows: only the record has to be durable
             held.flush()
             self.fault("ended")
 
-    def _decided(self, state: RunState, opened: OpenStep, outcome: Any) -> Transition:
-        wish = self.wishes.cancelled(state.run_id)
+    def _decided(self, held: HeldRun, path: Path, opened: OpenStep, outcome: Any) -> Transition:
+        state, wish = held.seen(path), self.wishes.cancelled(held.state.run_id)
         if wish is None:
-            return attempts.ended(state, opened, outcome, self.policy, at=self.now())
+            taken = keys_beside(held.state, path)
+            return attempts.ended(state, opened, outcome, self.policy, at=self.now(), taken=taken)
         how = {"cancelled_by": wish.by, "reason": wish.reason}
         return attempts.aborted(state, opened, outcome, how, at=self.now())
 

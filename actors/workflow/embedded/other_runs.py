@@ -20,6 +20,8 @@ from actors.workflow.machine.waits import heard, waiting_for
 
 MOST_LISTENERS: Final = 100_000
 CHILD_STEPS: Final = 1000
+MOST_INNER: Final = 6
+"""Number of waits within each other that the wait of a parent shows. A checkpoint takes 96 levels at most."""
 
 
 class GraphLookup(Protocol):
@@ -174,7 +176,7 @@ class RunEffects:
                 f"subworkflow {spec.workflow_id!r} (run {name}) {child.status.value}: {child.error}"
             )
             return EffectOutcome.failed(problem, retryable=False)
-        wait = child.waiting.to_dict() if child.waiting else None
+        wait = None if child.waiting is None else _inner(child.waiting.to_dict(), MOST_INNER)
         return waiting_for(spec.workflow_id, name, {"sub_waiting": wait})
 
     def _spec_of(self, payload: dict[str, Any]) -> WorkflowSpec:
@@ -193,3 +195,12 @@ class RunEffects:
     def _spec(self, workflow_id: str) -> WorkflowSpec | None:
         registry = self.registry()
         return None if registry is None else registry.get(workflow_id)
+
+
+def _inner(wait: Any, levels: int) -> Any:
+    """Return a wait with the waits within it down to a level; None stands for the deeper ones."""
+    details = wait.get("details") if isinstance(wait, dict) else None
+    if not isinstance(details, dict) or details.get("sub_waiting") is None:
+        return wait
+    below = _inner(details["sub_waiting"], levels - 1) if levels else None
+    return {**wait, "details": {**details, "sub_waiting": below}}

@@ -12,7 +12,7 @@ from actors.kernel.workflow.drawn import new_id, utc_now_iso
 from actors.kernel.workflow.effects import RunStatus, WaitReason
 from actors.kernel.workflow.errors import StaleResumeError
 from actors.kernel.workflow.run_state import RunState, open_waits
-from actors.kernel.workflow.run_store import QueryableRunStore
+from actors.kernel.workflow.run_store import PagedRunStore, QueryableRunStore
 from actors.workflow.embedded.registry import WorkflowRegistry
 from actors.workflow.embedded.runtime import WorkflowRuntime
 from actors.workflow.machine.records import is_paused
@@ -20,6 +20,8 @@ from actors.workflow.machine.waits import subworkflow_key
 
 _log = logging.getLogger("callboard.workflow")
 _PAGE = 1000
+_MOST_PAGES = 10
+"""Number of pages of due runs, and of runs without a driver, that one poll reads."""
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ class Scheduler:
         self._on_resumed, self._on_failed = on_run_resumed, on_run_failed
         self._thread: threading.Thread | None = None
         self._end = threading.Event()
+        self._after = dict.fromkeys(("due", "left", "parents"), "")
         self.stats = SchedulerStats()
 
     @property
@@ -157,9 +160,29 @@ class Scheduler:
         due = self._runs.list_due_wait_until(now_iso=now, limit=_PAGE)
         parents = self.find_waiting_runs(wait_reason=WaitReason.SUBWORKFLOW, limit=_PAGE)
         left = self._runs.list_runs(status=RunStatus.RUNNING, limit=_PAGE)
+        # A full page may have only runs that are paused, of unknown graphs, or without news: these stay on it.
+        if len(due) == _PAGE:
+            due += self._more("due", _MOST_PAGES, due_by=now)
+        if len(left) == _PAGE:
+            left += self._more("left", _MOST_PAGES, status=RunStatus.RUNNING)
+        if len(parents) == _PAGE:
+            reason = WaitReason.SUBWORKFLOW
+            parents += self._more("parents", 1, status=RunStatus.WAITING, wait_reason=reason)
         chosen = {run.run_id: run for run in (*left, *due)}
         chosen |= {run.run_id: run for run in parents if self._has_news(run)}
         return [run for run in chosen.values() if not is_paused(run)]
+
+    def _more(self, name: str, pages: int, **choice: Any) -> list[RunState]:
+        """Return the next pages of runs, so that a few polls come to all; empty if the store has no pages."""
+        runs: list[RunState] = []
+        if isinstance(self._runs, PagedRunStore):
+            for _ in range(pages):
+                page = self._runs.list_page(after=self._after[name], limit=_PAGE, **choice)
+                runs += page
+                self._after[name] = page[-1].run_id if len(page) == _PAGE else ""
+                if not self._after[name]:
+                    break
+        return runs
 
     def _has_news(self, parent: RunState) -> bool:
         for wait in open_waits(parent):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,6 +16,7 @@ from actors.kernel.workflow.drawn import normalize_utc_iso
 from actors.kernel.workflow.durable import MAX_DEPTH, WRAPPED, durable_copy
 from actors.kernel.workflow.effects import (
     EffectOutcome,
+    EffectType,
     RunStatus,
     StepStatus,
     WaitReason,
@@ -24,33 +26,49 @@ from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.tool_waits import DECIDE, IN_DOUBT
 from actors.workflow.machine.deltas import OpenStep
+from actors.workflow.machine.event_keys import is_event_key
 from actors.workflow.machine.plans import attempt_of, started, told_to_model
 from actors.workflow.machine.policy import EffectPolicy
 from actors.workflow.machine.records import ANSWERS, Transition, behind, told_of_end
 from actors.workflow.machine.variables import RUNTIME, namespace, place_of
 from actors.workflow.machine.waits import delta_behind, ended_with, reply, room_at
 
-_DEEPEST_WAIT: Final = MAX_DEPTH + 3
-"""Maximum depth of a wait. The details of a wait may have an effect, whose payload has `MAX_DEPTH` at most."""
+_DEEPEST_WAIT: Final = WRAPPED - 8
+"""Maximum depth of a wait. The details may have an effect, whose payload has `MAX_DEPTH` at most, within waits.
+
+The rest is for the record, the checkpoint and the bundle that contain the wait.
+"""
 _ENDS: Final = frozenset({StepStatus.COMPLETED, StepStatus.WAITING, StepStatus.FAILED})
 
 
 def ended(
-    state: RunState, opened: OpenStep, outcome: Any, policy: EffectPolicy, *, at: str
+    state: RunState,
+    opened: OpenStep,
+    outcome: Any,
+    policy: EffectPolicy,
+    *,
+    at: str,
+    taken: Collection[str] = (),
 ) -> Transition:
-    """Decide on the outcome of an attempt of an effect, as a handler returned it."""
-    return ended_soundly(state, opened, sound(outcome, opened), policy, at=at)
+    """Decide on the outcome of an attempt of an effect, as a handler returned it. See `ended_soundly`."""
+    return ended_soundly(state, opened, sound(outcome, opened), policy, at=at, taken=taken)
 
 
 def ended_soundly(
-    state: RunState, opened: OpenStep, found: EffectOutcome, policy: EffectPolicy, *, at: str
+    state: RunState,
+    opened: OpenStep,
+    found: EffectOutcome,
+    policy: EffectPolicy,
+    *,
+    at: str,
+    taken: Collection[str] = (),
 ) -> Transition:
-    """Decide on an outcome that `sound` returned."""
+    """Decide on an outcome that `sound` returned. `taken`: the keys of the waits of other branches."""
     attempt = partial(attempt_of, state, opened, at=at)
     if found.status == StepStatus.FAILED:
         return _attempt_failed(state, opened, found, policy, at=at)
     if found.status == StepStatus.WAITING and found.wait is not None:
-        wait = _filled(found.wait, opened)
+        wait = _unshared(_filled(found.wait, opened), state, taken)
         waits = {"seq": opened.seq, "status": RunStatus.WAITING.value}
         parked = attempt(StepStatus.WAITING, result={"wait": wait.to_dict()}, delta=waits)
         return _answered_early(behind(state, parked, opened), at=at)
@@ -165,7 +183,7 @@ def sound(outcome: Any, opened: OpenStep) -> EffectOutcome:  # noqa: PLR0911
     try:
         if outcome.status == StepStatus.COMPLETED:
             room = room_at(opened.effect.result_key)
-            result = durable_copy(outcome.result, f"result of {name}", deepest=room)
+            result = _kept_result(outcome.result, opened, f"result of {name}", deepest=room)
             changes = _sound_changes(outcome.changes, name)
             return EffectOutcome(
                 outcome.status, result, retryable=outcome.retryable, changes=changes
@@ -182,6 +200,33 @@ def sound(outcome: Any, opened: OpenStep) -> EffectOutcome:  # noqa: PLR0911
     except (NotSerializableError, GraphError) as exc:
         return EffectOutcome.failed(str(exc), retryable=False)
     return outcome
+
+
+def _kept_result(result: Any, opened: OpenStep, where: str, *, deepest: int) -> Any:
+    """Return a copy of a result. A tool call whose row cannot be kept, for example for a NUL, is unsuccessful.
+
+    Raises:
+        NotSerializableError: Another part of the result is not JSON data.
+    """
+    try:
+        return durable_copy(result, where, deepest=deepest)
+    except NotSerializableError:
+        rows = result.get("results") if isinstance(result, dict) else None
+        if opened.effect.type is not EffectType.TOOL_CALLS or not isinstance(rows, list):
+            raise
+    rows = [_kept_row(row, deepest=deepest - 2) for row in rows]
+    return durable_copy({**result, "results": rows}, where, deepest=deepest)
+
+
+def _kept_row(row: Any, *, deepest: int) -> Any:
+    try:
+        return durable_copy(row, "output", deepest=deepest)
+    except NotSerializableError as exc:
+        if not isinstance(row, dict):
+            raise
+        named = {name: clean_text(str(row.get(name) or "")) for name in ("call_id", "name")}
+        error = f"the output cannot be kept: {clean_text(str(exc))[:500]}"
+        return {**named, "success": False, "output": None, "error": error}
 
 
 def _sound_changes(changes: Any, name: str) -> dict[str, Any] | None:
@@ -209,6 +254,19 @@ def _sound_changes(changes: Any, name: str) -> dict[str, Any] | None:
         rule = "use set: [[path, value]] and put: [[path, name, object]]; paths are lists of names"
         raise GraphError(f"changes of {name}", rule)
     return told
+
+
+def _unshared(wait: WaitState, state: RunState, taken: Collection[str]) -> WaitState:
+    """Return the wait with a key of its own, if a wait of another branch has its key.
+
+    Otherwise a second copy of the answer to one question would answer the other. An event, and the end of a
+    sub-graph, are for all branches that wait for them.
+    """
+    is_shared = wait.reason is WaitReason.SUBWORKFLOW or is_event_key(wait.wait_key or "")
+    if wait.wait_key not in taken or is_shared:
+        return wait
+    own = derive_id(place_of(state.run_id, state.vars))[:12]
+    return replace(wait, wait_key=f"{wait.wait_key}~{own}")
 
 
 def _filled(wait: WaitState, opened: OpenStep) -> WaitState:

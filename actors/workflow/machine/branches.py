@@ -66,6 +66,12 @@ def leaves(state: RunState) -> Iterator[Leaf]:
         yield from _leaves_of(state.fork, ())
 
 
+def keys_beside(state: RunState, path: Path) -> frozenset[str]:
+    """Return the keys of the waits of all other branches than the one at `path`."""
+    found = (leaf.wait.wait_key for leaf in leaves(state) if leaf.wait and leaf.path != path)
+    return frozenset(key for key in found if key is not None)
+
+
 def _leaves_of(fork: GraphFork, path: Path) -> Iterator[Leaf]:
     still_open = [one for one in fork.branches if fork.is_open(one)]
     for branch in still_open:

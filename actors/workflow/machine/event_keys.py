@@ -8,6 +8,7 @@ from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
 
 SCOPES = ("session", "workflow", "run", "global")
+_BEGINNING = "evt:"
 
 
 def event_key(name: str, *, scope: str, scope_id: str) -> str:
@@ -20,7 +21,12 @@ def event_key(name: str, *, scope: str, scope_id: str) -> str:
         raise GraphError("an event", "it has no name. Give its payload a `name`")
     if scope not in SCOPES:
         raise GraphError(f"event {name!r}", f"scope {scope!r} is none of {', '.join(SCOPES)}")
-    return f"evt:{scope}:{scope_id}:{name}"
+    return f"{_BEGINNING}{scope}:{scope_id}:{name}"
+
+
+def is_event_key(wait_key: str) -> bool:
+    """Return True if the key is that of an event, which any number of waits may have."""
+    return wait_key.startswith(_BEGINNING)
 
 
 def key_of_payload(run: RunState, payload: dict[str, Any]) -> str:

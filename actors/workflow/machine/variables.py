@@ -23,7 +23,18 @@ BRANCH: Final = "branch"
 DEPTH: Final = "depth"
 """Name in `_runtime`. Its value is the number of runs above this run."""
 _MACHINES: Final = frozenset(
-    (SEQ, RECORDS, BRANCH, DEPTH, "answers", "control", "events_seen", "scheduled_at", "bundle")
+    (
+        SEQ,
+        RECORDS,
+        BRANCH,
+        DEPTH,
+        "answers",
+        "control",
+        "events_seen",
+        "events_heard",
+        "scheduled_at",
+        "bundle",
+    )
 )
 """The names in `_runtime` that only decisions of the machine write: not callers, not parents, not nodes."""
 _RUNTIMES: Final = _MACHINES | frozenset(

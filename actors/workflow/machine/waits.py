@@ -38,8 +38,13 @@ from actors.workflow.machine.recovery import THEN, opened_behind
 from actors.workflow.machine.variables import RUNTIME, namespace, place_of, seq_of, split_key
 
 SEEN: Final = "events_seen"
-"""Name in `_runtime`. Its value has the ids of the last events that answered a wait of the run."""
-MOST_SEEN: Final = 64
+"""Name in `_runtime`. Its value has ids of events in runs that an earlier release began."""
+HEARD: Final = "events_heard"
+"""Name in `_runtime`. Its value has a number for each of the last events that answered a wait, by its id."""
+MOST_HEARD: Final = 1000
+"""Number of events whose ids a run keeps. An event with one of these ids answers no wait of the run again."""
+_LONGEST_ID: Final = 64
+"""Longer ids are kept as their hashes, since each checkpoint has all of them."""
 
 
 def answered(state: RunState, wait_key: str | None, payload: Any, *, at: str) -> Transition:
@@ -94,7 +99,7 @@ def heard(state: RunState, key: str, event: dict[str, Any], *, at: str) -> Trans
 
     None: no branch waits for it, or an event of its `event_id` answered a wait of the run before.
     """
-    if event["event_id"] in seen_events(state):
+    if has_heard(state, event["event_id"]):
         return None
     more = note_of(state, event)
     decided = Transition(state)
@@ -106,14 +111,28 @@ def heard(state: RunState, key: str, event: dict[str, Any], *, at: str) -> Trans
     return decided if decided.records else None
 
 
-def seen_events(state: RunState) -> list[str]:
-    """Return the ids of the last events that answered a wait of the run."""
-    return namespace(state.vars, RUNTIME).get(SEEN) or []
+def has_heard(state: RunState, event_id: Any) -> bool:
+    """Return True if an event of this id is among the last ones that answered a wait of the run."""
+    own = namespace(state.vars, RUNTIME)
+    return _id_kept(event_id) in namespace(own, HEARD) or event_id in (own.get(SEEN) or ())
 
 
 def note_of(state: RunState, event: dict[str, Any]) -> dict[str, Any]:
-    """Return the delta that adds an event to the events that answered a wait of the run."""
-    return {"set": [[[RUNTIME, SEEN], [*seen_events(state), event["event_id"]][-MOST_SEEN:]]]}
+    """Return the delta that adds an event to the events that answered a wait of the run.
+
+    It has one id, not all of them: a run that hears many events would write them all with each.
+    """
+    heard = namespace(namespace(state.vars, RUNTIME), HEARD)
+    number = max(heard.values(), default=0) + 1
+    delta: dict[str, Any] = {"set": [[[RUNTIME, HEARD, _id_kept(event["event_id"])], number]]}
+    if len(heard) >= MOST_HEARD:
+        delta["unset"] = [[RUNTIME, HEARD, min(heard, key=lambda one: heard[one])]]
+    return delta
+
+
+def _id_kept(event_id: Any) -> str:
+    text = str(event_id)
+    return text if len(text) <= _LONGEST_ID else derive_id("event", text)
 
 
 def fell_due(state: RunState, *, at: str) -> Transition | None:

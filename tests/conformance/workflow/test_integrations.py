@@ -11,6 +11,7 @@ from actors.errors import ContractError
 from actors.kernel.secrets import Secret
 from actors.testing import ScriptedModel
 from actors.workflow import (
+    EffectOutcome,
     EffectType,
     RunStatus,
     WaitReason,
@@ -328,3 +329,20 @@ def test_the_embedded_driver_asks_no_agent(stores: Stores) -> None:
     for timeout_s in (0, -1, float("inf"), float("nan")):
         with pytest.raises(ContractError, match="no time in seconds"):
             RemoteAgent("desk", timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("odd", ["a\x00b", "\ud800", float("nan"), {"a\x00": 1}, b"x"])
+def test_an_output_that_cannot_be_kept_is_an_unsuccessful_call(stores: Stores, odd: Any) -> None:
+    """Also of a host's own handler. The other calls keep their results, and the run continues."""
+    rows = [{"call_id": "c1", "name": "a", "success": True, "output": odd, "error": None}]
+    rows += [{"call_id": "c2", "name": "b", "success": True, "output": 7, "error": None}]
+    spec = one_effect(EffectType.TOOL_CALLS, {"tool_calls": []})
+    own = {EffectType.TOOL_CALLS: lambda _run, _effect: EffectOutcome.completed({"results": rows})}
+    rt = stores.runtime(spec, effect_handlers=own)
+
+    state = rt.tick(spec, rt.start(spec))
+
+    bad, good = state.output["out"]["results"]
+    assert (bad["call_id"], bad["success"], bad["output"]) == ("c1", False, None)
+    assert "cannot be kept" in bad["error"]
+    assert good["output"] == 7

@@ -171,6 +171,28 @@ def test_a_complete_last_line_without_a_newline_is_kept(tmp_path: Path) -> None:
     assert steps(page) == ["s2"]
 
 
+def test_a_link_of_a_chain_reads_one_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chain of n records costs n reads of one, also of a large record and behind a line that was torn."""
+    store = JsonlLedgerStore(tmp_path)
+    chain = HashChainedLedgerStore(store)
+    monkeypatch.setattr("persistence.files.ledger.read_lines", None)
+    for size in (1, 100_000, 1):
+        chain.append(record_of("a", result={"x": "y" * size}))
+    (path,) = tmp_path.glob("*.jsonl")
+    with path.open("ab") as file:
+        file.write(b'{"torn": ')
+    chain.append(record_of("b"))
+    monkeypatch.undo()
+
+    found = verify_ledger_chain(chain.list("r1"))
+    assert (found["ok"], found["count"]) == (True, 4)
+    path.write_bytes(path.read_bytes() + b"\0\0\n")
+    with pytest.raises(LedgerBrokenError, match="last line is not JSON"):
+        chain.append(record_of("b"))
+
+
 def test_a_corrupt_line_in_the_middle_is_an_error(tmp_path: Path) -> None:
     """It is not skipped: later records are valid."""
     path = tmp_path / "ledger_r1.jsonl"

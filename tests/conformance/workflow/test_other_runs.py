@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ from actors.workflow import (
     WorkflowSpec,
     create_scheduled_runtime,
 )
+from actors.workflow.embedded import scheduler as embedded_scheduler
+from actors.workflow.machine import waits
 from tests.conformance.workflow.stores import GraphClock, at_once, effect_then, end_node, one_effect
 
 if TYPE_CHECKING:
@@ -101,6 +104,53 @@ def test_a_child_that_waits_makes_its_parent_wait(stores: Stores) -> None:
     assert state.output["out"]["output"]["out"] == "yes"
     with pytest.raises(StaleResumeError, match="not waiting"):
         scheduled.respond(run_id, "again")
+
+
+@pytest.mark.item(421, 480)
+def test_32_sub_graphs_within_each_other_may_wait(stores: Stores) -> None:
+    """The wait of each is small, and shows the question a few levels below. The answer ends all of them."""
+
+    def nest(run: RunState, _ctx: Any) -> StepPlan:
+        n = run.vars.get("n", 0)
+        below = {"workflow_id": "nest", "vars": {"n": n + 1}}
+        asks = Effect(EffectType.ASK_USER, {"prompt": "Well?", "wait_key": "k"}, "out")
+        effect = Effect(START, below, "out") if n < 32 else asks
+        return StepPlan("work", effect, next_node="end")
+
+    spec = WorkflowSpec("nest", "work", {"work": nest, "end": end_node})
+    scheduled = scheduler_of(stores, spec)
+    run_id, state = scheduled.run(spec)
+    assert (state.status, state.error) == (RunStatus.WAITING, None)
+    assert len(json.dumps(state.to_dict())) < 20_000
+    again = scheduler_of(stores.reopen(), spec)
+
+    assert again.respond(run_id, "yes").status is RunStatus.COMPLETED
+
+
+@pytest.mark.item(420, 458)
+def test_an_event_counts_once_while_its_id_is_kept(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the last 1,000 events that a run got. Ids of any length are kept, and each record has one of them."""
+    wait = Effect(EffectType.WAIT_EVENT, {"name": "e", "scope": "global"}, "out")
+    spec = WorkflowSpec("w", "w", {"w": lambda _run, _ctx: StepPlan("w", wait, next_node="w")})
+    rt = stores.runtime(spec)
+    run_id = rt.start(spec)
+
+    def emit(event_id: str) -> int:
+        rt.tick(spec, run_id)
+        delivered: int = rt.emit_event("e", 1, event_id=event_id)["delivered"]
+        return delivered
+
+    ids = [*(f"e{n}" for n in range(100)), "x" * 5000, ""]
+    assert [*map(emit, ids)] == [1] * 102
+    assert [*map(emit, ids)] == [0] * 102
+    assert (
+        max(len(json.dumps(one["delta"])) for one in rt.get_ledger(run_id) if one["delta"]) < 2000
+    )
+    monkeypatch.setattr(waits, "MOST_HEARD", 102)
+    assert [emit("new"), emit("e0"), emit("e2")] == [1, 1, 0]
+    assert len(rt.get_state(run_id).vars["_runtime"]["events_heard"]) == 102
 
 
 @pytest.mark.item(421, 480)
@@ -419,6 +469,45 @@ def test_a_scheduler_drives_due_runs(stores: Stores) -> None:
     assert stats.last_poll_at is not None
     scheduled.runtime.resume_run("paused")
     assert scheduled.scheduler.poll_once() == 1
+
+
+@pytest.mark.item(455)
+@pytest.mark.parametrize("what", ["due", "left", "parents"])
+def test_a_scheduler_comes_to_every_run(
+    stores: Stores, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also behind pages of runs that it cannot continue: paused, of unknown graphs, or parents without news."""
+    monkeypatch.setattr(embedded_scheduler, "_PAGE", 2)
+    timer = one_effect(EffectType.WAIT_UNTIL, {"timeout_s": 10}, name="timer")
+    lost = one_effect(EffectType.WAIT_UNTIL, {"timeout_s": 5}, name="lost")
+    parent = parent_of("child" if what == "left" else "asking")
+    child = WorkflowSpec(
+        "asking",
+        "work",
+        dict(ASKING.nodes if what == "parents" else CHILD.nodes | {"work": CHILD.nodes["end"]}),
+    )
+    scheduled = scheduler_of(stores, timer, parent, child)
+    first = scheduled.start(parent if what == "parents" else timer, run_id="m")
+    scheduled.tick(first)
+    for n in range(7):
+        stores.clock.advance(0.1)
+        spec = {"due": (timer, lost)[n % 2], "left": lost, "parents": parent}[what]
+        run_id = scheduled.runtime.start(spec, run_id=f"{'az'[n % 2]}{n}")
+        if what != "left":
+            scheduled.runtime.tick(spec, run_id)
+        if spec is timer:
+            scheduled.runtime.pause_run(run_id)
+    if what == "left":
+        scheduled.runtime.start(timer, run_id="n")
+    if what == "parents":
+        (below,) = stores.runs.list_children(parent_run_id="m")
+        scheduled.runtime.resume(child, below.run_id, "k", "yes")
+    stores.clock.advance(60)
+
+    for _ in range(5):
+        scheduled.scheduler.poll_once()
+
+    assert scheduled.get_state(first).status is RunStatus.COMPLETED
 
 
 @pytest.mark.item(391, 455)

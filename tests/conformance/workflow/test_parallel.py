@@ -572,3 +572,23 @@ def test_large_values_of_a_branch_are_artifacts(stores: Stores) -> None:
     assert [one.wait_key for one in open_waits(saved)] == ["k"]
     state = runtime.resume(spec, run_id, "k", "yes")
     assert stores.artifacts.load(state.vars["text"]["$artifact"]).as_text() == "x" * 5000
+
+
+@pytest.mark.parametrize("kind", [EffectType.ASK_USER, EffectType.WAIT_EVENT])
+def test_two_branches_share_no_wait_key(stores: Stores, kind: EffectType) -> None:
+    """The second question gets a key of its own. So a copy of the first answer does not answer it."""
+    payload = {"prompt": "?", "wait_key": "ok"}
+    spec = two(
+        effect_then(EffectType.ASK_USER, payload, key="l"), effect_then(kind, payload, key="r")
+    )
+    rt = stores.runtime(spec)
+    run_id = rt.start(spec)
+    first, second = (one.wait_key for one in open_waits(rt.tick(spec, run_id)))
+    assert (first, str(second).startswith("ok~")) == ("ok", True)
+
+    rt.resume(spec, run_id, "ok", "yes")
+    with pytest.raises(StaleResumeError, match="waits for 'ok~"):
+        rt.resume(spec, run_id, "ok", "yes")
+
+    state = stores.reopen().runtime(spec).resume(spec, run_id, second, "no")
+    assert public(state) == {"l": "yes", "r": "no"}

@@ -286,6 +286,36 @@ def test_an_id_is_no_path(tmp_path: Path) -> None:
             store.load(name)
 
 
+def test_pages_of_runs_come_to_all(stores: Stores) -> None:
+    """In the order of their ids, by status, kind of wait and due instant, branches included."""
+    until = {f"t{n}": f"2030-01-0{n}T00:00:00+00:00" for n in (3, 1, 2)}
+    for name, at in until.items():
+        stores.runs.save(waiting(name, WaitReason.UNTIL, until=at))
+    stores.runs.save(waiting("e1", WaitReason.EVENT))
+    fork = GraphFork(
+        1,
+        "end",
+        (
+            GraphBranch(
+                name="l", node="x", status=RunStatus.WAITING, wait=WaitState(WaitReason.USER)
+            ),
+        ),
+    )
+    forked = {"fork": fork, "status": RunStatus.WAITING, "waiting": WaitState(WaitReason.BRANCHES)}
+    stores.runs.save(run_of("f1", **forked))
+    stores.runs.save(run_of("r1"))
+
+    def ids(after: str = "", limit: int = 9, **choice: Any) -> list[str]:
+        return [one.run_id for one in stores.runs.list_page(after=after, limit=limit, **choice)]
+
+    assert ids() == ["e1", "f1", "r1", "t1", "t2", "t3"]
+    assert (ids("e1", 2), ids("t2"), ids("t3")) == (["f1", "r1"], ["t3"], [])
+    assert ids(status=RunStatus.RUNNING) == ["r1"]
+    assert (ids(wait_reason=WaitReason.USER), ids(wait_reason=WaitReason.EVENT)) == (["f1"], ["e1"])
+    assert ids(due_by=until["t2"]) == ["t1", "t2"]
+    assert ids("t1", due_by=until["t2"]) == ["t2"]
+
+
 @pytest.mark.parametrize("kind", ["files", "sqlite"])
 def test_an_id_from_outside_touches_no_file(tmp_path: Path, kind: str) -> None:
     """No run has it, and nothing beside the stores is made, changed or removed, whatever a caller does."""

@@ -212,6 +212,12 @@ def test_a_registry_installs_lists_resolves_and_removes(folder: Path) -> None:
     assert len(registry.specs()) == 6
     with pytest.raises(WorkflowBundleRegistryError, match=r"Installed: root@1\.10"):
         registry.resolve_bundle("root@2")
+    for nothing in ("", "@", "@1.9", "root@", " ", "*"):
+        assert registry.remove(nothing) == 0
+        with pytest.raises(WorkflowBundleRegistryError, match="not installed"):
+            registry.resolve_bundle(nothing)
+        with pytest.raises(WorkflowBundleRegistryError, match="no entry point"):
+            registry.resolve_entrypoint(nothing)
     assert (registry.remove("root@1.9"), registry.remove("root"), registry.remove("root")) == (
         1,
         2,

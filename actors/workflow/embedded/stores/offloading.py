@@ -241,6 +241,7 @@ def _verbs_of(inner: Any) -> list[str]:
         "grouped",
         "list_runs",
         "list_due_wait_until",
+        "list_page",
         "list_children",
         "list_run_index",
         "list_event_waiters",

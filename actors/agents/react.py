@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
+from actors.agents.errors import TurnsExhaustedError
 from actors.agents.tasks import TaskManagerTool, settle_own_board
 from actors.context.compaction.sliding_window import SlidingWindowCompaction
 from actors.context.compaction.token_budget import TokenBudgetComposedStrategy
@@ -48,7 +49,8 @@ class ReActAgent:
             are shortened with a mark, and the oldest ones are left out.
         session: The conversation of runs that name none.
         output: The type that answers must have.
-        max_turns: Maximum number of model calls of one run.
+        max_turns: Maximum number of model calls of one run. If the model calls tools in the last one, too, the
+            run fails with `TurnsExhaustedError`, which has the last answer.
         options: The options of model calls.
         approval_policy: The policy that decides which tools need an approval.
         guards: Checks of the model's input and output, and of tool calls.
@@ -94,9 +96,11 @@ class ReActAgent:
         reply = await ctx.chat(
             *turns, output=self._output, max_turns=self._max_turns, options=self._options
         )
+        if reply.stopped == "max_turns":
+            raise TurnsExhaustedError(reply.turns, reply.text)
         if reply.stopped == "end" and self._settles:
             await ctx.step("settle_tasks", settle_own_board)
-        if self._output is None or reply.stopped == "max_turns":
+        if self._output is None:
             return reply.text
         adapter: TypeAdapter[Any] = TypeAdapter(self._output)
         value: JsonValue = adapter.dump_python(reply.output, mode="json")

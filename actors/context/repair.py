@@ -17,13 +17,15 @@ from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolResult
 
 NOT_EXECUTED: Final = "not executed: the run ended"
+"""The result of a call that had not begun when its run ended."""
+UNKNOWN: Final = "unknown: the run ended before this call had a result; it may have been executed"
 """The result of a call that has none in the view."""
 
 
 def repaired(view: Sequence[ChatMessage]) -> list[ChatMessage]:
     """Return the view with exactly one result after each tool call. The history is not changed.
 
-    A call without a result gets `NOT_EXECUTED`, as an error. A result without a call is dropped, and so is a
+    A call without a result gets `UNKNOWN`, as an error. A result without a call is dropped, and so is a
     second result of a call. A call in a turn that is not the model's is none. A result that other turns
     separate from its call is moved to the call. A valid view is returned as it is. A second repair changes
     nothing.
@@ -37,7 +39,7 @@ def repaired(view: Sequence[ChatMessage]) -> list[ChatMessage]:
         if rest is not None:
             result.append(rest)
         result += matches.moved[index]
-        result += [_not_executed(block) for block in matches.open[index]]
+        result += [_unknown(block) for block in matches.open[index]]
     return result
 
 
@@ -112,6 +114,6 @@ def _part(
     return with_content(message, blocks) if blocks else None
 
 
-def _not_executed(call: ContentBlock) -> ChatMessage:
+def _unknown(call: ContentBlock) -> ChatMessage:
     name = str((call.model_extra or {}).get("name") or "")
-    return ToolResult(id=id_of(call), name=name, text=NOT_EXECUTED, is_error=True).message()
+    return ToolResult(id=id_of(call), name=name, text=UNKNOWN, is_error=True).message()

@@ -24,6 +24,8 @@ NEW: Final = "new"
 """The value of `pinned` of the turns that a call adds: no strategy drops or shortens them in its window."""
 SUMMARY: Final = "summary"
 RECALLED: Final = "recalled"
+REFUSED: Final = "refused"
+"""The mark of a turn that is in no window: ``guard``, or the kind of error with which a provider refused it."""
 UPTO: Final = "upto"
 """The id of the last turn that a summary covers. Empty: that turn has no id."""
 
@@ -56,6 +58,11 @@ def is_pinned(message: ChatMessage) -> bool:
 def is_new(message: ChatMessage) -> bool:
     """Return True if the call whose window is made adds the turn."""
     return message.metadata.get(PINNED) == NEW
+
+
+def is_refused(message: ChatMessage) -> bool:
+    """Return True if the turn is in no window, because a guard or the provider refused it."""
+    return bool(message.metadata.get(REFUSED))
 
 
 def is_summary(message: ChatMessage) -> bool:

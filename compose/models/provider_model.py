@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from actors.context.tokens import TokenCounter
 from actors.errors import ContractError, ModelError
@@ -35,8 +35,8 @@ Made = TypeVar("Made")
 class ProviderModel:
     """A client of one model of a provider. Each call is one request, without retries. See `LLMClient`.
 
-    The first call imports the SDK and creates its client in a thread, because that takes about a second. If
-    `context_window` or `has_response_format` is read before, that is done in the reading thread.
+    `prepare`, or the first call, imports the SDK and creates its client in a thread, because that takes about a
+    second. If `context_window` or `has_response_format` is read before, that is done in the reading thread.
 
     Args:
         name: The name that logs record, ``provider:model``.
@@ -70,6 +70,9 @@ class ProviderModel:
         """Return the client of a model that pydantic-ai knows by this name."""
         return cls(name, partial(_inferred, name, login), settings=settings, registry=registry)
 
+    tells_signs: ClassVar = True
+    """True: `generate_stream` takes `on_sign`."""
+
     @property
     def model(self) -> str:
         """See `LLMClient.model`."""
@@ -79,7 +82,12 @@ class ProviderModel:
     def context_window(self) -> int | None:
         """Maximum number of tokens of request and answer together; None if unknown."""
         registered = self._registry.context_window(self._name) if self._registry else None
-        return registered or self._sdk().context_window
+        if registered:
+            return registered
+        try:
+            return self._sdk().context_window
+        except (ModelError, ContractError):  # no key, or no SDK: the call says so
+            return None
 
     @property
     def has_response_format(self) -> bool:
@@ -97,20 +105,29 @@ class ProviderModel:
         return await collected(self.generate_stream(messages, options=options), model=self.model)
 
     async def generate_stream(
-        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        options: GenerationOptions | None = None,
+        on_sign: Callable[[], None] | None = None,
     ) -> AsyncIterator[StreamEvent]:
         """See `LLMClient.generate_stream`. Cancelling it closes the connection to the provider.
+
+        Args:
+            messages: The request's messages.
+            options: Options of the answer.
+            on_sign: Called for each event of the provider, also for those that yield nothing, such as pieces of
+                calls of tools.
 
         Raises:
             ModelError: The provider gives no answer, or an incomplete one.
         """
-        if self._made is None:
-            await in_thread(self._load)
+        await self.prepare()
         from compose.models import provider_stream as stream  # noqa: PLC0415 - imports the SDK
 
         request = stream.ModelCall(messages, options or GenerationOptions(), self._settings)
         try:
-            async for piece in stream.pieces(self._sdk(), request):
+            async for piece in stream.pieces(self._sdk(), request, on_sign):
                 if isinstance(piece, TextDelta | ReasoningDelta):
                     yield piece
                 else:
@@ -133,11 +150,24 @@ class ProviderModel:
             async with sdk:
                 pass
 
-    def _load(self) -> None:
-        importlib.import_module("compose.models.provider_stream")
-        made = self._make()
-        if self._made is None:
-            self._made = (None, made)
+    async def prepare(self) -> None:
+        """Import the SDK and create its client in a thread, unless that is done.
+
+        Raises:
+            ModelError: The provider has no key.
+            ContractError: The provider is unknown, or its SDK is not installed.
+        """
+        loop = asyncio.get_running_loop()
+        if self._made is None or self._made[0] not in {loop, None}:
+            sdk = await in_thread(self._load)
+            if self._made is None or self._made[0] is not loop:  # another call may have been faster
+                self._made = (loop, sdk)
+
+    def _load(self) -> Model:
+        stream = importlib.import_module("compose.models.provider_stream")
+        sdk = self._make()
+        stream.warm(sdk)
+        return sdk
 
     def _sdk(self) -> Model:
         """Return the SDK's model for the running event loop, because its connections belong to one loop."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import importlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
@@ -10,6 +12,7 @@ from pydantic_ai.direct import model_request_stream
 from pydantic_ai.messages import (
     InstructionPart,
     ModelMessage,
+    ModelMessagesTypeAdapter,
     ModelResponse,
     ModelResponsePart,
     PartDeltaEvent,
@@ -26,7 +29,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from actors.context.repair import repaired
-from actors.context.tokens import TokenCounter
+from actors.context.tokens import TokenCounter, installed_tokenizer
 from actors.errors import ModelError
 from actors.kernel.agent.llm import GenerationOptions, LLMResponse, ReasoningDelta, TextDelta, Usage
 from actors.kernel.agent.message import ChatMessage, ContentBlock
@@ -48,7 +51,7 @@ from compose.models.pricing import cost_usd
 from compose.models.provider_errors import model_error
 from compose.models.stream_ends import has_end, watch_ends
 
-__all__ = ["ModelCall", "model_error", "pieces", "response"]
+__all__ = ["ModelCall", "model_error", "pieces", "response", "warm"]
 
 _TOOL_CHOICES: Final = frozenset(("auto", "none", "required"))
 
@@ -99,10 +102,35 @@ def _tool_choice(choice: str | None) -> str | list[str] | None:
     return choice if choice is None or choice in _TOOL_CHOICES else [choice]
 
 
+_EVENTS: Final = {
+    "AnthropicModel": ("anthropic", "types.beta", "BetaRawMessageStreamEvent"),
+    "OpenAIResponsesModel": ("openai", "types.responses", "ResponseStreamEvent"),
+}
+"""Package, module and name of the type of a provider's events, by the class of its model."""
+
+
+def warm(sdk: Model) -> None:
+    """Make what the first answer would make on the event loop: schemas of events and messages, and a tokenizer.
+
+    Some of them take a second.
+    """
+    installed_tokenizer()
+    ModelMessagesTypeAdapter.dump_python([])
+    package, module, name = _EVENTS.get(type(sdk).__name__, ("", "", ""))
+    if package:
+        # Private names of the SDKs: without them the first answer only takes longer.
+        with suppress(ImportError, AttributeError, TypeError, ValueError):
+            models = importlib.import_module(f"{package}._models")
+            events = getattr(importlib.import_module(f"{package}.{module}"), name)
+            models.construct_type(value={"type": "none"}, type_=events)
+
+
 async def pieces(
-    sdk: Model, request: ModelCall
+    sdk: Model, request: ModelCall, on_sign: Callable[[], None] | None = None
 ) -> AsyncIterator[TextDelta | ReasoningDelta | ModelResponse]:
     """Yield text and reasoning as they arrive, then the whole answer after the connection is released.
+
+    `on_sign` is called for each event of the provider.
 
     Raises:
         Exception: An error of pydantic-ai.
@@ -119,6 +147,8 @@ async def pieces(
         instrument=False,
     ) as stream:
         async for event in stream:
+            if on_sign is not None:
+                on_sign()
             said, thought = _said(event)
             if said and (shown := text.add(said)):
                 yield TextDelta(text=shown)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from actors.errors import ContractError, ModelError, RetryAfter
 from actors.kernel.agent.llm import (
@@ -15,6 +15,7 @@ from actors.kernel.agent.llm import (
     LLMResponse,
     StreamEvent,
     collected,
+    prepare,
 )
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.backoff import Backoff
@@ -28,7 +29,11 @@ class TryLimits:
 
     Attributes:
         count: Maximum number of tries, including the first.
-        within_s: Seconds after the start of the first try until which further tries may start.
+        within_s: Seconds from the start of the first try until an answer has begun. No further try starts after
+            them, and a try that is silent until then fails.
+        silent_s: Seconds for which one try may be silent, before and within its answer. A client of a provider
+            counts everything that it receives, and another client the pieces that it yields.
+        answer_s: Seconds that one try takes at most, with all of its answer.
         first_pause_s: Pause in seconds after the first try, if the provider names none. Each further pause
             doubles, less a random part of up to a half.
         longest_pause_s: Longest such pause, in seconds.
@@ -36,6 +41,8 @@ class TryLimits:
 
     count: int = 4
     within_s: float = 60.0
+    silent_s: float = 60.0
+    answer_s: float = 600.0
     first_pause_s: float = 0.5
     longest_pause_s: float = 8.0
 
@@ -43,10 +50,16 @@ class TryLimits:
         if self.count < 1:
             msg = f"TryLimits(count={self.count}): a call has at least one try"
             raise ContractError(msg)
+        for name in ("within_s", "silent_s", "answer_s"):
+            if not getattr(self, name) > 0:
+                msg = f"TryLimits({name}={getattr(self, name)}): give seconds above 0"
+                raise ContractError(msg)
 
 
 class RetryingModel:
     """A client that retries another client after a transient `ModelError`. See `LLMClient`.
+
+    A try that is silent for too long fails with the kind ``timeout``.
 
     Only kinds in `TRANSIENT_MODEL_ERRORS` are retried, and never after the first piece of an answer was
     yielded. A pause that the provider names is used. If the limits allow no further try after such a pause, the
@@ -94,6 +107,7 @@ class RetryingModel:
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
         """See `LLMClient.generate_stream`; raises as `generate` does."""
+        await self.prepare()
         time, limits = asyncio.get_running_loop().time, self._tries
         pauses = Backoff(limits.first_pause_s, limits.longest_pause_s)
         latest = time() + limits.within_s
@@ -102,7 +116,9 @@ class RetryingModel:
             left -= 1
             is_shown = False
             try:
-                async with aclosing(stream_of(self.client, messages, options)) as events:
+                async with aclosing(
+                    patient_stream(self.client, messages, options, limits=limits, latest=latest)
+                ) as events:
                     async for event in events:
                         is_shown = True
                         yield event
@@ -120,6 +136,10 @@ class RetryingModel:
         """See `LLMClient.count_tokens`."""
         return await self.client.count_tokens(messages)
 
+    async def prepare(self) -> None:
+        """Let the client load what it needs, if it has a method for that."""
+        await prepare(self.client)
+
     async def aclose(self) -> None:
         """Close the client's connections, if it has any."""
         await close(self.client)
@@ -136,11 +156,108 @@ def _give_up(exc: ModelError) -> NoReturn:
     raise exc
 
 
-def stream_of(
-    client: LLMClient, messages: Sequence[ChatMessage], options: GenerationOptions | None
+class _Patience:
+    """The time limit of the next event of a try, which each sign of life moves.
+
+    Args:
+        limits: Limits of one call.
+        latest: The instant until which the answer has to begin, by the loop's clock.
+    """
+
+    def __init__(self, limits: TryLimits, latest: float) -> None:
+        self._time, self._silent_s = asyncio.get_running_loop().time, limits.silent_s
+        self._end = self._time() + limits.answer_s
+        self._at = min(self._time() + limits.silent_s, latest, self._end)
+        self._has_begun = False
+        self._limit: asyncio.Timeout | None = None
+
+    def note(self) -> None:
+        """Note a sign of life."""
+        self._has_begun = True
+        self._at = min(self._time() + self._silent_s, self._end)
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(self._at)
+
+    async def next(self, events: AsyncGenerator[StreamEvent, None], model: str) -> StreamEvent:
+        """Return the next event.
+
+        Raises:
+            StopAsyncIteration: There is none.
+            ModelError: It does not come in time.
+        """
+        begin = self._time()
+        if self._has_begun:  # the time that the reader took for the last event is no silence
+            self._at = min(begin + self._silent_s, self._end)
+        self._limit = limit = asyncio.timeout_at(self._at)
+        try:
+            async with limit:
+                event = await anext(events)
+        except TimeoutError as exc:
+            if not limit.expired():
+                raise
+            waited_s = self._time() - begin
+            problem = f"{model}: no answer within the limits of TryLimits, after {waited_s:.3g} s"
+            raise ModelError("timeout", problem=problem) from exc
+        finally:
+            self._limit = None
+        self.note()
+        return event
+
+
+async def patient_stream(
+    client: LLMClient,
+    messages: Sequence[ChatMessage],
+    options: GenerationOptions | None,
+    *,
+    limits: TryLimits,
+    latest: float,
 ) -> AsyncGenerator[StreamEvent, None]:
-    """Return a client's stream as a generator that `aclosing` can close."""
-    events = client.generate_stream(messages, options=options)
+    """Yield the events of one try of a client.
+
+    Args:
+        client: The client.
+        messages: See `LLMClient.generate_stream`.
+        options: See `LLMClient.generate_stream`.
+        limits: Limits of one call.
+        latest: The instant until which the answer has to begin, by the loop's clock.
+
+    Raises:
+        ModelError: The client fails, or is silent for too long.
+    """
+    if getattr(client, "is_chain", False):  # it limits each of its clients
+        async with aclosing(stream_of(client, messages, options)) as events:
+            async for event in events:
+                yield event
+        return
+    patience = _Patience(limits, latest)
+    async with aclosing(stream_of(client, messages, options, on_sign=patience.note)) as events:
+        while True:
+            try:
+                event = await patience.next(events, client.model)
+            except StopAsyncIteration:
+                return
+            yield event
+
+
+def stream_of(
+    client: LLMClient,
+    messages: Sequence[ChatMessage],
+    options: GenerationOptions | None,
+    *,
+    on_sign: Callable[[], None] | None = None,
+) -> AsyncGenerator[StreamEvent, None]:
+    """Return a client's stream as a generator that `aclosing` can close.
+
+    Args:
+        client: The client.
+        messages: See `LLMClient.generate_stream`.
+        options: See `LLMClient.generate_stream`.
+        on_sign: Called for everything that a client receives, if the client has an attribute `tells_signs`.
+    """
+    if on_sign is not None and getattr(client, "tells_signs", False):
+        events = cast("Any", client).generate_stream(messages, options=options, on_sign=on_sign)
+    else:
+        events = client.generate_stream(messages, options=options)
     if hasattr(events, "aclose"):
         return cast("AsyncGenerator[StreamEvent, None]", events)
     return _closable(events)

@@ -19,6 +19,7 @@ from actors.kernel.agent.llm import (
     TextDelta,
     Usage,
     collected,
+    prepare,
 )
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.clock import Clock
@@ -120,6 +121,10 @@ class SemanticCache:
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """See `LLMClient.count_tokens`."""
         return await self._client.count_tokens(messages)
+
+    async def prepare(self) -> None:
+        """Let the client load what it needs."""
+        await prepare(self._client)
 
     async def aclose(self) -> None:
         """Close the client's connections, and drop all answers."""

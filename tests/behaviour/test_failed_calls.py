@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,9 +11,10 @@ from actors.agents import ReActAgent
 from actors.context import ContextConfig, SlidingWindowCompaction, StoreHistory
 from actors.errors import ModelError, RunFailedError
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.tools import Tool, ToolCall
+from actors.kernel.agent.tools import Risk, Tool, ToolCall
+from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.testing import FunctionModel, ModelReply
+from actors.testing import FunctionModel, ModelReply, ScriptedModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,3 +79,94 @@ async def test_a_turn_because_of_which_a_call_failed_is_in_no_later_window(
     assert [turn.role for turn in window] == ["user"] * is_kept + ["user", "assistant", "tool"]
     assert ("withheld" in str(window[-1].content)) is not is_kept
     assert ("bad" in str(window[-1].content)) is is_kept
+
+
+async def test_an_agent_that_uses_up_its_turns_says_so(bed: Bed) -> None:
+    """The error has a name and the last answer; no retry follows, and the conversation goes on."""
+
+    def answer(messages: Sequence[ChatMessage], _: GenerationOptions) -> ModelReply:
+        if messages[-1].text == "enough":
+            return ModelReply(text="fine")
+        text = "Let me look." if len(messages) == 1 else ""
+        return ModelReply(
+            text=text, calls=[ToolCall(id=str(len(messages)), name="look", arguments={})]
+        )
+
+    async def look() -> str:
+        return "nothing"
+
+    tool = Tool("look", "", look, idempotent=True)
+    model = FunctionModel(answer)
+    agent = ReActAgent(bed.name(), model=model, tools=[tool], max_turns=3)
+    await bed.runtime.register(agent)
+
+    ended = await bed.ended(await bed.submit(agent.id, "look"))
+
+    assert ended.status is RunStatus.FAILED
+    assert ended.error is not None
+    assert ended.error["status"] == "turns_exhausted"
+    assert ended.error["type"] == "actors.agents.errors:TurnsExhaustedError"
+    assert "'Let me look.'" in str(ended.error["message"])
+    assert model.calls == 3
+    assert await bed.result(await bed.submit(agent.id, "enough")) == "fine"
+    assert [turn.role for turn in model.asked[-1].messages[-3:]] == ["assistant", "tool", "user"]
+
+
+async def test_the_next_window_has_what_a_stopped_run_did(bed: Bed) -> None:
+    """A finished call has its result. One that had begun is unknown, one that waits for a person is not."""
+    done, hold = asyncio.Event(), asyncio.Event()
+
+    async def pay() -> str:
+        return "paid"
+
+    async def ship() -> str:
+        done.set()
+        await hold.wait()
+        return "shipped"
+
+    tools = [Tool("pay", "", pay), Tool("ship", "", ship), Tool("refund", "", pay, risk=Risk.HIGH)]
+    calls = [ToolCall(id=tool.name, name=tool.name, arguments={}) for tool in tools]
+    model = ScriptedModel(ModelReply(calls=calls), "I see")
+    agent = ReActAgent(bed.name(), model=model, tools=tools)
+    await bed.runtime.register(agent)
+    run = await bed.submit(agent.id, "go", retry_policy=RetryPolicy(max_retries=0))
+    await done.wait()
+    await bed.seen(run, K.TOOL_RESULT)
+    await bed.runtime.cancel(run, reason="stop")
+    assert (await bed.ended(run)).status is RunStatus.CANCELLED
+
+    assert await bed.result(await bed.submit(agent.id, "and?")) == "I see"
+    results = {
+        str((block.model_extra or {})["id"]): str(block.text)
+        for turn in model.asked[-1].messages
+        for block in turn.content
+        if block.type == "tool_result"
+    }
+    assert results["pay"] == "paid"
+    assert results["ship"].startswith("unknown")
+    assert results["refund"].startswith("not executed")
+
+
+async def test_results_outlive_a_stop_during_the_next_answer(bed: Bed) -> None:
+    """The tool has acted, so the next window says so, although no answer followed."""
+    asked, hold = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        asked.set()
+        await hold.wait()
+
+    async def pay() -> str:
+        return "paid"
+
+    call = ToolCall(id="c", name="pay", arguments={})
+    model = ScriptedModel(call, ModelReply(text="done", before=wait), "I see")
+    agent = ReActAgent(bed.name(), model=model, tools=[Tool("pay", "", pay)])
+    await bed.runtime.register(agent)
+    run = await bed.submit(agent.id, "go", retry_policy=RetryPolicy(max_retries=0))
+    await asked.wait()
+    await bed.runtime.cancel(run, reason="stop")
+    await bed.ended(run)
+
+    assert await bed.result(await bed.submit(agent.id, "and?")) == "I see"
+    assert [turn.role for turn in model.asked[-1].messages] == ["user", "assistant", "tool", "user"]
+    assert model.asked[-1].messages[2].content[0].text == "paid"

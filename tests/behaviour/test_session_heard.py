@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors.kernel.agent.guards import Allow, Block, GuardStage, GuardVerdict
 from actors.kernel.agent.message import ContentBlock
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.sessions import UserMessage
 from tests.behaviour.talks import Echo, all_of, past_of, said_in, sessions_on, types_of
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
+    from collections.abc import Sequence
+
+    from actors.kernel.agent.message import ChatMessage, Message
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
@@ -74,3 +77,20 @@ async def test_a_message_is_a_node_when_its_run_fails_before_a_model_call(
         assert (heard.parent, heard.message.content) == (first.id, blocks)
         await (await talks.start("2", session_id="s")).result()
         assert await said_in(talks, "s") == ["1", "echo: 1", "look", "2", "echo: 2"]
+
+
+async def test_a_message_that_a_guard_blocks_is_a_node_and_in_no_window(bed: Bed, app: str) -> None:
+    """The session shows it, and its next run answers without it."""
+    echo, never = Echo(), RetryPolicy(max_retries=0)
+
+    class Words:
+        async def check(self, stage: GuardStage, messages: Sequence[ChatMessage]) -> GuardVerdict:
+            return Block("no") if stage == "input" and messages[-1].text == "bad" else Allow()
+
+    agent = echo.agent(guards=[Words()])
+    async with sessions_on(bed, agent, app=app, retry=never) as talks:
+        failed = await talks.start("bad", session_id="s")
+        assert types_of(await all_of(failed))[-2:] == ["message", "run_failed"]
+        await (await talks.start("good", session_id="s")).result()
+        assert await said_in(talks, "s") == ["bad", "good", "echo: good"]
+        assert echo.asked == [["good"]]

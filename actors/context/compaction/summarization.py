@@ -23,7 +23,7 @@ from actors.context.preparation import AnsweredCall, WindowMode, current_mode
 from actors.context.tokens import Tally, TokenCounter
 from actors.context.turns import data_of, is_pinned, is_summary
 from actors.errors import ContractError
-from actors.kernel.agent.llm import LLMClient
+from actors.kernel.agent.llm import LLMClient, prepare
 from actors.kernel.agent.message import ChatMessage
 
 MAX_KEPT_SUMMARIES: Final = 256
@@ -152,6 +152,7 @@ class SummarizationCompaction:
         self, previous: str, turns: Sequence[ChatMessage], unrecorded: list[AnsweredCall]
     ) -> str:
         """Return a summary that covers the previous summary and the turns. The turns are sent in slices."""
+        await prepare(self._llm)
         window = context_size_of_client(self._llm, self._context_sizes) or DEFAULT_CONTEXT_SIZE
         answer = min(self.max_summary_tokens, max(1, window // 4))
         options = summary.options(answer)

@@ -212,6 +212,17 @@ class LLMClient(Protocol):
         """Return how many input tokens the messages are, as nearly as the client can tell."""
 
 
+async def prepare(client: object) -> None:
+    """Let a client load what its first call and its attributes need, if it has a method `prepare`.
+
+    Await this before `context_window` or `has_response_format` is read: a client may import the SDK of its
+    provider for them, which would block the event loop.
+    """
+    method = getattr(client, "prepare", None)
+    if method is not None:
+        await method()
+
+
 async def collected(events: AsyncIterator[StreamEvent], *, model: str) -> LLMResponse:
     """Return the answer with which a stream ends: what `LLMClient.generate` returns for a client that streams.
 

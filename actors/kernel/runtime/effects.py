@@ -187,6 +187,8 @@ class EffectCall:
     """Description of its request, for readers: recorded with the result, never compared."""
     session: str | None = None
     """The conversation that it belongs to; None: the run's own. For traces."""
+    is_inner: bool = False
+    """True if that conversation is not the run's own: no reader of the run's answers is shown it."""
     asked_at: float | None = None
     """When a model was asked, by the monotonic clock; None: none was. For metrics."""
     tool_call_id: str = ""
@@ -202,6 +204,11 @@ class EffectCall:
 
     def __post_init__(self) -> None:
         self.digest = text_hash(self.words)
+
+    @property
+    def conversation(self) -> dict[str, JsonValue] | None:
+        """The conversation of an inner call, as its live pieces name it; None if it is the run's own."""
+        return {"session": self.session} if self.is_inner else None
 
     def close(self) -> None:
         """Drop its functions, which may refer to it: the memory would be left to the garbage collector."""

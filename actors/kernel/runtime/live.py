@@ -31,7 +31,8 @@ class Delta:
             beginning, what a replay does not show again included.
         kind: A model's answer or reasoning, or what the agent's code shows by itself (custom).
         text: The piece; empty for a custom one that is no text.
-        data: That one: JSON data. Of an answer of a graph's model: its ``node_id`` and ``step_id``.
+        data: That one: JSON data. Of an answer of a graph's model: its ``node_id`` and ``step_id``. Of one
+            in another conversation than the run's own: its ``session``.
         is_whole: `text` is all of the answer so far, up to the piece `n`.
         after: Seq of the last entry of the run that was durable when the piece was shown, -1 if none was;
             None: a host of an earlier release did not say.

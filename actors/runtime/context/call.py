@@ -72,6 +72,8 @@ class RunState:
     this one has recorded a result of its own; what comes behind that was never begun before."""
     unrepeatable: int = 0
     """Number of at-most-once effects that were begun and have no durable result yet."""
+    begun_calls: set[str] = field(default_factory=set)
+    """Ids of the model's tool calls that may have acted, because their effects were executed."""
     refusals: dict[str, Exception] = field(default_factory=dict)
     """Calls that raise, by position, and record that: over budget, or waiting in a cycle."""
     session: str | None = None

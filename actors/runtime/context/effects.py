@@ -264,6 +264,8 @@ class Effects:
         hooks = self._run.hooks
         if hooks and call.verb in STARTS:
             await hooks.dispatch(STARTS[call.verb], name=call.name, position=call.position)
+        if call.tool_call_id:
+            self._run.begun_calls.add(call.tool_call_id)
         token = executing.set((call, self._run))
         payload = call.entry()
         try:

@@ -134,9 +134,8 @@ class Live:
         self, call: EffectCall, told: JsonValue, piece: TextDelta | ReasoningDelta, n: int
     ) -> None:
         """Show a piece of an answer, its number `n`; `told` comes with it."""
-        is_reasoning = isinstance(piece, ReasoningDelta)
-        kind: _Kind = "reasoning.delta" if is_reasoning else "text.delta"
-        self._show(call.position, n, kind, piece.text, told)
+        kind: _Kind = "reasoning.delta" if isinstance(piece, ReasoningDelta) else "text.delta"
+        self._show(call.position, n, kind, piece.text, call.conversation or told)
 
     def _show(  # noqa: PLR0917 - the parts of a delta
         self, position: str, n: int, kind: _Kind, shown: JsonValue, told: JsonValue = None
@@ -189,7 +188,7 @@ async def completed(
 ) -> LLMResponse:
     """Return the model's answer. Its pieces are shown as they come, or after the guardrails have passed it.
 
-    An answer that a limit of tokens cut off has a mark. With `is_checked` guards have passed the messages.
+    An answer that a limit of tokens cut off has a mark.
 
     Raises:
         ContractError: The stream ended without a `Completion`.

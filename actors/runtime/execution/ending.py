@@ -22,7 +22,7 @@ from actors.errors import (
 from actors.kernel.agent.cancellation import CancellationToken
 from actors.kernel.agent.message import MessageKey
 from actors.kernel.agent.supervision import HistoryRetention
-from actors.kernel.json import recordable
+from actors.kernel.json import JsonValue, recordable
 from actors.kernel.runtime.commit import (
     CONTINUE,
     Conflict,
@@ -37,7 +37,7 @@ from actors.kernel.runtime.commit import (
 )
 from actors.kernel.runtime.log_entry import EXECUTES, EntryKind, NewEntry
 from actors.kernel.runtime.rows import Arrived, LoadedRun
-from actors.kernel.runtime.scheduler import DEFAULT_RETRY
+from actors.kernel.runtime.scheduler import DEFAULT_RETRY, RunStatus
 from actors.kernel.runtime.waits import Wait, WaitCycle
 from actors.runtime.context.call import RunState
 from actors.runtime.context.conversation.sessions import Sessions
@@ -62,6 +62,7 @@ from actors.runtime.replay.verdict import (
 
 _log = logging.getLogger("callboard.execution")
 
+_STOPPED: Final = (RunStatus.FAILED, RunStatus.CANCELLED)
 _STALE: Final = Conflict | Missing | OutOfOrder | ConcurrentAppendError
 """The log went on without this execution: it is loaded again, in the same attempt."""
 
@@ -223,6 +224,7 @@ class Ending:
         if self.run.mode is not None and not self.sessions.has_kept:
             verdict, heard = with_heard(verdict, self.loaded, self.run.history, self.mail)
             self.run.log.writes.turns += heard
+        verdict = self._with_open_results(verdict)
         for entry in verdict.entries:
             self.run.log.record(entry.kind, entry.position, entry.payload)
         if isinstance(verdict.then, Finish):
@@ -247,6 +249,18 @@ class Ending:
         is_rest = isinstance(verdict.then, Finish | Suspend)
         answered = tuple(self.sessions.answered) if is_rest else ()
         return ExecutionResult(verdict.then, again=again, refusals=refusals, answered=answered)
+
+    def _with_open_results(self, verdict: Verdict) -> Verdict:
+        """Let a session have what is known of calls of tools that a stopped run leaves open."""
+        is_stopped = isinstance(verdict.then, Finish) and verdict.then.status in _STOPPED
+        turns = self.sessions.open_results() if is_stopped else ()
+        self.run.log.writes.turns += turns
+        if self.run.mode is None or not turns:
+            return verdict
+        *before, end = verdict.entries
+        ids: list[JsonValue] = [turn.id for turn in turns if turn.session == self.run.agent_id.key]
+        told = replace(end, payload={**end.payload, "turns": ids}) if ids else end
+        return replace(verdict, entries=(*before, told))
 
     def _left_open(self, then: Then) -> tuple[Wait, ...] | None:
         """Return the waits that are rows from now on; None: as they are."""

@@ -12,7 +12,9 @@ from actors.errors import (
     DeadlineExceededError,
     EffectInDoubtError,
     MiddlewareTermination,
+    ModelError,
     NonDeterminismError,
+    OutputError,
     RetryAfter,
     TerminalError,
 )
@@ -117,7 +119,8 @@ def judge(exc: BaseException, attempt: Attempt) -> Verdict:
         case MiddlewareTermination():
             verdict = _failed("guardrail_tripped", exc, attempt.number)
         case BudgetExhaustedError():
-            verdict = _failed("budget_exhausted", exc, attempt.number)
+            status = str(getattr(exc, "status", "budget_exhausted"))
+            verdict = _failed(status, exc, attempt.number)
         case TerminalError() | ContractError():
             verdict = _failed("terminal", exc, attempt.number, dead_letter="explicit")
         case _:
@@ -134,7 +137,8 @@ def _taken_apart(exc: BaseException, attempt: Attempt) -> Verdict:
     """
     entry, then = _attempt_failed(exc, attempt)
     at, error = then.at, then.error
-    if isinstance(exc, FINAL) or is_named(exc, attempt.policy.non_retryable):
+    is_policys = is_named(exc, attempt.policy.non_retryable)
+    if isinstance(exc, FINAL) or is_policys or _is_final_for_models(exc):
         at = attempt.now
     payload: dict[str, JsonValue] = {
         "attempt": attempt.number,
@@ -153,15 +157,27 @@ def _crashed(exc: BaseException, attempt: Attempt) -> Verdict:
     is_final = origin is not None and not origin.may_repeat
     if is_final or is_named(exc, attempt.policy.non_retryable):
         return _failed("terminal", exc, attempt.number, dead_letter="explicit")
-    exhausted = attempt.recent > attempt.policy.max_retries
+    # The policy decides what becomes of the run, so that it may wait until a person has corrected a key.
+    is_hopeless = _is_final_for_models(exc)
+    exhausted = is_hopeless or attempt.recent > attempt.policy.max_retries
     if not exhausted:
         return _retry(exc, attempt)
     if attempt.policy.on_exhausted == "pause":
         entry, _ = _attempt_failed(exc, attempt)
         stop = parked("retries", f"{type(exc).__name__}: {text_of(exc)}")
         return Verdict((entry, *stop.entries), stop.then)
-    dead = "max_retries" if attempt.policy.on_exhausted == "dead_letter" else None
-    return _failed("agent_crashed", exc, attempt.number, dead_letter=dead)
+    dead = "explicit" if is_hopeless else "max_retries"
+    return _failed(
+        "terminal" if is_hopeless else "agent_crashed",
+        exc,
+        attempt.number,
+        dead_letter=dead if attempt.policy.on_exhausted == "dead_letter" else None,
+    )
+
+
+def _is_final_for_models(exc: BaseException) -> bool:
+    """Return True if the same request to a model would get the same error."""
+    return isinstance(exc, OutputError) or (isinstance(exc, ModelError) and not exc.retryable)
 
 
 def _failed(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from actors.errors import ContractError, ModelError
+from actors.runtime.loop.threads import in_thread
 from compose.models.embedders.texts import check_embeddable
 from compose.models.provider_model import inferred
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 BATCH: Final = 64
 """Texts per request, which every provider accepts."""
+LIMIT_S: Final = 60.0
+"""Seconds that one request takes at most."""
 MAX_BYTES: Final = 64 * 1024
 """Maximum number of bytes of one text. Each provider also has its own, often lower, limit in tokens."""
 
@@ -77,14 +81,18 @@ class ProviderEmbedder:
     async def _embedded(
         self, texts: Sequence[str], kind: Literal["query", "document"]
     ) -> list[tuple[float, ...]]:
+        if self._made is None:
+            await in_thread(_import_sdk)
         from compose.models.provider_errors import model_error  # noqa: PLC0415 - imports the SDK
 
         check_embeddable(texts, limit_bytes=MAX_BYTES)
         found: list[tuple[float, ...]] = []
         try:
+            sdk = await self._sdk()
             for start in range(0, len(texts), BATCH):
                 given = list(texts[start : start + BATCH])
-                answer = await self._sdk().embed(given, input_type=kind, settings=self._settings)
+                async with asyncio.timeout(LIMIT_S):
+                    answer = await sdk.embed(given, input_type=kind, settings=self._settings)
                 found += [tuple(vector) for vector in answer.embeddings]
         except (ContractError, ModelError):
             raise
@@ -102,12 +110,19 @@ class ProviderEmbedder:
             async with opened.provider:
                 pass
 
-    def _sdk(self) -> EmbeddingModel:
+    async def _sdk(self) -> EmbeddingModel:
         """Return the SDK's model for the running event loop, because its connections belong to one loop."""
         loop = asyncio.get_running_loop()
         if self._made is None or self._made[0] is not loop:
-            self._made = (loop, _opened(self.model, self._login))
+            # In a thread: the first client of an SDK takes about a second of imports.
+            opened = await in_thread(_opened, self.model, self._login)
+            if self._made is None or self._made[0] is not loop:  # another call may have been faster
+                self._made = (loop, opened)
         return self._made[1].model
+
+
+def _import_sdk() -> None:
+    importlib.import_module("compose.models.provider_errors")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

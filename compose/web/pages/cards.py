@@ -11,6 +11,8 @@ from actors.kernel.agent.transcript import Turn
 from actors.sessions.events import SessionEvent
 
 Kind: TypeAlias = Literal["message", "tool", "approval", "child", "note"]
+_NOT_SHOWN: Final = frozenset(("tool", "system"))
+"""Roles of turns that are no message: a tool's card has its result, and a system text is for the model."""
 _QUIET: Final[tuple[Any, ...]] = ("", None, {}, [])
 
 
@@ -129,8 +131,8 @@ class RunCards:
         return [card.id for card in self.cards.values() if card.is_node]
 
     def _on_message(self, event: SessionEvent, said: dict[str, Any]) -> None:
-        if said["role"] == "tool":
-            return  # the tool's card has the result
+        if said["role"] in _NOT_SHOWN:
+            return
         card = message_card(
             event.node_id or f"e{event.seq}", said["role"], said["content"], event.at
         )
@@ -258,7 +260,7 @@ def cards_of_nodes(turns: Iterable[Turn]) -> list[Card]:
     for turn in turns:
         content = [block.model_dump(mode="json") for block in turn.message.content]
         card = message_card(turn.id, turn.message.role, content, turn.at)
-        if turn.message.role != "tool" and card.says_something:
+        if turn.message.role not in _NOT_SHOWN and card.says_something:
             found.put(replace(card, id=turn.id))
         for block in content:
             key = f"t{block.get('id')}"

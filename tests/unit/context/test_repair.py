@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.context import repaired
-from actors.context.repair import NOT_EXECUTED
+from actors.context.repair import UNKNOWN
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolResult
 from tests.unit.context.talk import IMAGE, calls, dumped, result, say, talk, texts
@@ -33,16 +33,16 @@ async def test_a_view_in_order_stays_as_it_is() -> None:
 
 
 @pytest.mark.item(304)
-async def test_a_dangling_call_is_answered_as_not_executed() -> None:
+async def test_a_dangling_call_is_answered_as_unknown() -> None:
     """As an error of that tool, right behind the call, and before whatever came next."""
     view = [calls("1", "2", name="book"), result("2", name="book"), *talk("hello?")]
 
     window = repaired(view)
 
     assert mended(view) == ["?1 ?2", "!2", "!1", "hello?"]
-    answer = ToolResult(id="1", name="book", text=NOT_EXECUTED, is_error=True)
+    answer = ToolResult(id="1", name="book", text=UNKNOWN, is_error=True)
     assert window[2] == answer.message()
-    assert NOT_EXECUTED == "not executed: the run ended"
+    assert UNKNOWN.startswith("unknown: ")
     assert mended([calls("1")]) == ["?1", "!1"]
 
 
@@ -78,7 +78,7 @@ async def test_ids_that_come_twice_or_not_at_all_are_matched_in_order() -> None:
 
     assert mended(view) == ["? ?", "!", "!", "?", "!"]
     assert mended(same) == ["?x", "!x", "?x", "!x"]
-    assert repaired(same)[1].content[0].text == NOT_EXECUTED
+    assert repaired(same)[1].content[0].text == UNKNOWN
 
 
 async def test_calls_that_the_provider_answered_itself_are_left_alone() -> None:

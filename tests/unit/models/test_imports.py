@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import pytest
+
+from actors import Runtime
+from actors.agents import ReActAgent
+from actors.errors import ModelError
+from compose.models import ProviderModel
 
 ROOT: Final = Path(__file__).parents[3]
 SDKS: Final = (
@@ -38,3 +46,27 @@ print(*[name for name in {SDKS!r} if name in sys.modules])
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("output", [None, int])
+async def test_the_first_call_of_a_model_loads_its_sdk_in_a_thread(
+    output: type[int] | None,
+) -> None:
+    """The event loop goes on, although the agent asks for the model's window and for its output format."""
+    threads: list[int] = []
+
+    def make() -> Any:
+        threads.append(threading.get_ident())
+        raise ModelError("auth", problem="no key")
+
+    agent = ReActAgent("a", model=ProviderModel("openai:x", make), output=output)
+    async with Runtime() as runtime:
+        await runtime.register(agent)
+        ended = await runtime.wait(await runtime.submit(agent.id, "hi"))
+        in_run = [*threads]
+        assert (await runtime.window(agent.id)).context_size is None
+
+    assert ended.error is not None
+    assert "no key" in str(ended.error["message"])
+    assert in_run
+    assert threading.get_ident() not in in_run

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, get_args
 
 import pytest
+from typing_extensions import override
 
 from actors import ChatMessage, RetryAfter
 from actors.errors import TRANSIENT_MODEL_ERRORS, ContractError, ModelError, ModelErrorKind
@@ -14,8 +16,9 @@ from compose.models import FallbackModel, RetryingModel, TryLimits
 from tests.harness.simloop import SimEntropy, SimLoop, simulate
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+    from actors.kernel.agent.llm import GenerationOptions
     from actors.testing.model_reply import Line
 
 HI = [ChatMessage.of("user", "hi")]
@@ -213,6 +216,79 @@ def test_a_busy_client_is_asked_again_though_another_one_refuses() -> None:
     second = ScriptedModel(slow(5), "yes")
 
     assert ask(FallbackModel([first, second]))[0] == "yes"
+
+
+class Silent(ScriptedModel):
+    """A model of a provider that says nothing, or a word now and then."""
+
+    tells_signs = True
+
+    def __init__(self, *pauses_s: float, signs: bool = False) -> None:
+        super().__init__("a b c d e f g h")
+        self._pauses_s, self._signs = pauses_s, signs
+
+    @override
+    async def generate_stream(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        options: GenerationOptions | None = None,
+        on_sign: Callable[[], None] | None = None,
+    ) -> AsyncIterator[StreamEvent]:
+        """Pause before each event, and give a sign of life before each second of it."""
+        events = super().generate_stream(messages, options=options)
+        for pause_s in self._pauses_s:
+            for _ in range(int(pause_s)):
+                await asyncio.sleep(1)
+                if self._signs and on_sign is not None:
+                    on_sign()
+            yield await anext(events)
+        async for event in events:
+            yield event
+
+
+@pytest.mark.parametrize(
+    ("model", "limits", "took_s"),
+    [
+        (Silent(1_000), TryLimits(), 60),
+        (Silent(1_000), TryLimits(silent_s=20, count=2, first_pause_s=4), 42),
+        (Silent(1_000), TryLimits(within_s=2), 2),
+        (Silent(1, 1_000), TryLimits(silent_s=20), 21),
+        (Silent(*[15] * 9), TryLimits(answer_s=100), 100),
+        (Silent(1_000, signs=True), TryLimits(answer_s=90), 90),
+    ],
+)
+def test_a_silent_provider_holds_a_call_no_longer_than_the_limits(
+    model: Silent, limits: TryLimits, took_s: float
+) -> None:
+    """Before its answer, within it, and in all. A sign of life may be a piece that nobody is shown."""
+    client = RetryingModel(model, tries=limits, entropy=SimEntropy(0))
+
+    answer, seconds = ask(client)
+
+    assert isinstance(answer, ModelError)
+    assert answer.kind == "timeout"
+    assert took_s <= seconds <= took_s + 4
+
+
+def test_an_answer_that_takes_its_time_is_no_silence() -> None:
+    """A long call of a tool, or a long answer, ends as it should."""
+    assert ask(RetryingModel(Silent(200, signs=True)))[0] == "a b c d e f g h"
+    assert ask(RetryingModel(Silent(50, 50, 50)))[0] == "a b c d e f g h"
+
+
+def test_the_next_client_answers_when_the_first_is_silent() -> None:
+    """After the limit of one try."""
+    client = FallbackModel([Silent(1_000), ScriptedModel("here")], tries=TryLimits(silent_s=5))
+
+    assert ask(client) == ("here", 5.0)
+
+
+@pytest.mark.parametrize("name", ["within_s", "silent_s", "answer_s"])
+def test_a_limit_of_time_is_above_0(name: str) -> None:
+    """The error names the limit."""
+    with pytest.raises(ContractError, match=name):
+        TryLimits(**{name: 0})
 
 
 def test_a_fallback_has_the_smallest_context_window() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Generic, Literal, TypeVar
@@ -18,6 +19,7 @@ from actors.kernel.agent.tools import InvocationResult, ToolCall, ToolResult, To
 from actors.kernel.agent.transcript import check_turn
 from actors.runtime.context.call import RunState
 from actors.runtime.context.conversation.generation import GenerationRequest
+from actors.runtime.context.conversation.open_calls import OpenCalls
 from actors.runtime.context.model_calls import ToolCalls
 from actors.runtime.context.question import Questions
 
@@ -43,7 +45,7 @@ class ChatResult(Generic[T]):
 
     Attributes:
         output: The typed output; without a type the text; None if the chat was stopped before its end.
-        text: Text of the last answer.
+        text: Text of the last answer; if the chat was stopped before its end, of the last one that has a text.
         usage: Usage of all model calls of the chat together.
         turns: Number of model calls.
         stopped: ``end``: the model was done. ``length``: a limit of tokens cut its answer off. ``max_turns``:
@@ -154,22 +156,52 @@ class ToolsOfChat:
     """The tools of one execution of a run: those of its agent, and those that came with its messages.
 
     A tool of the agent hides one of the same name that came with a message.
+
+    Attributes:
+        names: Names of the tools that a chat offers; None: it offers all of them.
     """
 
+    names: Collection[str] | None = None
+
     def __init__(self, run: RunState, questions: Questions, own: ToolCalls) -> None:
-        self._questions, self._own = questions, own
+        self._run, self._questions, self._own = run, questions, own
         taken = {OUTPUT_TOOL, *(spec.name for spec in own.specs)}
         self._given = {one.name: one for one in run.client_tools if one.name not in taken}
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
         """The tools as a model sees them."""
-        return (*self._own.specs, *self._given.values())
+        specs = (*self._own.specs, *self._given.values())
+        return tuple(spec for spec in specs if self.names is None or spec.name in self.names)
+
+    def only(self, names: Collection[str] | None) -> ToolsOfChat:
+        """Return the tools with these names.
+
+        Raises:
+            ContractError: There is no tool of such a name.
+        """
+        if names is None:
+            return self
+        unknown = sorted({*names} - {spec.name for spec in self.specs})
+        if unknown:
+            declared = ", ".join(sorted(spec.name for spec in self.specs)) or "none"
+            raise ContractError(
+                f"ctx.chat(tools=): {unknown} are not declared (declared: {declared})"
+            )
+        tools = copy(self)
+        tools.names = frozenset(names)
+        return tools
 
     async def call(self, name: str, arguments: dict[str, Any], call_id: str) -> InvocationResult:
         """Call a tool. One of the client waits, as rows only if it takes long, for the client's result."""
+        if self.names is not None and name not in self.names:
+            text = (
+                f"tool {name!r} is not offered (offered: {', '.join(sorted(self.names)) or 'none'})"
+            )
+            return InvocationResult(status="error", text=text)
         if name not in self._given:
             return await self._own.call(name, arguments, call_id)
+        self._run.begun_calls.add(call_id)
         return _result_of(await self._questions.client_tool(call_id, name, arguments), name)
 
 
@@ -186,6 +218,8 @@ class ChatLoop(Generic[T]):
         output: What the end has to fit.
         session: As the author gave it.
         options: As the author gave them.
+        name: The session's name.
+        open: The run's calls without a result in their session.
     """
 
     generate: Callable[
@@ -198,6 +232,8 @@ class ChatLoop(Generic[T]):
     output: Output[T]
     session: str | None
     options: GenerationOptions | None
+    name: str
+    open: OpenCalls
 
     async def run(self, new: Sequence[str | ChatMessage], max_turns: int) -> ChatResult[T]:
         """See `RunContext.chat`."""
@@ -206,10 +242,10 @@ class ChatLoop(Generic[T]):
         request = self._request()
         usage, corrections = Usage(), 0
         turns: Sequence[str | ChatMessage] = new
-        response = LLMResponse()
+        text = ""
         for n in range(1, max_turns + 1):
-            response = await self.generate(turns, self.session, request)
-            usage += response.usage
+            response = await self._generate(turns, request)
+            usage, text = usage + response.usage, response.text or text
             calls = _calls_of(response)
             try:
                 found = self._final(response, calls)
@@ -226,7 +262,25 @@ class ChatLoop(Generic[T]):
                 return ChatResult(found[0], response.text, usage, n, stopped)
             turns = await self._results(calls)
         await self.keep([one for one in turns if isinstance(one, ChatMessage)])
-        return ChatResult(None, response.text, usage, max_turns, "max_turns")
+        self.open.close(turns)
+        return ChatResult(None, text, usage, max_turns, "max_turns")
+
+    async def _generate(
+        self, turns: Sequence[str | ChatMessage], request: GenerationRequest
+    ) -> LLMResponse:
+        try:
+            response = await self.generate(turns, self.session, request)
+        except Exception:
+            # Results are kept with a recorded error. A call that was cancelled has kept none.
+            self.open.close(turns)
+            raise
+        self.open.close(turns)
+        return response
+
+    async def _use(self, call: ToolCall) -> InvocationResult:
+        result = await self.use(call.name, call.arguments, call.id)
+        self.open.end(call.id, result.result(call).message())
+        return result
 
     def _request(self) -> GenerationRequest:
         specs = (*self.tools.tools, *filter(None, [self.output.tool]))
@@ -255,9 +309,8 @@ class ChatLoop(Generic[T]):
     async def _results(self, calls: Sequence[ToolCall | ToolResult]) -> list[ChatMessage]:
         """Return what the tools gave, in the order of the calls. They run at the same time."""
         wanted = [call for call in calls if isinstance(call, ToolCall)]
-        done = iter(
-            await self.together(*(self.use(one.name, one.arguments, one.id) for one in wanted))
-        )
+        self.open.add(self.name, wanted)
+        done = iter(await self.together(*map(self._use, wanted)))
         return [
             _fitting(next(done).result(call)) if isinstance(call, ToolCall) else call.message()
             for call in calls

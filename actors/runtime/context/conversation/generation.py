@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from actors.context.reserve import reserving
 from actors.errors import ContractError, ModelError
 from actors.kernel.agent.guards import checked
-from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse
+from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse, prepare
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolSpec
 from actors.kernel.json import JsonValue
@@ -119,7 +119,7 @@ class Generation:
             sessions.remember(name, said)
             history = sessions.memory.history
             if history is not None and sessions.is_written:
-                ids = ids_of(call, self._run.run_id, len(turns), len(said) - 1)
+                ids = ids_of(call, self._run.run_id, len(said))
                 await self._append(history, call, name, zip(said, ids, strict=True))
         return response
 
@@ -140,7 +140,7 @@ class Generation:
 
         async def execute(on_piece: OnPiece) -> Any:
             checked_turns = await self._checked(new)
-            ids = ids_of(call, self._run.run_id, len(turns), len(checked_turns.turns))
+            ids = ids_of(call, self._run.run_id, len(checked_turns.turns))
             asked = RequestWindow(self._run, self._sessions, call, name, checked_turns.marked(ids))
             response = await self._answer(asked, checked_turns, request, on_piece)
             return with_call_ids(response, call.position).model_dump(mode="json")
@@ -149,7 +149,7 @@ class Generation:
             said = stored_turns(turns, payload)
             # Turns of a guard, and withheld results, are others than those that were counted.
             tokens = [*(new.sizes if said == turns else NewTurns(said, counter).sizes)]
-            ids = ids_of(call, self._run.run_id, len(turns), len(said))
+            ids = ids_of(call, self._run.run_id, len(said) + 1)
             if payload["status"] == "ok":
                 response = LLMResponse.model_validate(payload["value"])
                 answer = response.message().copied()
@@ -161,6 +161,7 @@ class Generation:
 
         call = self._live.call(model, words, execute)
         call.on_recorded, call.session = on_recorded, name
+        call.is_inner = name != self._sessions.name_of(None)
         return call
 
     async def _checked(self, new: NewTurns) -> NewTurns:
@@ -177,14 +178,17 @@ class Generation:
         """Return the model's answer to the new turns, with a window of the session."""
         model, options, call = self._model, request.merged(), asked.call
         assert model is not None
+        await prepare(model)
         room = reserved_tokens(model, options, new, new.counter) + await asked.read_blocks()
         with reserving(room):
             window = await asked.window()
         options, tokens = capped(call, options), asked.tokens
-        replaced: dict[str, JsonValue] = {REPLACED: as_data(new.turns)} if new.is_replaced else {}
+        more: dict[str, JsonValue] = {"inner": True} if call.is_inner else {}
+        if new.is_replaced:
+            more[REPLACED] = as_data(new.turns)
         parts = iter(SMALLER)
         while True:
-            call.receipt = asked.receipt(request.tools_sent) | replaced
+            call.receipt = asked.receipt(request.tools_sent) | more
             call.asked_at = self._run.clock.monotonic()
             try:
                 return await completed(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -11,7 +11,7 @@ from actors.context.compaction.shortening import SHORTEST_TOKENS
 from actors.context.errors import WindowTooSmallError
 from actors.context.groups import id_of
 from actors.context.tokens import TokenCounter
-from actors.context.turns import NEW, PINNED, with_content
+from actors.context.turns import NEW, PINNED, REFUSED, with_content
 from actors.errors import ModelError, ModelErrorKind
 from actors.kernel.agent.guards import InputBlockedError
 from actors.kernel.agent.message import ChatMessage, ContentBlock
@@ -64,18 +64,9 @@ class NewTurns:
         ]
 
 
-def ids_of(call: EffectCall, run_id: str, authored: int, asked: int) -> list[str]:
-    """Return the ids of the turns that a call adds, made of its position and request; the last is the answer's.
-
-    Args:
-        call: The call of the model.
-        run_id: Its run.
-        authored: Number of the author's new turns.
-        asked: Number of new turns. A guard may have replaced the author's by more or fewer.
-    """
-    # A guard may decide otherwise when the call is repeated: the answer never has the id of a stored turn.
-    numbers = [*(n if n < authored else n + 1 for n in range(asked)), authored]
-    return [turn_id(run_id, f"{call.position} {call.digest}", n) for n in numbers]
+def ids_of(call: EffectCall, run_id: str, count: int) -> list[str]:
+    """Return the ids of the turns that a call adds: made of its position, and of its request."""
+    return [turn_id(run_id, f"{call.position} {call.digest}", n) for n in range(count)]
 
 
 def with_id(
@@ -117,9 +108,9 @@ def asked_turns(turns: Sequence[ChatMessage], payload: Payload) -> list[ChatMess
 def stored_turns(turns: Sequence[ChatMessage], payload: Payload) -> list[ChatMessage]:
     """Return the new turns that become turns of the session with a call's result.
 
-    A turn because of which the call failed is left out, because every later window would fail in the same way.
-    A result of a tool stays, so that the model knows that the tool was called. Its content stays unless it may
-    be the cause and no strategy can shorten it.
+    A turn because of which the call failed is in no later window, because these would fail in the same way: it
+    is marked, or left out if it is too long. A result of a tool stays, so that the model knows of the call. Its
+    content stays unless it may be the cause and no strategy can shorten it.
 
     Args:
         turns: The author's.
@@ -129,19 +120,21 @@ def stored_turns(turns: Sequence[ChatMessage], payload: Payload) -> list[ChatMes
     if payload.get("status") != "error":
         return asked
     error = recorded_error(payload)
-    if isinstance(error, WindowTooSmallError) or _is_model_error(error, {TOO_LONG}):
+    kind = error.kind if isinstance(error, ModelError) else None
+    if isinstance(error, WindowTooSmallError) or kind == TOO_LONG:
         return [turn for turn in asked if turn.role == "tool"]
-    if isinstance(error, InputBlockedError) or _is_model_error(error, _OF_THE_REQUEST):
-        return [_withheld(turn) for turn in turns if turn.role == "tool"]
-    return asked
+    if isinstance(error, InputBlockedError):
+        return [_refused(turn, "guard") for turn in turns]
+    if kind in _OF_THE_REQUEST:
+        return [_refused(turn, str(kind)) for turn in asked]
+    # A guard may decide otherwise when the call is repeated. The answer then has the id of none of these turns.
+    return asked if len(asked) == len(turns) else []
 
 
-def _is_model_error(error: Exception, kinds: Collection[ModelErrorKind]) -> bool:
-    return isinstance(error, ModelError) and error.kind in kinds
-
-
-def _withheld(turn: ChatMessage) -> ChatMessage:
-    """Return the turn with the results of tools, without their content."""
+def _refused(turn: ChatMessage, by: str) -> ChatMessage:
+    """Return the turn with a mark. Results of tools have no mark, and no content any more."""
+    if turn.role != "tool":
+        return turn.with_metadata(turn.metadata | {REFUSED: by})
     results = [block for block in turn.content if block.type == "tool_result"]
     return with_content(turn, [*map(_without_text, results)])
 

@@ -35,7 +35,7 @@ from actors.runtime.context.conversation.windows import assembled_window, window
 from actors.runtime.journal.reading import reading
 
 _NO_OPTIONS: Final = GenerationOptions()
-REFUSED: Final = "refused by the provider"
+TOO_LONG_CUT: Final = "refused by the provider"
 """The name, in receipts, of the cut of a window that the provider refused as too long."""
 
 
@@ -90,7 +90,7 @@ class RequestWindow:
             pipeline, [*earlier, *self.new], calls, tally=tally
         )
         if at_most is not None and self.assembled.tokens > at_most:
-            self.assembled = fitted(self.assembled, at_most, tally, name=REFUSED)
+            self.assembled = fitted(self.assembled, at_most, tally, name=TOO_LONG_CUT)
             window = repaired(self.assembled.window)
         self.parts = window_parts(window, tally, fresh)
         if self.blocks:
@@ -114,7 +114,7 @@ class RequestWindow:
         steps = self.assembled.steps
         is_whole = not any(step.dropped or step.changed or step.added for step in steps)
         # A cut after a refusal is of one request: no strategy chose it, and a summary may still be written.
-        is_for_once = any(step.name == REFUSED for step in steps)
+        is_for_once = any(step.name == TOO_LONG_CUT for step in steps)
         if is_whole or is_for_once or not self.sessions.is_in_store:
             return
         is_near = any(step.added for step in steps) or sum(step.dropped for step in steps) >= LEAST

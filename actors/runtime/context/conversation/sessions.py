@@ -12,16 +12,17 @@ from actors.context.compaction.pipeline import CompactionPipeline
 from actors.context.compaction.sliding_window import SlidingWindowCompaction
 from actors.context.compaction.token_budget import TokenBudgetComposedStrategy
 from actors.context.store_history import StoreHistory
-from actors.context.turns import SUMMARY, UPTO
+from actors.context.turns import SUMMARY, UPTO, is_refused
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.llm import LLMClient
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.supervision import HistoryRetention
-from actors.kernel.agent.transcript import NO_CUT, Cut, NewTurn, message_of_turn
+from actors.kernel.agent.transcript import NO_CUT, Cut, NewTurn, message_of_turn, turn_id
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.history import HistoryProvider
 from actors.kernel.storage.transcript import TranscriptStore
 from actors.runtime.context.call import RunState
+from actors.runtime.context.conversation.open_calls import OpenCalls
 from actors.runtime.context.conversation.shown import ShownTurns
 from actors.runtime.journal.reading import reading
 
@@ -76,7 +77,8 @@ class WindowSource:
     """A session as a window is made of it.
 
     Attributes:
-        messages: Its turns, oldest first, each with its id; in front the summary of what a cut left out.
+        messages: Its turns, oldest first, each with its id, without those that were refused; in front the
+            summary of what a cut left out.
         ordinals: Ordinals of stored turns, by id.
         cut: The last cut; None: there is none.
         count: Number of turns in the whole session.
@@ -97,7 +99,7 @@ class WindowSource:
     def with_turns(self, turns: Sequence[NewTurn]) -> WindowSource:
         """Return the session with turns of the run at its end, those left out that were read."""
         new = [message_of_turn(turn) for turn in turns if turn.id not in self.ordinals]
-        messages, added = [*self.messages, *new], self.added + len(new)
+        messages, added = [*self.messages, *_shown(new)], self.added + len(new)
         return WindowSource(messages, self.ordinals, self.cut, self.count, added)
 
     @property
@@ -113,13 +115,13 @@ class WindowSource:
         """Return a session from its last cut on, or all of it where a provider keeps it."""
         if memory.history is not None:
             found = await memory.history.get_messages(agent, session_id=session)
-            return cls(found, {}, count=len(found))
+            return cls(_shown(found), {}, count=len(found))
         view = await store.view(agent, session, limit=FARTHEST)
         cut = view.cut
         made_by = cut.strategy if cut is not None and cut.summary is None else None
         if made_by not in (None, fingerprint(memory.pipeline)):  # another window may reach farther
             view = await store.view(agent, session, limit=FARTHEST, whole=True)
-        messages = [*view.messages]
+        messages = _shown(view.messages)
         if cut is not None and cut.summary is not None:
             messages.insert(0, cut.summary)
         return cls(messages, view.ordinals, cut, view.count)
@@ -132,6 +134,11 @@ def _pipeline_of(agent: Agent) -> CompactionPipeline:
         return CompactionPipeline([_SLIDING])
     budget = TokenBudgetComposedStrategy.from_client(model, [], target_ratio=0.5, always_fits=True)
     return CompactionPipeline([_SLIDING, budget])
+
+
+def _shown(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Return the turns that windows are made of."""
+    return [message for message in messages if not is_refused(message)]
 
 
 def clears_in_store(agent: Agent | None) -> bool:
@@ -159,7 +166,7 @@ class Sessions:
         """Sessions that were read, with what the run has added since."""
         self._kept = 0
         """Number of times that turns were kept: turns that were read meanwhile may lack them."""
-        self.shown = ShownTurns()
+        self.shown, self.calls = ShownTurns(), OpenCalls()
         self.answered: dict[str, None] = {}
         """Sessions in which a model has answered in this execution, in order. Not on a replay."""
 
@@ -176,6 +183,16 @@ class Sessions:
         terms = run.row.supervision
         of_run = terms.session_id if terms is not None else None
         return given or of_run or run.session or self.memory.session or run.run_id
+
+    def open_results(self) -> tuple[NewTurn, ...]:
+        """Return what is known of calls of tools that the run leaves open, as turns of their sessions."""
+        if not self.is_in_store or self.memory.retention is HistoryRetention.RUN:
+            return ()
+        run_id, count = self._run.run_id, self.memory.pipeline.counter.count
+        return tuple(
+            as_turn(turn, session, turn_id(run_id, "end", n), count(turn))
+            for n, (session, turn) in enumerate(self.calls.results(self._run.begun_calls))
+        )
 
     async def clear(self) -> None:
         """Delete the turns of a run that ends, if its agent's retention is RUN.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property, partial
 from typing import Any, TypeVar, overload
 
 from actors.kernel.agent.agent import Agent
-from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse
+from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse, prepare
 from actors.kernel.agent.message import ChatMessage
 from actors.runtime.context.call import RunState
 from actors.runtime.context.conversation.chat import ChatLoop, ChatResult, Output, ToolsOfChat
@@ -64,18 +64,25 @@ class Conversations:
         return await self.generation.ask(new, session, request)
 
     def loop(
-        self, output: Output[T], session: str | None, options: GenerationOptions | None
+        self,
+        output: Output[T],
+        session: str | None,
+        options: GenerationOptions | None,
+        names: Collection[str] | None = None,
     ) -> ChatLoop[T]:
-        """Return the loop of a chat. See `RunContext.chat`."""
+        """Return the loop of a chat that offers tools of these names. See `RunContext.chat`."""
+        tools = self._tools.only(names)
         return ChatLoop(
             generate=self.generation.ask,
             together=self._scopes.gather,
-            use=self._tools.call,
+            use=tools.call,
             keep=partial(self._keep, session),
-            tools=GenerationRequest(None, self._tools.specs, self._instructions),
+            tools=GenerationRequest(None, tools.specs, self._instructions),
             output=output,
             session=session,
             options=options,
+            name=self.sessions.name_of(session),
+            open=self.sessions.calls,
         )
 
     async def _keep(self, session: str | None, messages: Sequence[ChatMessage]) -> None:
@@ -147,6 +154,7 @@ class ConversationVerbs:
         output: None = None,
         max_turns: int = 20,
         options: GenerationOptions | None = None,
+        tools: Collection[str] | None = None,
     ) -> ChatResult[str]: ...
 
     @overload
@@ -157,6 +165,7 @@ class ConversationVerbs:
         output: type[T],
         max_turns: int = 20,
         options: GenerationOptions | None = None,
+        tools: Collection[str] | None = None,
     ) -> ChatResult[T]: ...
 
     async def chat(
@@ -166,6 +175,7 @@ class ConversationVerbs:
         output: type[Any] | None = None,
         max_turns: int = 20,
         options: GenerationOptions | None = None,
+        tools: Collection[str] | None = None,
     ) -> ChatResult[Any]:
         """Let the model answer, with the agent's tools, until it has nothing more to call.
 
@@ -179,9 +189,14 @@ class ConversationVerbs:
             output: Type that the end has to fit: a pydantic model, a dataclass, or any type pydantic knows.
             max_turns: Model calls after which the chat stops with ``max_turns``.
             options: For the model; compared on replay.
+            tools: Names of the tools that the model is offered; None: all of them. An empty one offers none,
+                for example in a call that only classifies. Not compared on replay.
 
         Raises:
             OutputError: The model was asked twice more because its output did not fit, and it still does not.
         """
-        loop = self._conversations.loop(Output(output, self._conversations.model), session, options)
+        if output is not None:
+            await prepare(self._conversations.model)
+        output_type = Output(output, self._conversations.model)
+        loop = self._conversations.loop(output_type, session, options, tools)
         return await loop.run(new, max_turns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,10 +18,10 @@ from actors.context.reserve import reserving
 from actors.context.store_history import StoreHistory
 from actors.context.tokens import Tally, TokenCounter, as_json
 from actors.context.turns import has_no_marks, is_derived, is_recalled, is_summary
-from actors.errors import ContractError
+from actors.errors import ContractError, ModelError
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.context import PaidCalls
-from actors.kernel.agent.llm import LLMClient
+from actors.kernel.agent.llm import LLMClient, prepare
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.agent.transcript import Cut
@@ -155,6 +156,8 @@ async def window_report(agent: Agent, store: RunStore, session: str | None = Non
     if name is None:
         remedy = f"name one; `callboard history list {agent.id}` lists those that there are"
         raise ContractError(f"{agent.id} has no session of its own: {remedy}")
+    model: LLMClient | None = getattr(agent, "model", None)
+    await _load(model)
     source = WindowSource([], {})
     if memory.retention is not HistoryRetention.NONE:
         source = await WindowSource.of(memory, store.transcripts, agent.id, name)
@@ -166,7 +169,6 @@ async def window_report(agent: Agent, store: RunStore, session: str | None = Non
         made, window = await assembled_window(
             memory.pipeline, source.messages, RefusedCalls(), tally=tally
         )
-    model: LLMClient | None = getattr(agent, "model", None)
     return WindowReport(
         agent=agent.id,
         session=name,
@@ -192,12 +194,19 @@ async def prepare_window(agent: Agent, memory: SessionTerms, store: RunStore, se
         store: The store of its blocks, and of its turns if it brings no history.
         session: The conversation, within the agent.
     """
+    await _load(getattr(agent, "model", None))
     source = await WindowSource.of(memory, store.transcripts, agent.id, session)
     blocks = await _blocks(agent, memory, store)
     tally, counter = Tally(memory.pipeline.counter), memory.pipeline.counter
     beside = sum(part.tokens for part in _parts(agent, (), tally, counter, blocks=blocks))
     with reserving(beside), in_mode(WindowMode.AHEAD):
         await memory.pipeline.assemble(source.messages, tally=tally)
+
+
+async def _load(model: LLMClient | None) -> None:
+    """Let the model's client load what it needs to know its window. Without a key it does not know it."""
+    with suppress(ModelError, ContractError):
+        await prepare(model)
 
 
 async def _blocks(agent: Agent, memory: SessionTerms, store: RunStore) -> list[ChatMessage]:

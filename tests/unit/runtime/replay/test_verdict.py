@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from actors.agents.errors import TurnsExhaustedError
 from actors.errors import (
+    TRANSIENT_MODEL_ERRORS,
     BudgetExhaustedError,
     ContractError,
     DeadlineExceededError,
     EffectInDoubtError,
     MiddlewareTermination,
+    ModelError,
+    ModelErrorKind,
     NonDeterminismError,
+    OutputError,
     RetryAfter,
     TerminalError,
 )
@@ -109,6 +114,9 @@ def test_a_run_that_is_late_has_failed_and_its_messages_are_done() -> None:
     [
         (MiddlewareTermination("guard"), "guardrail_tripped", None),
         (BudgetExhaustedError("turns"), "budget_exhausted", None),
+        (TurnsExhaustedError(20, "so far"), "turns_exhausted", None),
+        (ModelError("auth"), "terminal", "explicit"),
+        (OutputError("a field is missing", "{}"), "terminal", "explicit"),
         (TerminalError("no"), "terminal", "explicit"),
         (ContractError("no"), "terminal", "explicit"),
     ],
@@ -124,6 +132,20 @@ def test_an_error_that_no_retry_mends_fails_the_run_at_once(
     assert verdict.entries[0].payload["status"] == status
     assert verdict.entries[0].payload["attempt"] == 1
     assert failed(verdict).dead_letter == dead_letter
+
+
+@pytest.mark.parametrize("kind", get_args(ModelErrorKind))
+def test_only_errors_of_models_that_pass_are_tried_again(kind: ModelErrorKind) -> None:
+    """A policy that parks runs also parks those that no retry mends, until a person has corrected the cause."""
+    paused = crash(ModelError(kind), policy={"on_exhausted": "pause"})
+
+    if kind in TRANSIENT_MODEL_ERRORS:
+        retried(crash(ModelError(kind)))
+        retried(paused)
+    else:
+        assert failed(crash(ModelError(kind))).dead_letter == "explicit"
+        assert failed(crash(ModelError(kind), policy={"on_exhausted": "fail"})).dead_letter is None
+        assert isinstance(paused.then, Park)
 
 
 def test_only_the_policys_names_and_effects_that_may_not_repeat_end_a_crash_at_once() -> None:

@@ -32,6 +32,7 @@ from actors.runtime.execution.ending import Ending, wait_cycle_error
 from actors.runtime.execution.modes import agent_of_run, terms_of
 from actors.runtime.execution.start import begin_session, enter_code, inbox_of, meta_of
 from actors.runtime.journal.run_log import RunLog
+from actors.runtime.journal.setbacks import Refused
 from actors.runtime.loop.idle_runs import FEW, idle_limit_s
 from actors.runtime.loop.tasks import start_task
 from actors.runtime.loop.timers import LEAD_S
@@ -45,10 +46,8 @@ _log = logging.getLogger("callboard.execution")
 
 MAX_DEATHS: Final = 5
 """A run that was executing at so many crashes in a row, without writing anything, is parked."""
-
 MAX_BLOCKED: Final = 2
 """A run that so many hosts in a row gave up because it blocked their event loop is parked."""
-
 UNWIND_LIMIT_S: Final = 10.0
 """Seconds that an agent's code may continue after its cancellation."""
 
@@ -65,8 +64,8 @@ class Execution:
     mail: tuple[Arrived, ...] = ()
     was_running: bool = False
     refusals: Refusals = field(default_factory=dict)
-    refused: str | None = None
-    """Reason to park the run without its code: the store refuses every next entry."""
+    refused: Refused | None = None
+    """Reason to park the run without its code: the store refuses every next entry, or a row is unreadable."""
     blocking: Blocking | None = None
     token: CancellationToken = field(default_factory=CancellationToken)
     _code: Agent = field(init=False)
@@ -85,7 +84,7 @@ class Execution:
     _over: asyncio.Future[None] | None = None
 
     def __post_init__(self) -> None:
-        env, row, history = self.env, self.loaded.row, History.of(self.loaded.entries)
+        env, row, history = self.env, self.loaded.row, History.of_run(self.loaded)
         self.agent, misfit = env.agents.fitting(row.agent_id, self.agent, history.version)
         self._code, mode = agent_of_run(self.agent, history, self.loaded, self.mail)
         self.lease = replace(self.lease, attempt=history.attempt)
@@ -231,7 +230,8 @@ class Execution:
         self.env.counters.began(recovered=self.was_running)
         spans = self._run_state.spans = self._spans()
         try:
-            ended = await self._run()
+            is_readable, unread = self.loaded.unreadable is None, self._ending.write_unreadable
+            ended = await (self._run() if is_readable else unread(self.refused, self.create))
             self.env.counters.ended(ended.then)
             if spans is not None:
                 is_left = ended.lost or self._ending.is_dropped
@@ -275,7 +275,7 @@ class Execution:
         begin_session(run, ending.sessions, inbox)
         ending.beginning = self._runlog.last_seq
         if self.refused is not None:
-            return await ending.write(parked("store_refused", self.refused))
+            return await ending.write(parked(self.refused.reason, self.refused.detail))
         blocked = 0 if self.blocking is None else run.history.without_progress(self.blocking.seqs)
         if self.blocking is not None and blocked >= MAX_BLOCKED:
             detail = f"{blocked} hosts gave it up because it blocked them: {self.blocking.place}"

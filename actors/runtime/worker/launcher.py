@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from actors.kernel.agent.agent import MAX_MESSAGES, Agent
+from actors.kernel.json import Unreadable
 from actors.kernel.runtime.ids import RunId, run_id_of_mail
 from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun, RunRow
 from actors.kernel.runtime.scheduler import RunStatus
@@ -80,7 +81,9 @@ class Launcher:
                     supervision=terms_of_mail(agent, run_id),
                 )
                 mailbox.run_id = run.run_id
-                loaded = LoadedRun(row_of(run), ())
+                unreadable = isinstance(first.message.payload, Unreadable)
+                problem = f"message {first.message.id}: {first.message.payload}"
+                loaded = LoadedRun(row_of(run), (), unreadable=problem if unreadable else None)
                 return self._execution(mailbox, loaded, create=run, mail=mail, agent=agent)
 
     async def go_on(self, mailbox: Mailbox, ended: ExecutionResult) -> Execution | None:
